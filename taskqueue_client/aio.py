@@ -1,0 +1,291 @@
+"""`AsyncQueue`: the endpoints over aiohttp."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from contextlib import suppress
+from functools import lru_cache
+from typing import Self, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+from yarl import URL
+
+from . import calls
+from ._call import Call, awaited
+from ._paging import async_iterated
+from ._retry import RetryPolicy, schedule
+from ._transport import USER_AGENT, Client
+from ._wire import Answer, Attempts, Request
+from .clock import Clock
+from .credentials import Credentials
+from .errors import CallFailed, CallTimedOut, ConnectionFailed
+
+R = TypeVar("R")
+
+POOL_SIZE = 100
+"""Connections that one client opens at most; further calls wait for one."""
+
+
+class AsyncQueue(Client):
+    """The Queue, awaited.
+
+    Use it as an async context manager, or `await close()`. It belongs to the event loop of its first
+    call.
+
+    Args:
+        root_url: The deployment's root URL, such as `https://tc.example.com`.
+        credentials: What calls are signed with; None for what everybody may do.
+        session: A session to send through. It is never closed here. The client makes its own when
+            left out, with the proxy and CA bundle of the environment.
+        retry: How often and how long calls are tried.
+        check_definitions: Check a task definition before it is sent.
+        clock: Where time comes from; a test may hold it.
+
+    Raises:
+        InvalidArgument: The URL or the credentials are malformed.
+    """
+
+    # Tasks
+    task = awaited(calls.task)
+    tasks = awaited(calls.tasks)
+    iter_tasks = async_iterated(calls.iter_tasks)
+    statuses = awaited(calls.statuses)
+    iter_statuses = async_iterated(calls.iter_statuses)
+    status = awaited(calls.status)
+    list_dependent_tasks = awaited(calls.list_dependent_tasks)
+    iter_dependent_tasks = async_iterated(calls.iter_dependent_tasks)
+    create_task = awaited(calls.create_task)
+    schedule_task = awaited(calls.schedule_task)
+    rerun_task = awaited(calls.rerun_task)
+    cancel_task = awaited(calls.cancel_task)
+    change_task_priority = awaited(calls.change_task_priority)
+
+    # Task groups
+    list_task_group = awaited(calls.list_task_group)
+    iter_task_group = async_iterated(calls.iter_task_group)
+    get_task_group = awaited(calls.get_task_group)
+    seal_task_group = awaited(calls.seal_task_group)
+    cancel_task_group = awaited(calls.cancel_task_group)
+    change_task_group_priority = awaited(calls.change_task_group_priority)
+
+    # What a worker does
+    claim_work = awaited(calls.claim_work)
+    claim_task = awaited(calls.claim_task)
+    reclaim_task = awaited(calls.reclaim_task)
+    report_completed = awaited(calls.report_completed)
+    report_failed = awaited(calls.report_failed)
+    report_exception = awaited(calls.report_exception)
+
+    # Artifacts
+    create_artifact = awaited(calls.create_artifact)
+    finish_artifact = awaited(calls.finish_artifact)
+    get_artifact = awaited(calls.get_artifact)
+    get_latest_artifact = awaited(calls.get_latest_artifact)
+    artifact = awaited(calls.artifact)
+    latest_artifact = awaited(calls.latest_artifact)
+    list_artifacts = awaited(calls.list_artifacts)
+    iter_artifacts = async_iterated(calls.iter_artifacts)
+    list_latest_artifacts = awaited(calls.list_latest_artifacts)
+    iter_latest_artifacts = async_iterated(calls.iter_latest_artifacts)
+    artifact_info = awaited(calls.artifact_info)
+    latest_artifact_info = awaited(calls.latest_artifact_info)
+
+    # Task queues and workers
+    pending_tasks = awaited(calls.pending_tasks)
+    task_queue_counts = awaited(calls.task_queue_counts)
+    list_pending_tasks = awaited(calls.list_pending_tasks)
+    iter_pending_tasks = async_iterated(calls.iter_pending_tasks)
+    list_claimed_tasks = awaited(calls.list_claimed_tasks)
+    iter_claimed_tasks = async_iterated(calls.iter_claimed_tasks)
+    list_task_queues = awaited(calls.list_task_queues)
+    iter_task_queues = async_iterated(calls.iter_task_queues)
+    get_task_queue = awaited(calls.get_task_queue)
+    list_provisioners = awaited(calls.list_provisioners)
+    iter_provisioners = async_iterated(calls.iter_provisioners)
+    get_provisioner = awaited(calls.get_provisioner)
+    list_worker_types = awaited(calls.list_worker_types)
+    iter_worker_types = async_iterated(calls.iter_worker_types)
+    get_worker_type = awaited(calls.get_worker_type)
+    list_workers = awaited(calls.list_workers)
+    iter_workers = async_iterated(calls.iter_workers)
+    get_worker = awaited(calls.get_worker)
+    quarantine_worker = awaited(calls.quarantine_worker)
+    declare_worker = awaited(calls.declare_worker)
+
+    # Monitoring
+    ping = awaited(calls.ping)
+    lbheartbeat = awaited(calls.lbheartbeat)
+    heartbeat = awaited(calls.heartbeat)
+    version = awaited(calls.version)
+
+    # The object service, which keeps artifacts of the storage type `object`
+    create_upload = awaited(calls.create_upload)
+    finish_upload = awaited(calls.finish_upload)
+    start_download = awaited(calls.start_download)
+    object_metadata = awaited(calls.object_metadata)
+    download_object = awaited(calls.download_object)
+
+    # The auth service
+    test_authenticate = awaited(calls.test_authenticate)
+    test_authenticate_get = awaited(calls.test_authenticate_get)
+    current_scopes = awaited(calls.current_scopes)
+
+    def __init__(
+        self,
+        root_url: str,
+        credentials: Credentials | None = None,
+        *,
+        session: aiohttp.ClientSession | None = None,
+        retry: RetryPolicy | None = None,
+        check_definitions: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(root_url, credentials, retry=retry, check_definitions=check_definitions, clock=clock)
+        self._sessions = _Injected(session) if session is not None else _Owned(self.root_url)
+
+    async def close(self) -> None:
+        """Close the connections of the client's own session."""
+        await self._sessions.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def send(self, call: Call[R], /) -> R:
+        """Make a call that a function of `taskqueue_client.calls` describes.
+
+        Raises:
+            InvalidArgument: The call cannot be sent.
+            CallFailed: It did not give its answer; see `taskqueue_client.errors`.
+        """
+        self._check(call)
+        attempts = Attempts(self._clock)
+        try:
+            return await self._send_once(call, attempts)
+        except CallFailed as error:
+            return await self._send_again(call, attempts, error)
+
+    async def _send_again(self, call: Call[R], attempts: Attempts, first: CallFailed) -> R:
+        """Go on after the `first` failure, for as long as tenacity says."""
+        import tenacity  # noqa: PLC0415 - costs 40 ms, and most programs never need it
+
+        failures = [first]
+
+        async def attempt() -> R:
+            try:
+                if failures:
+                    raise failures.pop()
+                return await self._send_once(call, attempts)
+            except CallFailed as error:
+                if not self._wire.is_stale(error, attempts):
+                    raise
+            return await self._send_once(call, attempts)
+
+        when = schedule(self._policy, call, attempts.elapsed)
+        return await tenacity.AsyncRetrying(sleep=self._clock.sleep_async, **when)(attempt)
+
+    async def _send_once(self, call: Call[R], attempts: Attempts) -> R:
+        request = self._wire.encode(call)
+        try:
+            answer = await self._exchange(request, self._policy.attempt_timeouts(call, attempts.elapsed()))
+            return self._wire.decode(call, answer)
+        except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
+            timed_out = isinstance(error, TimeoutError)
+            failure = (CallTimedOut if timed_out else ConnectionFailed)(
+                self._wire.attempted(call), f"{type(error).__name__}: {error}"
+            )
+            attempts.failed(failure)
+            raise failure from error
+        except CallFailed as error:
+            attempts.failed(error)
+            raise
+
+    async def _exchange(self, request: Request, timeouts: tuple[float, float]) -> Answer:
+        session = self._sessions.get()
+        async with session.request(
+            request.method,
+            URL(request.url, encoded=True),  # sent as it was signed
+            data=request.body,
+            headers=request.headers,
+            timeout=_timeout(*timeouts),
+            allow_redirects=False,
+            skip_auto_headers=("Content-Type",),  # aiohttp's own would make the signed hash wrong
+            proxy=self._sessions.proxy,
+        ) as response:
+            return Answer(response.status, response.headers, await response.read())
+
+
+@lru_cache(maxsize=8)
+def _timeout(connect: float, read: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=None, connect=connect, sock_connect=connect, sock_read=read)
+
+
+class _Injected:
+    """Somebody else's session, with somebody else's settings."""
+
+    proxy = None
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    def get(self) -> aiohttp.ClientSession:
+        return self._session
+
+    async def close(self) -> None:
+        """Leave it to its owner."""
+
+
+class _Owned:
+    """A session of the client's own, made in the loop of the first call.
+
+    The environment's proxy and CA bundle are looked up once, and not for every call.
+    """
+
+    def __init__(self, root_url: str) -> None:
+        self.proxy = _proxy_for(root_url)
+        self._tls = _tls_settings()
+        self._session: aiohttp.ClientSession | None = None
+
+    def get(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=POOL_SIZE, ssl=self._tls)
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                headers={"User-Agent": USER_AGENT},
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def __del__(self) -> None:
+        """Close without a warning what nobody closed: the loop may be gone by now."""
+        session = self._session
+        if session is None or session.closed or (connector := session.connector) is None:
+            return
+        session.detach()
+        closing = connector.close().__await__()
+        with suppress(StopIteration):
+            next(closing)  # closes at once; what it would wait for are the goodbyes of TLS
+        closing.close()
+
+
+def _proxy_for(root_url: str) -> str | None:
+    parts = urlsplit(root_url)
+    if parts.hostname is None or proxy_bypass(parts.hostname):
+        return None
+    proxies = getproxies()
+    return proxies.get(parts.scheme) or proxies.get("all")
+
+
+def _tls_settings() -> ssl.SSLContext | bool:
+    """The variables that requests and curl read; without them, the system's store of certificates."""
+    bundle = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+    return ssl.create_default_context(cafile=bundle) if bundle else True

@@ -1,0 +1,238 @@
+"""`Queue`: the endpoints over requests."""
+
+from __future__ import annotations
+
+from typing import Any, Self, TypeVar
+
+import requests
+from requests.adapters import HTTPAdapter
+from requests.structures import CaseInsensitiveDict
+
+from . import calls
+from ._call import Call, blocking
+from ._paging import iterated
+from ._retry import RetryPolicy, schedule
+from ._transport import USER_AGENT, Client
+from ._wire import Answer, Attempts, Request
+from .clock import Clock
+from .credentials import Credentials
+from .errors import CallFailed, CallTimedOut, ConnectionFailed
+
+R = TypeVar("R")
+
+POOL_SIZE = 32
+"""Idle connections that are kept for the threads of one client; a worker has fewer busy ones."""
+
+
+class Queue(Client):
+    """The Queue, one blocking call at a time.
+
+    May be used from many threads at once. Use it as a context manager, or `close` it.
+
+    Args:
+        root_url: The deployment's root URL, such as `https://tc.example.com`.
+        credentials: What calls are signed with; None for what everybody may do.
+        session: A session to send through, with its adapters, proxies, headers and CA bundle. It is
+            never closed here. The client makes its own when left out.
+        retry: How often and how long calls are tried.
+        check_definitions: Check a task definition before it is sent.
+        clock: Where time comes from; a test may hold it.
+
+    Raises:
+        InvalidArgument: The URL or the credentials are malformed.
+    """
+
+    # Tasks
+    task = blocking(calls.task)
+    tasks = blocking(calls.tasks)
+    iter_tasks = iterated(calls.iter_tasks)
+    statuses = blocking(calls.statuses)
+    iter_statuses = iterated(calls.iter_statuses)
+    status = blocking(calls.status)
+    list_dependent_tasks = blocking(calls.list_dependent_tasks)
+    iter_dependent_tasks = iterated(calls.iter_dependent_tasks)
+    create_task = blocking(calls.create_task)
+    schedule_task = blocking(calls.schedule_task)
+    rerun_task = blocking(calls.rerun_task)
+    cancel_task = blocking(calls.cancel_task)
+    change_task_priority = blocking(calls.change_task_priority)
+
+    # Task groups
+    list_task_group = blocking(calls.list_task_group)
+    iter_task_group = iterated(calls.iter_task_group)
+    get_task_group = blocking(calls.get_task_group)
+    seal_task_group = blocking(calls.seal_task_group)
+    cancel_task_group = blocking(calls.cancel_task_group)
+    change_task_group_priority = blocking(calls.change_task_group_priority)
+
+    # What a worker does
+    claim_work = blocking(calls.claim_work)
+    claim_task = blocking(calls.claim_task)
+    reclaim_task = blocking(calls.reclaim_task)
+    report_completed = blocking(calls.report_completed)
+    report_failed = blocking(calls.report_failed)
+    report_exception = blocking(calls.report_exception)
+
+    # Artifacts
+    create_artifact = blocking(calls.create_artifact)
+    finish_artifact = blocking(calls.finish_artifact)
+    get_artifact = blocking(calls.get_artifact)
+    get_latest_artifact = blocking(calls.get_latest_artifact)
+    artifact = blocking(calls.artifact)
+    latest_artifact = blocking(calls.latest_artifact)
+    list_artifacts = blocking(calls.list_artifacts)
+    iter_artifacts = iterated(calls.iter_artifacts)
+    list_latest_artifacts = blocking(calls.list_latest_artifacts)
+    iter_latest_artifacts = iterated(calls.iter_latest_artifacts)
+    artifact_info = blocking(calls.artifact_info)
+    latest_artifact_info = blocking(calls.latest_artifact_info)
+
+    # Task queues and workers
+    pending_tasks = blocking(calls.pending_tasks)
+    task_queue_counts = blocking(calls.task_queue_counts)
+    list_pending_tasks = blocking(calls.list_pending_tasks)
+    iter_pending_tasks = iterated(calls.iter_pending_tasks)
+    list_claimed_tasks = blocking(calls.list_claimed_tasks)
+    iter_claimed_tasks = iterated(calls.iter_claimed_tasks)
+    list_task_queues = blocking(calls.list_task_queues)
+    iter_task_queues = iterated(calls.iter_task_queues)
+    get_task_queue = blocking(calls.get_task_queue)
+    list_provisioners = blocking(calls.list_provisioners)
+    iter_provisioners = iterated(calls.iter_provisioners)
+    get_provisioner = blocking(calls.get_provisioner)
+    list_worker_types = blocking(calls.list_worker_types)
+    iter_worker_types = iterated(calls.iter_worker_types)
+    get_worker_type = blocking(calls.get_worker_type)
+    list_workers = blocking(calls.list_workers)
+    iter_workers = iterated(calls.iter_workers)
+    get_worker = blocking(calls.get_worker)
+    quarantine_worker = blocking(calls.quarantine_worker)
+    declare_worker = blocking(calls.declare_worker)
+
+    # Monitoring
+    ping = blocking(calls.ping)
+    lbheartbeat = blocking(calls.lbheartbeat)
+    heartbeat = blocking(calls.heartbeat)
+    version = blocking(calls.version)
+
+    # The object service, which keeps artifacts of the storage type `object`
+    create_upload = blocking(calls.create_upload)
+    finish_upload = blocking(calls.finish_upload)
+    start_download = blocking(calls.start_download)
+    object_metadata = blocking(calls.object_metadata)
+    download_object = blocking(calls.download_object)
+
+    # The auth service
+    test_authenticate = blocking(calls.test_authenticate)
+    test_authenticate_get = blocking(calls.test_authenticate_get)
+    current_scopes = blocking(calls.current_scopes)
+
+    def __init__(
+        self,
+        root_url: str,
+        credentials: Credentials | None = None,
+        *,
+        session: requests.Session | None = None,
+        retry: RetryPolicy | None = None,
+        check_definitions: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(root_url, credentials, retry=retry, check_definitions=check_definitions, clock=clock)
+        self._owns_session = session is None
+        self._session = _new_session() if session is None else session
+        # The environment's proxies and CA bundle are looked up here, once, and not for every call.
+        self._settings: dict[str, Any] = {
+            **self._session.merge_environment_settings(self.root_url, {}, False, None, None)  # noqa: FBT003 - requests' own signature
+        }
+
+    def close(self) -> None:
+        """Close the connections of the client's own session."""
+        if self._owns_session:
+            self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(self, call: Call[R], /) -> R:
+        """Make a call that a function of `taskqueue_client.calls` describes.
+
+        Raises:
+            InvalidArgument: The call cannot be sent.
+            CallFailed: It did not give its answer; see `taskqueue_client.errors`.
+        """
+        self._check(call)
+        attempts = Attempts(self._clock)
+        try:
+            return self._send_once(call, attempts)
+        except CallFailed as error:
+            return self._send_again(call, attempts, error)
+
+    def _send_again(self, call: Call[R], attempts: Attempts, first: CallFailed) -> R:
+        """Go on after the `first` failure, for as long as tenacity says."""
+        import tenacity  # noqa: PLC0415 - costs 40 ms, and most programs never need it
+
+        failures = [first]
+
+        def attempt() -> R:
+            try:
+                if failures:
+                    raise failures.pop()
+                return self._send_once(call, attempts)
+            except CallFailed as error:
+                if not self._wire.is_stale(error, attempts):
+                    raise
+            return self._send_once(call, attempts)
+
+        when = schedule(self._policy, call, attempts.elapsed)
+        return tenacity.Retrying(sleep=self._clock.sleep, **when)(attempt)
+
+    def _send_once(self, call: Call[R], attempts: Attempts) -> R:
+        request = self._wire.encode(call)
+        try:
+            answer = self._exchange(request, self._policy.attempt_timeouts(call, attempts.elapsed()))
+            return self._wire.decode(call, answer)
+        except requests.RequestException as error:
+            timed_out = isinstance(error, requests.Timeout)
+            failure = (CallTimedOut if timed_out else ConnectionFailed)(
+                self._wire.attempted(call), _innermost(error)
+            )
+            attempts.failed(failure)
+            raise failure from error
+        except CallFailed as error:
+            attempts.failed(error)
+            raise
+
+    def _exchange(self, request: Request, timeouts: tuple[float, float]) -> Answer:
+        """Send through the session's adapter: `Session.request` reads the environment for every call."""
+        prepared = requests.PreparedRequest()
+        prepared.method = request.method
+        prepared.url = request.url
+        prepared.headers = CaseInsensitiveDict[Any]({**self._session.headers, **request.headers})
+        if request.body is not None or request.method != "GET":
+            prepared.headers["Content-Length"] = str(len(request.body or b""))
+        prepared.body = request.body
+        adapter = self._session.get_adapter(request.url)
+        response = adapter.send(prepared, timeout=timeouts, **self._settings)
+        return Answer(response.status_code, response.headers, response.content)
+
+
+def _new_session() -> requests.Session:
+    session = requests.Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(pool_connections=4, pool_maxsize=POOL_SIZE, max_retries=0))
+    session.headers["User-Agent"] = USER_AGENT
+    return session
+
+
+def _innermost(error: BaseException) -> str:
+    """What really went wrong: requests wraps urllib3's errors, which repeat the URL, several times."""
+    while True:
+        inner = getattr(error, "reason", None) or next(
+            (each for each in error.args if isinstance(each, BaseException)), None
+        )
+        if not isinstance(inner, BaseException):
+            return f"{type(error).__name__}: {error}"
+        error = inner

@@ -1,0 +1,200 @@
+"""Credentials: checked, made temporary, and found in the environment.
+
+The rules are those of Taskcluster's authentication documents (temporary credentials,
+authorizedScopes) and, for the variables, of its worker environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import time
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from urllib.parse import urlsplit
+
+import msgspec
+
+from .errors import InvalidArgument
+from .models.credentials import Credentials as Credentials  # noqa: PLC0414 - looked for here by users
+from .slugid import slugid
+
+LONGEST_LIFE = timedelta(days=31)
+"""The auth service refuses temporary credentials that last longer."""
+
+START_BEFORE_NOW = timedelta(minutes=5)
+"""Temporary credentials start a little earlier, for callers and services whose clocks differ."""
+
+_CLIENT_ID = re.compile(r"[A-Za-z0-9!@/:.+|_-]+")
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+_SCOPE = re.compile(r"[\x20-\x7e]*")
+
+
+def checked(credentials: Credentials) -> Credentials:
+    """The credentials, if they can be used at all.
+
+    Raises:
+        InvalidArgument: The client id, token, certificate or a scope is malformed. The error does not
+            show a token or a certificate.
+    """
+    if not _CLIENT_ID.fullmatch(credentials.client_id):
+        raise InvalidArgument("client_id", credentials.client_id, "letters, digits and !@/:.+|_-, not empty")
+    if not _TOKEN.fullmatch(credentials.access_token):
+        raise InvalidArgument("access_token", _HIDDEN, "printable ASCII without spaces, not empty")
+    if credentials.certificate is not None:
+        certificate_of(credentials.certificate)
+    for scope in credentials.authorized_scopes or ():
+        _check_scope("authorized_scopes", scope)
+    return credentials
+
+
+def certificate_of(text: str) -> Mapping[str, object]:
+    """The certificate that `text` holds as a JSON object.
+
+    Raises:
+        InvalidArgument: It is something else.
+    """
+    try:
+        return msgspec.json.decode(text, type=dict[str, object])
+    except msgspec.MsgspecError:
+        raise InvalidArgument("certificate", _HIDDEN, "a JSON object as text") from None
+
+
+def temporary_credentials(
+    issuer: Credentials,
+    scopes: Sequence[str],
+    *,
+    lifetime: timedelta = timedelta(hours=1),
+    start: datetime | None = None,
+    name: str | None = None,
+) -> Credentials:
+    """Credentials for less, and for a while: made here, without asking any service.
+
+    Args:
+        issuer: Permanent credentials that hold the scopes.
+        scopes: What the new credentials may do.
+        lifetime: From `start`; at most 31 days.
+        start: When they begin to work; five minutes ago when left out.
+        name: Their client id; the issuer needs `auth:create-client:<name>`. Without a name they go
+            by the issuer's.
+
+    Raises:
+        InvalidArgument: The issuer is temporary, the lifetime too long or not positive, a scope or
+            the name malformed.
+    """
+    if issuer.certificate is not None:
+        raise InvalidArgument("issuer", issuer, "permanent credentials: temporary ones cannot issue others")
+    if not timedelta(0) < lifetime <= LONGEST_LIFE:
+        raise InvalidArgument("lifetime", lifetime, "more than 0 and at most 31 days")
+    for scope in scopes:
+        _check_scope("scopes", scope)
+    if name is not None and (name == issuer.client_id or not _CLIENT_ID.fullmatch(name)):
+        allowed = "letters, digits and !@/:.+|_-, not empty, and not the issuer's own client id"
+        raise InvalidArgument("name", name, allowed)
+    begin = (time.time() - START_BEFORE_NOW.total_seconds()) if start is None else start.timestamp()
+    start_ms = int(begin * 1000)
+    seed = slugid() + slugid()
+    certificate: dict[str, object] = {
+        "version": 1,
+        "scopes": list(scopes),
+        "start": start_ms,
+        "expiry": start_ms + lifetime // timedelta(milliseconds=1),
+        "seed": seed,
+    }
+    certificate["signature"] = _signature(issuer, certificate, scopes, name)
+    if name is not None:
+        certificate["issuer"] = issuer.client_id
+    return Credentials(
+        client_id=issuer.client_id if name is None else name,
+        access_token=urlsafe_b64encode(_hmac(issuer.access_token, seed)).decode().rstrip("="),
+        certificate=msgspec.json.encode(certificate).decode(),
+        authorized_scopes=issuer.authorized_scopes,
+    )
+
+
+def _signature(
+    issuer: Credentials, certificate: Mapping[str, object], scopes: Sequence[str], name: str | None
+) -> str:
+    named = [] if name is None else [f"clientId:{name}", f"issuer:{issuer.client_id}"]
+    lines = [
+        "version:1",
+        *named,
+        *(f"{key}:{certificate[key]}" for key in ("seed", "start", "expiry")),
+        "scopes:",
+        *scopes,
+    ]
+    return b64encode(_hmac(issuer.access_token, "\n".join(lines))).decode()
+
+
+def _hmac(key: str, message: str) -> bytes:
+    return hmac.digest(key.encode(), message.encode(), hashlib.sha256)
+
+
+def _check_scope(argument: str, scope: str) -> None:
+    if not _SCOPE.fullmatch(scope):
+        raise InvalidArgument(argument, scope, "scopes of printable ASCII")
+
+
+def checked_root_url(url: str) -> str:
+    """The root URL without a slash at its end.
+
+    Raises:
+        InvalidArgument: It is no absolute http or https URL, or holds a user, query or fragment.
+    """
+    allowed = "an absolute URL such as https://tc.example.com, without user, query and fragment"
+    parts = urlsplit(url)
+    try:
+        usable = parts.scheme in {"http", "https"} and parts.hostname and (parts.port is None or parts.port)
+    except ValueError:  # a port that is no number
+        usable = False
+    if not usable or parts.query or parts.fragment or "@" in parts.netloc:
+        raise InvalidArgument("root_url", url.rpartition("@")[2] if "@" in url else url, allowed)
+    return url.rstrip("/")
+
+
+def from_environment(environ: Mapping[str, str] | None = None) -> tuple[str, Credentials | None]:
+    """The root URL and credentials that the environment asks for.
+
+    1. `TASKCLUSTER_PROXY_URL`, if set: that URL, without credentials, as the proxy adds its own.
+    2. Else `TASKCLUSTER_ROOT_URL`, with `TASKCLUSTER_CLIENT_ID`, `TASKCLUSTER_ACCESS_TOKEN` and
+       `TASKCLUSTER_CERTIFICATE` (of temporary credentials), or without credentials where neither
+       client id nor token is set.
+
+    An empty variable counts as unset.
+
+    Raises:
+        InvalidArgument: Neither URL is set, or only one of client id and token; names the variable.
+    """
+    environ = os.environ if environ is None else environ
+    proxy_url = environ.get("TASKCLUSTER_PROXY_URL")
+    if proxy_url:
+        return checked_root_url(proxy_url), None
+    root_url = environ.get("TASKCLUSTER_ROOT_URL")
+    if not root_url:
+        raise InvalidArgument("TASKCLUSTER_ROOT_URL", root_url, "the deployment's URL: set the variable")
+    return checked_root_url(root_url), _credentials_in(environ)
+
+
+def _credentials_in(environ: Mapping[str, str]) -> Credentials | None:
+    client_id = environ.get("TASKCLUSTER_CLIENT_ID")
+    token = environ.get("TASKCLUSTER_ACCESS_TOKEN")
+    if not client_id and not token:
+        return None
+    if not client_id or not token:
+        unset = "TASKCLUSTER_ACCESS_TOKEN" if client_id else "TASKCLUSTER_CLIENT_ID"
+        other = "TASKCLUSTER_CLIENT_ID" if client_id else "TASKCLUSTER_ACCESS_TOKEN"
+        raise InvalidArgument(unset, "", f"a value, because {other} is set")
+    return checked(Credentials(client_id, token, environ.get("TASKCLUSTER_CERTIFICATE") or None))
+
+
+class _Hidden:
+    """Stands in an error for a secret that was given."""
+
+    def __repr__(self) -> str:
+        return "<hidden>"
+
+
+_HIDDEN = _Hidden()

@@ -1,0 +1,85 @@
+"""Scopes: when one satisfies another, and the scope expressions of the Queue's reference.
+
+The rules are those of Taskcluster's scopes documentation: a scope satisfies another if both are
+equal, or if it ends in `*` and the other begins with what stands before that `*`. A required scope
+is compared as plain text: a required `x*` needs `x*` or something wider.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+ScopeExpression = str | Mapping[str, Any]
+"""`"text<param>"`, or a dict: `AllOf`, `AnyOf`, `for`/`in`/`each`, `if`/`then`/`else`."""
+
+_PARAMETER = re.compile(r"<([^>]*)>")
+
+
+def satisfies(held: Iterable[str], required: str) -> bool:
+    """Whether one of the `held` scopes satisfies the `required` one."""
+    return any(
+        scope == required or (scope.endswith("*") and required.startswith(scope[:-1])) for scope in held
+    )
+
+
+def missing_scopes(held: Sequence[str], required: Iterable[str]) -> list[str]:
+    """Those of the `required` scopes that no `held` scope satisfies, in their order."""
+    return [scope for scope in required if not satisfies(held, scope)]
+
+
+def render(expression: ScopeExpression, params: Mapping[str, Any]) -> ScopeExpression:
+    """The expression with its parameters filled in: only scopes, `AllOf` and `AnyOf` remain.
+
+    Args:
+        expression: As the Queue's reference has it.
+        params: A value for each parameter: text and numbers for `<param>`, a list for `for … in`,
+            a bool for `if`.
+
+    Raises:
+        KeyError: A parameter has no value.
+    """
+    if isinstance(expression, str):
+        return _PARAMETER.sub(lambda found: str(params[found[1]]), expression)
+    if "if" in expression:
+        chosen = expression["then"] if params[expression["if"]] else expression.get("else", {"AllOf": []})
+        return render(chosen, params)
+    if "for" in expression:
+        return {"AllOf": _each(expression, params)}
+    (kind, parts) = next(iter(expression.items()))
+    return {kind: [rendered for part in parts for rendered in _in_list(part, params)]}
+
+
+def _in_list(part: ScopeExpression, params: Mapping[str, Any]) -> list[ScopeExpression]:
+    """What `part` becomes within an AllOf or AnyOf: a `for` becomes one scope per element."""
+    if isinstance(part, Mapping) and "for" in part:
+        return _each(part, params)
+    return [render(part, params)]
+
+
+def _each(loop: Mapping[str, Any], params: Mapping[str, Any]) -> list[ScopeExpression]:
+    return [render(loop["each"], {**params, loop["for"]: value}) for value in params[loop["in"]]]
+
+
+def is_satisfied(expression: ScopeExpression, held: Sequence[str]) -> bool:
+    """Whether the `held` scopes satisfy a rendered expression."""
+    if isinstance(expression, str):
+        return satisfies(held, expression)
+    if "AllOf" in expression:
+        return all(is_satisfied(part, held) for part in expression["AllOf"])
+    return any(is_satisfied(part, held) for part in expression["AnyOf"])
+
+
+def unsatisfied(expression: ScopeExpression, held: Sequence[str]) -> ScopeExpression | None:
+    """The part of a rendered expression that the `held` scopes do not satisfy, or None.
+
+    Alternatives of an `AnyOf` stay alternatives, and a list with one entry becomes that entry.
+    """
+    if is_satisfied(expression, held):
+        return None
+    if isinstance(expression, str):
+        return expression
+    kind = "AllOf" if "AllOf" in expression else "AnyOf"
+    parts = [part for part in (unsatisfied(each, held) for each in expression[kind]) if part is not None]
+    return parts[0] if len(parts) == 1 else {kind: parts}

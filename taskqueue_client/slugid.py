@@ -1,0 +1,26 @@
+"""Task ids: UUIDs written as 22 characters of URL-safe base64."""
+
+from __future__ import annotations
+
+import re
+from base64 import urlsafe_b64encode
+from uuid import uuid4
+
+SLUGID = re.compile(r"[A-Za-z0-9_-]{8}[Q-T][A-Za-z0-9_-][CGKOSWaeimquy26-][A-Za-z0-9_-]{10}[AQgw]")
+"""The Queue's pattern of a task id and of a task group id (use `fullmatch`)."""
+
+
+def slugid() -> str:
+    """A fresh task id that does not begin with a dash.
+
+    The first bit of the UUID is cleared, as the `slugid` packages do for their "nice" ids, so that
+    an id can be given to a command without being taken for an option.
+    """
+    raw = bytearray(uuid4().bytes)
+    raw[0] &= 0x7F
+    return urlsafe_b64encode(raw)[:22].decode()
+
+
+def is_slugid(text: str) -> bool:
+    """Whether the Queue takes `text` as a task id."""
+    return SLUGID.fullmatch(text) is not None

@@ -1,0 +1,106 @@
+"""Each test of a client is written once, and run over both clients."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskqueue_client import AsyncQueue, Credentials, Queue
+from taskqueue_client.clock import MovableClock
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from scripted import ScriptedServer
+
+CREDENTIALS = Credentials("tester/one", "a-secret-of-the-tests")
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as server:
+        yield server
+
+
+class RestlessClock(MovableClock):
+    """A clock on which nobody waits: sleeping moves it, and is remembered."""
+
+    def __init__(self) -> None:
+        super().__init__(held=True)
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.advance(seconds)
+
+    async def sleep_async(self, seconds: float) -> None:
+        self.sleep(seconds)
+
+
+class EitherClient:
+    """A client whose methods block, whichever of the two it is."""
+
+    def __init__(self, queue: Queue | AsyncQueue, runner: asyncio.Runner | None) -> None:
+        self.queue = queue
+        self._runner = runner
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.queue, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._run(method(*args, **kwargs))
+
+        return call
+
+    def with_options(self, **options: Any) -> EitherClient:
+        return EitherClient(self.queue.with_options(**options), self._runner)
+
+    def all(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Everything that an `iter_*` method yields."""
+        items = getattr(self.queue, name)(*args, **kwargs)
+        if self._runner is None:
+            return list(items)
+
+        async def collect() -> list[Any]:
+            return [item async for item in items]
+
+        return self._runner.run(collect())
+
+    def _run(self, result: Any) -> Any:
+        return result if self._runner is None or not asyncio.iscoroutine(result) else self._runner.run(result)
+
+
+@pytest.fixture(params=["sync", "async"])
+def make_client(request: pytest.FixtureRequest, server: ScriptedServer) -> Iterator[Any]:
+    """A function that makes a client of the scripted server."""
+    runner = asyncio.Runner() if request.param == "async" else None
+    made: list[EitherClient] = []
+
+    def make(
+        root_url: str | None = None, credentials: Credentials | None = CREDENTIALS, **kwargs: Any
+    ) -> Any:
+        kind: Any = Queue if runner is None else AsyncQueue
+        client = EitherClient(kind(root_url or server.root_url, credentials, **kwargs), runner)
+        made.append(client)
+        return client
+
+    yield make
+    for client in made:
+        client.close()
+    if runner is not None:
+        runner.close()
+
+
+@pytest.fixture
+def clock() -> RestlessClock:
+    return RestlessClock()
+
+
+@pytest.fixture
+def client(make_client: Any, clock: RestlessClock) -> Any:
+    """A client of the scripted server that never waits."""
+    return make_client(clock=clock)

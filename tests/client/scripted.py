@@ -1,0 +1,106 @@
+"""A real HTTP server that answers what a test tells it to, and remembers what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import msgspec
+from aiohttp import web
+
+
+@dataclass(frozen=True)
+class Received:
+    """A request as it came in."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    connection: tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Say:
+    """An answer; without a status the connection is cut instead."""
+
+    status: int | None = 200
+    body: bytes = b"{}"
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    wait_for: threading.Event | None = None
+
+
+def say(document: Any, status: int = 200, **headers: str) -> Say:
+    """An answer with JSON in it."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Say(status, msgspec.json.encode(document), {"Content-Type": "application/json", **named})
+
+
+CUT = Say(status=None)
+
+
+class ScriptedServer:
+    """Gives the answers of the script in turn, and `otherwise` when the script is over."""
+
+    def __init__(self) -> None:
+        self.script: deque[Say] = deque()
+        self.otherwise: Say | Callable[[Received], Say] = Say()
+        self.received: list[Received] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="scripted server", daemon=True)
+        self._runner: web.AppRunner | None = None
+        self.root_url = ""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def connections(self) -> int:
+        """How many connections the requests came over."""
+        return len({each.connection for each in self.received})
+
+    async def _start(self) -> None:
+        application = web.Application(client_max_size=2**26)
+        application.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(
+            application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = self._runner.addresses[0][:2]
+        self.root_url = f"http://{host}:{port}"
+
+    async def _stop(self) -> None:
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        peer = request.transport.get_extra_info("peername")
+        received = Received(
+            request.method, request.raw_path, dict(request.headers), await request.read(), tuple(peer[:2])
+        )
+        self.received.append(received)
+        if self.script:
+            answer = self.script.popleft()
+        else:
+            answer = self.otherwise if isinstance(self.otherwise, Say) else self.otherwise(received)
+        if answer.wait_for is not None:
+            await asyncio.to_thread(answer.wait_for.wait)
+        if answer.status is None:
+            request.transport.abort()
+            return web.Response()
+        return web.Response(status=answer.status, body=answer.body, headers=dict(answer.headers))

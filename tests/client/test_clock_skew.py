@@ -1,0 +1,106 @@
+"""A wrong clock on this machine is noticed, said once, and does no harm."""
+
+from __future__ import annotations
+
+import logging
+import re
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+from scripted import Received, Say, ScriptedServer, say
+
+from taskqueue_client._call import Call
+from taskqueue_client.errors import AuthenticationFailed
+
+HOUR = 3600.0
+SKEW_ALLOWED = 900  # seconds, by the auth service
+
+CALLS = [
+    Call("status", "GET", "/task/x/status", dict[str, Any]),
+    Call("claimWork", "POST", "/claim-work/a%2Fb", dict[str, Any], body={}),
+]
+
+
+def service_with_time(offset: float, clock: Any) -> Any:
+    """An auth check like the service's, on a clock that differs from ours by `offset`."""
+
+    def answer(received: Received) -> Say:
+        now = clock.now() + offset
+        found = re.search(r'ts="(\d+)"', received.headers["Authorization"])
+        assert found is not None
+        date = formatdate(now, usegmt=True)
+        if abs(int(found[1]) - now) > SKEW_ALLOWED:
+            failed = {"code": "AuthenticationFailed", "message": "Unauthorized: Stale timestamp"}
+            return say(failed, 401, Date=date)
+        return say({"fine": True}, Date=date)
+
+    return answer
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.endpoint)
+@pytest.mark.parametrize("offset", [HOUR, -HOUR, 20 * 24 * HOUR])
+def test_with_the_clock_wrong_every_call_works(
+    client: Any, server: ScriptedServer, clock: Any, offset: float, call: Call[Any]
+) -> None:
+    server.otherwise = service_with_time(offset, clock)
+    for _ in range(3):
+        assert client.send(call) == {"fine": True}
+    assert len(server.received) == 4  # only the first call had to be signed again
+
+
+def test_a_clock_that_jumps_later_is_noticed_too(client: Any, server: ScriptedServer, clock: Any) -> None:
+    server.otherwise = service_with_time(0, clock)
+    client.send(CALLS[0])
+    server.otherwise = service_with_time(HOUR, clock)
+    assert client.send(CALLS[0]) == {"fine": True}
+
+
+def test_a_time_that_stays_refused_is_an_error(client: Any, server: ScriptedServer, clock: Any) -> None:
+    failed = {"code": "AuthenticationFailed", "message": "Unauthorized: Stale timestamp"}
+    server.otherwise = say(failed, 401, Date=formatdate(clock.now() + HOUR, usegmt=True))
+    with pytest.raises(AuthenticationFailed):
+        client.send(CALLS[0])
+    assert len(server.received) == 2
+
+
+def test_another_refusal_of_credentials_is_final(client: Any, server: ScriptedServer, clock: Any) -> None:
+    failed = {"code": "AuthenticationFailed", "message": "Unauthorized: Bad mac"}
+    server.otherwise = say(failed, 401, Date=formatdate(clock.now() + HOUR, usegmt=True))
+    with pytest.raises(AuthenticationFailed):
+        client.send(CALLS[0])
+    assert len(server.received) == 1
+
+
+@pytest.mark.parametrize(("offset", "words"), [(HOUR, "3600 s behind"), (-HOUR, "3600 s ahead of")])
+def test_a_skew_is_warned_about_once(
+    client: Any,
+    server: ScriptedServer,
+    clock: Any,
+    caplog: pytest.LogCaptureFixture,
+    offset: float,
+    words: str,
+) -> None:
+    server.otherwise = service_with_time(offset, clock)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            client.send(CALLS[0])
+            clock.advance(hours=1)
+    assert len(caplog.records) == 1
+    assert re.search(words.replace("3600", "36(00|01)|3599"), caplog.text)
+
+
+def test_a_small_difference_is_left_alone(
+    client: Any, server: ScriptedServer, clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.otherwise = service_with_time(3, clock)
+    client.send(CALLS[0])
+    client.send(CALLS[0])
+    assert f'ts="{int(clock.now())}"' in server.received[-1].headers["Authorization"]
+    assert caplog.records == []
+
+
+def test_a_signed_url_expires_by_the_services_clock(client: Any, server: ScriptedServer, clock: Any) -> None:
+    server.otherwise = service_with_time(HOUR, clock)
+    client.send(CALLS[0])
+    assert client.queue._wire.server_time() == pytest.approx(clock.now() + HOUR, abs=1.5)

@@ -1,0 +1,214 @@
+"""A call is tried again when that is safe, freshly signed, after a growing wait, and not for ever."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+
+import pytest
+from scripted import CUT, Received, Say, ScriptedServer, say
+
+from taskqueue_client import RetryPolicy
+from taskqueue_client._call import Call
+from taskqueue_client._retry import UNREPEATABLE
+from taskqueue_client.errors import (
+    BadRequest,
+    CallTimedOut,
+    ConnectionFailed,
+    InternalServerError,
+    InvalidArgument,
+    ServerError,
+    TaskQueueError,
+    TooManyRequests,
+)
+
+TASK = "Y9IplizWTj-eOJfHEC71Rw"
+STATUS = Call("status", "GET", f"/task/{TASK}/status", dict)
+DECLARE = Call("declareWorker", "PUT", "/somewhere", dict, body={"expires": "2026-11-21T12:00:00.000Z"})
+
+html_502 = Say(502, b"<html><title>502 Bad Gateway</title></html>", {"Content-Type": "text/html"})
+internal = say({"code": "InternalServerError", "message": "Internal Server Error, incidentId 1."}, 500)
+busy = say({"message": "slow down"}, 503)
+
+
+@pytest.mark.parametrize("failure", [CUT, html_502, internal, busy, say({}, 429), Say(504, b"")])
+@pytest.mark.parametrize("call", [STATUS, DECLARE], ids=["GET", "PUT"])
+def test_a_passing_failure_is_not_noticed(
+    client: Any, server: ScriptedServer, failure: Say, call: Call[Any]
+) -> None:
+    server.script.extend([failure, failure, say({"fine": True})])
+    assert client.send(call) == {"fine": True}
+    assert len(server.received) >= 3  # an HTTP library may send a GET again over a new connection
+
+
+def test_each_attempt_is_signed_afresh(client: Any, server: ScriptedServer) -> None:
+    server.script.extend([internal, internal, say({})])
+    client.send(DECLARE)
+    nonces = [_attribute(each, "nonce") for each in server.received]
+    assert len(set(nonces)) == 3
+
+
+def _attribute(received: Received, name: str) -> str:
+    found = re.search(f'{name}="([^"]*)"', received.headers["Authorization"])
+    assert found is not None
+    return found[1]
+
+
+def test_the_waits_double_up_to_the_longest_one(make_client: Any, server: ScriptedServer, clock: Any) -> None:
+    policy = RetryPolicy(attempts=6, wait_initial=1, wait_max=5, wait_jitter=0)
+    server.otherwise = internal
+    with pytest.raises(InternalServerError):
+        make_client(clock=clock, retry=policy).send(DECLARE)
+    assert clock.slept == [1, 2, 4, 5, 5]
+
+
+def test_jitter_only_adds(make_client: Any, server: ScriptedServer, clock: Any) -> None:
+    policy = RetryPolicy(attempts=20, wait_initial=1, wait_max=1, wait_jitter=0.5)
+    server.otherwise = internal
+    with pytest.raises(InternalServerError):
+        make_client(clock=clock, retry=policy).send(DECLARE)
+    assert all(1 <= wait <= 1.5 for wait in clock.slept)
+    assert len(set(clock.slept)) > 1
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_wait_that_the_service_asks_for_is_kept(
+    make_client: Any, server: ScriptedServer, clock: Any, status: int
+) -> None:
+    server.script.append(say({}, status, Retry_After="17"))
+    make_client(clock=clock).send(DECLARE)
+    assert clock.slept == [17]
+
+
+def test_a_wait_may_be_asked_for_as_a_date(make_client: Any, server: ScriptedServer, clock: Any) -> None:
+    from email.utils import formatdate
+
+    until = formatdate(clock.now() + 40, usegmt=True)
+    server.script.append(say({}, 503, Retry_After=until, Date=formatdate(clock.now(), usegmt=True)))
+    make_client(clock=clock).send(DECLARE)
+    assert clock.slept == [pytest.approx(40, abs=1.1)]
+
+
+def test_a_wait_that_would_not_end_in_time_is_not_begun(
+    make_client: Any, server: ScriptedServer, clock: Any
+) -> None:
+    server.otherwise = say({}, 429, Retry_After="60")
+    with pytest.raises(TooManyRequests) as caught:
+        make_client(clock=clock, retry=RetryPolicy(timeout=30)).send(DECLARE)
+    assert clock.slept == []
+    assert caught.value.refused.retry_after == 60
+
+
+def test_all_attempts_together_end_in_time(make_client: Any, server: ScriptedServer, clock: Any) -> None:
+    server.otherwise = internal
+    policy = RetryPolicy(attempts=1000, timeout=60, wait_initial=10, wait_max=10, wait_jitter=0)
+    with pytest.raises(InternalServerError) as caught:
+        make_client(clock=clock, retry=policy).send(DECLARE)
+    assert sum(clock.slept) == 50
+    assert caught.value.attempts == 6
+
+
+@pytest.mark.parametrize("endpoint", sorted(UNREPEATABLE))
+@pytest.mark.parametrize("failure", [CUT, html_502, internal, busy, say({}, 429)])
+def test_what_is_not_safe_to_repeat_is_sent_once(
+    client: Any, server: ScriptedServer, endpoint: str, failure: Say
+) -> None:
+    server.script.append(failure)
+    with pytest.raises((ServerError, ConnectionFailed, TooManyRequests)) as caught:
+        client.send(Call(endpoint, "POST", "/somewhere", dict, body={}))
+    assert len(server.received) == 1
+    assert caught.value.attempts == 1
+
+
+@pytest.mark.parametrize(("storage", "sent"), [("object", 1), ("s3", 2), ("reference", 2)])
+def test_an_artifact_of_the_object_service_is_created_once(
+    client: Any, server: ScriptedServer, storage: str, sent: int
+) -> None:
+    server.script.append(internal)
+    call = Call("createArtifact", "POST", "/somewhere", dict, body={"storageType": storage})
+    if sent == 1:
+        with pytest.raises(InternalServerError):
+            client.send(call)
+    else:
+        client.send(call)
+    assert len(server.received) == sent
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 406, 409, 410, 413, 424])
+def test_a_refusal_is_final(client: Any, server: ScriptedServer, status: int) -> None:
+    server.script.append(say({"message": "no"}, status))
+    with pytest.raises(TaskQueueError):
+        client.send(DECLARE)
+    assert len(server.received) == 1
+
+
+def test_an_error_tells_of_all_attempts(make_client: Any, server: ScriptedServer, clock: Any) -> None:
+    server.otherwise = html_502
+    policy = RetryPolicy(attempts=3, wait_initial=1, wait_jitter=0)
+    with pytest.raises(ServerError, match=r"sent 3 times in 3\.0 s.*HTTP 502: 502 Bad Gateway") as caught:
+        make_client(clock=clock, retry=policy).send(DECLARE)
+    assert caught.value.attempted.attempts == 3
+    assert caught.value.attempted.outcome_unknown
+    assert caught.value.elapsed == 3
+
+
+def test_an_outcome_stays_unknown_when_a_later_attempt_is_refused(
+    client: Any, server: ScriptedServer
+) -> None:
+    server.script.extend([html_502, say({"code": "InputError", "message": "no"}, 400)])
+    with pytest.raises(BadRequest) as caught:
+        client.send(DECLARE)
+    assert caught.value.attempted.outcome_unknown
+
+
+def test_a_call_can_have_its_own_policy(client: Any, server: ScriptedServer) -> None:
+    server.otherwise = internal
+    with pytest.raises(InternalServerError) as caught:
+        client.with_options(attempts=2).send(DECLARE)
+    assert caught.value.attempts == 2
+    with pytest.raises(InternalServerError) as caught:
+        client.send(DECLARE)
+    assert caught.value.attempts == 6
+
+
+def test_an_answer_that_does_not_come_is_a_timeout(make_client: Any, server: ScriptedServer) -> None:
+    never = threading.Event()
+    server.script.append(Say(wait_for=never))
+    try:
+        with pytest.raises(CallTimedOut, match="no answer"):
+            make_client(retry=RetryPolicy(attempts=1, read_timeout=0.05)).send(DECLARE)
+    finally:
+        never.set()
+
+
+def test_the_total_time_bounds_a_single_attempt(make_client: Any, server: ScriptedServer) -> None:
+    never = threading.Event()
+    server.script.append(Say(wait_for=never))
+    try:
+        with pytest.raises(CallTimedOut):
+            make_client(retry=RetryPolicy(timeout=0.05)).send(DECLARE)
+    finally:
+        never.set()
+
+
+def test_a_long_poll_is_waited_for_longer_than_the_queue_takes() -> None:
+    claim = Call("claimWork", "POST", "/claim-work/a%2Fb", dict)
+    policy = RetryPolicy(read_timeout=5, timeout=5)
+    assert policy.attempt_timeouts(claim, elapsed=0)[1] > 20
+    assert policy.attempt_timeouts(STATUS, elapsed=2)[1] == 3
+
+
+def test_nobody_there_is_said_in_plain_words(make_client: Any) -> None:
+    nobody = make_client("http://127.0.0.1:9", retry=RetryPolicy(attempts=1))
+    with pytest.raises(ConnectionFailed, match=r"GET http://127.0.0.1:9/api/queue/v1/task.*refused|Connect"):
+        nobody.send(STATUS)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"attempts": 0}, {"timeout": 0}, {"read_timeout": -1}, {"connect_timeout": 0}, {"wait_max": -1}],
+)
+def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=next(iter(wrong))):
+        RetryPolicy(**wrong)

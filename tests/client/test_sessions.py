@@ -1,0 +1,275 @@
+"""Connections are kept, shared by threads, closed by their owner, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from email.utils import formatdate
+from typing import Any
+
+import aiohttp
+import pytest
+import requests
+import responses
+from scripted import Say, ScriptedServer, say
+
+from taskqueue_client import AsyncQueue, Credentials, Queue, calls
+from taskqueue_client._call import Call
+from taskqueue_client.definitions import task_definition
+from taskqueue_client.errors import InvalidArgument, InvalidDefinition, UnreadableAnswer
+
+TASK = "Y9IplizWTj-eOJfHEC71Rw"
+PING = Call("ping", "GET", "/ping", dict[str, Any])
+CREDENTIALS = Credentials("tester/one", "a-secret-of-the-tests")
+
+
+def test_a_thousand_calls_use_one_connection(client: Any, server: ScriptedServer) -> None:
+    for _ in range(1000):
+        client.send(PING)
+    assert len(server.received) == 1000
+    assert server.connections == 1
+
+
+def test_one_client_serves_many_threads(server: ScriptedServer) -> None:
+    with Queue(server.root_url, CREDENTIALS) as queue, ThreadPoolExecutor(16) as threads:
+        answers = list(threads.map(lambda _: queue.send(PING), range(200)))
+    assert answers == [{}] * 200
+    assert server.connections <= 16
+
+
+def test_an_injected_session_is_used_and_left_open(server: ScriptedServer) -> None:
+    with requests.Session() as session:
+        session.headers["X-Mine"] = "yes"
+        with Queue(server.root_url, session=session) as queue:
+            queue.send(PING)
+        assert session.get(server.root_url).ok
+    assert server.received[0].headers["X-Mine"] == "yes"
+    assert server.connections == 1
+
+
+async def test_an_injected_async_session_is_used_and_left_open(server: ScriptedServer) -> None:
+    async with aiohttp.ClientSession(headers={"X-Mine": "yes"}) as session:
+        async with AsyncQueue(server.root_url, session=session) as queue:
+            await queue.send(PING)
+        assert not session.closed
+        assert (await session.get(server.root_url)).status == 200
+    assert server.received[0].headers["X-Mine"] == "yes"
+
+
+@responses.activate
+def test_a_users_mock_of_requests_is_respected() -> None:
+    responses.get("https://tc.example.com/api/queue/v1/ping", json={"alive": True, "uptime": 1.5})
+    with Queue("https://tc.example.com") as queue:
+        assert queue.ping().alive
+
+
+def test_the_environment_is_read_once(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Queue(server.root_url) as queue:
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+        assert queue.send(PING) == {}
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+def test_the_proxy_of_the_environment_is_used(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, kind: type[Queue | AsyncQueue]
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", server.root_url)
+    monkeypatch.setenv("NO_PROXY", "elsewhere.example.com")
+    result: Any = _closed_after(kind("http://tc.example.com"), PING)
+    assert result == {}
+    assert "tc.example.com" in server.received[0].headers["Host"]
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+def test_no_proxy_is_used_where_the_environment_says_so(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, kind: type[Queue | AsyncQueue]
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    assert _closed_after(kind(server.root_url), PING) == {}
+
+
+def _closed_after(queue: Queue | AsyncQueue, call: Call[Any]) -> Any:
+    if isinstance(queue, Queue):
+        with queue:
+            return queue.send(call)
+
+    async def main() -> Any:
+        async with queue:
+            return await queue.send(call)
+
+    return asyncio.run(main())
+
+
+def test_new_credentials_count_from_the_next_attempt_on(client: Any, server: ScriptedServer) -> None:
+    def swapping(_: Any) -> Say:
+        client.queue.credentials = Credentials("tester/two", "another-secret")
+        return say({}, 500)
+
+    server.otherwise = swapping
+    with pytest.raises(Exception, match="500"):
+        client.with_options(attempts=2, wait_initial=0).send(PING)
+    ids = [each.headers["Authorization"].partition('id="')[2].partition('"')[0] for each in server.received]
+    assert ids == ["tester/one", "tester/two"]
+
+
+def test_credentials_can_be_replaced_while_a_slow_call_is_under_way(server: ScriptedServer) -> None:
+    answered = threading.Event()
+    server.script.append(Say(wait_for=answered))
+    with Queue(server.root_url, CREDENTIALS) as queue, ThreadPoolExecutor(1) as thread:
+        slow = thread.submit(queue.send, PING)
+        queue.credentials = Credentials("tester/two", "another-secret")
+        assert not slow.done()
+        queue.send(PING)
+        answered.set()
+        slow.result()
+
+
+def test_a_client_for_somebody_else_shares_the_connections(client: Any, server: ScriptedServer) -> None:
+    client.send(PING)
+    other = type(client)(client.queue.with_credentials(Credentials("other", "secret")), client._runner)
+    other.send(PING)
+    assert 'id="other"' in server.received[1].headers["Authorization"]
+    assert client.queue.credentials == CREDENTIALS
+    assert server.connections == 1
+
+
+def test_without_credentials_nothing_is_signed(make_client: Any, server: ScriptedServer) -> None:
+    make_client(credentials=None).send(PING)
+    assert "Authorization" not in server.received[0].headers
+
+
+@pytest.mark.parametrize("name", ["..", ".", "public/../x", "a b", "%41?#;"])
+def test_a_name_arrives_as_it_was_signed(client: Any, server: ScriptedServer, name: str) -> None:
+    call = calls.get_artifact(TASK, 0, name)
+    client.send(Call("x", "GET", call.path, dict[str, Any]))
+    assert server.received[0].path == f"/api/queue/v1{call.path}"
+
+
+def test_a_redirect_of_the_object_service_is_read_from_its_header(
+    client: Any, server: ScriptedServer
+) -> None:
+    server.otherwise = Say(303, b"See Other", {"Location": "http://storage.example.com/x"})
+    assert client.download_object("t/x").url == "http://storage.example.com/x"
+
+
+def test_the_first_definition_is_not_measured_by_a_clock_that_may_be_wrong(
+    make_client: Any, server: ScriptedServer, clock: Any
+) -> None:
+    metadata = {"name": "n", "owner": "o", "source": "https://example.com"}
+    server.otherwise = say({}, Date=formatdate(clock.now() + 3600, usegmt=True))
+    client = make_client(clock=clock)
+    when = datetime.fromtimestamp(clock.now() + 3600, UTC)
+    definition = task_definition("a/b", {}, created=when, **metadata)
+    with pytest.raises(UnreadableAnswer):
+        client.create_task(TASK, definition)
+    wrong = task_definition("a/b", {}, created=when - timedelta(hours=1), **metadata)
+    with pytest.raises(InvalidDefinition, match="created"):
+        client.create_task(TASK, wrong)
+    assert len(server.received) == 1
+    assert client.queue.now() == pytest.approx(when, abs=timedelta(seconds=2))
+
+
+def test_checking_can_be_switched_off(make_client: Any, server: ScriptedServer) -> None:
+    client = make_client(check_definitions=False)
+    with pytest.raises(UnreadableAnswer):
+        client.create_task(TASK, {"payload": 1})
+    assert len(server.received) == 1
+
+
+def test_a_root_url_may_have_a_path(make_client: Any, server: ScriptedServer) -> None:
+    make_client(f"{server.root_url}/behind/a/proxy/").send(PING)
+    assert server.received[0].path == "/behind/a/proxy/api/queue/v1/ping"
+
+
+def test_no_log_and_no_repr_shows_a_secret(
+    make_client: Any, server: ScriptedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = Credentials("tester/one", "s3cret-token", '{"signature":"s3cret-signature"}')
+    with caplog.at_level(logging.DEBUG):
+        client = make_client(credentials=secret)
+        server.script.append(say({}, 500))
+        client.send(PING)
+        shown = repr(client.queue) + str(client.queue) + caplog.text
+        server.script.append(say({}, 404))
+        with pytest.raises(Exception, match="HTTP 404") as caught:
+            client.send(PING)
+    assert "s3cret" not in shown + repr(caught.value) + str(caught.value) + repr(vars(caught.value))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        calls.claim_work("a/b", worker_group="g", worker_id="w"),
+    ],
+)
+def test_only_a_get_can_be_a_signed_url(client: Any, wrong: Call[Any]) -> None:
+    with pytest.raises(InvalidArgument, match="GET"):
+        client.queue.signed_url(wrong)
+
+
+def test_a_signed_url_needs_credentials_and_a_lifetime(make_client: Any) -> None:
+    with pytest.raises(InvalidArgument, match="credentials"):
+        make_client(credentials=None).queue.signed_url(calls.status(TASK))
+    with pytest.raises(InvalidArgument, match="lifetime"):
+        make_client().queue.signed_url(calls.status(TASK), lifetime=timedelta(0))
+
+
+SILENT = {
+    "a client that nobody closes": """
+        queue = AsyncQueue(url)
+        await queue.ping()
+    """,
+    "a call under way when the loop ends": """
+        queue = AsyncQueue(url)
+        asyncio.create_task(queue.status("Y9IplizWTj-eOJfHEC71Rw"))
+        await asyncio.sleep(0.05)
+    """,
+    "a call under way in a client that is closed": """
+        async with AsyncQueue(url) as queue:
+            task = asyncio.create_task(queue.status("Y9IplizWTj-eOJfHEC71Rw"))
+            await asyncio.sleep(0.05)
+        try:
+            await task
+        except Exception as error:
+            print(type(error).__name__)
+    """,
+    "an iteration that is left half-way": """
+        async with AsyncQueue(url) as queue:
+            async for _ in queue.iter_task_queues():
+                break
+    """,
+    "a blocking client that nobody closes": """
+        Queue(url).ping()
+    """,
+}
+
+
+@pytest.mark.parametrize("what", SILENT)
+def test_nothing_is_said_under_warnings_as_errors(server: ScriptedServer, what: str) -> None:
+    never = threading.Event()
+    busy = Say(wait_for=never)
+    fine = {"alive": True, "uptime": 1.0, "taskQueues": [], "continuationToken": ""}
+    server.otherwise = lambda received: busy if received.path.endswith("/status") else say(fine)
+    program = (
+        "import asyncio, sys\n"
+        "from taskqueue_client import AsyncQueue, Queue\n"
+        "url = sys.argv[1]\n"
+        f"async def main():{SILENT[what]}\n"
+        "asyncio.run(main())\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-X", "dev", "-c", program, server.root_url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    never.set()
+    assert ran.stderr == ""
+    assert ran.returncode == 0

@@ -1,0 +1,128 @@
+"""Lists are walked to their end, one page at a time."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar, assert_type, cast
+
+import pytest
+from calls_contract import SLUGID
+
+from taskqueue_client import calls
+from taskqueue_client._call import Call
+from taskqueue_client._paging import async_iterated, iterated
+from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.models import ArtifactsPage, IdentifiedTask, TaskQueuesPage, WorkersPage, WorkerSummary
+
+R = TypeVar("R")
+
+
+class Shelf:
+    """Answers calls from a list of pages, and remembers what it was asked for."""
+
+    iter_tasks = iterated(calls.iter_tasks)
+    iter_workers = iterated(calls.iter_workers)
+    iter_artifacts = iterated(calls.iter_artifacts)
+
+    def __init__(self, pages: Sequence[object]) -> None:
+        self._pages = iter(pages)
+        self.asked: list[Call[Any]] = []
+
+    def send(self, call: Call[R], /) -> R:
+        self.asked.append(call)
+        return cast("R", next(self._pages))
+
+
+class AsyncShelf:
+    """A `Shelf` that is awaited."""
+
+    iter_workers = async_iterated(calls.iter_workers)
+    iter_artifacts = async_iterated(calls.iter_artifacts)
+
+    def __init__(self, pages: Sequence[object]) -> None:
+        self.shelf = Shelf(pages)
+
+    async def send(self, call: Call[R], /) -> R:
+        return self.shelf.send(call)
+
+
+def _worker(name: str) -> WorkerSummary:
+    return WorkerSummary(worker_group="g", worker_id=name, first_claim=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+PAGES = [
+    WorkersPage(workers=[_worker("a"), _worker("b")], continuation_token="one"),
+    WorkersPage(workers=[], continuation_token="two"),
+    WorkersPage(workers=[_worker("c")]),
+]
+TOKENS = [None, "one", "two"]
+
+
+def test_all_pages_are_walked_through_also_after_an_empty_one() -> None:
+    shelf = Shelf(PAGES)
+    assert [worker.worker_id for worker in shelf.iter_workers("p/w")] == ["a", "b", "c"]
+    assert [call.query.get("continuationToken") for call in shelf.asked] == TOKENS
+
+
+async def test_all_pages_are_walked_through_when_awaited() -> None:
+    shelf = AsyncShelf(PAGES)
+    assert [worker.worker_id async for worker in shelf.iter_workers("p/w")] == ["a", "b", "c"]
+    assert [call.query.get("continuationToken") for call in shelf.shelf.asked] == TOKENS
+
+
+def test_every_page_is_asked_for_with_the_same_query_and_body() -> None:
+    page = calls.tasks([SLUGID]).returns
+    shelf = Shelf([page(tasks=[], continuation_token="t"), page(tasks=[])])
+    assert list(shelf.iter_tasks([SLUGID], page_size=7)) == []
+    assert [call.query.get("limit") for call in shelf.asked] == ["7", "7"]
+    assert [call.body for call in shelf.asked] == [{"taskIds": [SLUGID]}] * 2
+
+
+def test_a_page_is_not_asked_for_before_it_is_needed() -> None:
+    shelf = Shelf(PAGES)
+    workers = shelf.iter_workers("p/w")
+    assert shelf.asked == []
+    assert [next(workers).worker_id, next(workers).worker_id] == ["a", "b"]
+    assert len(shelf.asked) == 1
+
+
+async def test_an_async_walk_may_be_left_half_way_and_taken_up_again() -> None:
+    shelf = AsyncShelf(PAGES)
+    workers = shelf.iter_workers("p/w")
+    async for worker in workers:
+        assert worker.worker_id == "a"
+        break
+    assert [worker.worker_id async for worker in workers] == ["b", "c"]
+
+
+@pytest.mark.parametrize("shelf", [Shelf([]), AsyncShelf([])], ids=["blocking", "awaited"])
+def test_a_bad_argument_is_refused_before_the_first_step(shelf: Shelf | AsyncShelf) -> None:
+    with pytest.raises(InvalidArgument, match="run_id"):
+        shelf.iter_artifacts(SLUGID, -1)
+
+
+def test_each_list_has_its_iterator_of_the_same_arguments() -> None:
+    lists = [name for name in vars(calls) if name.startswith("list_")] + ["list_tasks", "list_statuses"]
+    for name in lists:
+        listed = getattr(calls, name, None) or getattr(calls, name.removeprefix("list_"))
+        iterator = getattr(calls, name.replace("list_", "iter_"))
+        given = set(inspect.signature(listed).parameters) - {"continuation_token", "limit"}
+        assert given | {"page_size"} == set(inspect.signature(iterator).parameters)
+    assert len(lists) == 12
+
+
+def test_help_shows_self_and_what_is_iterated_over() -> None:
+    shown = str(inspect.signature(Shelf.iter_artifacts))
+    assert shown.startswith("(self, /, task_id: 'str', run_id: 'int', *, page_size: 'int | None' = None)")
+    assert shown.endswith("-> 'Iterator[Artifact]'")
+    assert str(inspect.signature(AsyncShelf.iter_workers)).endswith("-> 'AsyncIterator[WorkerSummary]'")
+    assert Shelf.iter_artifacts.__doc__ == calls.iter_artifacts.__doc__
+
+
+def test_both_kinds_of_iterators_are_typed() -> None:
+    assert_type(Shelf([]).iter_tasks([]), Iterator[IdentifiedTask])
+    assert_type(AsyncShelf([]).iter_workers("p/w"), AsyncIterator[WorkerSummary])
+    assert_type(calls.list_task_queues(), Call[TaskQueuesPage])
+    assert_type(calls.list_artifacts(SLUGID, 0), Call[ArtifactsPage])

@@ -1,0 +1,183 @@
+"""Signatures are those of mohawk and of the official client, byte for byte."""
+
+from __future__ import annotations
+
+import base64
+import string
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+import mohawk
+import mohawk.base
+import mohawk.bewit
+import msgspec
+import pytest
+import taskcluster
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taskqueue_client import Credentials, temporary_credentials
+from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.hawk import Origin, Signer, nonce
+
+PERMANENT = Credentials("static/tester", "the-secret-of-the-tester")
+TEMPORARY = temporary_credentials(PERMANENT, ["queue:*", "assume:a b"], name="named/one")
+
+credentials = st.sampled_from([PERMANENT, TEMPORARY]).flatmap(
+    lambda each: st.sampled_from([each, each.restricted_to([]), each.restricted_to(["queue:get-task:*"])])
+)
+segments = st.text(string.printable[:95], min_size=1).map(lambda text: quote(text, safe=""))
+origins = st.sampled_from(
+    ["http://127.0.0.1:8080", "https://tc.example.com", "http://TC.example.com", "https://tc.example.com:444"]
+)
+
+
+def mohawk_header(
+    credentials: Credentials, method: str, url: str, body: bytes, ts: int, nonce: str, ext: str
+) -> str:
+    sender = mohawk.Sender(
+        {"id": credentials.client_id, "key": credentials.access_token, "algorithm": "sha256"},
+        url,
+        method,
+        content=body,
+        content_type="application/json" if body else "",
+        ext=ext,
+        nonce=nonce,
+        _timestamp=ts,
+    )
+    return str(sender.request_header)
+
+
+@settings(deadline=None)
+@given(
+    credentials=credentials,
+    method=st.sampled_from(["GET", "POST", "PUT", "DELETE", "HEAD"]),
+    origin=origins,
+    path=st.lists(segments, min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts)),
+    query=st.none() | segments,
+    body=st.binary(max_size=3000) | st.binary(min_size=1, max_size=1).map(lambda byte: byte * 2**20),
+    ts=st.integers(1, 2**33),
+    fresh=st.text(string.ascii_letters + string.digits + "-_", min_size=1, max_size=12),
+)
+def test_the_header_is_mohawks(
+    credentials: Credentials,
+    method: str,
+    origin: str,
+    path: str,
+    query: str | None,
+    body: bytes,
+    ts: int,
+    fresh: str,
+) -> None:
+    resource = path if query is None else f"{path}?{query}"
+    signer = Signer(credentials)
+    ours = signer.header(
+        method,
+        Origin.of(origin),
+        resource,
+        timestamp=ts,
+        nonce=fresh,
+        content_type="application/json" if body else "",
+        body=body,
+    )
+    assert ours == mohawk_header(credentials, method, origin + resource, body, ts, fresh, signer.ext)
+
+
+def official_options(credentials: Credentials) -> dict[str, Any]:
+    given = {"clientId": credentials.client_id, "accessToken": credentials.access_token}
+    if credentials.certificate:
+        given["certificate"] = credentials.certificate
+    options: dict[str, Any] = {"rootUrl": "https://tc.example.com", "credentials": given}
+    if credentials.authorized_scopes is not None:
+        options["authorizedScopes"] = list(credentials.authorized_scopes)
+    return options
+
+
+@given(credentials=credentials)
+def test_what_goes_with_a_request_is_what_the_official_client_sends(credentials: Credentials) -> None:
+    official = taskcluster.Queue(official_options(credentials)).makeHawkExt()
+    ours = Signer(credentials).ext
+    assert _decoded(ours) == _decoded(official)
+
+
+def _decoded(ext: str | bytes) -> Any:
+    raw = ext if isinstance(ext, bytes) else ext.encode()
+    return msgspec.json.decode(base64.urlsafe_b64decode(raw)) if raw else {}
+
+
+@settings(deadline=None)
+@given(credentials=credentials, path=st.lists(segments, min_size=1, max_size=4), query=st.none() | segments)
+def test_a_signed_url_is_mohawks(credentials: Credentials, path: list[str], query: str | None) -> None:
+    url = "https://tc.example.com/" + "/".join(path) + ("" if query is None else f"?{query}")
+    signer = Signer(credentials)
+    resource = mohawk.base.Resource(
+        credentials={"id": credentials.client_id, "key": credentials.access_token, "algorithm": "sha256"},
+        method="GET",
+        ext=signer.ext,
+        url=url,
+        timestamp=1_795_000_000,
+        nonce="",
+    )
+    theirs = mohawk.bewit.get_bewit(resource).rstrip("=")
+    signed = signer.signed_url(url, expires=1_795_000_000)
+    assert signed == f"{url}{'&' if query else '?'}bewit={theirs}"
+
+
+def test_a_nonce_is_fresh_each_time() -> None:
+    assert len({nonce() for _ in range(100)}) == 100
+    assert all(len(nonce()) == 6 for _ in range(10))
+
+
+@pytest.mark.parametrize("what", ["header", "signed URL"])
+def test_a_certificate_with_too_many_scopes_is_refused_with_the_reason(what: str) -> None:
+    wide = temporary_credentials(PERMANENT, [f"queue:create-artifact:{n:045}" for n in range(60)])
+    signer = Signer(wide)
+    made = {
+        "header": lambda: signer.header("GET", Origin("h", "80"), "/", timestamp=1, nonce="n"),
+        "signed URL": lambda: signer.signed_url("http://h/", expires=1),
+    }
+    with pytest.raises(InvalidArgument, match=rf"{what} of at most 4096 characters, not \d{{4}}: .*scopes"):
+        made[what]()
+
+
+def test_the_longest_header_that_the_queue_takes_is_made() -> None:
+    def made(length: int) -> str:
+        restricted = PERMANENT.restricted_to(["x" * length])
+        return Signer(restricted).header("GET", Origin("h", "80"), "/", timestamp=1, nonce="n")
+
+    longest = max(length for length in range(2800, 2950) if _fits(made, length))
+    assert 4092 < len(made(longest)) <= 4096
+
+
+def _fits(made: Any, length: int) -> bool:
+    try:
+        made(length)
+    except InvalidArgument:
+        return False
+    return True
+
+
+def test_an_official_client_makes_the_same_temporary_token_and_signature(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = datetime(2026, 11, 21, tzinfo=UTC)
+    slugs = iter(["A" * 22, "B" * 22])
+    monkeypatch.setattr(taskcluster.utils, "slugId", lambda: next(slugs))
+    ours_slugs = iter(["A" * 22, "B" * 22])
+    monkeypatch.setattr("taskqueue_client.credentials.slugid", lambda: next(ours_slugs))
+    scopes = ["queue:get-task:*", "b"]
+    theirs = taskcluster.createTemporaryCredentials(
+        PERMANENT.client_id,
+        PERMANENT.access_token,
+        start,
+        start + timedelta(hours=2),
+        scopes,
+        name="named/one",
+    )
+    ours = temporary_credentials(
+        PERMANENT, scopes, start=start, lifetime=timedelta(hours=2), name="named/one"
+    )
+    assert ours.access_token == theirs["accessToken"].decode()
+    assert ours.certificate is not None
+    assert msgspec.json.decode(ours.certificate) == msgspec.json.decode(theirs["certificate"])

@@ -1,0 +1,185 @@
+"""A definition is checked against the Queue's schema: no more and no less is taken."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import jsonschema
+import pytest
+from calls_contract import SLUGID, needs_contract, validator
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from taskqueue_client.definitions import TaskDefinition, task_definition
+from taskqueue_client.errors import InvalidDefinition
+from taskqueue_client.models import Priority
+from taskqueue_client.schemas import check_definition
+
+MOMENT = "2026-11-21T10:00:00Z"
+GOOD: dict[str, Any] = {
+    "taskQueueId": "p/w",
+    "created": MOMENT,
+    "deadline": MOMENT,
+    "payload": {},
+    "metadata": {"name": "n", "description": "", "owner": "o", "source": "https://example.com"},
+}
+
+ACCEPTED_DATES = [
+    MOMENT,
+    "2026-11-21T10:00:00.000Z",
+    "2026-11-21t10:00:00z",
+    "2026-11-21 10:00:00.000000000Z",
+    "2026-11-21T10:00:00+00:00",
+    "2026-11-21T10:00:00+0000",
+    "2026-11-21T10:00:00+00",
+    "2026-11-21T10:00:00",
+    "2028-02-29T10:00:00",
+    "0000-02-29T10:00:00",
+    "2026-11-21T23:59:60",
+]
+"""Forms that the real Queue takes for a date-time, or whose like it does."""
+
+REFUSED_DATES = [
+    "2026-02-29T10:00:00Z",
+    "2026-11-31T10:00:00Z",
+    "2026-13-01T10:00:00Z",
+    "2026-11-21T24:00:00Z",
+    "2026-11-21T10:00:60Z",
+    "2026-11-21T10:00Z",
+    "2026-11-21T10:00:00.Z",
+    "2026-11-21",
+    MOMENT + "\n",
+    "٢٠٢٦-11-21T10:00:00Z",
+    "now",
+    "",
+]
+
+
+def is_accepted(definition: object) -> bool:
+    try:
+        check_definition(cast("TaskDefinition", definition), math.nan)
+    except InvalidDefinition:
+        return False
+    return True
+
+
+def _texts(pattern: str) -> st.SearchStrategy[object]:
+    """Texts that are on a pattern, nearly so, or not at all."""
+    on = st.from_regex(pattern, fullmatch=True)
+    nearly = st.builds(str.__add__, on, st.sampled_from(["\n", " ", "-", "/", "é", "*"]))
+    return on | nearly | st.text(max_size=5) | st.integers() | st.none()
+
+
+def _lists(items: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    several = st.lists(items, max_size=3)
+    repeated = several.map(lambda each: [*each, *each])
+    many = st.sampled_from([64, 65]).map(lambda count: [str(number) for number in range(count)])
+    return several | repeated | many | st.sampled_from([None, "text", 3])
+
+
+def _not_a_double_star(scope: str) -> bool:
+    return not scope.endswith("**")
+
+
+SLUGIDS = _texts(r"[A-Za-z0-9_-]{8}[Q-T][A-Za-z0-9_-][CGKOSWaeimquy26-][A-Za-z0-9_-]{10}[AQgw]")
+IDENTIFIERS = _texts(r"[a-zA-Z0-9-_]{1,38}")
+LENGTHS = st.sampled_from([0, 1, 249, 250, 255, 256, 4096, 4097, 32768, 32769])
+LONG = LENGTHS.map(lambda length: "ä" * length) | st.text(max_size=5) | st.integers()
+SOURCES = st.sampled_from(["https://", "http://", "ssh://", "git@", "ftp://", "x https://", ""])
+SCALARS = st.none() | st.booleans() | st.floats(allow_nan=False) | st.text()
+VALUES = SCALARS | st.lists(SCALARS, max_size=2) | st.dictionaries(st.text(), SCALARS, max_size=2)
+DATES = st.sampled_from(ACCEPTED_DATES + REFUSED_DATES) | st.none()
+
+FIELDS: dict[str, st.SearchStrategy[object]] = {
+    "provisionerId": IDENTIFIERS,
+    "workerType": _texts(r"[a-z]([-a-z0-9]{0,36}[a-z0-9])?"),
+    "taskQueueId": _texts(r"[a-zA-Z0-9-_]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?"),
+    "schedulerId": IDENTIFIERS,
+    "projectId": _texts(r"[a-zA-Z0-9._/-]{1,500}"),
+    "taskGroupId": SLUGIDS,
+    "dependencies": st.lists(SLUGIDS, max_size=3) | st.just([SLUGID, SLUGID]),
+    "requires": st.sampled_from(["all-completed", "all-resolved", "all", 1]),
+    "routes": _lists(LONG),
+    "priority": st.sampled_from([*Priority, "normal", "High", None]),
+    "retries": st.integers(-1, 50) | st.sampled_from([5.0, 5.5, True, "5", None]),
+    "created": DATES,
+    "deadline": DATES,
+    "expires": DATES,
+    "scopes": _lists(st.text(st.characters(codec="ascii")).filter(_not_a_double_star)),
+    "payload": VALUES,
+    "extra": VALUES,
+    "tags": st.dictionaries(st.text(max_size=3), LONG, max_size=2) | VALUES,
+    "metadata": st.fixed_dictionaries(
+        {"name": LONG, "description": LONG, "owner": LONG},
+        optional={"source": st.builds(str.__add__, SOURCES, st.text(max_size=3)) | LONG, "url": LONG},
+    ),
+    "unheardOf": VALUES,
+}
+
+
+@st.composite
+def changed_definitions(draw: st.DrawFn) -> dict[str, Any]:
+    """A good definition of which one key is another, or missing, or there for the first time."""
+    key = draw(st.sampled_from([*FIELDS]))
+    definition = dict(GOOD)
+    if key in {"provisionerId", "workerType"}:
+        del definition["taskQueueId"]
+        definition |= {"provisionerId": "p", "workerType": "w"}
+    elif key != "taskQueueId" and draw(st.booleans()):
+        return {name: value for name, value in definition.items() if name != key}
+    return {**definition, key: draw(FIELDS[key])}
+
+
+def _is_accepted_date(given: object) -> bool:
+    return not isinstance(given, str) or given in ACCEPTED_DATES
+
+
+@needs_contract
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(changed_definitions())
+def test_a_definition_is_refused_if_and_only_if_it_is_off_the_queues_schema(
+    definition: dict[str, Any],
+) -> None:
+    formats = jsonschema.FormatChecker(formats=())
+    formats.checks("date-time")(_is_accepted_date)
+    schema = validator("create-task-request.json", format_checker=formats)
+    assert is_accepted(definition) == schema.is_valid(definition)
+
+
+@pytest.mark.parametrize("date", ACCEPTED_DATES)
+def test_each_way_to_write_a_date_time_that_the_queue_takes_is_taken(date: str) -> None:
+    assert is_accepted({**GOOD, "created": date})
+
+
+@pytest.mark.parametrize("date", REFUSED_DATES)
+def test_what_is_no_date_time_to_the_queue_is_refused(date: str) -> None:
+    assert not is_accepted({**GOOD, "created": date})
+
+
+def test_what_becomes_good_json_is_taken_whatever_it_was_in_python() -> None:
+    moment = datetime(2026, 11, 21, 10, tzinfo=UTC)  # as YAML has it
+    given = {**GOOD, "created": moment, "deadline": moment, "priority": Priority.HIGH, "routes": ("a", "b")}
+    assert is_accepted(given)
+
+
+@pytest.mark.parametrize("payload", [{1, 2}, object(), {"a": "\ud800"}, {"a": [object()]}])
+def test_what_json_cannot_hold_is_refused(payload: object) -> None:
+    assert not is_accepted({**GOOD, "payload": payload})
+
+
+@pytest.mark.parametrize("definition", [None, [], "text", 0])
+def test_what_is_no_object_is_refused(definition: object) -> None:
+    assert not is_accepted(definition)
+
+
+def test_ten_thousand_dependencies_are_taken_and_one_more_is_not() -> None:
+    dependencies = [f"{number:08}{SLUGID[8:]}" for number in range(10_001)]
+    assert is_accepted({**GOOD, "dependencies": dependencies[:10_000]})
+    assert not is_accepted({**GOOD, "dependencies": dependencies})
+
+
+def test_what_task_definition_makes_is_taken() -> None:
+    made = task_definition("p/w", {}, name="n", owner="o", source="git@example.com:repository")
+    assert is_accepted(made)

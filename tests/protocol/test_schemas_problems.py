@@ -1,0 +1,189 @@
+"""What is wrong with a definition is said all at once, with its place and what is allowed."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from taskqueue_client.definitions import TaskDefinition
+from taskqueue_client.errors import InvalidArgument, InvalidDefinition, Problem
+from taskqueue_client.schemas import check_definition
+
+NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+GOOD: dict[str, Any] = {
+    "taskQueueId": "p/w",
+    "created": "2026-11-21T10:00:00.000Z",
+    "deadline": "2026-11-21T12:00:00.000Z",
+    "payload": {},
+    "metadata": {"name": "n", "description": "", "owner": "o", "source": "https://example.com"},
+}
+
+
+def problems_of(definition: dict[str, Any], now: float = NOW.timestamp()) -> list[Problem]:
+    try:
+        check_definition(cast("TaskDefinition", definition), now)
+    except InvalidDefinition as invalid:
+        return list(invalid.problems)
+    return []
+
+
+def paths_of(definition: dict[str, Any], now: float = NOW.timestamp()) -> list[str]:
+    return [problem.path for problem in problems_of(definition, now)]
+
+
+def from_now(**distance: float) -> str:
+    return (NOW + timedelta(**distance)).isoformat()
+
+
+def test_every_problem_is_listed_with_its_json_path() -> None:
+    faulty = {
+        **GOOD,
+        "payload": [],
+        "metadata": {"name": 1, "description": "", "owner": "x" * 256, "two words": ""},
+        "routes": ["a", "a", ""],
+        "tags": {"it's": 5},
+        "scopes": ["good", "bad\n", "all**"],
+        "retries": 50,
+        "unheardOf": None,
+    }
+    assert sorted(paths_of(faulty)) == [
+        "$.metadata.name",
+        "$.metadata.owner",
+        "$.metadata.source",
+        "$.metadata['two words']",
+        "$.payload",
+        "$.retries",
+        "$.routes",
+        "$.routes[2]",
+        "$.scopes[1]",
+        "$.scopes[2]",
+        '$.tags["it\'s"]',
+        "$.unheardOf",
+    ]
+
+
+def test_the_error_says_what_was_given_and_what_is_allowed() -> None:
+    (problem,) = problems_of({**GOOD, "retries": 50})
+    assert problem == Problem("$.retries", 50, "a whole number, 0 to 49")
+
+
+def test_the_error_reads_well_and_is_one_about_an_argument() -> None:
+    with pytest.raises(InvalidArgument) as invalid:
+        check_definition(cast("TaskDefinition", {**GOOD, "payload": None, "retries": -1}), math.nan)
+    assert str(invalid.value).splitlines() == [
+        "the task definition has 2 problems:",
+        "  $.retries: -1: a whole number, 0 to 49",
+        "  $.payload: None: an object",
+    ]
+
+
+def test_a_missing_key_is_named() -> None:
+    empty = problems_of({})
+    assert [problem.path for problem in empty] == [
+        "$.created",
+        "$.deadline",
+        "$.payload",
+        "$.metadata",
+        "$.taskQueueId",
+    ]
+    assert all(problem.allowed.startswith("required") for problem in empty)
+
+
+def _named(**names: str) -> dict[str, Any]:
+    return {**{key: value for key, value in GOOD.items() if key != "taskQueueId"}, **names}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"taskQueueId": "p/w"},
+        {"provisionerId": "p", "workerType": "w"},
+        {"taskQueueId": "p/w", "provisionerId": "p", "workerType": "w"},
+        {"taskQueueId": "p/w", "provisionerId": "overwritten"},
+        {"taskQueueId": "p/w", "workerType": "overwritten"},
+    ],
+)
+def test_a_task_queue_may_be_named_in_each_way_that_the_queue_takes(names: dict[str, str]) -> None:
+    assert paths_of(_named(**names)) == []
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {},
+        {"provisionerId": "p"},
+        {"workerType": "w"},
+        {"taskQueueId": "p/w", "provisionerId": "p", "workerType": "v"},
+    ],
+)
+def test_a_task_queue_that_is_not_named_or_twice_is_refused(names: dict[str, str]) -> None:
+    assert paths_of(_named(**names)) == ["$.taskQueueId"]
+
+
+@pytest.mark.parametrize(
+    "dates",
+    [
+        {"created": from_now(), "deadline": from_now()},
+        {"created": from_now(minutes=-15), "deadline": from_now(days=5)},
+        {"created": from_now(minutes=15), "deadline": from_now(days=5, minutes=15)},
+        {"deadline": from_now(hours=1), "expires": from_now(hours=1)},
+        {"expires": from_now(days=365 * 1000)},
+    ],
+)
+def test_dates_at_the_edge_of_what_is_allowed_are_taken(dates: dict[str, str]) -> None:
+    assert paths_of({**GOOD, **dates}) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "dates"),
+    [
+        ("$.created", {"created": from_now(minutes=-17)}),
+        ("$.created", {"created": from_now(minutes=17)}),
+        ("$.created", {"created": from_now(seconds=1), "deadline": from_now()}),
+        ("$.deadline", {"created": from_now(minutes=-10), "deadline": from_now(minutes=-2)}),
+        ("$.deadline", {"deadline": from_now(days=5, minutes=17)}),
+        ("$.expires", {"deadline": from_now(hours=1), "expires": from_now(minutes=59)}),
+    ],
+)
+def test_dates_beyond_what_is_allowed_are_refused(path: str, dates: dict[str, str]) -> None:
+    assert paths_of({**GOOD, **dates}) == [path]
+
+
+@pytest.mark.parametrize("seconds", [-900 - 30, 900 + 30])
+def test_what_another_minute_on_the_clock_would_make_good_is_left_to_the_queue(seconds: int) -> None:
+    assert paths_of({**GOOD, "created": from_now(seconds=seconds)}) == []
+
+
+def test_while_the_queues_time_is_not_known_nothing_is_compared_with_it() -> None:
+    ancient = {"created": "1999-01-01T00:00:00Z", "deadline": "1999-01-02T00:00:00Z"}
+    assert paths_of({**GOOD, **ancient}, math.nan) == []
+    assert paths_of({**GOOD, **ancient, "expires": "1999-01-01T00:00:00Z"}, math.nan) == ["$.expires"]
+
+
+@pytest.mark.parametrize("date", ["2020-01-01T00:00:00", "2026-11-21T23:59:60Z", "2026-11-21T10:00:00+99:99"])
+def test_a_date_whose_moment_is_not_certain_is_not_compared(date: str) -> None:
+    assert paths_of({**GOOD, "created": date}) == []
+
+
+def test_dates_in_other_time_zones_are_compared_as_moments() -> None:
+    assert paths_of({**GOOD, "created": "2026-11-21T12:00:00+02:00"}) == []
+    assert paths_of({**GOOD, "created": "2026-11-21T10:00:00-02:30"}) == ["$.created", "$.created"]
+
+
+def test_a_good_definition_costs_no_import_of_jsonschema() -> None:
+    program = f"""
+import sys
+from taskqueue_client.schemas import check_definition
+check_definition({GOOD!r}, {NOW.timestamp()})
+assert "jsonschema" not in sys.modules
+try:
+    check_definition({{}}, 0.0)
+except ValueError:
+    assert "jsonschema" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,243 @@
+"""Task definitions: written with less effort, and recognised when the Queue has stored them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import taskcluster  # pyright: ignore[reportMissingTypeStubs] # it has none
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taskqueue_client.definitions import TaskDefinition, from_now, same_definition, task_definition
+from taskqueue_client.errors import InvalidArgument
+
+official: Any = taskcluster
+START = datetime(2026, 11, 21, 10, 0, 0, 123_456, tzinfo=UTC)
+TASK_ID = "fN1SbArXTPSVFNUvaOlinQ"
+
+# from_now ---------------------------------------------------------------------------------------
+
+SPELLINGS = [
+    ("y", "year", "years"),
+    ("mo", "month", "months"),
+    ("w", "week", "weeks"),
+    ("d", "day", "days"),
+    ("h", "hour", "hours"),
+    ("m", "min", "minute", "minutes"),
+    ("s", "sec", "second", "seconds"),
+]
+SPACE = st.sampled_from(["", " ", "  ", "\t"])
+
+
+@st.composite
+def offsets(draw: st.DrawFn) -> str:
+    """An offset in any of the ways in which one can be written."""
+    parts = [draw(st.sampled_from(["", "-", "+", " - ", "-+", "- + "]))]
+    for spellings in SPELLINGS:
+        if draw(st.booleans()):
+            parts += [
+                str(draw(st.integers(0, 20))),
+                draw(SPACE),
+                draw(st.sampled_from(spellings)),
+                draw(SPACE),
+            ]
+    return "".join(parts)
+
+
+def _official(offset: str) -> str:
+    moment: datetime = official.fromNow(offset, START)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@settings(deadline=None)
+@given(offsets())
+def test_an_offset_means_what_it_does_to_the_official_client(offset: str) -> None:
+    assert from_now(offset, START) == _official(offset)
+
+
+@settings(deadline=None)
+@given(st.text("0123 ymowdhinsecatur+-\n", max_size=12))
+def test_what_the_official_client_cannot_read_is_refused(offset: str) -> None:
+    try:
+        expected = _official(offset)
+    except (ValueError, OverflowError):
+        with pytest.raises(InvalidArgument, match="offset"):
+            from_now(offset, START)
+    else:
+        assert from_now(offset, START) == expected
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"),
+    [
+        ("2 hours 30 minutes", "2026-11-21T12:30:00.123Z"),
+        ("1 year 2 months", "2028-01-20T10:00:00.123Z"),
+        ("-1d", "2026-11-20T10:00:00.123Z"),
+        ("", "2026-11-21T10:00:00.123Z"),
+    ],
+)
+def test_an_offset_is_counted_from_the_reference(offset: str, expected: str) -> None:
+    assert from_now(offset, START) == expected
+    assert from_now(offset, START.astimezone(timezone(timedelta(hours=-5)))) == expected
+    assert from_now(offset, START.isoformat()) == expected
+
+
+def test_an_offset_is_counted_from_now_without_reference() -> None:
+    before = datetime.now(UTC)
+    moment = datetime.fromisoformat(from_now("1 hour"))
+    assert before - timedelta(milliseconds=1) <= moment - timedelta(hours=1) <= datetime.now(UTC)
+
+
+@pytest.mark.parametrize("offset", ["tomorrow", "1 fortnight", "1.5 hours", "1 minute 1 hour", "99999 years"])
+def test_an_offset_that_cannot_be_read_or_reached_is_refused(offset: str) -> None:
+    with pytest.raises(InvalidArgument, match="offset"):
+        from_now(offset, START)
+
+
+@pytest.mark.parametrize("reference", [datetime(2026, 1, 1), "2026-01-01", "2026-01-01T00:00:00"])  # noqa: DTZ001 - what is tested
+def test_a_reference_without_time_zone_is_refused(reference: datetime | str) -> None:
+    with pytest.raises(InvalidArgument, match="reference"):
+        from_now("1 day", reference)
+
+
+# task_definition --------------------------------------------------------------------------------
+
+
+def test_dates_and_metadata_are_filled_in() -> None:
+    made = task_definition("p/w", {"a": 1}, name="n", owner="o", source="https://example.com", created=START)
+    assert made == {
+        "taskQueueId": "p/w",
+        "created": "2026-11-21T10:00:00.123Z",
+        "deadline": "2026-11-22T10:00:00.123Z",
+        "expires": "2027-11-21T10:00:00.123Z",
+        "payload": {"a": 1},
+        "metadata": {"name": "n", "description": "", "owner": "o", "source": "https://example.com"},
+    }
+
+
+def test_every_other_key_may_be_given() -> None:
+    made = task_definition(
+        "p/w",
+        {},
+        name="n",
+        owner="o",
+        source="https://example.com",
+        description="what it does",
+        deadline="2 hours",
+        expires="3 days",
+        created=START,
+        retries=0,
+        scopes=["a:b"],
+        priority="high",
+    )
+    assert made["deadline"] == "2026-11-21T12:00:00.123Z"
+    assert made.get("expires") == "2026-11-24T10:00:00.123Z"
+    assert made["metadata"]["description"] == "what it does"
+    assert (made.get("retries"), made.get("scopes"), made.get("priority")) == (0, ["a:b"], "high")
+
+
+def test_a_task_is_created_now_unless_said_otherwise() -> None:
+    made = task_definition("p/w", {}, name="n", owner="o", source="https://example.com")
+    age = datetime.now(UTC) - datetime.fromisoformat(made["created"])
+    assert timedelta() <= age < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("argument", ["deadline", "expires"])
+def test_a_distance_that_cannot_be_read_is_refused_by_the_name_of_its_argument(argument: str) -> None:
+    faulty: dict[str, Any] = {argument: "soon"}
+    with pytest.raises(InvalidArgument) as refused:
+        task_definition("p/w", {}, name="n", owner="o", source="https://example.com", **faulty)
+    assert (refused.value.argument, refused.value.given) == (argument, "soon")
+
+
+# same_definition --------------------------------------------------------------------------------
+
+GIVEN: TaskDefinition = {
+    "taskQueueId": "p/w",
+    "created": "2026-11-21T10:00:00Z",
+    "deadline": "2026-11-21T12:00:00.5000Z",
+    "payload": {"flag": True, "number": 1, "list": [1, {"a": None}]},
+    "metadata": {"name": "n", "description": "", "owner": "o", "source": "https://example.com"},
+}
+STORED: dict[str, Any] = {
+    "provisionerId": "p",
+    "workerType": "w",
+    "taskQueueId": "p/w",
+    "schedulerId": "-",
+    "projectId": "none",
+    "taskGroupId": TASK_ID,
+    "dependencies": [],
+    "requires": "all-completed",
+    "routes": [],
+    "priority": "lowest",
+    "retries": 5,
+    "created": "2026-11-21T10:00:00.000Z",
+    "deadline": "2026-11-21T12:00:00.500Z",
+    "expires": "2027-11-21T12:00:00.500Z",
+    "scopes": [],
+    "payload": {"list": [1, {"a": None}], "flag": True, "number": 1},
+    "metadata": {"owner": "o", "name": "n", "source": "https://example.com", "description": ""},
+    "tags": {},
+    "extra": {},
+}
+
+
+def test_a_stored_definition_is_recognised_with_all_defaults() -> None:
+    assert same_definition(GIVEN, TASK_ID, STORED)
+
+
+@pytest.mark.parametrize("key", [*STORED])
+def test_a_difference_in_any_key_is_noticed(key: str) -> None:
+    other = "2026-11-21T13:00:00.000Z" if key in {"created", "deadline", "expires"} else "other"
+    assert not same_definition(GIVEN, TASK_ID, {**STORED, key: other})
+    assert not same_definition(GIVEN, TASK_ID, {name: value for name, value in STORED.items() if name != key})
+
+
+@pytest.mark.parametrize(
+    "stored", [{"flag": 1}, {"number": True}, {"list": [1]}, {"list": [1, {"a": 0}]}, {"more": None}]
+)
+def test_values_that_are_equal_in_python_only_are_different(stored: dict[str, Any]) -> None:
+    payload = {**STORED["payload"], **stored}
+    assert not same_definition(GIVEN, TASK_ID, {**STORED, "payload": payload})
+
+
+@pytest.mark.parametrize(
+    "created",
+    [
+        "2026-11-21T10:00:00.000999Z",
+        "2026-11-21 10:00:00z",
+        "2026-11-21T12:00:00+0200",
+        "2026-11-21T10:00:00",
+    ],
+)
+def test_dates_are_compared_in_utc_to_the_millisecond(created: str) -> None:
+    assert same_definition({**GIVEN, "created": created}, TASK_ID, STORED)
+
+
+def test_a_date_that_cannot_be_read_is_not_the_same() -> None:
+    assert not same_definition({**GIVEN, "deadline": "2026-11-21T23:59:60Z"}, TASK_ID, STORED)
+
+
+def test_the_pair_is_as_good_as_the_id_and_is_overwritten_by_it() -> None:
+    by_pair: Any = {**GIVEN, "provisionerId": "p", "workerType": "w"}
+    del by_pair["taskQueueId"]
+    assert same_definition(by_pair, TASK_ID, STORED)
+    assert same_definition({**GIVEN, "workerType": "v"}, TASK_ID, STORED)
+
+
+def test_a_task_expires_a_calendar_year_after_its_deadline_unless_said_otherwise() -> None:
+    leap = {"deadline": "2028-02-29T00:00:00.000Z"}
+    given_leap: TaskDefinition = {**GIVEN, "deadline": leap["deadline"]}
+    assert same_definition(given_leap, TASK_ID, {**STORED, **leap, "expires": "2029-03-01T00:00:00.000Z"})
+    assert same_definition(
+        {**GIVEN, "expires": "2030-01-01T00:00:00Z"},
+        TASK_ID,
+        {**STORED, "expires": "2030-01-01T00:00:00.000Z"},
+    )
+
+
+def test_what_python_has_for_json_is_compared_as_the_json_that_is_sent() -> None:
+    given_in_python: Any = {**GIVEN, "created": datetime(2026, 11, 21, 10, tzinfo=UTC), "scopes": ()}
+    assert same_definition(given_in_python, TASK_ID, STORED)
