@@ -195,9 +195,10 @@ class AsyncQueue(Client):
             answer = await self._exchange(request, self._policy.attempt_timeouts(call, attempts.elapsed()))
             return self._wire.decode(call, answer)
         except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
-            timed_out = isinstance(error, TimeoutError)
+            cause = error.__cause__ if isinstance(error, _SentOnceError) else error
+            timed_out = isinstance(cause, TimeoutError)
             failure = (CallTimedOut if timed_out else ConnectionFailed)(
-                self._wire.attempted(call), f"{type(error).__name__}: {error}"
+                self._wire.attempted(call), f"{type(cause).__name__}: {cause}"
             )
             attempts.failed(failure)
             raise failure from error
@@ -216,6 +217,7 @@ class AsyncQueue(Client):
             allow_redirects=False,
             skip_auto_headers=("Content-Type",),  # aiohttp's own would make the signed hash wrong
             proxy=self._sessions.proxy,
+            middlewares=self._sessions.middlewares,
         ) as response:
             return Answer(response.status, response.headers, await response.read())
 
@@ -225,6 +227,24 @@ def _timeout(connect: float, read: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=None, connect=connect, sock_connect=connect, sock_read=read)
 
 
+class _SentOnceError(aiohttp.ClientError):
+    """A connection broke; aiohttp knows no reason to send the request again for this one."""
+
+
+async def _sent_once(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Keep aiohttp from sending GET and PUT a second time when the connection breaks.
+
+    It would do so without a fresh signature, and nobody would know that the outcome of the first
+    request is open.
+    """
+    try:
+        return await handler(request)
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _SentOnceError from error
+
+
 class _Injected:
     """Somebody else's session, with somebody else's settings."""
 
@@ -232,6 +252,8 @@ class _Injected:
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
+        # The argument of a request replaces the session's own, which cannot be read in another way.
+        self.middlewares = (*getattr(session, "_middlewares", ()), _sent_once)
 
     def get(self) -> aiohttp.ClientSession:
         return self._session
@@ -248,6 +270,7 @@ class _Owned:
 
     def __init__(self, root_url: str) -> None:
         self.proxy = _proxy_for(root_url)
+        self.middlewares = (_sent_once,)
         self._tls = _tls_settings()
         self._session: aiohttp.ClientSession | None = None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -18,9 +18,10 @@ with suppress(ImportError):  # else whatever runs the asynchronous tests takes c
 
 if TYPE_CHECKING:
     from taskqueue_client import AsyncQueue, Queue
+    from taskqueue_client.definitions import TaskDefinition
     from taskqueue_client.local import LocalQueue
 
-TaskFactory = Callable[..., dict[str, Any]]
+TaskFactory = Callable[..., "TaskDefinition"]
 
 
 @pytest.fixture
@@ -54,9 +55,9 @@ async def async_queue(local_queue: LocalQueue) -> AsyncIterator[AsyncQueue]:
 def task_factory(local_queue: LocalQueue) -> TaskFactory:
     """Makes task definitions: valid as they are, with any key replaced or added by name."""
 
-    def make_task(**changes: Any) -> dict[str, Any]:
+    def make_task(**changes: Any) -> TaskDefinition:
         now = datetime.fromtimestamp(local_queue.clock.now(), UTC)
-        return {
+        definition: dict[str, Any] = {
             "taskQueueId": "test-provisioner/test-worker",
             "created": _iso(now),
             "deadline": _iso(now + timedelta(hours=1)),
@@ -70,6 +71,7 @@ def task_factory(local_queue: LocalQueue) -> TaskFactory:
             },
             **changes,
         }
+        return cast("TaskDefinition", definition)
 
     return make_task
 

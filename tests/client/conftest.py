@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from taskqueue_client import AsyncQueue, Credentials, Queue
 from taskqueue_client.clock import MovableClock
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from scripted import ScriptedServer
+from tests.client.scripted import ScriptedServer
 
 CREDENTIALS = Credentials("tester/one", "a-secret-of-the-tests")
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from scripted import Say, ScriptedServer, say
 
 from taskqueue_client import errors
 from taskqueue_client._call import Call
+from tests.client.scripted import Say, ScriptedServer, say
 
-STATUS = Call("status", "GET", "/task/x/status", dict)
+STATUS = Call("status", "GET", "/task/x/status", dict[str, Any])
 TRAILER = "\n\n---\n\n* method:     status\n* errorCode:  X\n* statusCode: 400\n* time:       2026"
 
 CODES = {
@@ -118,7 +118,7 @@ def test_an_empty_answer_is_none_where_the_endpoint_has_none(client: Any, server
 
 def test_a_redirect_is_an_answer_where_the_endpoint_says_so(client: Any, server: ScriptedServer) -> None:
     server.otherwise = say({"url": "http://elsewhere"}, 303, Location="http://elsewhere")
-    call = Call("getArtifact", "GET", "/x", dict, accepts=frozenset({303}))
+    call = Call("getArtifact", "GET", "/x", dict[str, Any], accepts=frozenset({303}))
     assert client.send(call) == {"url": "http://elsewhere"}
     assert len(server.received) == 1
 
@@ -149,7 +149,7 @@ def test_attempts_counted_late_travel_too(client: Any, server: ScriptedServer) -
 
 def test_what_json_cannot_hold_is_refused_before_any_request(client: Any, server: ScriptedServer) -> None:
     with pytest.raises(errors.InvalidArgument, match="JSON"):
-        client.send(Call("createTask", "PUT", "/x", dict, body={"payload": object()}))
+        client.send(Call("createTask", "PUT", "/x", dict[str, Any], body={"payload": object()}))
     assert server.received == []
 
 

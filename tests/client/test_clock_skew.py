@@ -8,10 +8,10 @@ from email.utils import formatdate
 from typing import Any
 
 import pytest
-from scripted import Received, Say, ScriptedServer, say
 
 from taskqueue_client._call import Call
 from taskqueue_client.errors import AuthenticationFailed
+from tests.client.scripted import Received, Say, ScriptedServer, say
 
 HOUR = 3600.0
 SKEW_ALLOWED = 900  # seconds, by the auth service

@@ -16,12 +16,12 @@ import aiohttp
 import pytest
 import requests
 import responses
-from scripted import Say, ScriptedServer, say
 
 from taskqueue_client import AsyncQueue, Credentials, Queue, calls
 from taskqueue_client._call import Call
 from taskqueue_client.definitions import task_definition
 from taskqueue_client.errors import InvalidArgument, InvalidDefinition, UnreadableAnswer
+from tests.client.scripted import Say, ScriptedServer, say
 
 TASK = "Y9IplizWTj-eOJfHEC71Rw"
 PING = Call("ping", "GET", "/ping", dict[str, Any])
@@ -37,7 +37,7 @@ def test_a_thousand_calls_use_one_connection(client: Any, server: ScriptedServer
 
 def test_one_client_serves_many_threads(server: ScriptedServer) -> None:
     with Queue(server.root_url, CREDENTIALS) as queue, ThreadPoolExecutor(16) as threads:
-        answers = list(threads.map(lambda _: queue.send(PING), range(200)))
+        answers = list(threads.map(queue.send, [PING] * 200))
     assert answers == [{}] * 200
     assert server.connections <= 16
 
@@ -161,7 +161,7 @@ def test_a_redirect_of_the_object_service_is_read_from_its_header(
 def test_the_first_definition_is_not_measured_by_a_clock_that_may_be_wrong(
     make_client: Any, server: ScriptedServer, clock: Any
 ) -> None:
-    metadata = {"name": "n", "owner": "o", "source": "https://example.com"}
+    metadata: Any = {"name": "n", "owner": "o", "source": "https://example.com"}
     server.otherwise = say({}, Date=formatdate(clock.now() + 3600, usegmt=True))
     client = make_client(clock=clock)
     when = datetime.fromtimestamp(clock.now() + 3600, UTC)
@@ -254,7 +254,7 @@ SILENT = {
 def test_nothing_is_said_under_warnings_as_errors(server: ScriptedServer, what: str) -> None:
     never = threading.Event()
     busy = Say(wait_for=never)
-    fine = {"alive": True, "uptime": 1.0, "taskQueues": [], "continuationToken": ""}
+    fine: dict[str, Any] = {"alive": True, "uptime": 1.0, "taskQueues": [], "continuationToken": ""}
     server.otherwise = lambda received: busy if received.path.endswith("/status") else say(fine)
     program = (
         "import asyncio, sys\n"

@@ -1,0 +1,181 @@
+"""The life of tasks, through both clients, against a real queue."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from taskqueue_client import Credentials, calls, slugid, temporary_credentials
+from taskqueue_client.definitions import from_now, task_definition
+from taskqueue_client.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    ErrorArtifact,
+    InsufficientScopes,
+    RequestConflict,
+    ResourceNotFound,
+)
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.local.faults import Drop
+from taskqueue_client.models import ReasonResolved, TaskState
+
+WORKER = {"worker_group": "wg", "worker_id": "w1"}
+
+
+@pytest.fixture
+def local() -> Iterator[LocalQueue]:
+    with LocalQueue() as local:
+        yield local
+
+
+@pytest.fixture
+def queue(make_client: Any, local: LocalQueue) -> Any:
+    return make_client(local.root_url, local.credentials)
+
+
+def definition(**keys: Any) -> Any:
+    return task_definition("prov/wt", {"x": 1}, name="n", owner="o", source="https://example.com", **keys)
+
+
+def as_run(queue: Any, claim: Any) -> Any:
+    return type(queue)(queue.queue.with_credentials(claim.credentials), queue._runner)
+
+
+def test_a_task_is_created_claimed_reclaimed_and_completed(queue: Any) -> None:
+    task_id = slugid()
+    assert queue.create_task(task_id, definition()).status.state is TaskState.PENDING
+    (claim,) = queue.claim_work("prov/wt", **WORKER).tasks
+    assert claim.task["payload"] == {"x": 1}
+    run = as_run(queue, claim)
+    again = run.reclaim_task(task_id, claim.run_id)
+    assert again.taken_until >= claim.taken_until
+    assert again.credentials != claim.credentials
+    run = as_run(queue, again)
+    assert run.report_completed(task_id, run_id=0).status.state is TaskState.COMPLETED
+    assert queue.status(task_id).status.runs[0].reason_resolved is ReasonResolved.COMPLETED
+    assert queue.task(task_id)["metadata"]["name"] == "n"
+
+
+def test_a_run_that_is_shut_down_is_retried(queue: Any) -> None:
+    task_id = slugid()
+    queue.create_task(task_id, definition())
+    (claim,) = queue.claim_work(provisioner_id="prov", worker_type="wt", **WORKER).tasks
+    status = as_run(queue, claim).report_exception(task_id, 0, "worker-shutdown").status
+    assert (status.state, status.retries_left, len(status.runs)) == (TaskState.PENDING, 4, 2)
+    with pytest.raises(RequestConflict):
+        as_run(queue, claim).reclaim_task(task_id, 0)
+
+
+def test_an_answer_lost_after_the_task_was_made_does_no_harm(queue: Any, local: LocalQueue) -> None:
+    task_id = slugid()
+    local.faults.add(Drop("queue.createTask", after=True))
+    assert queue.create_task(task_id, definition()).status.task_id == task_id
+
+
+def test_an_answer_lost_before_the_group_was_sealed_does_no_harm(queue: Any, local: LocalQueue) -> None:
+    """The repeat is a conflict then; the stored definition tells that the first attempt made the task."""
+    group_id, task_id = slugid(), slugid()
+    queue.create_task(group_id, definition())
+    made = definition(taskGroupId=group_id)
+    queue.create_task(task_id, made)
+    queue.seal_task_group(group_id)
+    local.faults.add(Drop("queue.createTask"))
+    assert queue.create_task(task_id, made).status.task_id == task_id
+    local.faults.add(Drop("queue.createTask"))
+    with pytest.raises(RequestConflict):
+        queue.create_task(task_id, {**made, "payload": {"x": 2}})
+    with pytest.raises(RequestConflict):
+        queue.create_task(task_id, made)
+
+
+def test_a_lost_claim_is_not_repeated(queue: Any, local: LocalQueue) -> None:
+    for _ in range(2):
+        queue.create_task(slugid(), definition())
+    local.faults.add(Drop("queue.claimWork", after=True))
+    with pytest.raises(ConnectionFailed) as caught:
+        queue.claim_work("prov/wt", **WORKER)
+    assert caught.value.attempted.outcome_unknown
+    counts = queue.task_queue_counts("prov/wt")
+    assert (counts.pending_tasks, counts.claimed_tasks) == (1, 1)
+
+
+def test_every_list_can_be_walked_to_its_end(queue: Any) -> None:
+    group = slugid()
+    ids = [group, *(slugid() for _ in range(6))]
+    for task_id in ids:
+        queue.create_task(task_id, definition(taskGroupId=group))
+    assert len(queue.list_task_group(group, limit=2).tasks) == 2
+    walked = queue.all("iter_task_group", group, page_size=2)
+    assert sorted(member.status.task_id for member in walked) == sorted(ids)
+    assert len(queue.all("iter_statuses", ids, page_size=3)) == 7
+    assert len(queue.all("iter_pending_tasks", "prov/wt", page_size=3)) >= 7
+
+
+def test_a_clock_an_hour_off_does_no_harm(make_client: Any, local: LocalQueue) -> None:
+    local.clock.advance(hours=1)
+    queue = make_client(local.root_url, local.credentials)
+    queue.ping()
+    queue.create_task(slugid(), definition(created=queue.queue.now()))
+    assert queue.claim_work("prov/wt", **WORKER).tasks
+
+
+def test_missing_scopes_are_named(make_client: Any, local: LocalQueue) -> None:
+    nobody = make_client(local.root_url, credentials=None)
+    task_id = slugid()
+    with pytest.raises(InsufficientScopes) as caught:
+        nobody.create_task(task_id, definition())
+    assert "queue:create-task:project:none" in caught.value.missing_scopes
+    with pytest.raises(ResourceNotFound, match=task_id):
+        nobody.status(task_id)
+
+
+@pytest.mark.parametrize("name", [None, "made/up"])
+def test_temporary_credentials_do_what_they_are_for(
+    make_client: Any, local: LocalQueue, name: str | None
+) -> None:
+    made = temporary_credentials(local.credentials, ["queue:list-task-queues"], name=name)
+    queue = make_client(local.root_url, made)
+    assert queue.list_task_queues().task_queues == []
+    with pytest.raises(InsufficientScopes):
+        queue.get_task_queue("prov/wt")
+    with pytest.raises(InsufficientScopes):
+        make_client(local.root_url, made.restricted_to([])).list_task_queues()
+    expired = temporary_credentials(
+        local.credentials, ["*"], start=datetime.now(UTC) - timedelta(days=1), lifetime=timedelta(hours=1)
+    )
+    with pytest.raises(AuthenticationFailed, match="expiry"):
+        make_client(local.root_url, expired).list_task_queues()
+
+
+def test_the_auth_service_knows_its_tester(make_client: Any, local: LocalQueue) -> None:
+    tester = make_client(local.root_url, Credentials("tester", "no-secret"))
+    answer = tester.test_authenticate(client_scopes=["a:*"], required_scopes=["a:b"])
+    assert answer.client_id == "tester"
+    assert "queue:status:*" in make_client(local.root_url, None).current_scopes().scopes
+
+
+def test_a_signed_url_works_without_credentials(queue: Any) -> None:
+    task_id = slugid()
+    queue.create_task(task_id, definition())
+    (claim,) = queue.claim_work("prov/wt", **WORKER).tasks
+    request = {"storageType": "reference", "expires": from_now("1 hour"), "contentType": "text/plain"}
+    as_run(queue, claim).create_artifact(task_id, 0, "private/a b", {**request, "url": "http://x/"})
+    url = queue.queue.signed_url(calls.latest_artifact(task_id, "private/a b"))
+    with urllib.request.urlopen(url) as answer:
+        assert b"http://x/" in answer.read()
+    assert queue.get_artifact(task_id, 0, "private/a b").url == "http://x/"
+
+
+def test_an_error_artifact_says_why(queue: Any) -> None:
+    task_id = slugid()
+    queue.create_task(task_id, definition())
+    (claim,) = queue.claim_work("prov/wt", **WORKER).tasks
+    error = {"storageType": "error", "reason": "file-missing-on-worker", "message": "gone"}
+    as_run(queue, claim).create_artifact(task_id, 0, "public/x", {**error, "expires": from_now("1 hour")})
+    with pytest.raises(ErrorArtifact, match="gone") as caught:
+        queue.get_artifact(task_id, 0, "public/x")
+    assert caught.value.reason == "file-missing-on-worker"

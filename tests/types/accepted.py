@@ -1,0 +1,88 @@
+"""What users write, and what the type checkers must make of it. Checked, never run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
+from typing import Any, Protocol, assert_type
+
+import aiohttp
+import requests
+
+from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy, calls, slugid
+from taskqueue_client.definitions import TaskDefinition, from_now, task_definition
+from taskqueue_client.models import (
+    Artifact,
+    ClaimWorkResponse,
+    TaskClaim,
+    TaskState,
+    TaskStatus,
+    TaskStatusResponse,
+)
+
+written_by_hand: TaskDefinition = {
+    "taskQueueId": "p/w",
+    "created": from_now("0 seconds"),
+    "deadline": from_now("2 hours 30 minutes"),
+    "payload": {"anything": ["at", {"all": 1}]},
+    "metadata": {"name": "n", "description": "d", "owner": "o", "source": "https://example.com"},
+}
+
+
+def blocking(queue: Queue) -> None:
+    assert_type(queue.create_task(slugid(), written_by_hand), TaskStatusResponse)
+    made = task_definition("p/w", {}, name="n", owner="o", source="https://example.com")
+    assert_type(queue.create_task(slugid(), made).status, TaskStatus)
+    claims = queue.claim_work("p/w", worker_group="g", worker_id="w", tasks=4)
+    assert_type(claims, ClaimWorkResponse)
+    for claim in claims.tasks:
+        assert_type(claim, TaskClaim)
+        assert_type(claim.taken_until, datetime)
+        assert_type(claim.task, dict[str, Any])
+        assert_type(claim.credentials, Credentials)
+        assert_type(claim.status.state, TaskState)
+        queue.credentials = claim.credentials
+    assert_type(queue.iter_artifacts("t", 0), Iterator[Artifact])
+    assert_type(queue.task("t"), dict[str, Any])
+    assert_type(queue.with_options(attempts=1, timeout=5.0), Queue)
+    assert_type(queue.signed_url(calls.status("t")), str)
+    assert_type(queue.finish_artifact("t", 0, "n", upload_id="u"), None)
+
+
+async def awaited() -> None:
+    async with (
+        aiohttp.ClientSession() as session,
+        AsyncQueue("https://tc.example.com", session=session, retry=RetryPolicy(attempts=3)) as queue,
+    ):
+        assert_type(await queue.create_task(slugid(), written_by_hand), TaskStatusResponse)
+        running = asyncio.create_task(queue.claim_work("p/w", worker_group="g", worker_id="w"))
+        assert_type(await running, ClaimWorkResponse)
+        assert_type(queue.iter_artifacts("t", 0), AsyncIterator[Artifact])
+
+
+class CreatesTasks(Protocol):
+    """What a program that submits tasks asks of a client."""
+
+    def create_task(self, task_id: str, definition: TaskDefinition) -> TaskStatusResponse: ...
+
+
+class AsyncCreatesTasks(Protocol):
+    """The same, awaited."""
+
+    async def create_task(self, task_id: str, definition: TaskDefinition) -> TaskStatusResponse: ...
+
+
+def submit(client: CreatesTasks, async_client: AsyncCreatesTasks) -> None: ...
+
+
+submit(Queue.from_env(), AsyncQueue.from_env())
+Queue("https://tc.example.com", Credentials("id", "token"), session=requests.Session())
+
+
+class Recording(Queue):
+    """Endpoints can be overridden like any method."""
+
+    def create_task(self, task_id: str, definition: TaskDefinition) -> TaskStatusResponse:
+        assert task_id
+        return super().create_task(task_id, definition)

@@ -1,0 +1,28 @@
+"""What the type checkers must reject: every line that ends in `# no`. Checked, never run."""
+
+from __future__ import annotations
+
+from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy
+
+
+def blocking(queue: Queue) -> None:
+    queue.create_task("abc")  # no: the definition is missing
+    queue.create_task("abc", {"taskQueueId": 1})  # no: a number, and most keys are missing
+    queue.claim_work("p/w", "g", "w")  # no: keywords
+    queue.claim_work("p/w", worker_group="g", worker_id="w", task=4)  # no: tasks
+    queue.create_taks("abc", {})  # no: a typing error
+    queue.reclaim_task("abc", "0")  # no: a run id is a number
+    _ = queue.status("abc").status.taskId  # no: snake_case
+    queue.report_exception("abc", 0, "because")  # no: one of the Queue's reasons
+    queue.with_options(attempt=1)  # no: attempts
+    queue.credentials = {"clientId": "a", "accessToken": "b"}  # no: Credentials
+    for claim in queue.claim_work("p/w", worker_group="g", worker_id="w").tasks:
+        claim.run_id = 3  # no: frozen
+    Credentials("a", "b").access_token = "c"  # no: frozen
+    RetryPolicy(attempts="3")  # no: a number
+
+
+async def awaited(queue: AsyncQueue) -> None:
+    _ = queue.claim_work("p/w", worker_group="g", worker_id="w").tasks  # no: not awaited
+    for _ in queue.iter_artifacts("abc", 0):  # no: async for
+        pass
