@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
 from functools import wraps
 from types import CoroutineType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+import msgspec
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -21,8 +22,7 @@ SUCCESS = frozenset({200, 201, 204})
 """The statuses that carry an endpoint's answer, unless the endpoint says otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[R]):
+class Call(msgspec.Struct, Generic[R], frozen=True):
     """One call: where it goes, what it carries, and what comes back.
 
     Args:
@@ -42,7 +42,7 @@ class Call(Generic[R]):
     method: str
     path: str
     returns: type[R]
-    query: Mapping[str, str] = field(default_factory=dict[str, str])
+    query: Mapping[str, str] = {}
     body: object = None
     service: str = "queue"
     accepts: frozenset[int] = SUCCESS

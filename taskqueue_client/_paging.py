@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+import msgspec
+
 from ._call import AsyncCaller, Call, Caller
 from .models import Page
 
@@ -37,7 +39,7 @@ class Pages(Generic[PageT, Item]):
         if not page.continuation_token:
             return None
         query = {**self.call.query, "continuationToken": page.continuation_token}
-        return replace(self, call=replace(self.call, query=query))
+        return replace(self, call=msgspec.structs.replace(self.call, query=query))
 
 
 def iterated(

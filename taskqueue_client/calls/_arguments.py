@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from datetime import datetime
+from functools import lru_cache
 from typing import cast
 from urllib.parse import quote
 
@@ -31,6 +32,7 @@ def path(*parts: str | int) -> str:
     return "".join("/" + _encoded(str(part)) for part in parts)
 
 
+@lru_cache(maxsize=512)  # most parts are words of the routes, and the same few ids come again
 def _encoded(part: str) -> str:
     return part.replace(".", "%2E") if part in {".", ".."} else quote(part, safe="")
 

@@ -1,0 +1,145 @@
+"""Task groups: the record, and the calls that concern all tasks of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from taskqueue_client.local.engine import announce, times
+from taskqueue_client.local.engine.paging import Page
+from taskqueue_client.local.engine.records import COLUMNS, Task, definition_and_status, task_of
+from taskqueue_client.local.engine.transitions import cancel, drop_claims, put_resolved
+from taskqueue_client.local.messages import group_message
+from taskqueue_client.local.refusal import Caller, conflict, not_found
+
+if TYPE_CHECKING:
+    from taskqueue_client.local.engine.core import Core
+
+
+def join_group(core: Core, task_group_id: str, scheduler_id: str, task_expires: int) -> None:
+    """Make the group of a new task, or let it last as long as the task.
+
+    Raises:
+        Refusal: `RequestConflict`: the group belongs to another scheduler, or is sealed.
+    """
+    row = core.store.row(
+        "SELECT scheduler_id, expires, sealed FROM task_groups WHERE task_group_id = ?", task_group_id
+    )
+    expires = min(task_expires + times.HOUR, times.LATEST)
+    if row is None:
+        core.store.change(
+            "INSERT INTO task_groups VALUES (?, ?, ?, NULL)", task_group_id, scheduler_id, expires
+        )
+        return
+    owner, group_expires, sealed = row
+    if owner != scheduler_id:
+        message = f"Task group `{task_group_id}` has schedulerId `{owner}`, not `{scheduler_id}`."
+        raise conflict(message)
+    if task_expires > group_expires:
+        core.store.change(
+            "UPDATE task_groups SET expires = ? WHERE task_group_id = ?", expires, task_group_id
+        )
+    if sealed is not None:
+        message = f"Task group `{task_group_id}` is sealed: no task can be added to it."
+        raise conflict(message)
+
+
+def send_group(core: Core, exchange: str, task_group_id: str) -> None:
+    """Send a message with the group's record; nothing if the group has expired."""
+    record = _find_group(core, task_group_id)
+    if record:
+        core.send(group_message(exchange, record))
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The endpoints of task groups."""
+
+    core: Core
+
+    def get_task_group(self, task_group_id: str) -> dict[str, Any]:
+        """The group's record.
+
+        Raises:
+            Refusal: `ResourceNotFound`.
+        """
+        record = _find_group(self.core, task_group_id)
+        if record is None:
+            message = f"No task-group with taskGroupId: `{task_group_id}`"
+            raise not_found(message)
+        return record
+
+    def list_task_group(
+        self, task_group_id: str, continuation_token: str | None, limit: int
+    ) -> dict[str, Any]:
+        """A page of the group's tasks, ordered by taskId."""
+        page = Page.of(continuation_token, limit)
+        record = self.get_task_group(task_group_id)
+        rows = self.core.store.rows(
+            f"SELECT {COLUMNS} FROM tasks WHERE task_group_id = ? ORDER BY sort_key LIMIT ? OFFSET ?",  # noqa: S608 - constants
+            task_group_id,
+            *page.window,
+        )
+        return {**record, **page.answer("tasks", rows, lambda row: definition_and_status(task_of(row)))}
+
+    def seal_task_group(self, caller: Caller, task_group_id: str) -> dict[str, Any]:
+        """Let no more tasks in, for ever; repeats keep the first time."""
+        self._authorize(caller, self.get_task_group(task_group_id))
+        with self.core.transition() as now:
+            self.core.store.change(
+                "UPDATE task_groups SET sealed = ifnull(sealed, ?) WHERE task_group_id = ?",
+                now,
+                task_group_id,
+            )
+            send_group(self.core, "task-group-sealed", task_group_id)
+        return self.get_task_group(task_group_id)
+
+    def cancel_task_group(self, caller: Caller, task_group_id: str) -> dict[str, Any]:
+        """Cancel every task of a sealed group that is not resolved and has its deadline ahead."""
+        record = self.get_task_group(task_group_id)
+        if "sealed" not in record:
+            message = f"Task group `{task_group_id}` is not sealed: only a sealed group can be canceled."
+            raise conflict(message)
+        self._authorize(caller, record)
+        with self.core.transition() as now:
+            tasks = [task for task in self._tasks(task_group_id, now) if self._cancel(task, now)]
+        return {
+            "taskGroupSize": self._size(task_group_id),
+            "taskIds": [task.task_id for task in tasks],
+            "cancelledCount": len(tasks),
+            "taskGroupId": task_group_id,
+        }
+
+    def _authorize(self, caller: Caller, record: dict[str, Any]) -> None:
+        caller.require(schedulerId=record["schedulerId"], taskGroupId=record["taskGroupId"])
+
+    def _tasks(self, task_group_id: str, now: int) -> list[Task]:
+        rows = self.core.store.rows(
+            f"SELECT {COLUMNS} FROM tasks WHERE task_group_id = ? AND deadline > ? ORDER BY sort_key",  # noqa: S608 - constants
+            task_group_id,
+            now,
+        )
+        return [task_of(row) for row in rows]
+
+    def _cancel(self, task: Task, now: int) -> bool:
+        run = cancel(self.core, task, "canceled", now)
+        if run:
+            drop_claims(self.core, task, run)
+            put_resolved(self.core, task, "exception", now)
+            self.core.send(announce.canceled_with_group(task, run))
+        return run is not None
+
+    def _size(self, task_group_id: str) -> int:
+        size: int = self.core.store.value("SELECT count(*) FROM tasks WHERE task_group_id = ?", task_group_id)
+        return size
+
+
+def _find_group(core: Core, task_group_id: str) -> dict[str, Any] | None:
+    row = core.store.row(
+        "SELECT scheduler_id, expires, sealed FROM task_groups WHERE task_group_id = ?", task_group_id
+    )
+    if row is None:
+        return None
+    scheduler_id, expires, sealed = row
+    record = {"taskGroupId": task_group_id, "schedulerId": scheduler_id, "expires": times.text(expires)}
+    return record if sealed is None else {**record, "sealed": times.text(sealed)}

@@ -1,0 +1,87 @@
+"""JSON as the service's database keeps it: keys sorted by length, then by bytes; numbers are doubles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from taskqueue_client.local.refusal import bad_input
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_EXACT = 2**53  # the whole numbers up to here are their own doubles
+_NUL = "texts must not hold the character U+0000"
+_UNSTORABLE = "texts must be valid Unicode, and values must not be nested too deep"
+_encoder = msgspec.json.Encoder()
+
+
+def normalised(value: Any) -> Any:
+    """A copy of a JSON value in the form and order in which the database gives it back.
+
+    Raises:
+        Refusal: `InputError`: the value is nested too deep.
+    """
+    try:
+        return _normalised(value)
+    except RecursionError:
+        raise bad_input(_UNSTORABLE) from None
+
+
+def encode(value: Any) -> bytes:
+    """JSON text of a value that the database can hold.
+
+    Raises:
+        Refusal: `InputError`: a text holds a NUL or half a surrogate pair, or the value is nested too deep.
+    """
+    try:
+        encoded = _encoder.encode(value)
+    except (UnicodeEncodeError, RecursionError):
+        raise bad_input(_UNSTORABLE) from None
+    if b"\\u0000" in encoded and _holds_nul(value):
+        raise bad_input(_NUL)
+    return encoded
+
+
+def check_text(*texts: str | None) -> None:
+    """Refuse texts that the database cannot hold.
+
+    Raises:
+        Refusal: `InputError`: a text holds a NUL or half a surrogate pair.
+    """
+    encode(texts)
+
+
+def _normalised(value: Any) -> Any:
+    if isinstance(value, dict):
+        given = cast("dict[str, Any]", value)
+        return {key: _normalised(given[key]) for key in sorted(given, key=_key_order)}
+    if isinstance(value, list):
+        return [_normalised(element) for element in cast("Sequence[Any]", value)]
+    if isinstance(value, int) and abs(value) > _EXACT:
+        return _double(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
+        return int(value)
+    return value
+
+
+def _key_order(key: str) -> tuple[int, bytes]:
+    encoded = key.encode(errors="surrogatepass")
+    return len(encoded), encoded
+
+
+def _double(value: int) -> float | None:
+    try:
+        return float(value)
+    except OverflowError:
+        return None  # infinity, which JavaScript writes as null
+
+
+def _holds_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        given = cast("dict[str, Any]", value)
+        return any(map(_holds_nul, given)) or any(map(_holds_nul, given.values()))
+    return isinstance(value, (list, tuple)) and any(map(_holds_nul, cast("list[Any]", value)))

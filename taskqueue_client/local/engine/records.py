@@ -1,0 +1,185 @@
+"""A task and its runs as records, and as the Queue shows them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from taskqueue_client.local.engine import times
+from taskqueue_client.local.refusal import not_found
+
+if TYPE_CHECKING:
+    from taskqueue_client.local.engine.store import Store
+
+PRIORITIES = ("lowest", "very-low", "low", "medium", "high", "very-high", "highest")
+"""All priorities, the least urgent first; a stored priority is an index into this."""
+
+COLUMNS = (
+    "task_id, task_queue_id, scheduler_id, project_id, task_group_id, priority, deadline, expires, retries,"
+    " retries_left, claimed_by_id, ever_resolved, runs, definition"
+)
+"""The columns of `tasks` that make a `Task`, in the order of its fields."""
+
+
+class Run(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """One run, its fields in the order in which the Queue shows them; times are texts."""
+
+    run_id: int
+    state: str
+    reason_created: str
+    reason_resolved: str | None = None
+    worker_group: str | None = None
+    worker_id: str | None = None
+    taken_until: str | None = None
+    scheduled: str
+    started: str | None = None
+    resolved: str | None = None
+
+    @property
+    def worker(self) -> tuple[str, str] | None:
+        """Worker group and id; None for a run that was never claimed."""
+        return None if self.worker_group is None else (self.worker_group, cast("str", self.worker_id))
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether the run is in a final state."""
+        return self.state not in {"pending", "running"}
+
+
+class Extract(msgspec.Struct):
+    """The parts of a definition that messages and credentials need."""
+
+    routes: list[str]
+    scopes: list[str]
+    tags: dict[str, str]
+
+
+_decode_runs = msgspec.json.Decoder(list[Run]).decode
+_decode_extract = msgspec.json.Decoder(Extract).decode
+_decode_definition = msgspec.json.Decoder(dict[str, Any]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Task(msgspec.Struct):
+    """A row of `tasks`, with its runs; times are milliseconds."""
+
+    task_id: str
+    task_queue_id: str
+    scheduler_id: str
+    project_id: str
+    task_group_id: str
+    priority: int
+    deadline: int
+    expires: int
+    retries: int
+    retries_left: int
+    claimed_by_id: int
+    ever_resolved: int
+    runs: list[Run]
+    encoded_definition: bytes
+
+    @property
+    def state(self) -> str:
+        """The last run's state; `unscheduled` without runs."""
+        return _state(self.runs)
+
+    def run(self, run_id: int) -> Run:
+        """A run by its number.
+
+        Raises:
+            Refusal: `ResourceNotFound`.
+        """
+        if run_id < len(self.runs):
+            return self.runs[run_id]
+        message = f"Task `{self.task_id}` has no run {run_id}."
+        raise not_found(message)
+
+    def extract(self) -> Extract:
+        """Routes, scopes and tags."""
+        return _decode_extract(self.encoded_definition)
+
+    def definition(self) -> dict[str, Any]:
+        """The definition with all its fields, as `task` answers it."""
+        definition = _decode_definition(self.encoded_definition)
+        definition["priority"] = PRIORITIES[self.priority]
+        return definition
+
+    def status(self) -> dict[str, Any]:
+        """The status as the Queue answers it."""
+        provisioner_id, worker_type = self.task_queue_id.split("/")
+        return {
+            "taskId": self.task_id,
+            "provisionerId": provisioner_id,
+            "workerType": worker_type,
+            "taskQueueId": self.task_queue_id,
+            "schedulerId": self.scheduler_id,
+            "projectId": self.project_id,
+            "taskGroupId": self.task_group_id,
+            "priority": PRIORITIES[self.priority],
+            "deadline": times.text(self.deadline),
+            "expires": times.text(self.expires),
+            "retriesLeft": self.retries_left,
+            "state": self.state,
+            "runs": [msgspec.to_builtins(run) for run in self.runs],
+        }
+
+    def scope_params(self) -> dict[str, str]:
+        """What the scope expressions of the calls that schedule, rerun and cancel are filled with."""
+        return {
+            "schedulerId": self.scheduler_id,
+            "taskGroupId": self.task_group_id,
+            "projectId": self.project_id,
+        }
+
+
+def _state(runs: list[Run]) -> str:
+    return runs[-1].state if runs else "unscheduled"
+
+
+def task_of(row: tuple[Any, ...]) -> Task:
+    """The task in a row of `COLUMNS`."""
+    *plain, runs, definition = row
+    fields: list[Any] = [*plain, _decode_runs(runs), definition]
+    return Task(*fields)
+
+
+def definition_and_status(task: Task) -> dict[str, Any]:
+    """The task as it stands in lists."""
+    return {"status": task.status(), "task": task.definition()}
+
+
+def find_task(store: Store, task_id: str) -> Task | None:
+    """A task by its id, if there is one."""
+    row = store.row(f"SELECT {COLUMNS} FROM tasks WHERE task_id = ?", task_id)  # noqa: S608 - no input in it
+    return task_of(row) if row else None
+
+
+def find_expiry_and_state(store: Store, task_id: str) -> tuple[int, str] | None:
+    """Of a task, if there is one; quicker than `find_task` where a definition may be long."""
+    row = store.row("SELECT expires, runs FROM tasks WHERE task_id = ?", task_id)
+    return (row[0], _state(_decode_runs(row[1]))) if row else None
+
+
+def get_task(store: Store, task_id: str) -> Task:
+    """A task by its id.
+
+    Raises:
+        Refusal: `ResourceNotFound`.
+    """
+    task = find_task(store, task_id)
+    if task is None:
+        message = f"`{task_id}` does not correspond to a task that exists.\nAre you sure this task exists?"
+        raise not_found(message)
+    return task
+
+
+def save_runs(store: Store, task: Task) -> None:
+    """Write what transitions change."""
+    store.change(
+        "UPDATE tasks SET runs = ?, retries_left = ?, claimed_by_id = ? WHERE task_id = ?",
+        _encode(task.runs),
+        task.retries_left,
+        task.claimed_by_id,
+        task.task_id,
+    )

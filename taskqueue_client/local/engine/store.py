@@ -1,0 +1,219 @@
+"""The state of the queue: one SQLite database, and transactions on it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from taskqueue_client.local.engine.collation import sort_key
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_VERSION = 1
+_CACHED_STATEMENTS = 256
+_MEMORY = ":memory:"
+
+_SCHEMA = """
+CREATE TABLE tasks (
+    task_id TEXT PRIMARY KEY,
+    sort_key TEXT NOT NULL,
+    task_queue_id TEXT NOT NULL,
+    scheduler_id TEXT NOT NULL,
+    project_id TEXT NOT NULL,
+    task_group_id TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    deadline INTEGER NOT NULL,
+    expires INTEGER NOT NULL,
+    retries INTEGER NOT NULL,
+    retries_left INTEGER NOT NULL,
+    claimed_by_id INTEGER NOT NULL DEFAULT 0,  -- the last run was claimed by claimTask
+    ever_resolved INTEGER NOT NULL DEFAULT 0,
+    deadline_open INTEGER NOT NULL DEFAULT 1,  -- the deadline resolver has not seen the task
+    runs BLOB NOT NULL,
+    definition BLOB NOT NULL
+) STRICT;
+CREATE INDEX tasks_of_group ON tasks (task_group_id, sort_key);
+CREATE INDEX tasks_never_resolved ON tasks (task_group_id) WHERE ever_resolved = 0;
+CREATE INDEX tasks_by_deadline ON tasks (deadline) WHERE deadline_open;
+CREATE INDEX tasks_by_expiry ON tasks (expires);
+
+CREATE TABLE task_groups (
+    task_group_id TEXT PRIMARY KEY,
+    scheduler_id TEXT NOT NULL,
+    expires INTEGER NOT NULL,
+    sealed INTEGER
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE dependencies (
+    required TEXT NOT NULL,
+    dependent TEXT NOT NULL,
+    requires TEXT NOT NULL,
+    satisfied INTEGER NOT NULL,
+    expires INTEGER NOT NULL,
+    PRIMARY KEY (required, dependent)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX dependencies_unsatisfied ON dependencies (dependent) WHERE satisfied = 0;
+
+CREATE TABLE pending (
+    seq INTEGER PRIMARY KEY,
+    task_queue_id TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    inserted INTEGER NOT NULL,
+    expires INTEGER NOT NULL,
+    task_id TEXT NOT NULL,
+    run_id INTEGER NOT NULL
+) STRICT;
+CREATE INDEX pending_order ON pending (task_queue_id, priority DESC, seq, expires);
+CREATE INDEX pending_of_task ON pending (task_id);
+
+CREATE TABLE claims (
+    task_id TEXT NOT NULL,
+    run_id INTEGER NOT NULL,
+    taken_until INTEGER NOT NULL,
+    task_queue_id TEXT NOT NULL,
+    worker_group TEXT NOT NULL,
+    worker_id TEXT NOT NULL,
+    claimed INTEGER NOT NULL,
+    PRIMARY KEY (task_id, run_id, taken_until)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX claims_by_time ON claims (taken_until);
+CREATE INDEX claims_of_queue ON claims (task_queue_id, taken_until);
+
+CREATE TABLE resolved (
+    seq INTEGER PRIMARY KEY,
+    task_id TEXT NOT NULL,
+    task_group_id TEXT NOT NULL,
+    resolution TEXT NOT NULL,
+    inserted INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE artifacts (
+    task_id TEXT NOT NULL,
+    run_id INTEGER NOT NULL,
+    sort_key TEXT NOT NULL,
+    name TEXT NOT NULL,
+    storage_type TEXT NOT NULL,
+    content_type TEXT NOT NULL,
+    expires INTEGER NOT NULL,
+    present INTEGER NOT NULL,
+    details BLOB NOT NULL,
+    PRIMARY KEY (task_id, run_id, sort_key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX artifacts_by_expiry ON artifacts (expires);
+
+CREATE TABLE task_queues (
+    task_queue_id TEXT PRIMARY KEY,
+    expires INTEGER NOT NULL,
+    last_date_active INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE workers (
+    task_queue_id TEXT NOT NULL,
+    worker_group TEXT NOT NULL,
+    worker_id TEXT NOT NULL,
+    quarantine_until INTEGER NOT NULL,
+    expires INTEGER NOT NULL,
+    first_claim INTEGER NOT NULL,
+    last_date_active INTEGER NOT NULL,
+    recent_tasks BLOB NOT NULL,
+    quarantine_details BLOB NOT NULL,
+    PRIMARY KEY (task_queue_id, worker_group, worker_id)
+) STRICT, WITHOUT ROWID;
+"""
+
+
+class Store:
+    """The database; every change belongs to a `transaction`.
+
+    A file is written ahead (WAL) and locked for this process: what is committed survives the death of
+    the process, though not always that of the machine.
+
+    Args:
+        path: A file, made if absent, or `:memory:`.
+
+    Attributes:
+        connection: For those who keep other tables in the same database; in autocommit mode.
+
+    Raises:
+        sqlite3.DatabaseError: The file is no queue of this version, or another process holds it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.connection = sqlite3.connect(
+            path,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=_CACHED_STATEMENTS,
+        )
+        self.connection.create_function("sort_key", 1, sort_key, deterministic=True)
+        self._execute = self.connection.execute
+        try:
+            self._open(path)
+        except sqlite3.Error:
+            self.connection.close()
+            raise
+
+    def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        return self._execute(sql, values).fetchall()
+
+    def row(self, sql: str, *values: Any) -> tuple[Any, ...] | None:
+        """The first row of a query, if there is one."""
+        found: tuple[Any, ...] | None = self._execute(sql, values).fetchone()
+        return found
+
+    def value(self, sql: str, *values: Any) -> Any:
+        """The first column of the first row; None if there is no row."""
+        found = self.row(sql, *values)
+        return found[0] if found else None
+
+    def change(self, sql: str, *values: Any) -> int:
+        """Change rows, within a transaction; how many were changed."""
+        return self._execute(sql, values).rowcount
+
+    @contextmanager
+    def transaction(self, keep: type[Exception]) -> Generator[None]:
+        """Do all of the block or nothing of it; an exception of the kind `keep` does not undo it."""
+        self._execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except keep:
+            self._commit()
+            raise
+        except BaseException:
+            self._roll_back()
+            raise
+        self._commit()
+
+    def close(self) -> None:
+        """Close the database; a file is left complete in itself."""
+        self.connection.close()
+
+    def _commit(self) -> None:
+        try:
+            self._execute("COMMIT")
+        except sqlite3.Error:
+            self._roll_back()
+            raise
+
+    def _roll_back(self) -> None:
+        if (
+            self.connection.in_transaction
+        ):  # after some errors, such as a full disk, SQLite has done so itself
+            self._execute("ROLLBACK")
+
+    def _open(self, path: str) -> None:
+        if path != _MEMORY:
+            self._execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._execute("PRAGMA journal_mode = WAL")
+            self._execute("PRAGMA synchronous = NORMAL")
+        version = self.value("PRAGMA user_version")
+        if version == 0:
+            self.connection.executescript(
+                f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT"
+            )
+        elif version != _VERSION:
+            message = f"{path} is no queue of version {_VERSION}: its version is {version}"
+            raise sqlite3.DatabaseError(message)

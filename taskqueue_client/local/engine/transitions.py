@@ -1,0 +1,150 @@
+"""The changes of a run's state, with the records that go along with each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskqueue_client.local.engine import announce, times
+from taskqueue_client.local.engine.records import Run, Task, save_runs
+
+if TYPE_CHECKING:
+    from taskqueue_client.local.engine.core import Core
+
+MAX_RUNS = 50
+
+RETRIES = {
+    "claim-expired": "retry",
+    "worker-shutdown": "retry",
+    "intermittent-task": "task-retry",
+}
+"""For what reason the next run is made when one ends with an exception; no next run for other reasons."""
+
+
+def add_run(core: Core, task: Task, reason: str, now: int) -> Run:
+    """A new pending run at the end of its priority's line."""
+    run = Run(run_id=len(task.runs), state="pending", reason_created=reason, scheduled=times.text(now))
+    task.runs.append(run)
+    save_runs(core.store, task)
+    if task.deadline > now:
+        _queue(core, task, run, now)
+    return run
+
+
+def cancel(core: Core, task: Task, reason: str, now: int) -> Run | None:
+    """End a task that is not resolved; the run that ended, None if there was nothing to end."""
+    if not task.runs:
+        return _add_ended_run(core, task, reason, now)
+    run = task.runs[-1]
+    if run.is_resolved:
+        return None
+    finish(core, task, run, reason, now)
+    return run
+
+
+def _add_ended_run(core: Core, task: Task, reason: str, now: int) -> Run:
+    """The run that a task gets if it ends before it was scheduled."""
+    moment = times.text(now)
+    run = Run(
+        run_id=0,
+        state="exception",
+        reason_created="exception",
+        reason_resolved=reason,
+        scheduled=moment,
+        resolved=moment,
+    )
+    task.runs.append(run)
+    save_runs(core.store, task)
+    return run
+
+
+def start(core: Core, task: Task, run: Run, worker: tuple[str, str], now: int) -> int:
+    """A pending run gets a worker; when its claim ends."""
+    taken_until = hold(core, task, run, worker, now)
+    run.state = "running"
+    run.worker_group, run.worker_id = worker
+    run.taken_until = times.text(taken_until)
+    run.started = times.text(now)
+    save_runs(core.store, task)
+    _leave_queue(core, task, run)
+    return taken_until
+
+
+def hold(core: Core, task: Task, run: Run, worker: tuple[str, str], now: int) -> int:
+    """Record a claim from now on; when it ends."""
+    taken_until = now + int(core.settings.claim_timeout * times.SECOND)
+    core.store.change(
+        "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?)",
+        task.task_id,
+        run.run_id,
+        taken_until,
+        task.task_queue_id,
+        *worker,
+        now,
+    )
+    return taken_until
+
+
+def finish(core: Core, task: Task, run: Run, reason: str, now: int) -> None:
+    """A run gets its final state, which is `exception` for all reasons but success and failure."""
+    was_pending = run.state == "pending"
+    run.state = reason if reason in {"completed", "failed"} else "exception"
+    run.reason_resolved, run.resolved = reason, times.text(now)
+    save_runs(core.store, task)
+    if was_pending:
+        _leave_queue(core, task, run)
+
+
+def finish_with_exception(core: Core, task: Task, run: Run, reason: str, now: int) -> None:
+    """A run ends with an exception, and is followed by another if its reason and `retriesLeft` allow."""
+    finish(core, task, run, reason, now)
+    if reason in RETRIES and task.retries_left > 0:
+        task.retries_left -= 1
+        add_run(core, task, RETRIES[reason], now)
+
+
+def send_exception(core: Core, task: Task, run: Run) -> bool:
+    """Tell of a run's exception, then of the retry that follows it; whether one does."""
+    core.send(announce.resolved(task, run))
+    retried = run.run_id == len(task.runs) - 2 and _is_waiting_retry(task.runs[-1])
+    if retried:
+        core.send(announce.pending(task, task.runs[-1]))
+    return retried
+
+
+def drop_claims(core: Core, task: Task, run: Run) -> None:
+    """Forget all claims of a run."""
+    core.store.change("DELETE FROM claims WHERE task_id = ? AND run_id = ?", task.task_id, run.run_id)
+
+
+def put_resolved(core: Core, task: Task, resolution: str, now: int) -> None:
+    """Hand a task's resolution to the dependency resolver."""
+    core.store.change(
+        "INSERT INTO resolved (task_id, task_group_id, resolution, inserted) VALUES (?, ?, ?, ?)",
+        task.task_id,
+        task.task_group_id,
+        resolution,
+        now,
+    )
+    core.note_resolved()
+
+
+def _is_waiting_retry(run: Run) -> bool:
+    return run.state == "pending" and run.reason_created in RETRIES.values()
+
+
+def _queue(core: Core, task: Task, run: Run, now: int) -> None:
+    core.store.change(
+        "INSERT INTO pending (task_queue_id, priority, inserted, expires, task_id, run_id)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        task.task_queue_id,
+        task.priority,
+        now,
+        task.deadline,
+        task.task_id,
+        run.run_id,
+    )
+    core.note_pending(task.task_queue_id)
+
+
+def _leave_queue(core: Core, task: Task, run: Run) -> None:
+    core.store.change("DELETE FROM pending WHERE task_id = ? AND run_id = ?", task.task_id, run.run_id)

@@ -1,0 +1,250 @@
+"""Records of workers: when they were seen, what they ran last, and their quarantine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from taskqueue_client.local.engine import times
+from taskqueue_client.local.engine.jsonb import check_text
+from taskqueue_client.local.engine.paging import Page
+from taskqueue_client.local.refusal import Caller, bad_input, not_found
+
+if TYPE_CHECKING:
+    from taskqueue_client.local.engine.core import Core
+    from taskqueue_client.local.engine.task_queues import TaskQueues
+
+_COLUMNS = (
+    "task_queue_id, worker_group, worker_id, quarantine_until, expires, first_claim, last_date_active,"
+    " recent_tasks, quarantine_details"
+)
+_KEY = "task_queue_id = ? AND worker_group = ? AND worker_id = ?"
+_NEVER = -10  # years: a worker that was never in quarantine has one that ended that long before its creation
+_RECENT = 20
+_CLAIM_WORK_LIFE = times.DAY
+_CLAIM_TASK_LIFE = 5 * times.DAY
+_UNSPECIFIED = "[unspecified]"
+
+_encode = msgspec.json.encode
+_decode = msgspec.json.decode
+
+
+class _Worker(msgspec.Struct):
+    task_queue_id: str
+    worker_group: str
+    worker_id: str
+    quarantine_until: int
+    expires: int
+    first_claim: int
+    last_date_active: int
+    recent_tasks: list[dict[str, Any]]
+    quarantine_details: list[dict[str, Any]]
+
+    def is_visible(self, now: int) -> bool:
+        return self.expires > now or self.is_quarantined(now)
+
+    def is_quarantined(self, now: int) -> bool:
+        return self.quarantine_until > now
+
+    def shown(self) -> dict[str, Any]:
+        provisioner_id, worker_type = self.task_queue_id.split("/")
+        return {
+            "taskQueueId": self.task_queue_id,
+            "workerGroup": self.worker_group,
+            "workerId": self.worker_id,
+            "quarantineUntil": times.text(self.quarantine_until),
+            "expires": times.text(self.expires),
+            "firstClaim": times.text(self.first_claim),
+            "recentTasks": self.recent_tasks,
+            "lastDateActive": times.text(self.last_date_active),
+            "provisionerId": provisioner_id,
+            "workerType": worker_type,
+        }
+
+    def listed(self, now: int) -> dict[str, Any]:
+        shown: dict[str, Any] = {
+            "workerGroup": self.worker_group,
+            "workerId": self.worker_id,
+            "firstClaim": times.text(self.first_claim),
+            "lastDateActive": times.text(self.last_date_active),
+        }
+        if self.recent_tasks:
+            shown["latestTask"] = self.recent_tasks[-1]
+        if self.is_quarantined(now):
+            shown["quarantineUntil"] = times.text(self.quarantine_until)
+        return shown
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The endpoints of workers, and what the claim calls write down about them."""
+
+    core: Core
+    task_queues: TaskQueues
+
+    def list_workers(
+        self,
+        provisioner_id: str,
+        worker_type: str,
+        continuation_token: str | None,
+        limit: int,
+        quarantined: bool | None,  # noqa: FBT001 - a query parameter
+    ) -> dict[str, Any]:
+        """A page of a task queue's workers; only those (not) in quarantine unless `quarantined` is None.
+
+        Expired and other workers are left out of the page after it was read: it may be short or empty
+        and yet have a token.
+        """
+        page = Page.of(continuation_token, limit)
+        rows = self.core.store.rows(
+            f"SELECT {_COLUMNS} FROM workers WHERE task_queue_id = ?"  # noqa: S608 - constants
+            " ORDER BY sort_key(worker_group), sort_key(worker_id) LIMIT ? OFFSET ?",
+            f"{provisioner_id}/{worker_type}",
+            *page.window,
+        )
+        now = self.core.now()
+        answer = page.answer("workers", rows, _worker_of)
+        answer["workers"] = [
+            worker.listed(now)
+            for worker in answer["workers"]
+            if worker.is_visible(now) and quarantined in {None, worker.is_quarantined(now)}
+        ]
+        return answer
+
+    def get_worker(
+        self, provisioner_id: str, worker_type: str, worker_group: str, worker_id: str
+    ) -> dict[str, Any]:
+        """One worker.
+
+        Raises:
+            Refusal: `ResourceNotFound`: the worker, or its task queue, is unknown or expired.
+        """
+        task_queue_id = f"{provisioner_id}/{worker_type}"
+        worker = self._get(task_queue_id, (worker_group, worker_id))
+        self.task_queues.get_task_queue(task_queue_id)
+        return worker.shown()
+
+    def quarantine_worker(
+        self,
+        caller: Caller,
+        provisioner_id: str,
+        worker_type: str,
+        worker_group: str,
+        worker_id: str,
+        body: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Give a known worker no tasks until a date; one in the past lifts the quarantine."""
+        until = times.parse(body["quarantineUntil"], "quarantineUntil")
+        reason: str = body.get("quarantineInfo", _UNSPECIFIED)
+        check_text(reason)
+        worker = self._get(f"{provisioner_id}/{worker_type}", (worker_group, worker_id))
+        with self.core.transition() as now:
+            entry = {
+                "clientId": caller.client_id,
+                "updatedAt": times.text(now),
+                "quarantineUntil": times.text(until),
+                "quarantineInfo": reason,
+            }
+            worker.quarantine_until = until
+            worker.quarantine_details.append(entry)
+            worker.expires = max(worker.expires, now + _CLAIM_WORK_LIFE)
+            self._save(worker)
+        return worker.shown()
+
+    def declare_worker(
+        self,
+        caller: Caller,
+        provisioner_id: str,
+        worker_type: str,
+        worker_group: str,
+        worker_id: str,
+        body: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Make a worker and its task queue known until `expires`, or for longer than before."""
+        caller.require(properties=list(body))
+        expires = times.parse(body["expires"], "expires")
+        task_queue_id = f"{provisioner_id}/{worker_type}"
+        with self.core.transition() as now:
+            if expires <= now:
+                message = "`expires` must be in the future"
+                raise bad_input(message)
+            self.task_queues.touch(task_queue_id, expires, now, interval=0)
+            worker = self._refresh(task_queue_id, (worker_group, worker_id), expires, now)
+        return worker.shown()
+
+    def seen(self, task_queue_id: str, worker: tuple[str, str]) -> bool:
+        """Note that a worker asks for tasks; whether it is in quarantine."""
+        now = self.core.now()
+        interval = self.core.settings.worker_info_interval
+        known = self._find(task_queue_id, worker)
+        if known is None or known.last_date_active <= now - interval * times.SECOND:
+            with self.core.transition() as now:
+                self.task_queues.touch(task_queue_id, now + _CLAIM_WORK_LIFE, now, interval)
+                known = self._refresh(task_queue_id, worker, now + _CLAIM_WORK_LIFE, now)
+        return known.is_quarantined(now)
+
+    def seen_by_claim_task(self, task_queue_id: str, worker: tuple[str, str], now: int) -> bool:
+        """Note that a task queue is in use, within a transition; whether the worker is in quarantine.
+
+        As in the service, claimTask makes no worker known.
+        """
+        interval = self.core.settings.worker_info_interval
+        self.task_queues.touch(task_queue_id, now + _CLAIM_TASK_LIFE, now, interval)
+        known = self._find(task_queue_id, worker)
+        return known is not None and known.is_quarantined(now)
+
+    def add_recent_tasks(
+        self, task_queue_id: str, worker: tuple[str, str], runs: list[tuple[str, int]]
+    ) -> None:
+        """Note what a worker runs, within a transition; of an unknown worker nothing is noted."""
+        known = self._find(task_queue_id, worker)
+        if known:
+            known.recent_tasks += [{"runId": run_id, "taskId": task_id} for task_id, run_id in runs]
+            self._save(known)
+
+    def _refresh(self, task_queue_id: str, key: tuple[str, str], expires: int, now: int) -> _Worker:
+        never = times.add_years(now, _NEVER)
+        worker = self._find(task_queue_id, key) or _Worker(
+            task_queue_id, *key, never, expires, now, now, [], []
+        )
+        worker.expires = max(worker.expires, expires)
+        worker.last_date_active = now
+        self._save(worker)
+        return worker
+
+    def _find(self, task_queue_id: str, key: tuple[str, str]) -> _Worker | None:
+        row = self.core.store.row(
+            f"SELECT {_COLUMNS} FROM workers WHERE {_KEY}",  # noqa: S608 - constants
+            task_queue_id,
+            *key,
+        )
+        return _worker_of(row) if row else None
+
+    def _get(self, task_queue_id: str, key: tuple[str, str]) -> _Worker:
+        worker = self._find(task_queue_id, key)
+        if worker is None or not worker.is_visible(self.core.now()):
+            message = f"Worker `{'/'.join(key)}` of task queue `{task_queue_id}` does not exist."
+            raise not_found(message)
+        return worker
+
+    def _save(self, worker: _Worker) -> None:
+        self.core.store.change(
+            "INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            worker.task_queue_id,
+            worker.worker_group,
+            worker.worker_id,
+            worker.quarantine_until,
+            worker.expires,
+            worker.first_claim,
+            worker.last_date_active,
+            _encode(worker.recent_tasks[-_RECENT:]),
+            _encode(worker.quarantine_details),
+        )
+
+
+def _worker_of(row: tuple[Any, ...]) -> _Worker:
+    *plain, recent_tasks, quarantine_details = row
+    fields: list[Any] = [*plain, _decode(recent_tasks), _decode(quarantine_details)]
+    return _Worker(*fields)

@@ -1,0 +1,237 @@
+"""The local queue as one object: a thread with an event loop, and everything that runs on it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from taskqueue_client.clock import Clock, MovableClock
+from taskqueue_client.local.authentication.clients import ANONYMOUS_SCOPES, Client, Roles, check_clients
+from taskqueue_client.local.deployment import Deployment, Settings
+from taskqueue_client.local.server import check_host
+from taskqueue_client.models.credentials import Credentials
+from taskqueue_client.slugid import slugid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from taskqueue_client.local.engine import Engine
+    from taskqueue_client.local.faults import Faults
+    from taskqueue_client.local.messages import Message
+
+_Result = TypeVar("_Result")
+
+_LONGEST_CLAIM = 31 * 24 * 60 * 60
+"""In seconds: temporary credentials, such as those of a claim, last no longer."""
+
+_log = logging.getLogger(__name__)
+
+
+class LocalQueue:
+    """A Taskcluster Queue on this machine: its API, the object service, storage, and enough of auth.
+
+    Use it with `with` or `async with`, or `start` and `stop` it, once. It runs in a thread of its own.
+
+    Args:
+        host: What to listen on.
+        port: 0 takes a free one.
+        allow_remote: Listen on an address that other machines can reach.
+        db: A file for the state, or `:memory:`; artifacts lie in `<file>.artifacts/` beside it.
+        clock: What all time is read from; a `MovableClock` of its own when left out.
+        claim_timeout: How many seconds a claim lasts.
+        like_production: Act on deadlines and dependencies as late as the service does, not at once.
+        client_id: A client that has the scope `*`.
+        access_token: Its secret; a random one when left out.
+        clients: Further clients.
+        roles: Scopes by role id, with `*` and `<..>` as in the service.
+        anonymous_scopes: What everybody may do; as in the standard deployment when left out.
+        amqp_url: A RabbitMQ that messages are sent to as well; needs the extra `events`.
+        admin_secret: Turns on the routes under `/admin/`, for requests that carry it.
+
+    Raises:
+        ValueError: A client, a role, a scope or the claim timeout makes no sense; or the address is not
+            loopback, and that is not allowed.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        allow_remote: bool = False,
+        db: str = ":memory:",
+        clock: Clock | None = None,
+        claim_timeout: float = 1200,
+        like_production: bool = False,
+        client_id: str = "local",
+        access_token: str | None = None,
+        clients: Sequence[Client] = (),
+        roles: Mapping[str, Sequence[str]] | None = None,
+        anonymous_scopes: Sequence[str] | None = None,
+        amqp_url: str | None = None,
+        admin_secret: str | None = None,
+    ) -> None:
+        check_host(host, allow_remote=allow_remote)
+        _check_claim_timeout(claim_timeout)
+        self.client_id = client_id
+        self.access_token = access_token or slugid() + slugid()
+        self._clock = clock or MovableClock()
+        self._subscribers: list[Callable[[Message], object]] = []
+        anonymous = ANONYMOUS_SCOPES if anonymous_scopes is None else anonymous_scopes
+        self._settings = Settings(
+            host=host,
+            port=port,
+            db=db,
+            claim_timeout=claim_timeout,
+            like_production=like_production,
+            clients=check_clients([*clients, Client(client_id, self.access_token, ["*"])]),
+            roles=Roles({**(roles or {}), "anonymous": anonymous}),
+            amqp_url=amqp_url,
+            admin_secret=admin_secret,
+        )
+        self._deployment: Deployment | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def root_url(self) -> str:
+        """Where it answers, e.g. `http://127.0.0.1:40001`."""
+        return self._running.root_url
+
+    @property
+    def credentials(self) -> Credentials:
+        """Those of the client that has all scopes."""
+        return Credentials(self.client_id, self.access_token)
+
+    @property
+    def clock(self) -> MovableClock:
+        """The clock; `advance` returns when everything that became due has been done.
+
+        Raises:
+            TypeError: The queue was given a clock that can't be moved.
+        """
+        if not isinstance(self._clock, MovableClock):
+            message = f"{type(self._clock).__name__} can't be moved"
+            raise TypeError(message)
+        return self._clock
+
+    @property
+    def faults(self) -> Faults:
+        """What goes wrong on purpose."""
+        return self._running.faults
+
+    @property
+    def engine(self) -> Engine:
+        """The state machine behind the API. It belongs to the queue's thread: use `call`."""
+        return self._running.engine
+
+    def subscribe(self, callback: Callable[[Message], object]) -> None:
+        """Hand each message to `callback` from now on, in the queue's thread, after the change is stored."""
+        self._subscribers.append(callback)
+
+    def worker_removed(self, task_queue_id: str, worker_group: str, worker_id: str) -> None:
+        """Take a worker away, as its provider does: its runs end with `worker-shutdown`."""
+        self.call(lambda: self.engine.worker_removed(task_queue_id, worker_group, worker_id))
+
+    def run_expirers(self) -> None:
+        """Do the nightly jobs now: remove what has expired."""
+        self.call(self.engine.run_expirers)
+
+    def call(self, function: Callable[[], _Result]) -> _Result:
+        """What `function` returns when it is called in the queue's thread."""
+        if self._thread is threading.current_thread() or self._loop is None:
+            return function()
+        return asyncio.run_coroutine_threadsafe(_call(function), self._loop).result()
+
+    def start(self) -> None:
+        """Return when the queue answers.
+
+        Raises:
+            OSError: The address can't be used.
+            sqlite3.Error: The file can't be used.
+            TypeError: There is an admin secret, and a clock that can't be moved.
+            ImportError: There is an AMQP URL, and the extra `events` is not installed.
+            RuntimeError: It was started before.
+        """
+        if self._thread is not None:
+            message = "a local queue is started once"
+            raise RuntimeError(message)
+        started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="local queue", daemon=True)
+        self._thread.start()
+        started.result()
+        if isinstance(self._clock, MovableClock):
+            self._clock.after_move(self._catch_up)
+
+    def stop(self) -> None:
+        """End requests under way and close everything; state in memory is gone."""
+        loop, thread = self._loop, self._thread
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(self._stopping.set)
+            thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.stop)
+
+    @property
+    def _running(self) -> Deployment:
+        if self._deployment is None:
+            message = "the local queue is not running"
+            raise RuntimeError(message)
+        return self._deployment
+
+    def _run(self, started: Future[None]) -> None:
+        """The thread: from start to stop."""
+        try:
+            asyncio.run(self._serve(started))
+        except BaseException as error:  # the thread that waits for the start gets it
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    async def _serve(self, started: Future[None]) -> None:
+        self._stopping = asyncio.Event()
+        async with Deployment(self._settings, self._clock, self._publish) as deployment:
+            self._deployment = deployment
+            self._loop = asyncio.get_running_loop()
+            started.set_result(None)
+            try:
+                await self._stopping.wait()
+            finally:
+                self._loop = self._deployment = None
+
+    def _publish(self, message: Message) -> None:
+        for subscriber in list(self._subscribers):
+            try:
+                subscriber(message)
+            except Exception:  # noqa: BLE001 - one subscriber's error is not another's, and not the caller's of the API
+                _log.exception("a subscriber failed with a message on %s", message.exchange)
+
+    def _catch_up(self) -> None:
+        """Do what has become due because the clock was moved."""
+        if self._deployment is not None:
+            self.call(self._deployment.run_due)
+
+
+def _check_claim_timeout(seconds: float) -> None:
+    if not 0 < seconds <= _LONGEST_CLAIM:
+        message = f"claim_timeout must be more than 0 and at most {_LONGEST_CLAIM} seconds, not {seconds}"
+        raise ValueError(message)
+
+
+async def _call(function: Callable[[], _Result]) -> _Result:
+    return function()

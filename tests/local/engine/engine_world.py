@@ -1,0 +1,150 @@
+"""What the tests of the engine share: an engine on a held clock, and short ways to use it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from taskqueue_client.clock import MovableClock
+from taskqueue_client.local.artifact_storage import ArtifactStorage
+from taskqueue_client.local.engine import Engine, Settings, Store, times
+from taskqueue_client.local.messages import EXCHANGE_PREFIX, Message
+from taskqueue_client.local.refusal import Refusal
+from taskqueue_client.slugid import slugid
+
+START = 1_795_255_998.0
+QUEUE = "prov/wt"
+GROUP, WORKER = "wg", "w1"
+HOUR = 3600
+
+
+@dataclass
+class Asker:
+    """A caller who notes what scopes were asked of it, and refuses if told to."""
+
+    client_id: str = "tester"
+    refuse: bool = False
+    asked: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
+
+    def require(self, **params: object) -> None:
+        self.asked.append(params)
+        if self.refuse:
+            raise Refusal("InsufficientScopes", "no")
+
+
+def credentials(client_id: str, scopes: list[str], start_ms: int, expiry_ms: int) -> dict[str, Any]:
+    certificate = {"scopes": scopes, "start": start_ms, "expiry": expiry_ms}
+    return {"clientId": client_id, "accessToken": "x" * 22, "certificate": json.dumps(certificate)}
+
+
+class World:
+    """An engine with everything that it needs, and a record of its messages."""
+
+    def __init__(self, path: str = ":memory:", **settings: float) -> None:
+        self.clock = MovableClock(START, held=True)
+        self.store = Store(path)
+        self.storage = ArtifactStorage(self.store.connection, path, self.clock, lambda: "http://127.0.0.1:1")
+        self.messages: list[Message] = []
+        self.caller = Asker()
+        self.engine = Engine(
+            self.store,
+            self.clock,
+            settings=Settings(**settings),
+            storage=self.storage,
+            issue_credentials=credentials,
+            publish=self.messages.append,
+        )
+        self.clock.after_move(self.engine.run_due)
+
+    def close(self) -> None:
+        self.storage.close()
+        self.store.close()
+
+    def now(self, seconds: float = 0) -> str:
+        """The time so many seconds from now, as the Queue writes it."""
+        return times.text(int((self.clock.now() + seconds) * 1000))
+
+    def definition(self, **changes: Any) -> dict[str, Any]:
+        """A request to create a task as the HTTP layer hands it over."""
+        request = {
+            "taskQueueId": QUEUE,
+            "schedulerId": "sched",
+            "projectId": "proj",
+            "dependencies": [],
+            "requires": "all-completed",
+            "routes": ["a.route"],
+            "priority": "low",
+            "retries": 5,
+            "created": self.now(),
+            "deadline": self.now(2 * HOUR),
+            "expires": self.now(48 * HOUR),
+            "scopes": ["some:scope"],
+            "payload": {"command": ["true"]},
+            "metadata": {"name": "n", "description": "d", "owner": "o@x.org", "source": "https://x.org"},
+            "tags": {"kind": "test"},
+            "extra": {},
+        }
+        return {**request, **changes}
+
+    def create(self, task_id: str | None = None, **changes: Any) -> str:
+        """Create a task; its id."""
+        task_id = task_id or slugid()
+        self.engine.create_task(self.caller, task_id, self.definition(**changes))
+        return task_id
+
+    def status(self, task_id: str) -> dict[str, Any]:
+        status: dict[str, Any] = self.engine.status(task_id)["status"]
+        return status
+
+    def claim(self, task_id: str, run_id: int = 0, worker: str = WORKER) -> dict[str, Any]:
+        body = {"workerGroup": GROUP, "workerId": worker}
+        return self.engine.claim_task(self.caller, task_id, run_id, body)
+
+    async def claim_work(
+        self, count: int = 1, queue: str = QUEUE, worker: str = WORKER
+    ) -> list[dict[str, Any]]:
+        body = {"workerGroup": GROUP, "workerId": worker, "tasks": count}
+        claims: list[dict[str, Any]] = (await self.engine.claim_work(self.caller, queue, body))["tasks"]
+        return claims
+
+    def running(self, **changes: Any) -> str:
+        """A task whose run 0 is claimed."""
+        task_id = self.create(**changes)
+        self.claim(task_id)
+        return task_id
+
+    def completed(self, **changes: Any) -> str:
+        task_id = self.running(**changes)
+        self.engine.report_completed(task_id, 0, {})
+        return task_id
+
+    def fail(self, task_id: str, reason: str, run_id: int = 0) -> dict[str, Any]:
+        status: dict[str, Any] = self.engine.report_exception(task_id, run_id, {"reason": reason})["status"]
+        return status
+
+    def cancel(self, task_id: str) -> dict[str, Any]:
+        status: dict[str, Any] = self.engine.cancel_task(self.caller, task_id)["status"]
+        return status
+
+    def rerun(self, task_id: str) -> dict[str, Any]:
+        status: dict[str, Any] = self.engine.rerun_task(self.caller, task_id)["status"]
+        return status
+
+    def artifact(
+        self, task_id: str, name: str, storage_type: str, run_id: int = 0, **more: Any
+    ) -> dict[str, Any]:
+        body = {"storageType": storage_type, "expires": self.now(HOUR), **more}
+        return self.engine.create_artifact(task_id, run_id, name, body)
+
+    def sent(self) -> list[str]:
+        """The exchanges of the messages since the last time, in order."""
+        names = [message.exchange.removeprefix(EXCHANGE_PREFIX) for message in self.messages]
+        self.messages.clear()
+        return names
+
+    def taken(self) -> list[Message]:
+        """The messages since the last time, in order."""
+        messages = list(self.messages)
+        self.messages.clear()
+        return messages

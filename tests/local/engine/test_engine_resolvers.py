@@ -1,0 +1,266 @@
+"""The background processes: claims, deadlines, dependencies, removed workers, expirers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from engine_world import GROUP, HOUR, QUEUE, WORKER, World
+
+from taskqueue_client.local.refusal import Refusal
+from taskqueue_client.slugid import slugid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DAY = 24 * HOUR
+TIMEOUT = 1200
+
+
+@pytest.fixture
+def production() -> Iterator[World]:
+    """A world with the delays of the real service."""
+    made = World(deadline_delay=60, resolver_interval=5)
+    yield made
+    made.close()
+
+
+def test_a_claim_that_runs_out_is_retried(world: World) -> None:
+    task_id = world.running()
+    world.sent()
+    world.clock.advance(TIMEOUT)
+    status = world.status(task_id)
+    assert (status["state"], status["retriesLeft"]) == ("pending", 4)
+    assert status["runs"][0]["reasonResolved"] == "claim-expired"
+    assert status["runs"][1]["reasonCreated"] == "retry"
+    assert world.sent() == ["task-exception", "task-pending"]
+
+
+def test_the_last_claim_that_runs_out_ends_the_task(world: World) -> None:
+    task_id = world.running(retries=0)
+    world.sent()
+    world.clock.advance(TIMEOUT)
+    assert world.status(task_id)["state"] == "exception"
+    assert world.sent() == ["task-exception", "task-group-resolved"]
+
+
+def test_a_claim_that_runs_out_at_the_deadline_is_left_to_the_deadline(world: World) -> None:
+    task_id = world.running(deadline=world.now(TIMEOUT))
+    world.clock.advance(TIMEOUT)
+    (run,) = world.status(task_id)["runs"]
+    assert run["reasonResolved"] == "deadline-exceeded"
+
+
+def test_a_refused_reclaim_of_an_expired_claim_announces_it_again(world: World) -> None:
+    task_id = world.running()
+    world.clock.advance(TIMEOUT)
+    with pytest.raises(Refusal):
+        world.engine.reclaim_task(task_id, 0)
+    world.sent()
+    world.clock.advance(TIMEOUT)
+    assert world.sent() == ["task-exception", "task-pending"]
+    assert len(world.status(task_id)["runs"]) == 2
+
+
+def test_an_expired_claim_two_runs_ago_is_not_announced_again(world: World) -> None:
+    task_id = world.running()
+    world.clock.advance(TIMEOUT)
+    with pytest.raises(Refusal):
+        world.engine.reclaim_task(task_id, 0)
+    world.claim(task_id, 1)
+    world.fail(task_id, "worker-shutdown", run_id=1)
+    world.sent()
+    world.clock.advance(TIMEOUT)
+    assert world.sent() == []
+
+
+@pytest.fixture
+def patient() -> Iterator[World]:
+    """A world in which claims outlast deadlines."""
+    made = World(claim_timeout=3 * HOUR)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("state", ["unscheduled", "pending", "running"])
+def test_the_deadline_ends_what_is_not_resolved(patient: World, state: str) -> None:
+    task_id = slugid()
+    patient.create(task_id, dependencies=[task_id] if state == "unscheduled" else [])
+    if state == "running":
+        patient.claim(task_id)
+    patient.sent()
+    patient.clock.advance(2 * HOUR)
+    status = patient.status(task_id)
+    (run,) = status["runs"]
+    assert (status["state"], run["reasonResolved"]) == ("exception", "deadline-exceeded")
+    assert status["retriesLeft"] == 5
+    group, exception = patient.taken()
+    assert group.exchange.endswith("/task-group-resolved")
+    assert exception.routing_key == f"primary.{task_id}.0._._.prov.wt.sched.{task_id}._"
+    assert "workerGroup" not in exception.body
+    counts = patient.engine.task_queue_counts(QUEUE)
+    assert counts["pendingTasks"] == 0
+    assert counts["claimedTasks"] == (1 if state == "running" else 0)
+
+
+def test_the_deadline_leaves_resolved_tasks_alone(world: World) -> None:
+    task_id = world.completed()
+    before = world.status(task_id)
+    world.sent()
+    world.clock.advance(3 * HOUR)
+    assert world.status(task_id) == before
+    assert world.sent() == []
+
+
+def test_dependents_run_as_soon_as_all_they_need_is_completed(world: World) -> None:
+    first, second = world.running(), world.running()
+    dependent = world.create(dependencies=[first, second])
+    world.sent()
+    world.engine.report_completed(first, 0, {})
+    assert world.status(dependent)["state"] == "unscheduled"
+    world.engine.report_completed(second, 0, {})
+    assert world.status(dependent)["runs"][0]["reasonCreated"] == "scheduled"
+    names = world.sent()
+    assert names == [
+        "task-completed",
+        "task-group-resolved",
+        "task-completed",
+        "task-pending",
+        "task-group-resolved",
+    ]
+
+
+@pytest.mark.parametrize("requires", ["all-completed", "all-resolved"])
+def test_a_failure_satisfies_only_all_resolved(world: World, requires: str) -> None:
+    required = world.running()
+    dependent = world.create(dependencies=[required], requires=requires)
+    world.engine.report_failed(required, 0)
+    expected = "pending" if requires == "all-resolved" else "unscheduled"
+    assert world.status(dependent)["state"] == expected
+
+
+def test_a_failed_dependency_that_is_rerun_and_completes_satisfies(world: World) -> None:
+    required = world.running()
+    world.engine.report_failed(required, 0)
+    dependent = world.create(dependencies=[required])
+    world.rerun(required)
+    world.claim(required, 1)
+    world.engine.report_completed(required, 1, {})
+    assert world.status(dependent)["state"] == "pending"
+
+
+def test_what_is_satisfied_stays_so(world: World) -> None:
+    first, second = world.running(), world.running()
+    dependent = world.create(dependencies=[first, second])
+    world.engine.report_completed(first, 0, {})
+    world.rerun(first)
+    world.engine.report_completed(second, 0, {})
+    assert world.status(dependent)["state"] == "pending"
+
+
+def test_dependents_are_scheduled_in_the_order_of_their_ids(world: World) -> None:
+    required = world.running()
+    ids = ["aeG" + slugid()[3:], "RoV" + slugid()[3:], "f08" + slugid()[3:], "Iej" + slugid()[3:]]
+    for task_id in ids:
+        world.create(task_id, dependencies=[required])
+    world.sent()
+    world.engine.report_completed(required, 0, {})
+    pending = [m.body["status"]["taskId"][:3] for m in world.taken() if m.exchange.endswith("task-pending")]
+    assert pending == ["aeG", "f08", "Iej", "RoV"]
+
+
+def test_a_dependent_past_its_deadline_stays_unscheduled(production: World) -> None:
+    required = production.running(deadline=production.now(4 * HOUR))
+    dependent = production.create(dependencies=[required], deadline=production.now(600))
+    production.clock.advance(601)
+    production.engine.report_completed(required, 0, {})
+    production.clock.advance(5)
+    assert production.status(dependent)["state"] == "unscheduled"
+    production.clock.advance(60)
+    assert production.status(dependent)["state"] == "exception"
+
+
+def test_a_group_is_resolved_once_nothing_in_it_was_never_resolved(world: World) -> None:
+    group = world.running()
+    other = world.create(taskGroupId=group, dependencies=[group])
+    world.sent()
+    world.engine.report_completed(group, 0, {})
+    assert "task-group-resolved" not in world.sent()
+    world.cancel(other)
+    assert "task-group-resolved" in world.sent()
+    world.rerun(group)
+    world.cancel(other)
+    assert "task-group-resolved" in world.sent()
+
+
+def test_a_removed_workers_runs_are_retried_and_others_left_alone(world: World) -> None:
+    mine, last, other = world.running(), world.running(retries=0), world.create()
+    world.claim(other, worker="w2")
+    world.sent()
+    world.engine.worker_removed(QUEUE, GROUP, WORKER)
+    assert world.status(mine)["runs"][0]["reasonResolved"] == "worker-shutdown"
+    assert world.status(mine)["runs"][1]["reasonCreated"] == "retry"
+    assert world.status(last)["state"] == "exception"
+    assert world.status(other)["state"] == "running"
+    assert sorted(world.sent()) == ["task-exception", "task-exception", "task-group-resolved", "task-pending"]
+    world.engine.worker_removed(QUEUE, GROUP, WORKER)
+    assert world.sent() == []
+    assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 1
+
+
+def test_production_resolvers_act_at_their_next_look(production: World) -> None:
+    required = production.running()
+    dependent = production.create(dependencies=[required])
+    production.clock.advance(1)
+    production.engine.report_completed(required, 0, {})
+    production.clock.advance(0.5)
+    assert production.status(dependent)["state"] == "unscheduled"
+    due = production.engine.next_due()
+    production.clock.advance(due - production.clock.now())
+    assert production.status(dependent)["state"] == "pending"
+
+
+def test_next_due_says_when_there_is_something_to_do(world: World) -> None:
+    night = world.engine.next_due()
+    task_id = world.create()
+    assert world.engine.next_due() == world.clock.now() + 2 * HOUR
+    world.claim(task_id)
+    assert world.engine.next_due() == world.clock.now() + TIMEOUT
+    world.engine.report_completed(task_id, 0, {})
+    world.clock.advance(2 * HOUR)
+    assert world.engine.next_due() == night
+
+
+def test_the_night_removes_what_has_expired(world: World) -> None:
+    gone = world.completed(expires=world.now(2 * HOUR))
+    stays = world.completed(expires=world.now(5 * DAY))
+    world.clock.advance(days=2)
+    assert world.status(stays)["state"] == "completed"
+    for read in (world.engine.status, world.engine.get_task_group):
+        with pytest.raises(Refusal) as caught:
+            read(gone)
+        assert caught.value.status == 404
+    world.create(gone, created=world.now())
+
+
+def test_expired_tasks_stay_for_half_an_hour(world: World) -> None:
+    task_id = world.completed(expires=world.now(2 * HOUR))
+    world.clock.advance(2 * HOUR + 1800)
+    world.engine.run_expirers()
+    assert world.status(task_id)["state"] == "completed"
+    world.clock.advance(0.001)
+    world.engine.run_expirers()
+    with pytest.raises(Refusal):
+        world.status(task_id)
+
+
+def test_the_nightly_jobs_clear_every_table(world: World) -> None:
+    required = world.running()
+    world.create(dependencies=[required])
+    world.artifact(required, "public/log", "s3", contentType="text/plain")
+    body = {"expires": world.now(DAY)}
+    world.engine.declare_worker(world.caller, "prov", "wt", GROUP, WORKER, body)
+    world.clock.advance(days=400)
+    tables = ("tasks", "task_groups", "dependencies", "pending", "claims", "resolved", "artifacts")
+    for table in (*tables, "task_queues", "workers"):
+        assert world.store.value(f"SELECT count(*) FROM {table}") == 0, table

@@ -1,0 +1,463 @@
+"""Hawk headers, bewits, certificates, restrictions and roles: who is let in, and the words for who is not."""
+
+from __future__ import annotations
+
+import time
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from taskqueue_client.local import ANONYMOUS_SCOPES, Client, LocalQueue
+from taskqueue_client.local.authentication.clients import Roles, normalized
+from tests.local.local_http import NO_SUCH_TASK, QUEUE, Key, Wire, payload_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SECRET = f"{QUEUE}/task-queues"
+"""Needs `queue:list-task-queues`, which not everybody has."""
+
+_DAY = 86_400_000
+LIMITED = Key("limited", "limited-token")
+ISSUER = Key("issuer", "issuer-token")
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[LocalQueue]:
+    clients = [
+        Client("limited", "limited-token", ["queue:list-task-*", "assume:lister:west", "queue:get-task:*"]),
+        Client("issuer", "issuer-token", ["auth:create-client:named/*", "queue:*"]),
+        Client("disabled", "t", ["*"], disabled=True),
+        Client("expired", "t", ["*"], expires=1.0),
+        Client("nothing", "t"),
+    ]
+    roles = {"lister:*": ["queue:list-workers:<..>/*", "assume:inner"], "inner": ["queue:deep"]}
+    with LocalQueue(clients=clients, roles=roles) as queue:
+        yield queue
+
+
+@pytest.fixture
+def here(local: LocalQueue) -> Wire:
+    return Wire(local)
+
+
+def _scopes(wire: Wire, key: Key | None) -> list[str]:
+    reply = wire.send("GET", "/api/auth/v1/scopes/current", key=key)
+    assert reply.status == 200, reply.words
+    scopes: list[str] = reply.json["scopes"]
+    return scopes
+
+
+def _refused(wire: Wire, key: Key) -> str:
+    """The words of a 401."""
+    reply = wire.send("GET", SECRET, key=key)
+    assert (reply.status, reply.json["code"]) == (401, "AuthenticationFailed")
+    assert reply.headers["www-authenticate"] == "hawk"
+    return reply.words
+
+
+def _refused_header(wire: Wire, header: str) -> str:
+    reply = wire.send("GET", SECRET, headers={"Authorization": header})
+    assert (reply.status, reply.json["code"]) == (401, "AuthenticationFailed")
+    return reply.words
+
+
+def test_a_good_signature_is_let_in(here: Wire) -> None:
+    assert here.send("GET", SECRET, key=here.root).status == 200
+
+
+def test_without_credentials_a_missing_scope_is_403_with_the_expression(here: Wire) -> None:
+    reply = here.send("GET", SECRET)
+    assert (reply.status, reply.json["code"]) == (403, "InsufficientScopes")
+    assert "www-authenticate" not in reply.headers
+    assert reply.words == (
+        "This request requires Taskcluster credentials that satisfy the following scope expression:"
+        "\n\n```\nqueue:list-task-queues\n```"
+    )
+
+
+def test_with_credentials_a_missing_scope_is_403_with_what_is_missing(here: Wire) -> None:
+    reply = here.send("GET", f"{QUEUE}/task-queues/p%2Fw/counts", key=Key("nothing", "t"))
+    assert reply.words == (
+        "Client ID nothing does not have sufficient scopes and is missing the following scopes:"
+        "\n\n```\nqueue:claimed-count:p/w\n```"
+        "\n\nThis request requires the client to satisfy the following scope expression:"
+        '\n\n```\n{\n  "AllOf": [\n    "queue:pending-count:p/w",\n    "queue:claimed-count:p/w"\n  ]\n}\n```'
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (Key("no/such", "t"), "Client with clientId 'no/such' not found"),
+        (Key("disabled", "t"), "Client with clientId 'disabled' is disabled"),
+        (Key("expired", "t"), "Client with clientId: 'expired' has expired"),
+        (Key("limited", "wrong"), "Unauthorized: Bad mac"),
+    ],
+)
+def test_a_client_that_is_not_good_is_refused(here: Wire, key: Key, words: str) -> None:
+    assert _refused(here, key) == words
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ("Basic eDp5", "Unauthorized: Unauthorized"),
+        ("Hawk", "Bad Request: Invalid header syntax"),
+        ('Hawk id="x"', "Bad Request: Missing attributes"),
+        ("Hawk nonsense", "Bad Request: Bad header format"),
+        ('Hawk id="x", foo="y"', "Bad Request: Unknown attribute: foo"),
+        ('Hawk id="x", id="y"', "Bad Request: Duplicate attribute: id"),
+        ('Hawk id=""', "Bad Request: Bad attribute value: id"),
+        ('Hawk id="' + "x" * 4096 + '"', "Bad Request: Header length too long"),
+    ],
+)
+def test_a_header_that_cannot_be_read_is_refused(here: Wire, header: str, words: str) -> None:
+    assert _refused_header(here, header) == words
+
+
+def test_the_scheme_may_be_in_any_case(here: Wire) -> None:
+    header = here.root.header("GET", SECRET, here.host).replace("Hawk", "hAWK")
+    assert here.send("GET", SECRET, headers={"Authorization": header}).status == 200
+
+
+@pytest.mark.parametrize(("offset", "status"), [(-880, 200), (880, 200), (-920, 401), (920, 401)])
+def test_a_clock_may_be_fifteen_minutes_off(here: Wire, offset: int, status: int) -> None:
+    header = here.root.header("GET", SECRET, here.host, ts=str(int(time.time()) + offset))
+    reply = here.send("GET", SECRET, headers={"Authorization": header})
+    assert reply.status == status
+    assert status == 200 or reply.words == "Unauthorized: Stale timestamp"
+
+
+@pytest.mark.parametrize("timestamp", ["soon", "nan", "inf", "9" * 400])
+def test_a_timestamp_that_is_no_time_is_stale(here: Wire, timestamp: str) -> None:
+    header = here.root.header("GET", SECRET, here.host, ts=timestamp)
+    assert _refused_header(here, header) == "Unauthorized: Stale timestamp"
+
+
+def test_a_nonce_may_be_used_again(here: Wire) -> None:
+    header = here.root.header("GET", SECRET, here.host)
+    assert [here.send("GET", SECRET, headers={"Authorization": header}).status for _ in range(2)] == [
+        200,
+        200,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "host"),
+    [
+        ({"Host": "tc.example.com:8080"}, "tc.example.com:8080"),
+        ({"Host": "TC.example.com"}, "tc.example.com:80"),
+        ({"Host": "tc.example.com:8080", "x-forwarded-port": "99"}, "tc.example.com:99"),
+        ({"Host": "tc.example.com:8080", "x-forwarded-proto": "https"}, "tc.example.com:443"),
+        (
+            {"Host": "tc.example.com", "x-forwarded-proto": "https", "x-forwarded-port": "99"},
+            "tc.example.com:99",
+        ),
+    ],
+)
+def test_host_and_port_are_those_the_client_used(here: Wire, forwarded: dict[str, str], host: str) -> None:
+    authorization = here.root.header("GET", SECRET, host)
+    assert here.send("GET", SECRET, headers={**forwarded, "Authorization": authorization}).status == 200
+
+
+def _with_hash(wire: Wire, body: bytes, content_type: str, payload: str) -> tuple[int, str]:
+    resource = f"{QUEUE}/tasks/status"
+    headers = {
+        "Content-Type": content_type,
+        "Authorization": wire.root.header("POST", resource, wire.host, hash=payload),
+    }
+    reply = wire.send("POST", resource, body=body, headers=headers)
+    return reply.status, "" if reply.status == 200 else reply.words
+
+
+def test_a_body_is_held_against_its_signed_hash(here: Wire) -> None:
+    body = b'{"taskIds": ["x"]}'
+    good = payload_hash("application/json", body)
+    assert _with_hash(here, body, "application/json; charset=utf-8", good) == (200, "")
+    status, words = _with_hash(here, b'{"taskIds": ["y"]}', "application/json", good)
+    assert status == 401
+    assert words.startswith("Invalid payload hash: {{hash}}\nComputed payload hash: ")
+
+
+@pytest.mark.parametrize("wrong", ["x", "x" * 43 + "=", "x" * 100])
+def test_a_hash_of_any_length_is_just_wrong(here: Wire, wrong: str) -> None:
+    assert _with_hash(here, b'{"taskIds": ["x"]}', "application/json", wrong)[0] == 401
+
+
+def test_a_body_that_is_not_json_hashes_as_empty(here: Wire) -> None:
+    header = here.root.header("GET", SECRET, here.host, hash=payload_hash("text/plain", b""))
+    headers = {"Authorization": header, "Content-Type": "text/plain"}
+    assert here.send("GET", SECRET, body=b"text", headers=headers).status == 200
+
+
+def test_no_body_and_no_type_hash_as_empty(here: Wire) -> None:
+    header = here.root.header("GET", SECRET, here.host, hash=payload_hash("", b""))
+    assert here.send("GET", SECRET, headers={"Authorization": header}).status == 200
+
+
+@pytest.mark.parametrize("ext", ["!", b64encode(b"{").decode(), b64encode(b"\xff").decode()])
+def test_an_ext_that_cannot_be_decoded_is_refused(here: Wire, ext: str) -> None:
+    assert _refused_header(here, here.root.header("GET", SECRET, here.host, ext=ext)) == "Failed to parse ext"
+
+
+def test_temporary_credentials_have_the_certificates_scopes(here: Wire) -> None:
+    assert _scopes(here, ISSUER.temporary(["queue:x"])) == sorted(
+        [*ANONYMOUS_SCOPES, "assume:anonymous", "queue:x"]
+    )
+
+
+def test_named_temporary_credentials_go_by_their_name(here: Wire) -> None:
+    reply = here.send("GET", SECRET, key=ISSUER.temporary([], name="named/one"))
+    assert reply.words.startswith("Client ID named/one does not have sufficient scopes")
+
+
+_NOW = int(time.time() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"version": 2}, "ext.certificate.version must be 1"),
+        ({"version": True}, "ext.certificate.version must be 1"),
+        ({"seed": 1}, "ext.certificate.seed must be a string"),
+        ({"seed": "x"}, "ext.certificate.seed must be 44 characters"),
+        ({"start": "1"}, "ext.certificate.start must be a number"),
+        ({"expiry": None}, "ext.certificate.expiry must be a number"),
+        ({"scopes": ["ä"]}, "ext.certificate.scopes must be an array of valid scopes"),
+        ({"start": _NOW + 900_000, "expiry": _NOW + 1_000_000}, "ext.certificate.start > now"),
+        ({"start": _NOW - 900_000, "expiry": _NOW - 600_000}, "ext.certificate.expiry < now"),
+        ({"start": _NOW, "expiry": _NOW + 31 * _DAY + 1}, "ext.certificate cannot last longer than 31 days!"),
+        ({"start": float("nan")}, "ext.certificate.start > now"),
+        ({"start": -(10**400)}, "ext.certificate cannot last longer than 31 days!"),
+        ({"signature": "x"}, "ext.certificate.signature is not valid"),
+        ({"signature": "ä"}, "ext.certificate.signature is not valid"),
+        ({"signature": None}, "ext.certificate.signature is not valid"),
+        ({"clientId": "issuer"}, "ext.certificate.clientId must only be used with ext.certificate.issuer"),
+        ({"issuer": "issuer"}, "ext.certificate.issuer must differ from the supplied clientId"),
+        ({"issuer": 7}, "ext.certificate.issuer must be a string"),
+    ],
+)
+def test_a_certificate_that_breaks_a_rule_is_refused(here: Wire, changes: dict[str, Any], words: str) -> None:
+    scopes: list[str] = changes.pop("scopes", [])
+    key = ISSUER.temporary(scopes, None, None, **{"signature": "unused", **changes})
+    assert _refused(here, key) == words
+
+
+@pytest.mark.parametrize("certificate", ["{}", [], {}, 1])
+def test_a_certificate_of_another_kind_is_refused(here: Wire, certificate: Any) -> None:
+    words = _refused(here, Key("issuer", "issuer-token", {"certificate": certificate}))
+    assert words.startswith("ext.certificate")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"start": _NOW, "expiry": _NOW + 31 * _DAY},
+        {"start": _NOW + 290_000, "expiry": _NOW + 1_000_000},
+        {"start": _NOW - 900_000, "expiry": _NOW - 200_000},
+        {"unknown": 1},
+    ],
+)
+def test_a_certificate_at_its_limits_is_good(here: Wire, changes: dict[str, Any]) -> None:
+    assert here.send("GET", SECRET, key=ISSUER.temporary(["queue:*"], **changes)).status == 200
+
+
+def test_a_name_the_issuer_may_not_make_is_refused(here: Wire) -> None:
+    words = _refused(here, ISSUER.temporary([], name="other"))
+    assert words == (
+        "ext.certificate issuer `issuer` doesn't have `auth:create-client:other` for supplied clientId."
+    )
+
+
+def test_scopes_the_issuer_does_not_have_are_refused(here: Wire) -> None:
+    words = _refused(here, ISSUER.temporary(["queue:a", "other:b"]))
+    assert words.startswith(
+        "ext.certificate issuer `issuer` doesn't satisfy all certificate scopes queue:a, other:b."
+    )
+
+
+def test_a_certificate_for_another_name_is_refused(here: Wire) -> None:
+    key = ISSUER.temporary([], name="named/one")
+    words = _refused(here, Key("named/two", key.access_token, key.ext))
+    assert words == "ext.certificate.signature is not valid, or wrong clientId provided"
+
+
+def test_a_name_outside_the_alphabet_is_refused(here: Wire) -> None:
+    key = here.root.temporary([], name="artifact download")
+    assert _refused(here, key).startswith("clientId 'artifact download' has characters other than")
+
+
+def test_a_certificate_left_out_is_noticed(here: Wire) -> None:
+    unnamed, named = ISSUER.temporary([]), ISSUER.temporary([], name="named/one")
+    assert _refused(here, Key(unnamed.client_id, unnamed.access_token)) == "Unauthorized: Bad mac"
+    assert (
+        _refused(here, Key(named.client_id, named.access_token))
+        == "Client with clientId 'named/one' not found"
+    )
+
+
+def test_authorized_scopes_replace_what_the_client_has(here: Wire) -> None:
+    key = Key("issuer", "issuer-token", {"authorizedScopes": ["queue:x"]})
+    assert _scopes(here, key) == sorted([*ANONYMOUS_SCOPES, "assume:anonymous", "queue:x"])
+
+
+def test_no_authorized_scopes_leave_those_of_everybody(here: Wire) -> None:
+    key = Key("issuer", "issuer-token", {"authorizedScopes": []})
+    assert _scopes(here, key) == sorted([*ANONYMOUS_SCOPES, "assume:anonymous"])
+
+
+def test_authorized_scopes_that_are_not_held_are_refused(here: Wire) -> None:
+    words = _refused(here, Key("nothing", "t", {"authorizedScopes": ["queue:x"]}))
+    assert words.startswith("Supplied credentials do not satisfy authorizedScopes; credentials have scopes:")
+
+
+def test_authorized_scopes_narrow_a_certificate(here: Wire) -> None:
+    key = ISSUER.temporary(["queue:list-*"], ext={"authorizedScopes": ["queue:list-task-queues"]})
+    assert "queue:list-task-queues" in _scopes(here, key)
+    assert _refused(here, ISSUER.temporary([], ext={"authorizedScopes": ["queue:x"]})).startswith("Supplied")
+
+
+def _bewit(wire: Wire, key: Key, resource: str = SECRET, lifetime: int = 900) -> str:
+    bewit = key.bewit(resource, wire.host, int(time.time()) + lifetime)
+    return f"{resource}{'&' if '?' in resource else '?'}bewit={bewit}"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_signed_url_is_let_in(here: Wire, method: str) -> None:
+    assert here.send(method, _bewit(here, here.root)).status == 200
+
+
+def test_a_bewit_may_stand_anywhere_in_the_query(here: Wire) -> None:
+    signed = _bewit(here, here.root, f"{SECRET}?limit=5")
+    path, _, query = signed.partition("?")
+    limit, bewit = query.split("&")
+    assert here.send("GET", signed).status == 200
+    assert here.send("GET", f"{path}?{bewit}&{limit}").status == 200
+
+
+def test_a_bewit_carries_certificate_and_restrictions(here: Wire) -> None:
+    key = ISSUER.temporary(["queue:list-*"], ext={"authorizedScopes": ["queue:list-task-queues"]})
+    assert here.send("GET", _bewit(here, key)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "resource", "words"),
+    [
+        ("POST", f"{QUEUE}/task/{NO_SUCH_TASK}/runs/0/completed?bewit=eA", "Unauthorized: Invalid method"),
+        ("GET", f"{SECRET}?bewit=", "Unauthorized: Empty bewit"),
+        ("GET", f"{SECRET}?bewit=eA==", "Bad Request: Invalid bewit encoding"),
+        ("GET", f"{SECRET}?bewit=eA", "Bad Request: Invalid bewit structure"),
+        ("GET", f"{SECRET}?bewit=XFxc", "Bad Request: Missing bewit attributes"),
+        ("GET", f"{SECRET}?bewit={'x' * 4096}", "Bad Request: Resource path exceeds max length"),
+    ],
+)
+def test_a_bewit_that_cannot_be_read_is_refused(here: Wire, method: str, resource: str, words: str) -> None:
+    reply = here.send(method, resource)
+    assert (reply.status, reply.words) == (401, words)
+
+
+def test_a_bewit_ends_at_its_second(here: Wire) -> None:
+    reply = here.send("GET", _bewit(here, here.root, lifetime=0))
+    assert (reply.status, reply.words) == (401, "Unauthorized: Access expired")
+
+
+def test_a_bewit_is_for_one_url(here: Wire) -> None:
+    reply = here.send("GET", _bewit(here, here.root).replace("task-queues", "task-queues/"))
+    assert (reply.status, reply.words) == (401, "Unauthorized: Bad mac")
+
+
+def test_header_and_bewit_together_are_refused(here: Wire) -> None:
+    reply = here.send("GET", _bewit(here, here.root), key=here.root)
+    assert reply.status == 401
+    assert reply.words.startswith("Cannot use two authentication schemes at once")
+
+
+def test_roles_are_expanded_with_what_they_match(here: Wire) -> None:
+    scopes = _scopes(here, LIMITED)
+    assert "queue:deep" in scopes
+    assert "queue:list-workers:*" in scopes  # which everybody has, and which covers the role's own
+
+
+@pytest.mark.parametrize(
+    ("scopes", "expanded"),
+    [
+        (["assume:a"], ["assume:a", "x"]),
+        (["assume:b:1"], ["assume:b:1", "b-1-end", "c"]),
+        (["assume:b:1*"], ["assume:b:1*", "b-1*", "c"]),
+        (["assume:*"], ["assume:*", "b-*", "c", "loop", "x"]),
+        (["assum*"], ["assum*", "b-*", "c", "loop", "x"]),
+        (["assume:loop"], ["assume:loop", "loop"]),
+        (["*"], ["*"]),
+        (["assume"], ["assume"]),
+    ],
+)
+def test_a_scope_is_expanded_by_each_role_it_assumes(scopes: list[str], expanded: list[str]) -> None:
+    roles = Roles({"a": ["x"], "b:*": ["b-<..>-end", "c"], "loop": ["assume:loop", "loop"]})
+    assert roles.expand(scopes) == expanded
+
+
+def test_scopes_that_others_cover_are_left_out() -> None:
+    assert normalized(["ab", "a*", "a", "b", "b", "abc*"]) == ["a*", "b"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"clients": [Client("a b", "t")]}, "clientId 'a b'"),
+        ({"clients": [Client("a", "")]}, "the access token of 'a'"),
+        ({"clients": [Client("a", "t", ["x**"])]}, "must not end in"),
+        ({"clients": [Client("local", "t")]}, "two clients"),
+        ({"roles": {"r": ["ä"]}}, "role 'r'"),
+    ],
+)
+def test_malformed_clients_and_roles_are_refused_at_once(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        LocalQueue(**settings)
+
+
+def test_secrets_are_in_no_repr() -> None:
+    assert "t0ken" not in repr(Client("a", "t0ken"))
+
+
+def _hawk(wire: Wire, **changes: Any) -> dict[str, Any]:
+    host, _, port = wire.host.partition(":")
+    body = {
+        "method": "get",
+        "resource": SECRET,
+        "host": host,
+        "port": int(port),
+        "sourceIp": "127.0.0.1",
+        **changes,
+    }
+    answer: dict[str, Any] = wire.json("POST", "/api/auth/v1/authenticate-hawk", body).json
+    return answer
+
+
+def test_the_auth_service_judges_requests_of_others(here: Wire) -> None:
+    header = LIMITED.header("GET", SECRET, here.host, hash="x" * 44)
+    good = _hawk(here, authorization=header)
+    assert good.keys() == {"status", "scheme", "expires", "scopes", "clientId", "hash"}
+    assert (good["status"], good["scheme"], good["clientId"], good["hash"]) == (
+        "auth-success",
+        "hawk",
+        "limited",
+        "x" * 44,
+    )
+    assert _hawk(here, authorization="Hawk x") == {
+        "status": "auth-failed",
+        "message": "Bad Request: Bad header format",
+    }
+    nobody = _hawk(here)
+    assert (nobody["status"], nobody["scheme"]) == ("no-auth", "none")
+    assert nobody["scopes"] == sorted([*ANONYMOUS_SCOPES, "assume:anonymous"])
+
+
+def test_test_authenticate_checks_the_scopes_it_is_asked_to(here: Wire) -> None:
+    tester, resource = Key("tester", "no-secret"), "/api/auth/v1/test-authenticate"
+    body = {"clientScopes": ["test:*", "x**"], "requiredScopes": ["test:a"]}
+    good = here.json("POST", resource, body, key=tester)
+    assert good.json == {"clientId": "tester", "scopes": ["assume:anonymous", "test:*", "x**"]}
+    assert here.json("POST", resource, {"requiredScopes": ["test:a"]}, key=tester).status == 403
+    assert here.json("POST", resource, body, key=here.root).status == 401

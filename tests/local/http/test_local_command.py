@@ -1,0 +1,159 @@
+"""`taskqueue local`: what a shell gets from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+import taskcluster
+
+from taskqueue_client import slugid
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+    from taskqueue_client.testing import TaskFactory
+
+_COMMAND = [sys.executable, "-c", "from taskqueue_client.cli import main; main()", "local"]
+
+
+@contextmanager
+def _running(*options: str) -> Generator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [*_COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _settings(process: subprocess.Popen[str]) -> dict[str, str]:
+    assert process.stdout is not None
+    settings: dict[str, str] = json.loads(process.stdout.readline())
+    return settings
+
+
+def _official(settings: dict[str, str], **credentials: str) -> Any:
+    mine = {
+        "clientId": settings["TASKCLUSTER_CLIENT_ID"],
+        "accessToken": settings["TASKCLUSTER_ACCESS_TOKEN"],
+    }
+    return taskcluster.Queue(
+        {"rootUrl": settings["TASKCLUSTER_ROOT_URL"], "credentials": credentials or mine, "maxRetries": 0}
+    )
+
+
+def test_a_shell_can_evaluate_what_it_prints(tmp_path: Path) -> None:
+    script = (
+        f'"$@" > {tmp_path}/out 2> {tmp_path}/err & '
+        f'until [ "$(grep -c export {tmp_path}/out)" = 3 ]; do :; done; eval "$(cat {tmp_path}/out)"; '
+        "kill -TERM $!; wait $!; status=$?; "
+        'echo "$TASKCLUSTER_ROOT_URL $TASKCLUSTER_CLIENT_ID $TASKCLUSTER_ACCESS_TOKEN $status"'
+    )
+    command = ["sh", "-c", script, "sh", *_COMMAND, "--client-id", "me", "--access-token", "it's"]
+    words = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    assert words[0].startswith("http://127.0.0.1:")
+    assert words[1:] == ["me", "it's", "0"]
+
+
+def test_it_answers_as_soon_as_it_has_printed_one_line_of_json() -> None:
+    with _running("--json") as process:
+        settings = _settings(process)
+        assert list(settings) == ["TASKCLUSTER_ROOT_URL", "TASKCLUSTER_CLIENT_ID", "TASKCLUSTER_ACCESS_TOKEN"]
+        assert _official(settings).listTaskQueues() == {"taskQueues": []}
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_the_log_has_requests_without_secrets(stop: signal.Signals) -> None:
+    with _running("--json", "--access-token", "s3cret-token") as process:
+        settings = _settings(process)
+        url = _official(settings).buildSignedUrl("listTaskQueues")
+        assert requests.get(url, timeout=30).status_code == 200
+        process.send_signal(stop)
+        _, log = process.communicate(timeout=30)
+        assert process.returncode == 0
+    assert "GET /api/queue/v1/task-queues 200" in log
+    assert "s3cret" not in log
+    assert "bewit" not in log
+
+
+def test_state_in_a_file_is_there_again_the_next_time(tmp_path: Path, task_factory: TaskFactory) -> None:
+    options = ("--json", "--db", str(tmp_path / "tasks.sqlite"))
+    task_id = slugid()
+    with _running(*options) as process:
+        _official(_settings(process)).createTask(task_id, task_factory())
+    with _running(*options) as process:
+        assert _official(_settings(process)).status(task_id)["status"]["state"] == "pending"
+
+
+def test_clients_and_roles_come_from_options_and_a_file(tmp_path: Path) -> None:
+    config = tmp_path / "config.yml"
+    config.write_text(
+        "clients:\n- {clientId: filed, accessToken: t, scopes: ['assume:lister']}\n"
+        "roles:\n  lister: ['queue:list-task-queues']\nanonymousScopes: []\n"
+    )
+    options = ("--json", "--config", str(config), "--client", "given=t=queue:list-task-queues,queue:x")
+    with _running(*options) as process:
+        settings = _settings(process)
+        for name in ("filed", "given"):
+            assert _official(settings, clientId=name, accessToken="t").listTaskQueues() == {"taskQueues": []}
+        with pytest.raises(
+            taskcluster.exceptions.TaskclusterRestFailure, match="requires Taskcluster credentials"
+        ):
+            taskcluster.Queue({"rootUrl": settings["TASKCLUSTER_ROOT_URL"]}).listProvisioners()
+
+
+def test_the_claim_timeout_and_the_admin_routes_can_be_set(task_factory: TaskFactory) -> None:
+    with _running("--json", "--claim-timeout", "60", "--admin-secret", "sesame") as process:
+        settings = _settings(process)
+        queue, task_id = _official(settings), slugid()
+        queue.createTask(task_id, task_factory(retries=0))
+        queue.claimWork("test-provisioner/test-worker", {"workerGroup": "g", "workerId": "w"})
+        moved = requests.post(
+            settings["TASKCLUSTER_ROOT_URL"] + "/admin/clock/advance",
+            json={"seconds": 61},
+            headers={"Authorization": "Bearer sesame"},
+            timeout=30,
+        )
+        assert moved.status_code == 200
+        assert queue.status(task_id)["status"]["runs"][0]["reasonResolved"] == "claim-expired"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--host", "0.0.0.0"], "can be reached from other machines"),
+        (["--client", "nonsense"], "CLIENT_ID=ACCESS_TOKEN=SCOPE"),
+        (["--client", "a b=t"], "clientId 'a b'"),
+        (["--config", "/nowhere"], "No such file"),
+        (["--db", "/nowhere/x.sqlite"], "unable to open database file"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(options: list[str], words: str) -> None:
+    command = [*_COMMAND, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_help_names_the_commands() -> None:
+    done = subprocess.run(
+        [*_COMMAND[:-1], "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=dict(os.environ),
+    )
+    assert "local" in done.stdout

@@ -1,0 +1,347 @@
+"""The local queue as an object: start, stop, clock, messages, restarts, admin routes, pytest fixtures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import aio_pika
+import pytest
+
+from taskqueue_client import AsyncQueue, Queue, slugid
+from taskqueue_client.clock import MovableClock, SystemClock
+from taskqueue_client.local import LocalQueue
+from tests.local.local_http import QUEUE, Key, Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from taskqueue_client.local.messages import Message
+    from taskqueue_client.testing import TaskFactory
+
+_WORKER = {"workerGroup": "group", "workerId": "worker"}
+_CLAIM = f"{QUEUE}/claim-work/test-provisioner/test-worker"
+
+
+def _create(wire: Wire, task: Mapping[str, Any]) -> str:
+    task_id = slugid()
+    assert wire.json("PUT", f"{QUEUE}/task/{task_id}", task, key=wire.root).status == 200
+    return task_id
+
+
+def _claim(wire: Wire) -> dict[str, Any]:
+    (claimed,) = wire.json("POST", _CLAIM, _WORKER, key=wire.root).json["tasks"]
+    claim: dict[str, Any] = claimed
+    return claim
+
+
+def _state(wire: Wire, task_id: str) -> str:
+    state: str = wire.send("GET", f"{QUEUE}/task/{task_id}/status").json["status"]["state"]
+    return state
+
+
+def test_two_queues_know_nothing_of_each_other(task_factory: TaskFactory) -> None:
+    with LocalQueue() as one, LocalQueue() as other:
+        task_id = _create(Wire(one), task_factory())
+        assert Wire(other).send("GET", f"{QUEUE}/task/{task_id}").status == 404
+
+
+async def test_it_can_be_entered_asynchronously() -> None:
+    async with LocalQueue() as local:
+        reply = await asyncio.to_thread(Wire(local).send, "GET", f"{QUEUE}/ping")
+        assert reply.json["alive"] is True
+
+
+def test_after_the_end_nothing_listens_and_no_thread_is_left() -> None:
+    threads = threading.enumerate()
+    with LocalQueue() as local:
+        address = Wire(local).host.split(":")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((address[0], int(address[1])), timeout=5)
+    assert threading.enumerate() == threads
+    with pytest.raises(RuntimeError, match="not running"):
+        _ = local.root_url
+
+
+def test_it_is_started_once() -> None:
+    with LocalQueue() as local, pytest.raises(RuntimeError, match="started once"):
+        local.start()
+
+
+def test_a_port_in_use_is_told_at_the_start() -> None:
+    with LocalQueue() as local, pytest.raises(OSError, match="in use"):
+        LocalQueue(port=int(Wire(local).host.split(":")[1])).start()
+
+
+def test_a_file_that_is_no_queue_is_told_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("not a database, but long enough to look like one\n" * 100)
+    with pytest.raises(Exception, match="not a database"):
+        LocalQueue(db=str(tmp_path / "text")).start()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_an_address_that_others_can_reach_needs_permission(host: str) -> None:
+    with pytest.raises(ValueError, match="can be reached from other machines"):
+        LocalQueue(host=host)
+
+
+def test_with_permission_it_listens_everywhere() -> None:
+    with LocalQueue(host="0.0.0.0", allow_remote=True) as local:
+        assert Wire(local).send("GET", f"{QUEUE}/ping").status == 200
+
+
+def test_when_the_clock_has_been_moved_everything_due_is_done(
+    local_queue: LocalQueue, task_factory: TaskFactory
+) -> None:
+    wire = Wire(local_queue)
+    task_id = _create(wire, task_factory(retries=0))
+    _claim(wire)
+    local_queue.clock.advance(minutes=20)
+    assert _state(wire, task_id) == "exception"
+
+
+def test_a_claim_runs_out_on_its_own_when_time_passes(task_factory: TaskFactory) -> None:
+    resolved = threading.Event()
+    with LocalQueue(claim_timeout=0.2) as local:
+        local.subscribe(
+            lambda message: resolved.set() if message.exchange.endswith("task-exception") else None
+        )
+        wire = Wire(local)
+        _create(wire, task_factory(retries=0))
+        _claim(wire)
+        assert resolved.wait(30)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
+def test_a_claim_timeout_that_makes_no_sense_is_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match="claim_timeout must be more than 0"):
+        LocalQueue(claim_timeout=seconds)
+
+
+def test_like_production_acts_late(task_factory: TaskFactory) -> None:
+    with LocalQueue(like_production=True, clock=MovableClock()) as local:
+        wire = Wire(local)
+        first = _create(wire, task_factory())
+        second = _create(wire, task_factory(dependencies=[first]))
+        _claim(wire)
+        local.clock.hold()
+        wire.send("POST", f"{QUEUE}/task/{first}/runs/0/completed", key=wire.root, body=b"")
+        assert _state(wire, second) == "unscheduled"
+        local.clock.advance(5)
+        assert _state(wire, second) == "pending"
+
+
+def test_the_server_shows_and_checks_the_clocks_time(local_queue: LocalQueue) -> None:
+    wire = Wire(local_queue)
+    local_queue.clock.advance(hours=1)
+    reply = wire.send("GET", f"{QUEUE}/task-queues", key=wire.root)
+    assert (reply.status, reply.words) == (401, "Unauthorized: Stale timestamp")
+
+
+def test_a_clock_that_nobody_can_move_is_not_offered_as_one() -> None:
+    with LocalQueue(clock=SystemClock()) as local, pytest.raises(TypeError, match="SystemClock"):
+        _ = local.clock
+
+
+def test_messages_come_in_the_order_of_the_changes(
+    local_queue: LocalQueue, task_factory: TaskFactory
+) -> None:
+    seen: list[Message] = []
+    local_queue.subscribe(seen.append)
+    task_id = _create(Wire(local_queue), task_factory(routes=["a.b"]))
+    assert [message.exchange.rpartition("/")[2] for message in seen] == ["task-defined", "task-pending"]
+    assert seen[0].routing_key.startswith(f"primary.{task_id}.")
+    assert seen[0].cc == ["route.a.b"]
+
+
+async def test_messages_go_to_rabbitmq_when_there_is_a_url(task_factory: TaskFactory) -> None:
+    url = os.environ.get("PULSE_URL", "amqp://guest:guest@127.0.0.1:5672/")
+    try:
+        connection = await aio_pika.connect(url, timeout=10)
+    except OSError as error:
+        pytest.skip(f"no RabbitMQ: {type(error).__name__}")
+    async with connection, LocalQueue(amqp_url=url) as local:
+        channel = await connection.channel()
+        inbox = await channel.declare_queue(exclusive=True)
+        task_id = slugid()
+        await inbox.bind("exchange/taskcluster-queue/v1/task-defined", f"primary.{task_id}.#")
+        wire = Wire(local)
+        created = await asyncio.to_thread(
+            wire.json, "PUT", f"{QUEUE}/task/{task_id}", task_factory(), key=wire.root
+        )
+        assert created.status == 200
+        async with inbox.iterator(timeout=30) as messages:
+            message = await anext(messages)
+            await message.ack()
+        assert json.loads(message.body)["status"]["taskId"] == task_id
+
+
+def test_a_subscribers_error_is_nobody_elses(
+    local_queue: LocalQueue, task_factory: TaskFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Message] = []
+    local_queue.subscribe(lambda _: 1 / 0)
+    local_queue.subscribe(seen.append)
+    _create(Wire(local_queue), task_factory())
+    assert len(seen) == 2
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_removed_workers_run_is_retried(local_queue: LocalQueue, task_factory: TaskFactory) -> None:
+    wire = Wire(local_queue)
+    task_id = _create(wire, task_factory())
+    _claim(wire)
+    local_queue.worker_removed("test-provisioner/test-worker", "group", "worker")
+    runs = wire.send("GET", f"{QUEUE}/task/{task_id}/status").json["status"]["runs"]
+    assert [(run["state"], run.get("reasonResolved")) for run in runs] == [
+        ("exception", "worker-shutdown"),
+        ("pending", None),
+    ]
+
+
+def test_state_and_run_credentials_outlive_a_restart(tmp_path: Path, task_factory: TaskFactory) -> None:
+    db = str(tmp_path / "queue.sqlite")
+    with LocalQueue(db=db) as local:
+        task_id = _create(Wire(local), task_factory())
+        given = _claim(Wire(local))["credentials"]
+    run = Key(given["clientId"], given["accessToken"], {"certificate": json.loads(given["certificate"])})
+    with LocalQueue(db=db) as local:
+        wire = Wire(local)
+        assert wire.send("POST", f"{QUEUE}/task/{task_id}/runs/0/completed", key=run, body=b"").status == 200
+        assert _state(wire, task_id) == "completed"
+
+
+def test_a_client_that_hangs_up_takes_no_task(local_queue: LocalQueue, task_factory: TaskFactory) -> None:
+    wire = Wire(local_queue)
+    host, port = wire.host.split(":")
+    body = json.dumps(_WORKER).encode()
+    head = f"POST {_CLAIM} HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: application/json\r\n"
+    head += (
+        f"Content-Length: {len(body)}\r\nAuthorization: {wire.root.header('POST', _CLAIM, wire.host)}\r\n\r\n"
+    )
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(head.encode() + body)
+        while not wire.send("GET", f"{QUEUE}/task-queues", key=wire.root).json["taskQueues"]:
+            pass  # the claim has been taken up once its task queue is known
+    assert wire.send("GET", f"{QUEUE}/ping").status == 200  # the end of the connection was read before this
+    task_id = _create(wire, task_factory())
+    assert _state(wire, task_id) == "pending"
+    assert _claim(wire)["status"]["taskId"] == task_id
+
+
+def test_a_stop_ends_long_polls() -> None:
+    replies: list[object] = []
+    with LocalQueue() as local:
+        wire = Wire(local)
+
+        def poll() -> None:
+            try:
+                replies.append(wire.json("POST", _CLAIM, _WORKER, key=wire.root))
+            except OSError as error:
+                replies.append(error)
+
+        thread = threading.Thread(target=poll)
+        thread.start()
+        while not wire.send("GET", f"{QUEUE}/task-queues", key=wire.root).json["taskQueues"]:
+            pass
+    thread.join(10)
+    assert len(replies) == 1
+
+
+@pytest.fixture
+def admin_wire(local_with_admin: LocalQueue) -> Wire:
+    return Wire(local_with_admin)
+
+
+@pytest.fixture
+def local_with_admin() -> Any:
+    with LocalQueue(admin_secret="open sesame") as local:
+        yield local
+
+
+def _admin(wire: Wire, method: str, path: str, body: Any = None, secret: str = "open sesame") -> Any:
+    data = b"" if body is None else json.dumps(body).encode()
+    return wire.send(method, f"/admin{path}", body=data, headers={"Authorization": f"Bearer {secret}"})
+
+
+def test_admin_routes_need_the_secret(admin_wire: Wire) -> None:
+    assert _admin(admin_wire, "GET", "/clock", secret="wrong").status == 401
+    assert admin_wire.send("GET", "/admin/clock").status == 401
+    assert _admin(admin_wire, "GET", "/clock").status == 200
+
+
+def test_an_admin_moves_the_clock(admin_wire: Wire, task_factory: TaskFactory) -> None:
+    task_id = _create(admin_wire, task_factory(retries=0))
+    _claim(admin_wire)
+    assert _admin(admin_wire, "POST", "/clock/hold").status == 200
+    before = _admin(admin_wire, "GET", "/clock").json["now"]
+    after = _admin(admin_wire, "POST", "/clock/advance", {"seconds": 1200}).json["now"]
+    assert after == before + 1200
+    assert _admin(admin_wire, "POST", "/clock/release").status == 200
+    assert _state(admin_wire, task_id) == "exception"
+
+
+def test_an_admin_shifts_the_servers_clock(admin_wire: Wire) -> None:
+    _admin(admin_wire, "POST", "/clock/shift", {"seconds": -3600})
+    assert admin_wire.send("GET", f"{QUEUE}/task-queues", key=admin_wire.root).status == 401
+    _admin(admin_wire, "DELETE", "/faults")
+    assert admin_wire.send("GET", f"{QUEUE}/task-queues", key=admin_wire.root).status == 200
+
+
+def test_an_admin_asks_for_faults(admin_wire: Wire) -> None:
+    fault = {"kind": "answer", "endpoint": "queue.ping", "status": 503}
+    assert _admin(admin_wire, "POST", "/faults", fault).json["faults"][0]["times"] == 1
+    assert [admin_wire.send("GET", f"{QUEUE}/ping").status for _ in range(2)] == [503, 200]
+    assert _admin(admin_wire, "GET", "/faults").json == {"faults": []}
+
+
+def test_an_admin_takes_a_worker_away_and_runs_the_nightly_jobs(
+    admin_wire: Wire, task_factory: TaskFactory
+) -> None:
+    task_id = _create(admin_wire, task_factory(retries=0))
+    _claim(admin_wire)
+    worker = {"taskQueueId": "test-provisioner/test-worker", **_WORKER}
+    assert _admin(admin_wire, "POST", "/worker-removed", worker).status == 200
+    assert _state(admin_wire, task_id) == "exception"
+    assert _admin(admin_wire, "POST", "/run-expirers").status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/clock/advance", {"seconds": -1}),
+        ("/clock/advance", {"seconds": 1e300}),
+        ("/clock/advance", {}),
+        ("/clock/advance", []),
+        ("/faults", {"kind": "flood"}),
+        ("/faults", {"kind": "answer", "endpoint": "queue.nothing", "status": 500}),
+        ("/worker-removed", {"taskQueueId": 1}),
+    ],
+)
+def test_an_admin_request_that_makes_no_sense_is_refused(admin_wire: Wire, path: str, body: Any) -> None:
+    reply = _admin(admin_wire, "POST", path, body)
+    assert (reply.status, reply.json["code"]) == (400, "InputError")
+
+
+def test_admin_routes_need_a_clock_that_can_be_moved() -> None:
+    with pytest.raises(TypeError, match="MovableClock"):
+        LocalQueue(admin_secret="s", clock=SystemClock()).start()
+
+
+def test_the_fixtures_of_the_plugin_belong_together(queue: Queue, task_factory: TaskFactory) -> None:
+    task_id = slugid()
+    queue.create_task(task_id, task_factory(payload={"a": 1}))
+    assert queue.task(task_id)["payload"] == {"a": 1}
+
+
+async def test_the_asynchronous_fixture_talks_to_the_same_queue(
+    async_queue: AsyncQueue, queue: Queue, task_factory: TaskFactory
+) -> None:
+    task_id = slugid()
+    await async_queue.create_task(task_id, task_factory())
+    assert queue.status(task_id).status.state == "pending"

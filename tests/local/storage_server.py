@@ -1,0 +1,109 @@
+"""A server with nothing but storage and faults on it, for the tests of both."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from taskqueue_client.clock import MovableClock
+from taskqueue_client.local.artifact_storage import ArtifactStorage
+from taskqueue_client.local.faults import Faults
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+TASK_ID = "Nb8VUDCcTNS02ceVc6xVCg"
+
+
+def s3_key(name: str) -> str:
+    return f"{TASK_ID}/0/{name}"
+
+
+class WatchedClock(MovableClock):
+    """Tells when somebody sleeps on it."""
+
+    def __init__(self, *, held: bool) -> None:
+        super().__init__(held=held)
+        self.sleeping = asyncio.Event()
+
+    async def sleep_async(self, seconds: float) -> None:
+        self.sleeping.set()
+        await super().sleep_async(seconds)
+
+    async def wait_for_sleeper(self) -> None:
+        """Return when somebody has begun to sleep since the last time."""
+        await asyncio.wait_for(self.sleeping.wait(), 30)
+        self.sleeping.clear()
+
+
+@dataclass
+class Served:
+    """What a test talks to."""
+
+    storage: ArtifactStorage
+    faults: Faults
+    clock: WatchedClock
+    connection: sqlite3.Connection
+    url: str = ""
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever a handler has ended, with an answer or without."""
+
+    def put_url(self, name: str) -> str:
+        """As for an S3 artifact: 45 minutes."""
+        return self.storage.put_url(s3_key(name), "text/plain", int(1000 * self.clock.now()) + 45 * 60_000)
+
+    def get_url(self, name: str) -> str:
+        return self.storage.get_url(name, s3_key(name))
+
+    def files(self) -> list[Path]:
+        """The files of all bodies."""
+        return sorted(self.storage.directory.iterdir())
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        buckets = self.storage.buckets
+        try:
+            if request.method == "PUT":
+                return await self.faults.answer("storage.put", request, buckets.put)
+            return await self.faults.answer("storage.get", request, buckets.get)
+        finally:
+            self.answered.set()
+
+
+@asynccontextmanager
+async def serving(store: str = ":memory:", *, held: bool = True, port: int = 0) -> AsyncGenerator[Served]:
+    clock = WatchedClock(held=held)
+    connection = sqlite3.connect(store, isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    storage = ArtifactStorage(connection, store, clock, lambda: served.url)
+    served = Served(storage, Faults(clock, {"storage.put", "storage.get"}), clock, connection)
+    server = web.Server(served.answer, auto_decompress=False)
+    runner = web.ServerRunner(server)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port)
+    await site.start()
+    (address,) = runner.addresses
+    served.url = f"http://127.0.0.1:{address[1]}"
+    try:
+        yield served
+    finally:
+        await runner.cleanup()
+        storage.close()
+        connection.close()
+
+
+async def _serve_until_killed(store: str, names: list[str]) -> None:
+    async with serving(store, held=False) as served:
+        sys.stdout.write("\n".join(served.put_url(name) for name in names) + "\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve_until_killed(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,415 @@
+"""Storage behind signed URLs: what S3's clients rely on."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import http.client
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+import requests
+from storage_server import Served, s3_key, serving
+
+MIB = 1 << 20
+
+
+async def put(url: str, data: bytes, **headers: str) -> requests.Response:
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    return await asyncio.to_thread(requests.put, url, data=data, headers=named, timeout=30)
+
+
+async def get(url: str, **headers: str) -> requests.Response:
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    return await asyncio.to_thread(requests.get, url, headers=named, timeout=30)
+
+
+def has_error(answer: requests.Response, status: int, code: str) -> bool:
+    return (
+        answer.status_code == status
+        and answer.headers["Content-Type"].startswith("application/xml")
+        and f"<Error><Code>{code}</Code>" in answer.text
+    )
+
+
+@pytest.mark.parametrize("name", ["public/log.txt", "private/log.txt"])
+async def test_a_body_comes_back_with_its_type_length_and_etag(name: str) -> None:
+    async with serving() as served:
+        stored = await put(served.put_url(name), b"some text", Content_Type="text/x-log")
+        answer = await get(served.get_url(name))
+    assert (stored.status_code, stored.content) == (200, b"")
+    assert answer.content == b"some text"
+    assert answer.headers["Content-Type"] == "text/x-log"
+    assert answer.headers["Content-Length"] == "9"
+    assert answer.headers["ETag"] == stored.headers["ETag"]
+
+
+async def test_a_gzip_body_is_kept_as_it_was_sent() -> None:
+    packed = gzip.compress(b"text " * 1000)
+    async with serving() as served, aiohttp.ClientSession(auto_decompress=False) as session:
+        await put(served.put_url("public/log"), packed, Content_Encoding="gzip", Content_Type="text/plain")
+        async with session.get(served.get_url("public/log")) as answer:
+            assert answer.headers["Content-Encoding"] == "gzip"
+            assert await answer.read() == packed
+        assert (await get(served.get_url("public/log"))).text == "text " * 1000
+
+
+async def curl(*arguments: str | Path) -> None:
+    process = await asyncio.create_subprocess_exec("curl", "--silent", "--fail", *arguments)
+    assert await process.wait() == 0
+
+
+async def test_curl_uploads_and_downloads(tmp_path: Path) -> None:
+    (tmp_path / "up").write_bytes(bytes(range(256)) * 8192)  # large enough for "Expect: 100-continue"
+    async with serving() as served:
+        await curl("--upload-file", tmp_path / "up", served.put_url("private/a b"))
+        await curl("--output", tmp_path / "down", served.get_url("private/a b"))
+    assert (tmp_path / "down").read_bytes() == (tmp_path / "up").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("asked", "part", "described"),
+    [
+        ("bytes=2-4", b"234", "bytes 2-4/10"),
+        ("bytes=7-", b"789", "bytes 7-9/10"),
+        ("bytes=7-99", b"789", "bytes 7-9/10"),
+        ("bytes=-3", b"789", "bytes 7-9/10"),
+        ("bytes=-99", b"0123456789", "bytes 0-9/10"),
+    ],
+)
+async def test_a_range_is_answered_with_206(asked: str, part: bytes, described: str) -> None:
+    async with serving() as served:
+        await put(served.put_url("public/x"), b"0123456789")
+        answer = await get(served.get_url("public/x"), Range=asked)
+    assert (answer.status_code, answer.content) == (206, part)
+    assert answer.headers["Content-Range"] == described
+
+
+@pytest.mark.parametrize("asked", ["bytes=4-2", "bytes=0-1,3-4", "lines=1-2", "bytes=x"])
+async def test_a_range_that_cannot_be_read_gives_the_whole_body(asked: str) -> None:
+    async with serving() as served:
+        await put(served.put_url("public/x"), b"0123456789")
+        answer = await get(served.get_url("public/x"), Range=asked)
+    assert (answer.status_code, answer.content) == (200, b"0123456789")
+
+
+async def test_a_range_behind_the_end_is_refused() -> None:
+    async with serving() as served:
+        await put(served.put_url("public/x"), b"0123456789")
+        assert has_error(await get(served.get_url("public/x"), Range="bytes=10-"), 416, "InvalidRange")
+
+
+async def test_a_range_of_a_body_that_was_replaced_gives_the_whole_new_one() -> None:
+    async with serving() as served:
+        before = await put(served.put_url("public/x"), b"0123456789")
+        await put(served.put_url("public/x"), b"abcdefghij")
+        answer = await get(served.get_url("public/x"), Range="bytes=5-", If_Range=before.headers["ETag"])
+    assert (answer.status_code, answer.content) == (200, b"abcdefghij")
+
+
+async def test_a_body_that_the_client_has_is_not_sent_again() -> None:
+    async with serving() as served:
+        stored = await put(served.put_url("public/x"), b"0123456789")
+        answer = await get(served.get_url("public/x"), If_None_Match=stored.headers["ETag"])
+    assert (answer.status_code, answer.content) == (304, b"")
+
+
+@pytest.mark.parametrize("data", [b"", b"0123456789"])
+async def test_head_tells_the_length_and_sends_nothing(data: bytes) -> None:
+    async with serving() as served:
+        await put(served.put_url("private/x"), data, Content_Type="text/plain")
+        answer = await asyncio.to_thread(requests.head, served.get_url("private/x"), timeout=30)
+        whole = await get(served.get_url("private/x"))
+    assert (answer.status_code, answer.headers["Content-Length"]) == (200, str(len(data)))
+    assert whole.content == data
+
+
+async def test_storage_refuses_what_no_valid_signature_allows() -> None:
+    async with serving() as served:
+        put_url = served.put_url("private/x")
+        await put(put_url, b"secret")
+        other = put_url.replace("private/x", "private/y")
+        assert has_error(await put(other, b"data"), 403, "SignatureDoesNotMatch")
+        assert has_error(await get(put_url), 403, "SignatureDoesNotMatch")
+        assert has_error(await put(served.get_url("private/x"), b"data"), 403, "SignatureDoesNotMatch")
+        assert has_error(await get(served.get_url("private/x").partition("?")[0]), 403, "AccessDenied")
+        public = served.storage.buckets.plain_url("public-bucket", s3_key("public/x"))
+        assert has_error(await put(public, b"data"), 403, "AccessDenied")
+        assert len(served.files()) == 1
+
+
+async def test_urls_end_when_their_time_is_over() -> None:
+    async with serving() as served:
+        (put_url, get_url) = (served.put_url("private/x"), served.get_url("private/x"))
+        served.clock.advance(minutes=30)
+        assert (await put(put_url, b"data")).status_code == 200
+        assert (await get(get_url)).status_code == 200
+        served.clock.advance(seconds=1)
+        assert has_error(await get(get_url), 403, "AccessDenied")
+        served.clock.advance(minutes=15, seconds=8)
+        assert (await put(put_url, b"data")).status_code == 200
+        served.clock.advance(seconds=2)
+        expired = await put(put_url, b"data")
+    assert has_error(expired, 403, "AccessDenied")
+    assert "Request has expired" in expired.text
+
+
+@pytest.mark.parametrize("name", ["public/nothing", "private/nothing"])
+async def test_what_was_never_stored_is_missing(name: str) -> None:
+    async with serving() as served:
+        assert has_error(await get(served.get_url(name)), 404, "NoSuchKey")
+
+
+def send_raw(
+    url: str, *headers: tuple[str, str], body: bytes = b"", finish: bool = True
+) -> tuple[int, bytes]:
+    """Send a PUT just so; with `finish` off, hang up instead of reading the answer."""
+    parts = urlsplit(url)
+    with closing(http.client.HTTPConnection(parts.netloc, timeout=30)) as connection:
+        connection.putrequest("PUT", f"{parts.path}?{parts.query}")
+        for name, text in headers:
+            connection.putheader(name, text)
+        connection.endheaders(body)
+        if not finish:
+            return (0, b"")
+        answer = connection.getresponse()
+        return (answer.status, answer.read())
+
+
+async def test_an_upload_must_announce_its_length() -> None:
+    async with serving() as served:
+        url = served.put_url("public/x")
+        (status, text) = await asyncio.to_thread(send_raw, url)
+        assert (status, b"MissingContentLength" in text) == (411, True)
+        chunked = ("Transfer-Encoding", "chunked")
+        (status, text) = await asyncio.to_thread(send_raw, url, chunked, body=b"3\r\nabc\r\n0\r\n\r\n")
+        assert (status, b"NotImplemented" in text) == (501, True)
+
+
+async def break_off(served: Served, name: str, length: int, sent: bytes) -> None:
+    """Begin an upload, hang up, and wait until the server has noticed."""
+    served.answered.clear()
+    announced = ("Content-Length", str(length))
+    await asyncio.to_thread(send_raw, served.put_url(name), announced, body=sent, finish=False)
+    await asyncio.wait_for(served.answered.wait(), 30)
+
+
+async def test_an_upload_that_breaks_off_leaves_nothing() -> None:
+    async with serving() as served:
+        await break_off(served, "public/x", 4 * MIB, b"x" * (2 * MIB))
+        assert served.files() == []
+        assert has_error(await get(served.get_url("public/x")), 404, "NoSuchKey")
+
+
+async def test_an_upload_that_breaks_off_leaves_the_body_before_it() -> None:
+    async with serving() as served:
+        await put(served.put_url("public/x"), b"before")
+        await break_off(served, "public/x", 100, b"x")
+        assert len(served.files()) == 1
+        assert (await get(served.get_url("public/x"))).content == b"before"
+
+
+async def test_a_full_disk_is_an_error_that_clients_retry_and_leaves_nothing() -> None:
+    (soft, hard) = resource.getrlimit(resource.RLIMIT_FSIZE)
+    async with serving() as served:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, hard))
+        try:
+            refused = await put(served.put_url("public/x"), b"x" * (3 * MIB))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert has_error(refused, 500, "InternalError")
+        assert served.files() == []
+
+
+async def test_a_body_that_is_replaced_leaves_no_file_and_no_download_short() -> None:
+    async with serving() as served, aiohttp.ClientSession() as session:
+        await put(served.put_url("public/x"), b"a" * (8 * MIB))
+        async with session.get(served.get_url("public/x")) as answer:
+            await put(served.put_url("public/x"), b"b")
+            assert len(served.files()) == 1
+            assert await answer.read() == b"a" * (8 * MIB)
+        assert (await get(served.get_url("public/x"))).content == b"b"
+
+
+async def test_a_body_replaced_in_a_transaction_is_kept_until_the_commit() -> None:
+    async with serving() as served:
+        await put(served.put_url("public/x"), b"kept")
+        served.connection.execute("BEGIN")
+        served.storage.delete("s3", s3_key("public/x"))
+        served.connection.execute("ROLLBACK")
+        assert (await get(served.get_url("public/x"))).content == b"kept"
+        served.connection.execute("BEGIN")
+        served.storage.delete("s3", s3_key("public/x"))
+        served.connection.execute("COMMIT")
+        await put(served.put_url("public/y"), b"other")
+        await put(served.put_url("public/y"), b"again")
+        assert has_error(await get(served.get_url("public/x")), 404, "NoSuchKey")
+        assert len(served.files()) == 1
+
+
+HOSTILE_NAMES = [
+    "public/../../../../etc/passwd",
+    "public/..",
+    "public/.",
+    "public/./x",
+    "public/~.",
+    "public/~../x",
+    "public/%2E%2E/x",
+    "public//x",
+    "public/x/",
+    "/etc/passwd",
+    "public/a b+c&d=e?f#g%20%",
+    "public/'\"<>;:@!$(),*~|\\^`{}[]",
+    "private/" + "n" * 1000,
+]
+
+
+async def test_each_name_has_its_own_body_in_a_file_that_is_not_named_after_it() -> None:
+    async with serving() as served:
+        for number, name in enumerate(HOSTILE_NAMES):
+            assert (await put(served.put_url(name), b"%d" % number)).status_code == 200, name
+        async with aiohttp.ClientSession() as session:
+            for number, name in enumerate(HOSTILE_NAMES):
+                assert (await get(served.get_url(name))).content == b"%d" % number, name
+                async with session.get(served.get_url(name)) as answer:
+                    assert await answer.read() == b"%d" % number, name
+        assert all(path.name.isalnum() and len(path.name) == 32 for path in served.files())
+        assert len(served.files()) == len(HOSTILE_NAMES)
+
+
+def send_bytes(url: str, request: bytes) -> bytes:
+    """The first line of the answer to a request."""
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=30) as connection:
+        connection.sendall(request)
+        return connection.makefile("rb").readline()
+
+
+@pytest.mark.parametrize("method", [b"GET", b"PUT"])
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize(
+    ("path", "extra"),
+    [
+        (b"", b""),
+        (b"\xff\xc3", b""),
+        (b"%ff%00%c3", b""),
+        (b"%zz%", b""),
+        (b"#x", b""),
+        (b"a", b"X-Other: \xff\r\n"),
+        (b"a", b"Content-Type: \xff\r\n"),
+        (b"a", b"Content-Length: -1\r\n"),
+        (b"a", b"Range: bytes=99999999999999999999-\r\n"),
+    ],
+)
+async def test_a_malformed_request_is_the_clients_fault(
+    method: bytes,
+    signed: bool,  # noqa: FBT001  a parameter of the test
+    path: bytes,
+    extra: bytes,
+) -> None:
+    async with serving() as served:
+        query = b"?" + served.put_url("public/x").partition("?")[2].encode() if signed else b""
+        head = method + b" /storage/public-bucket/" + path + query + b" HTTP/1.1\r\n"
+        request = head + b"Host: \xff\r\nConnection: close\r\n" + extra + b"\r\n"
+        line = await asyncio.to_thread(send_bytes, served.url, request)
+    assert line.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4"))
+
+
+async def test_what_is_on_file_outlives_the_server(tmp_path: Path) -> None:
+    store = str(tmp_path / "tasks.sqlite")
+    async with serving(store) as served:
+        await put(served.put_url("private/x"), b"kept", Content_Type="text/x")
+        url = urlsplit(served.get_url("private/x"))
+    directory = tmp_path / "tasks.sqlite.artifacts"
+    assert directory.stat().st_mode & 0o777 == 0o700
+    (directory / ("a" * 32)).write_bytes(b"a body without a row")
+    (directory / "notes.txt").write_text("not ours")
+    async with serving(store, port=url.port or 0) as served:
+        answer = await get(url.geturl())
+        assert (answer.content, answer.headers["Content-Type"]) == (b"kept", "text/x")
+        assert len([path for path in served.files() if path.name != "notes.txt"]) == 1
+        assert (directory / "notes.txt").exists()
+
+
+async def test_what_is_in_memory_leaves_no_directory() -> None:
+    async with serving() as served:
+        await put(served.put_url("private/x"), b"data")
+        directory = served.files()[0].parent
+    assert not directory.exists()
+
+
+async def test_a_sparse_body_takes_little_memory_and_little_disk() -> None:
+    size = 256 * MIB
+
+    class Zeros:
+        left = size
+
+        def __len__(self) -> int:
+            return self.left
+
+        def read(self, count: int) -> bytes:
+            count = min(count, self.left)
+            self.left -= count
+            return bytes(count)
+
+    async with serving() as served:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        url = served.put_url("public/core")
+        await asyncio.to_thread(requests.put, url, data=Zeros(), timeout=60)  # type: ignore[arg-type]
+        (path,) = served.files()
+        assert (path.stat().st_size, path.stat().st_blocks) == (size, 0)
+        async with aiohttp.ClientSession() as session, session.get(served.get_url("public/core")) as answer:
+            assert sum([len(chunk) async for chunk in answer.content.iter_any()]) == size
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert grown < 32 * 1024, "KiB"
+
+
+async def test_no_acknowledged_body_is_lost_when_the_server_is_killed(tmp_path: Path) -> None:
+    store = str(tmp_path / "tasks.sqlite")
+    names = [f"public/{number}" for number in range(40)]
+    acknowledged: list[str] = []
+    for killed_at in (3, 11, 17):
+        command: list[str | Path] = [
+            sys.executable,
+            Path(__file__).with_name("storage_server.py"),
+            store,
+            *names,
+        ]
+        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        urls = [(await process.stdout.readline()).decode().strip() for _ in names]
+        uploads = [asyncio.create_task(upload(url, name)) for url, name in zip(urls, names, strict=True)]
+        while sum(upload.done() for upload in uploads) < killed_at:
+            await asyncio.wait(
+                [upload for upload in uploads if not upload.done()], return_when="FIRST_COMPLETED"
+            )
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        acknowledged += [name for name in await asyncio.gather(*uploads) if name is not None]
+    assert len(acknowledged) >= 31
+    async with serving(store) as served:
+        for name in acknowledged:
+            assert (await get(served.get_url(name))).content == content(name)
+        in_use = served.connection.execute("SELECT file FROM bodies ORDER BY file").fetchall()
+        assert [(path.name,) for path in served.files()] == in_use
+
+
+def content(name: str) -> bytes:
+    return name.encode() * 30_000
+
+
+async def upload(url: str, name: str) -> str | None:
+    """The name if its upload was acknowledged."""
+    try:
+        async with aiohttp.ClientSession() as session, session.put(url, data=content(name)) as answer:
+            return name if answer.status == 200 else None
+    except aiohttp.ClientError:
+        return None

@@ -1,0 +1,237 @@
+"""Faults on request, each through a real connection."""
+
+from __future__ import annotations
+
+import asyncio
+from email.utils import parsedate_to_datetime
+
+import aiohttp
+import pytest
+import requests
+from aiohttp import ClientResponse, web
+from storage_server import Served, serving
+
+from taskqueue_client.clock import MovableClock
+from taskqueue_client.local.faults import (
+    Answer,
+    AnyFault,
+    CutDownload,
+    CutUpload,
+    Delay,
+    Drop,
+    ExpireUrl,
+    Faults,
+    SlowDownload,
+)
+
+ENDPOINTS = {"queue.createTask", "queue.claimWork", "storage.put"}
+
+
+def faults() -> Faults:
+    return Faults(MovableClock(held=True), ENDPOINTS)
+
+
+def put(served: Served, data: bytes = b"data") -> requests.Response:
+    return requests.put(served.put_url("public/x"), data=data, timeout=30)
+
+
+def get(served: Served) -> requests.Response:
+    return requests.get(served.get_url("public/x"), timeout=30)
+
+
+def test_a_fault_strikes_as_often_as_it_says_and_only_its_endpoint() -> None:
+    (asked, fault) = (faults(), Drop("queue.createTask", times=2))
+    asked.add(fault)
+    assert asked.match("queue.claimWork") is None
+    assert [asked.match("queue.createTask") for _ in range(3)] == [fault, fault, None]
+
+
+def test_faults_of_one_endpoint_take_turns_in_the_order_they_came() -> None:
+    (first, second) = (Answer("queue.*", status=502), Drop("queue.createTask"))
+    asked = faults()
+    asked.add(first)
+    asked.add(second)
+    assert [asked.match("queue.createTask"), asked.match("queue.createTask")] == [first, second]
+
+
+def test_what_still_waits_can_be_seen_and_forgotten() -> None:
+    asked = faults()
+    asked.add_json({"kind": "answer", "endpoint": "queue.createTask", "status": 503, "times": 3})
+    asked.match("queue.createTask")
+    (waiting,) = asked.waiting()
+    assert (waiting["kind"], waiting["status"], waiting["times"]) == ("answer", 503, 2)
+    asked.clock_shift = 60
+    asked.clear()
+    assert (asked.waiting(), asked.clock_shift) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        ({"kind": "drop", "endpoint": "queue.creatTask"}, "no endpoint is named 'queue.creatTask'"),
+        ({"kind": "drop", "endpoint": "queue.createTask", "times": 0}, r">= 1.*\$\.times"),
+        ({"kind": "answer", "endpoint": "queue.createTask", "status": 99}, r">= 200.*\$\.status"),
+        ({"kind": "answer", "endpoint": "queue.createTask"}, "missing required field `status`"),
+        ({"kind": "explode", "endpoint": "queue.createTask"}, r"Invalid value 'explode'.*\$\.kind"),
+        ({"kind": "drop", "endpoint": "queue.createTask", "afer": True}, "unknown field `afer`"),
+        ({"kind": "delay", "endpoint": "queue.createTask", "seconds": -1}, r">= 0.*\$\.seconds"),
+        ([], "Expected `object`"),
+    ],
+)
+def test_a_fault_that_makes_no_sense_is_refused_with_the_reason(data: object, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        faults().add_json(data)
+
+
+def test_a_fault_from_code_is_checked_like_one_from_json() -> None:
+    with pytest.raises(ValueError, match="times"):
+        faults().add(Drop("queue.createTask", times=0))
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_an_answer_of_its_own_comes_before_or_after_the_change(after: bool) -> None:  # noqa: FBT001  a parameter of the test
+    async with serving() as served:
+        served.faults.add(Answer("storage.put", status=503, after=after, headers={"Retry-After": "1"}))
+        answer = await asyncio.to_thread(put, served)
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+        assert "<Code>InternalError</Code>" in answer.text
+        assert len(served.files()) == (1 if after else 0)
+        assert (await asyncio.to_thread(put, served)).status_code == 200
+
+
+async def test_an_answer_can_be_the_page_of_a_load_balancer() -> None:
+    async with serving() as served:
+        served.faults.add(Answer("storage.get", status=502, html=True))
+        answer = await asyncio.to_thread(get, served)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (502, "text/html; charset=utf-8")
+    assert "<h1>502 Bad Gateway</h1>" in answer.text
+
+
+async def test_an_answer_of_a_service_has_the_services_form() -> None:
+    asked = faults()
+    asked.add(Answer("queue.createTask", status=500))
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        return await asked.answer("queue.createTask", request, answer)
+
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    ((_, port),) = runner.addresses
+    got = await asyncio.to_thread(requests.get, f"http://127.0.0.1:{port}", timeout=30)
+    await runner.cleanup()
+    body = got.json()
+    assert (got.status_code, body["code"]) == (500, "InternalServerError")
+    assert body["requestInfo"]["method"] == "createTask"
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_connection_is_dropped_before_or_after_the_change(after: bool) -> None:  # noqa: FBT001  a parameter of the test
+    async with serving() as served:
+        served.faults.add(Drop("storage.put", after=after))
+        with pytest.raises(requests.ConnectionError):
+            await asyncio.to_thread(put, served)
+        assert len(served.files()) == (1 if after else 0)
+        assert (await asyncio.to_thread(put, served)).status_code == 200
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_delay_lasts_until_the_clock_has_moved(after: bool) -> None:  # noqa: FBT001  a parameter of the test
+    async with serving() as served:
+        served.faults.add(Delay("storage.put", seconds=600, after=after))
+        answer = asyncio.create_task(asyncio.to_thread(put, served))
+        await served.clock.wait_for_sleeper()
+        assert len(served.files()) == (1 if after else 0)
+        served.clock.advance(seconds=599)
+        assert not answer.done()
+        served.clock.advance(seconds=1)
+        assert (await answer).status_code == 200
+
+
+async def test_a_delay_in_real_time_does_not_need_the_clock() -> None:
+    async with serving() as served:
+        served.faults.add(Delay("storage.put", seconds=0.05, real_time=True))
+        assert (await asyncio.to_thread(put, served)).status_code == 200
+
+
+async def test_an_upload_is_cut_short_and_leaves_nothing() -> None:
+    async with serving() as served:
+        served.faults.add(CutUpload("storage.put", at=100_000))
+        with pytest.raises(requests.ConnectionError):
+            await asyncio.to_thread(put, served, b"x" * 20_000_000)
+        assert served.files() == []
+        assert (await asyncio.to_thread(put, served)).status_code == 200
+
+
+@pytest.mark.parametrize("at", [0, 1, 99_999, 2_500_000])
+async def test_a_download_is_cut_short_at_the_byte(at: int) -> None:
+    async with serving() as served, aiohttp.ClientSession() as session:
+        await asyncio.to_thread(put, served, b"x" * 3_000_000)
+        served.faults.add(CutDownload("storage.get", at=at))
+        async with session.get(served.get_url("public/x")) as answer:
+            assert answer.content_length == 3_000_000
+            received: list[bytes] = []
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await collect(answer, received)
+            assert len(b"".join(received)) == at
+        assert len((await asyncio.to_thread(get, served)).content) == 3_000_000
+
+
+async def collect(answer: ClientResponse, received: list[bytes]) -> None:
+    while chunk := await answer.content.readany():
+        received.append(chunk)
+
+
+async def test_a_download_that_ends_before_the_cut_is_whole() -> None:
+    async with serving() as served:
+        await asyncio.to_thread(put, served)
+        served.faults.add(CutDownload("storage.get", at=5))
+        assert (await asyncio.to_thread(get, served)).content == b"data"
+
+
+async def test_an_error_can_be_cut_short_as_well() -> None:
+    async with serving() as served:
+        served.faults.add(CutDownload("storage.get", at=5))
+        with pytest.raises(requests.exceptions.ChunkedEncodingError):
+            await asyncio.to_thread(get, served)
+
+
+async def test_a_slow_body_comes_as_fast_as_the_clock_moves() -> None:
+    async with serving() as served, aiohttp.ClientSession() as session:
+        await asyncio.to_thread(put, served, b"abcdefgh")
+        served.faults.add(SlowDownload("storage.get", bytes_per_second=3))
+        async with session.get(served.get_url("public/x")) as answer:
+            pieces: list[bytes] = []
+            while len(pieces) < 3:
+                await served.clock.wait_for_sleeper()
+                pieces.append(await answer.content.readany())
+                served.clock.advance(seconds=1)
+            assert pieces == [b"abc", b"def", b"gh"]
+
+
+@pytest.mark.parametrize(
+    "fault", [CutDownload("storage.get", at=1), SlowDownload("storage.get", bytes_per_second=1)]
+)
+async def test_an_answer_to_head_has_no_body_to_send_badly(fault: AnyFault) -> None:
+    async with serving() as served:
+        await asyncio.to_thread(put, served)
+        served.faults.add(fault)
+        answer = await asyncio.to_thread(requests.head, served.get_url("public/x"), timeout=30)
+    assert (answer.status_code, answer.headers["Content-Length"]) == (200, "4")
+
+
+async def test_an_upload_url_can_be_over_before_its_time() -> None:
+    async with serving() as served:
+        served.faults.add(ExpireUrl())
+        answer = await asyncio.to_thread(put, served)
+        assert (answer.status_code, "Request has expired" in answer.text) == (403, True)
+        assert (await asyncio.to_thread(put, served)).status_code == 200
+
+
+async def test_the_date_is_that_of_the_clock_and_can_be_wrong() -> None:
+    async with serving() as served:
+        served.faults.clock_shift = -3600
+        served.clock.advance(days=2)
+        answer = await asyncio.to_thread(get, served)
+        shown = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+        assert shown == int(served.clock.now() - 3600) == int(served.faults.now())
