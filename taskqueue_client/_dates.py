@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 
 DATE_TIME = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt\s]"
@@ -17,6 +18,7 @@ DATE_TIME = re.compile(
 """The form of a date-time that the Queue takes (use `fullmatch`)."""
 
 
+@lru_cache(maxsize=128)  # the tasks of a graph have the same few dates
 def is_date_time(text: str) -> bool:
     """Whether the Queue takes `text` as a date-time: in form, and as a day that exists."""
     found = DATE_TIME.fullmatch(text)
@@ -31,6 +33,7 @@ def _is_day(year: int, month: int, day: int) -> bool:
     return True
 
 
+@lru_cache(maxsize=128)
 def instant(text: str) -> datetime | None:
     """The moment that a date-time names, or None if that is not certain.
 

@@ -35,7 +35,6 @@ _UNAUTHORIZED = 401
 _SKEW_NOTICED = 5.0
 """Seconds: a `Date` header has whole seconds and travels, so less than this is no skew."""
 _SKEW_WARNED = 60.0
-_SKEW_RELEARNT_EVERY = 60.0
 
 
 class Request(NamedTuple):
@@ -77,7 +76,7 @@ class Wire:
         self._signer: Signer | None = None
         self.credentials = credentials
         self.clock_offset = 0.0
-        self._offset_learnt: float | None = None
+        self._offset_known = False
         self._warned = False
 
     @property
@@ -127,7 +126,8 @@ class Wire:
             ApiError: It says no.
             UnreadableAnswer: It is not what the endpoint returns.
         """
-        self._learn_offset(answer)
+        if not self._offset_known or answer.status == _UNAUTHORIZED:
+            self._learn_offset(answer)
         if answer.status not in call.accepts:
             pause = retry_after(answer.headers.get("retry-after"), self.server_time())
             raise errors.of_answer(self.attempted(call), answer.status, answer.body, pause)
@@ -146,7 +146,7 @@ class Wire:
 
     def known_server_time(self) -> float:
         """The service's time, or NaN until it has answered once: this machine's may be far off."""
-        return math.nan if self._offset_learnt is None else self.server_time()
+        return self.server_time() if self._offset_known else math.nan
 
     def attempted(self, call: Call[Any]) -> errors.Attempted:
         """A first attempt at a call, for an error about it."""
@@ -173,16 +173,12 @@ class Wire:
         return signer.signed_url(self.url(call), expires=int(self.server_time() + lifetime))
 
     def _learn_offset(self, answer: Answer) -> None:
-        """Compare the clocks now and then, and whenever credentials are refused."""
-        now = self.clock.monotonic()
-        recent = self._offset_learnt is not None and now - self._offset_learnt < _SKEW_RELEARNT_EVERY
-        if recent and answer.status != _UNAUTHORIZED:
-            return
+        """Compare the clocks; at the first answer, and whenever credentials are refused."""
         date = _date(answer.headers)
         if date is None:
             return
         difference = date - self.clock.now()
-        self._offset_learnt = now
+        self._offset_known = True
         self.clock_offset = difference if abs(difference) > _SKEW_NOTICED else 0.0
         if abs(difference) > _SKEW_WARNED and not self._warned:
             self._warned = True
@@ -209,11 +205,16 @@ def _date(headers: Mapping[str, str]) -> float | None:
 
 
 class Attempts:
-    """Counts the attempts at one call, for the timeouts of the next and the error of the last."""
+    """Counts the attempts at one call, for the timeouts of the next and the error of the last.
 
-    def __init__(self, clock: Clock) -> None:
+    Args:
+        clock: Where time comes from.
+        started: When the first attempt began, on the monotonic clock.
+    """
+
+    def __init__(self, clock: Clock, started: float) -> None:
         self._clock = clock
-        self._started = clock.monotonic()
+        self._started = started
         self._made = 0
         self._outcome_unknown = False
         self._signed_again = False

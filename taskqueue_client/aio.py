@@ -18,7 +18,7 @@ from ._call import Call, awaited
 from ._paging import async_iterated
 from ._retry import RetryPolicy, schedule
 from ._transport import USER_AGENT, Client
-from ._wire import Answer, Attempts, Request
+from ._wire import Answer, Attempts
 from .clock import Clock
 from .credentials import Credentials
 from .errors import CallFailed, CallTimedOut, ConnectionFailed
@@ -163,12 +163,13 @@ class AsyncQueue(Client):
             InvalidArgument: The call cannot be sent.
             CallFailed: It did not give its answer; see `taskqueue_client.errors`.
         """
-        self._check(call)
-        attempts = Attempts(self._clock)
+        if call.check is not None:
+            self._check(call)
+        started = self._clock.monotonic()
         try:
-            return await self._send_once(call, attempts)
+            return await self._send_once(call, self._policy.attempt_timeouts(call, 0.0))
         except CallFailed as error:
-            return await self._send_again(call, attempts, error)
+            return await self._send_again(call, Attempts(self._clock, started), error)
 
     async def _send_again(self, call: Call[R], attempts: Attempts, first: CallFailed) -> R:
         """Go on after the `first` failure, for as long as tenacity says."""
@@ -177,49 +178,44 @@ class AsyncQueue(Client):
         failures = [first]
 
         async def attempt() -> R:
-            try:
-                if failures:
-                    raise failures.pop()
-                return await self._send_once(call, attempts)
-            except CallFailed as error:
-                if not self._wire.is_stale(error, attempts):
-                    raise
-            return await self._send_once(call, attempts)
+            while True:
+                try:
+                    if failures:
+                        raise failures.pop()
+                    timeouts = self._policy.attempt_timeouts(call, attempts.elapsed())
+                    return await self._send_once(call, timeouts)
+                except CallFailed as error:
+                    attempts.failed(error)
+                    if not self._wire.is_stale(error, attempts):
+                        raise
 
         when = schedule(self._policy, call, attempts.elapsed)
         return await tenacity.AsyncRetrying(sleep=self._clock.sleep_async, **when)(attempt)
 
-    async def _send_once(self, call: Call[R], attempts: Attempts) -> R:
-        request = self._wire.encode(call)
+    async def _send_once(self, call: Call[R], timeouts: tuple[float, float]) -> R:
+        sessions, request = self._sessions, self._wire.encode(call)
         try:
-            answer = await self._exchange(request, self._policy.attempt_timeouts(call, attempts.elapsed()))
-            return self._wire.decode(call, answer)
+            async with sessions.get().request(
+                request.method,
+                URL(request.url, encoded=True),  # sent as it was signed
+                data=request.body,
+                headers=request.headers,
+                timeout=_timeout(*timeouts),
+                skip_auto_headers=_UNSIGNED,
+                allow_redirects=False,
+                proxy=sessions.proxy,
+                middlewares=sessions.middlewares,
+            ) as response:
+                answer = Answer(response.status, response.headers, await response.read())
         except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
             cause = error.__cause__ if isinstance(error, _SentOnceError) else error
-            timed_out = isinstance(cause, TimeoutError)
-            failure = (CallTimedOut if timed_out else ConnectionFailed)(
-                self._wire.attempted(call), f"{type(cause).__name__}: {cause}"
-            )
-            attempts.failed(failure)
-            raise failure from error
-        except CallFailed as error:
-            attempts.failed(error)
-            raise
+            failed = CallTimedOut if isinstance(cause, TimeoutError) else ConnectionFailed
+            raise failed(self._wire.attempted(call), f"{type(cause).__name__}: {cause}") from error
+        return self._wire.decode(call, answer)
 
-    async def _exchange(self, request: Request, timeouts: tuple[float, float]) -> Answer:
-        session = self._sessions.get()
-        async with session.request(
-            request.method,
-            URL(request.url, encoded=True),  # sent as it was signed
-            data=request.body,
-            headers=request.headers,
-            timeout=_timeout(*timeouts),
-            allow_redirects=False,
-            skip_auto_headers=("Content-Type",),  # aiohttp's own would make the signed hash wrong
-            proxy=self._sessions.proxy,
-            middlewares=self._sessions.middlewares,
-        ) as response:
-            return Answer(response.status, response.headers, await response.read())
+
+_UNSIGNED = frozenset({"Content-Type"})
+"""What aiohttp must not add: the signature covers the content type, also that there is none."""
 
 
 @lru_cache(maxsize=8)

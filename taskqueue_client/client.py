@@ -163,12 +163,13 @@ class Queue(Client):
             InvalidArgument: The call cannot be sent.
             CallFailed: It did not give its answer; see `taskqueue_client.errors`.
         """
-        self._check(call)
-        attempts = Attempts(self._clock)
+        if call.check is not None:
+            self._check(call)
+        started = self._clock.monotonic()
         try:
-            return self._send_once(call, attempts)
+            return self._send_once(call, self._policy.attempt_timeouts(call, 0.0))
         except CallFailed as error:
-            return self._send_again(call, attempts, error)
+            return self._send_again(call, Attempts(self._clock, started), error)
 
     def _send_again(self, call: Call[R], attempts: Attempts, first: CallFailed) -> R:
         """Go on after the `first` failure, for as long as tenacity says."""
@@ -177,33 +178,29 @@ class Queue(Client):
         failures = [first]
 
         def attempt() -> R:
-            try:
-                if failures:
-                    raise failures.pop()
-                return self._send_once(call, attempts)
-            except CallFailed as error:
-                if not self._wire.is_stale(error, attempts):
-                    raise
-            return self._send_once(call, attempts)
+            while True:
+                try:
+                    if failures:
+                        raise failures.pop()
+                    timeouts = self._policy.attempt_timeouts(call, attempts.elapsed())
+                    return self._send_once(call, timeouts)
+                except CallFailed as error:
+                    attempts.failed(error)
+                    if not self._wire.is_stale(error, attempts):
+                        raise
 
         when = schedule(self._policy, call, attempts.elapsed)
         return tenacity.Retrying(sleep=self._clock.sleep, **when)(attempt)
 
-    def _send_once(self, call: Call[R], attempts: Attempts) -> R:
+    def _send_once(self, call: Call[R], timeouts: tuple[float, float]) -> R:
         request = self._wire.encode(call)
         try:
-            answer = self._exchange(request, self._policy.attempt_timeouts(call, attempts.elapsed()))
-            return self._wire.decode(call, answer)
+            answer = self._exchange(request, timeouts)
         except requests.RequestException as error:
             timed_out = isinstance(error, requests.Timeout)
-            failure = (CallTimedOut if timed_out else ConnectionFailed)(
-                self._wire.attempted(call), _innermost(error)
-            )
-            attempts.failed(failure)
-            raise failure from error
-        except CallFailed as error:
-            attempts.failed(error)
-            raise
+            failed = CallTimedOut if timed_out else ConnectionFailed
+            raise failed(self._wire.attempted(call), _innermost(error)) from error
+        return self._wire.decode(call, answer)
 
     def _exchange(self, request: Request, timeouts: tuple[float, float]) -> Answer:
         """Send through the session's adapter: `Session.request` reads the environment for every call."""

@@ -3,31 +3,36 @@
 TaskQueueError
 ├── InvalidArgument (ValueError)      refused before any request; names the argument
 │   └── InvalidDefinition             a task definition, with every problem it has
-├── ConnectionFailed                  no answer came; the call may or may not have taken effect
-│   └── CallTimedOut                  not even in time
-├── UnreadableAnswer                  an answer that is not what the endpoint returns
-├── ArtifactError                     an upload or download that did not end well (see artifacts)
-└── ApiError                          the service answered, and said no
-    ├── BadRequest              400
-    │   ├── MalformedRequestBody      code MalformedPayload: the body is not JSON
-    │   ├── InvalidRequestArguments   a URL or query parameter is off its pattern
-    │   ├── InputValidationError      the body is off its schema
-    │   ├── InputError                the body is refused for what it says
-    │   └── NoMatchingBackend         the object service has no place for the object
-    ├── AuthenticationFailed    401
-    ├── InsufficientScopes      403   with the missing scopes
-    ├── NotFound                404   no such route
-    │   └── ResourceNotFound          no such task, run, artifact, …
-    ├── NoMatchingMethod        406   no download method in common
-    ├── RequestConflict         409   the state of the task does not allow it
-    ├── ResourceExpired         410   an expired artifact
-    ├── InputTooLarge           413
-    ├── ErrorArtifact           424   the artifact says why there is none
-    ├── TooManyRequests         429
-    └── ServerError             5xx
-        └── InternalServerError       the service's own
+├── CallFailed                        a call did not give its answer; tells of all its attempts
+│   ├── ConnectionFailed              no answer came; the call may or may not have taken effect
+│   │   └── CallTimedOut              not even in time
+│   ├── UnreadableAnswer              an answer that is not what the endpoint returns
+│   └── ApiError                      the service answered, and said no: below
+├── artifacts.ArtifactError           an upload or download that did not end well
+├── events.BrokerRefused, …           what a listener and its broker get into
+├── graph.SubmissionFailed            a graph of tasks that is not whole
+└── worker.Outcome                    what a handler raises to say how its run ended
 
-What a task's handler raises to say how its run ended is in `taskqueue_client.worker`.
+ApiError
+├── BadRequest              400
+│   ├── MalformedRequestBody      code MalformedPayload: the body is not JSON
+│   ├── InvalidRequestArguments   a URL or query parameter is off its pattern
+│   ├── InputValidationError      the body is off its schema
+│   ├── InputError                the body is refused for what it says
+│   └── NoMatchingBackend         the object service has no place for the object
+├── AuthenticationFailed    401
+├── InsufficientScopes      403   with the missing scopes
+├── NotFound                404   no such route
+│   └── ResourceNotFound          no such task, run, artifact, …
+├── NoMatchingMethod        406   no download method in common
+├── RequestConflict         409   the state of the task does not allow it
+├── ResourceExpired         410   an expired artifact
+├── InputTooLarge           413
+├── ErrorArtifact           424   the artifact says why there is none
+├── TooManyRequests         429
+└── ServerError             5xx
+    └── InternalServerError       the service's own
+
 Codes and statuses: the Queue's API reference, section errors.
 """
 

@@ -7,11 +7,12 @@ authentication documents.
 
 from __future__ import annotations
 
+import hmac
 import os
-from base64 import b64encode, urlsafe_b64encode
+from base64 import urlsafe_b64encode
+from binascii import b2a_base64
 from functools import cached_property
 from hashlib import sha256
-from hmac import digest as hmac_digest
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -54,7 +55,8 @@ def payload_hash(content_type: str, body: bytes) -> str:
 
 def _payload_hash(content_type: str, body: bytes) -> str:
     kind = content_type.partition(";")[0].strip().lower()
-    return b64encode(sha256(b"hawk.1.payload\n%b\n%b\n" % (kind.encode(), body)).digest()).decode()
+    digest = sha256(b"hawk.1.payload\n%b\n%b\n" % (kind.encode(), body)).digest()
+    return b2a_base64(digest, newline=False).decode()
 
 
 _HASH_OF_NOTHING = _payload_hash("", b"")
@@ -65,7 +67,7 @@ class Signer:
 
     def __init__(self, credentials: Credentials) -> None:
         self.credentials = credentials
-        self._key = credentials.access_token.encode()
+        self._hmac = hmac.new(credentials.access_token.encode(), digestmod=sha256)
 
     @cached_property
     def ext(self) -> str:
@@ -104,13 +106,17 @@ class Signer:
         """
         hashed = payload_hash(content_type, body)
         ext = self.ext
-        mac = self._mac("header", str(timestamp), nonce, method, resource, origin, hashed)
+        host, port = origin
+        mac = self._mac(
+            f"hawk.1.header\n{timestamp}\n{nonce}\n{method}\n{resource}\n{host}\n{port}\n{hashed}\n{ext}\n"
+        )
         carried = f', ext="{ext}"' if ext else ""
         header = (
             f'Hawk mac="{mac}", hash="{hashed}", id="{self.credentials.client_id}", '
             f'ts="{timestamp}", nonce="{nonce}"{carried}'
         )
-        self._check_length("header", header)
+        if len(header) > LONGEST:
+            raise self._too_long("header", header)
         return header
 
     def bewit(self, origin: Origin, resource: str, *, expires: int) -> str:
@@ -121,7 +127,8 @@ class Signer:
             resource: Its path and query, without a bewit.
             expires: In seconds since the epoch, by the server's clock.
         """
-        mac = self._mac("bewit", str(expires), "", "GET", resource, origin, "")
+        host, port = origin
+        mac = self._mac(f"hawk.1.bewit\n{expires}\n\nGET\n{resource}\n{host}\n{port}\n\n{self.ext}\n")
         fields = "\\".join([self.credentials.client_id, str(expires), mac, self.ext])
         return urlsafe_b64encode(fields.encode()).decode().rstrip("=")
 
@@ -135,22 +142,18 @@ class Signer:
         resource = f"{parts.path}?{parts.query}" if parts.query else parts.path
         bewit = self.bewit(Origin.of(url), resource, expires=expires)
         signed = f"{url}{'&' if parts.query else '?'}bewit={bewit}"
-        self._check_length("signed URL", signed)
+        if len(signed) > LONGEST:
+            raise self._too_long("URL", signed)
         return signed
 
-    def _mac(
-        self, kind: str, ts: str, nonce: str, method: str, resource: str, origin: Origin, hashed: str
-    ) -> str:
-        normalized = (
-            f"hawk.1.{kind}\n{ts}\n{nonce}\n{method}\n{resource}\n"
-            f"{origin.host}\n{origin.port}\n{hashed}\n{self.ext}\n"
-        )
-        return b64encode(hmac_digest(self._key, normalized.encode(), "sha256")).decode()
+    def _mac(self, normalized: str) -> str:
+        mac = self._hmac.copy()
+        mac.update(normalized.encode())
+        return b2a_base64(mac.digest(), newline=False).decode()
 
-    def _check_length(self, what: str, text: str) -> None:
-        if len(text) > LONGEST:
-            allowed = (
-                f"a {what} of at most {LONGEST} characters, not {len(text)}: "
-                f"certificate and authorized scopes take up {len(self.ext)}, leave some scopes out"
-            )
-            raise InvalidArgument("credentials", self.credentials, allowed)
+    def _too_long(self, what: str, text: str) -> InvalidArgument:
+        allowed = (
+            f"a {what} of at most {LONGEST} characters, not {len(text)}: "
+            f"certificate and authorized scopes take up {len(self.ext)}, leave some scopes out"
+        )
+        return InvalidArgument("credentials", self.credentials, allowed)

@@ -78,7 +78,7 @@ def retry_in(failures: int, left: float, chance: float) -> float:
         left: Of the lease.
         chance: Random, from 0 to 1; spreads the wait by a quarter to both sides.
     """
-    doubled = RETRY_FIRST * 2 ** min(failures - 1, 16)
+    doubled = RETRY_FIRST * 2.0 ** min(failures - 1, 16)
     return max(min(doubled, RETRY_MOST, left / 4) * (0.75 + chance / 2), RETRY_LEAST)
 
 

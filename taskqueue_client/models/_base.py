@@ -10,8 +10,10 @@ import msgspec
 _URLS = frozenset({"url", "put_url"})
 
 
-class Model(msgspec.Struct, frozen=True, rename="camel"):
+class Model(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """What the Queue answered: frozen, in snake_case, blind to fields that it does not know.
+
+    Answers are trees, so that the garbage collector has nothing to look for in them.
 
     The repr leaves out the query of a URL, which may be a signature.
     """

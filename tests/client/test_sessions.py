@@ -139,6 +139,14 @@ def test_a_client_for_somebody_else_shares_the_connections(client: Any, server: 
     assert server.connections == 1
 
 
+@pytest.mark.parametrize("method", ["POST", "PUT", "GET"])
+def test_a_call_without_a_body_has_no_content_type(client: Any, server: ScriptedServer, method: str) -> None:
+    """The payload hash of the signature covers the content type, and is that of none."""
+    client.send(Call("x", method, "/x", dict[str, Any]))
+    assert "Content-Type" not in server.received[0].headers
+    assert server.received[0].body == b""
+
+
 def test_without_credentials_nothing_is_signed(make_client: Any, server: ScriptedServer) -> None:
     make_client(credentials=None).send(PING)
     assert "Authorization" not in server.received[0].headers

@@ -129,13 +129,13 @@ def test_a_nonce_is_fresh_each_time() -> None:
     assert all(len(nonce()) == 6 for _ in range(10))
 
 
-@pytest.mark.parametrize("what", ["header", "signed URL"])
+@pytest.mark.parametrize("what", ["header", "URL"])
 def test_a_certificate_with_too_many_scopes_is_refused_with_the_reason(what: str) -> None:
     wide = temporary_credentials(PERMANENT, [f"queue:create-artifact:{n:045}" for n in range(60)])
     signer = Signer(wide)
     made = {
         "header": lambda: signer.header("GET", Origin("h", "80"), "/", timestamp=1, nonce="n"),
-        "signed URL": lambda: signer.signed_url("http://h/", expires=1),
+        "URL": lambda: signer.signed_url("http://h/", expires=1),
     }
     with pytest.raises(InvalidArgument, match=rf"{what} of at most 4096 characters, not \d{{4}}: .*scopes"):
         made[what]()

@@ -74,15 +74,12 @@ class Core:
     def transition(self) -> Generator[int]:
         """One transaction and the messages that belong to it; gives the time that all of it happens at.
 
-        What was written before a refusal stays, as it does in the service. Any other exception undoes
-        the transition.
+        What was written before a refusal stays, as it does in the service; any other exception undoes
+        the transition. No messages are sent after either.
         """
         try:
             with self.store.transaction(keep=Refusal):
                 yield self.now()
-        except Refusal:
-            self._after_commit()
-            raise
         except BaseException:
             self._forget()
             raise

@@ -1,0 +1,244 @@
+"""Keeping up a session with the broker: connecting, watching, and connecting again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from taskqueue_client.clock import Clock
+from taskqueue_client.errors import InvalidArgument
+
+from ._plan import Plan
+from ._within import within
+from .errors import BrokerLost, BrokerRefused, QueueDeleted, ReconcileFailed
+from .state import Counts, Gap, State, StateChange
+
+if TYPE_CHECKING:
+    from ._session import Delivery, Session
+
+_LOG = logging.getLogger(__name__)
+
+ANSWER: Final = 30.0
+"""Seconds that the broker has for connecting and declaring, and for each check."""
+MOST_DOUBLINGS: Final = 16
+"""Of the wait between attempts; keeps the power of two small on an endless outage."""
+
+
+class Supervisor:
+    """Has one session after the other, and holds what came until it is handed over.
+
+    The arguments are those of `Listener`.
+
+    Attributes:
+        plan: What each session declares.
+        state: Where it stands with the broker.
+        buffer: What came, in its order.
+        changed: Set when a message came, when the state changed, and when it is over.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        counts: Counts,
+        *,
+        reconcile: Callable[[Gap], Awaitable[object]] | None,
+        on_state: Callable[[StateChange], object] | None,
+        check_interval: float,
+        wait_initial: float,
+        wait_max: float,
+        clock: Clock,
+    ) -> None:
+        _check_numbers(check_interval=check_interval, wait_initial=wait_initial, wait_max=wait_max)
+        self.plan = plan
+        self.state = State.CONNECTING
+        self.buffer: deque[Delivery] = deque()
+        self.changed = asyncio.Event()
+        self._session_type = _session_type()
+        self._counts = counts
+        self._reconcile = reconcile
+        self._on_state = on_state
+        self._check_interval = check_interval
+        self._wait_initial = wait_initial
+        self._wait_max = wait_max
+        self._clock = clock
+        self._session: Session | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._parked: list[Delivery] = []  # from a session that ended: its queue may have kept them
+        self._lost_since: float | None = None
+        self._queue_was_lost = False  # since then
+        self._failures = 0
+
+    @property
+    def queue(self) -> str | None:
+        """The full name of the queue, as soon as it has one."""
+        return self.plan.queue or (self._session.queue if self._session else None)
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._supervise(), name="events listener")
+        self._task.add_done_callback(lambda _: self.changed.set())
+
+    async def next_change(self) -> None:
+        """Wait until something has changed.
+
+        Raises:
+            BrokerRefused: The broker said no at first.
+            Exception: What `on_state` raised.
+        """
+        self._raise_if_over()
+        self.changed.clear()
+        await self.changed.wait()
+        self._raise_if_over()
+
+    async def close(self) -> BaseException | None:
+        """End, and return the error that ended it before, if one did."""
+        if self._task is None or self.state is State.CLOSED:
+            return None
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+        self.buffer.clear()
+        self._change(StateChange(State.CLOSED))
+        return None if self._task.cancelled() else self._task.exception()
+
+    def _raise_if_over(self) -> None:
+        if self._task is None:
+            message = "a listener listens within `async with`"
+            raise RuntimeError(message)
+        if self._task.done():
+            self._task.result()
+
+    def _deliver(self, delivery: Delivery) -> None:
+        self.buffer.append(delivery)
+        self.changed.set()
+
+    async def _supervise(self) -> None:
+        """Listen, again and again."""
+        while True:
+            self._change(StateChange(State.CONNECTING))
+            reason = await self._listen()
+            if isinstance(reason, BrokerRefused) and not self._counts.connections:
+                raise reason  # what never worked is not going to; what did may again
+            self._lost_since = self._lost_since or self._clock.now()
+            self._queue_was_lost |= isinstance(reason, QueueDeleted)
+            wait = self._next_wait()
+            state = State.QUEUE_DELETED if isinstance(reason, QueueDeleted) else State.DISCONNECTED
+            self._change(StateChange(state, reason, retry_in=wait))
+            await self._clock.sleep_async(wait)
+
+    def _next_wait(self) -> float:
+        longest = min(self._wait_max, self._wait_initial * 2.0 ** min(self._failures, MOST_DOUBLINGS))
+        self._failures += 1
+        return longest * random.uniform(0.5, 1)  # noqa: S311 - it spreads reconnects, it hides nothing
+
+    async def _listen(self) -> Exception:
+        """Connect and hand on messages; return why that ended."""
+        try:
+            opening = self._session_type.open(self.plan, self._deliver, resumes=self._counts.connections > 0)
+            session = await within(self._clock, ANSWER, opening)
+        except TimeoutError:
+            return BrokerLost(f"{self.plan.settings}: could not begin within {ANSWER:g} s")
+        except (BrokerLost, BrokerRefused) as error:
+            return error
+        self._session = session
+        try:
+            await self._begin(session)
+            return await self._watch(session)
+        except (BrokerLost, ReconcileFailed) as error:
+            return error
+        finally:
+            self._park(session)
+            await session.close()
+
+    async def _begin(self, session: Session) -> None:
+        queue_was_lost = session.queue_was_lost or self.plan.queue is None
+        if session.queue_was_lost:
+            self._change(StateChange(State.QUEUE_DELETED, QueueDeleted(f"{session.queue} was gone")))
+        self._queue_was_lost |= queue_was_lost
+        self._unpark(session, queue_was_lost=queue_was_lost)
+        if self._lost_since is not None:
+            await self._catch_up(Gap(self._lost_since, self._clock.now(), self._queue_was_lost))
+        self._lost_since, self._queue_was_lost = None, False
+        self._failures = 0
+        self._counts.connections += 1
+        self._change(StateChange(State.LISTENING))
+
+    async def _catch_up(self, gap: Gap) -> None:
+        if self._reconcile is None:
+            return
+        try:
+            await self._reconcile(gap)
+        except Exception as error:
+            _LOG.exception("the reconcile hook failed")
+            message = f"the reconcile hook failed: {error!r}"
+            raise ReconcileFailed(message) from error
+
+    async def _watch(self, session: Session) -> Exception:
+        """Ask now and then whether the broker is there, until the session ends."""
+        backlog = session.backlog_at_start
+        while True:
+            with suppress(TimeoutError):
+                return await within(self._clock, self._check_interval, _reason(session.ended))
+            backlog = await self._check(session, backlog)
+
+    async def _check(self, session: Session, before: int) -> int:
+        try:
+            backlog = await within(self._clock, ANSWER, session.backlog())
+        except TimeoutError as error:
+            message = f"the broker is silent: no answer within {ANSWER:g} s"
+            raise BrokerLost(message) from error
+        state = State.LAGGING if backlog > before and self.buffer else State.LISTENING
+        if state is not self.state:
+            self._change(StateChange(state, backlog=backlog))
+        return backlog
+
+    def _park(self, session: Session) -> None:
+        """Hold back what was not handed over: its queue, if it is still there, sends it again."""
+        older, self._parked = self._split(session)
+        self.buffer.extend(older)
+
+    def _unpark(self, session: Session, *, queue_was_lost: bool) -> None:
+        """Put back, before what has come since, what nobody is going to send again."""
+        older, newer = self._split(session)
+        self.buffer.extend([*older, *(self._parked if queue_was_lost else ()), *newer])
+        self._parked = []
+
+    def _split(self, session: Session) -> tuple[list[Delivery], list[Delivery]]:
+        """Empty the buffer: what came from other sessions, and what came from this one."""
+        held = list(self.buffer)
+        self.buffer.clear()
+        return [each for each in held if each.session is not session], [
+            each for each in held if each.session is session
+        ]
+
+    def _change(self, change: StateChange) -> None:
+        self.state = change.state
+        level = logging.INFO if change.reason is None else logging.WARNING
+        _LOG.log(level, "%s: %s", change.state, change.reason or self.plan.settings)
+        if self._on_state is not None:
+            self._on_state(change)
+        self.changed.set()
+
+
+async def _reason(future: asyncio.Future[Exception]) -> Exception:
+    return await asyncio.shield(future)
+
+
+def _session_type() -> type[Session]:
+    try:
+        from ._session import Session  # noqa: PLC0415 - all else in this package works without the extra
+    except ImportError as error:
+        message = 'a listener needs aio-pika: pip install "taskqueue_client[events]"'
+        raise ImportError(message) from error
+    return Session
+
+
+def _check_numbers(**numbers: float) -> None:
+    """Raise InvalidArgument for a number of seconds that is none."""
+    for name, number in numbers.items():
+        if not number > 0:
+            raise InvalidArgument(name, number, "more than 0 seconds")

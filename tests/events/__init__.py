@@ -1,0 +1,1 @@
+"""Tests of the Queue's messages and of listening to them."""

@@ -1,0 +1,149 @@
+"""A broker, a publisher, and a wire between them and the listener."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from taskqueue_client.clock import MovableClock
+from taskqueue_client.events import Listener, PulseSettings, State, StateChange
+from taskqueue_client.slugid import slugid
+from tests.events.messages_published import Publisher
+from tests.events.proxy import Proxy
+
+
+@pytest.fixture(scope="session")
+def broker_url() -> str:
+    """Where RabbitMQ is."""
+    url = os.environ.get("PULSE_URL", "amqp://guest:guest@127.0.0.1:5672/")
+    settings = PulseSettings.from_url(url)
+    try:
+        socket.create_connection((settings.host, settings.effective_port), timeout=5).close()
+    except OSError as error:
+        absent = f"no RabbitMQ at {settings}: {error}"
+        if os.environ.get("TASKQUEUE_REQUIRE_BROKER") == "1":
+            pytest.fail(absent)
+        pytest.skip(absent)
+    return url
+
+
+@pytest.fixture
+def settings(broker_url: str) -> PulseSettings:
+    """The broker itself."""
+    return PulseSettings.from_url(broker_url)
+
+
+@pytest.fixture
+async def publisher(broker_url: str) -> AsyncIterator[Publisher]:
+    """What the Queue is to the broker; it does not go through the wire."""
+    publisher = await Publisher.connect(broker_url)
+    yield publisher
+    await publisher.close()
+
+
+@pytest.fixture
+async def wire(settings: PulseSettings) -> AsyncIterator[Proxy]:
+    """Between a listener and the broker."""
+    proxy = Proxy(settings.host, settings.effective_port)
+    await proxy.open()
+    yield proxy
+    proxy.speak()
+    await proxy.shut()
+
+
+@pytest.fixture
+def through_wire(settings: PulseSettings, wire: Proxy) -> PulseSettings:
+    """The broker at the other end of the wire."""
+    return PulseSettings(
+        host="127.0.0.1",
+        port=wire.port,
+        tls=False,
+        user=settings.user,
+        password=settings.password,
+        vhost=settings.vhost,
+    )
+
+
+@pytest.fixture
+def pool() -> str:
+    """A task queue that no other test speaks of."""
+    return f"test-{slugid()}/w"
+
+
+@pytest.fixture
+async def queue(publisher: Publisher, settings: PulseSettings) -> AsyncIterator[str]:
+    """The name of a durable queue that is gone after the test."""
+    name = f"test-{slugid()}"
+    yield name
+    await publisher.channel.queue_delete(f"queue/{settings.user}/{name}")
+
+
+class States:
+    """What a listener said of itself, and a way to wait for it."""
+
+    def __init__(self) -> None:
+        self.changes: list[StateChange] = []
+        self._changed = asyncio.Event()
+
+    def __call__(self, change: StateChange) -> None:
+        self.changes.append(change)
+        self._changed.set()
+
+    @property
+    def names(self) -> list[State]:
+        return [change.state for change in self.changes]
+
+    async def until(self, met: Callable[[list[State]], bool]) -> None:
+        """Wait until the states so far are as `met` wants them."""
+        while not met(self.names):
+            self._changed.clear()
+            await asyncio.wait_for(self._changed.wait(), 60)
+
+
+@pytest.fixture
+async def states() -> States:
+    """For `on_state`."""
+    return States()
+
+
+async def until_buffered(listener: Listener, count: int) -> None:
+    """Wait until so many messages are here and not handed over."""
+    while listener.buffered < count:
+        await listener._supervisor.next_change()  # pyright: ignore[reportPrivateUsage] # what its iteration waits on
+
+
+class WatchedClock(MovableClock):
+    """A held clock that knows who sleeps on it."""
+
+    def __init__(self) -> None:
+        super().__init__(held=True)
+        self.slept: list[float] = []
+        self._sleepers: list[float] = []
+        self._began = asyncio.Event()
+
+    async def sleep_async(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self._sleepers.append(seconds)
+        self._began.set()
+        try:
+            await super().sleep_async(seconds)
+        finally:
+            self._sleepers.remove(seconds)
+
+    async def sleeper(self, least: float = 0, most: float | None = None) -> float:
+        """Wait until somebody sleeps for at least, and at most, so long; return for how long."""
+        most = most or least or float("inf")
+        while not (found := [each for each in self._sleepers if least <= each <= most]):
+            self._began.clear()
+            await asyncio.wait_for(self._began.wait(), 60)
+        return found[0]
+
+    async def move_a_sleeper(self, least: float = 0, most: float | None = None) -> None:
+        """Wait until somebody sleeps, as `sleeper` does, and let that time pass."""
+        length = await self.sleeper(least, most)
+        await asyncio.sleep(0)  # it has begun to, but only now it waits
+        self.advance(length)

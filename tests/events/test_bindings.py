@@ -1,0 +1,100 @@
+"""Calling an exchange gives what to bind a queue to."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskqueue_client import events
+from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.events import Binding, GroupExchange, TaskExchange
+from taskqueue_client.models.messages import TaskGroupMessage, TaskMessage
+
+PREFIX = "exchange/taskcluster-queue/v1/"
+
+
+@pytest.mark.parametrize(
+    ("exchange", "name"),
+    [
+        (events.task_defined, "task-defined"),
+        (events.task_pending, "task-pending"),
+        (events.task_running, "task-running"),
+        (events.artifact_created, "artifact-created"),
+        (events.task_completed, "task-completed"),
+        (events.task_failed, "task-failed"),
+        (events.task_exception, "task-exception"),
+        (events.task_priority_changed, "task-priority-changed"),
+    ],
+)
+def test_each_exchange_about_tasks_matches_what_it_is_given_and_anything_else(
+    exchange: TaskExchange[TaskMessage], name: str
+) -> None:
+    assert exchange() == Binding(PREFIX + name, "primary.*.*.*.*.*.*.*.*.#")
+    assert exchange(task_id="t").routing_key_pattern == "primary.t.*.*.*.*.*.*.*.#"
+    assert exchange(run_id=0).routing_key_pattern == "primary.*.0.*.*.*.*.*.*.#"
+    assert exchange(worker_group="g", worker_id="w").routing_key_pattern == "primary.*.*.g.w.*.*.*.*.#"
+    assert exchange(task_queue_id="proj/linux").routing_key_pattern == "primary.*.*.*.*.proj.linux.*.*.#"
+    assert exchange(provisioner_id="proj").routing_key_pattern == "primary.*.*.*.*.proj.*.*.*.#"
+    assert exchange(worker_type="linux").routing_key_pattern == "primary.*.*.*.*.*.linux.*.*.#"
+    assert exchange(scheduler_id="-").routing_key_pattern == "primary.*.*.*.*.*.*.-.*.#"
+    assert exchange(task_group_id="g").routing_key_pattern == "primary.*.*.*.*.*.*.*.g.#"
+
+
+@pytest.mark.parametrize(
+    ("exchange", "name"),
+    [
+        (events.task_group_resolved, "task-group-resolved"),
+        (events.task_group_sealed, "task-group-sealed"),
+        (events.task_group_priority_changed, "task-group-priority-changed"),
+    ],
+)
+def test_each_exchange_about_groups_matches_what_it_is_given_and_anything_else(
+    exchange: GroupExchange[TaskGroupMessage], name: str
+) -> None:
+    assert exchange() == Binding(PREFIX + name, "primary.*.*.#")
+    assert exchange(task_group_id="g", scheduler_id="s").routing_key_pattern == "primary.g.s.#"
+
+
+@pytest.mark.parametrize("value", ["a.b", "", "#", "*", "a*", "x" * 39])
+def test_a_value_that_no_key_has_is_refused_by_name(value: str) -> None:
+    with pytest.raises(InvalidArgument, match="worker_group="):
+        events.task_running(worker_group=value)
+
+
+@pytest.mark.parametrize("task_queue_id", ["linux", "/linux", "proj/", "", "proj/linux/x.y"])
+def test_a_task_queue_id_has_two_parts(task_queue_id: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"task_queue_id=|worker_type="):
+        events.task_pending(task_queue_id=task_queue_id)
+
+
+def test_a_task_queue_is_named_in_one_way_only() -> None:
+    with pytest.raises(InvalidArgument, match="either this, or provisioner_id and worker_type"):
+        events.task_pending(task_queue_id="proj/linux", worker_type="linux")
+
+
+def test_a_route_is_matched_on_every_exchange_that_carries_routes() -> None:
+    bindings = events.for_route("index.my.thing.#")
+    assert [each.exchange for each in bindings] == [each.full_name for each in events.TASK_EXCHANGES]
+    assert {each.routing_key_pattern for each in bindings} == {"route.index.my.thing.#"}
+
+
+def test_a_route_can_be_matched_on_one_exchange() -> None:
+    (binding,) = events.for_route("a", [events.task_completed])
+    assert binding == Binding(PREFIX + "task-completed", "route.a")
+
+
+@pytest.mark.parametrize("route", ["", "a..b", ".a", "x" * 250])
+def test_a_route_that_no_task_can_have_is_refused(route: str) -> None:
+    with pytest.raises(InvalidArgument, match="route="):
+        events.for_route(route)
+
+
+def test_all_about_a_task_is_on_the_exchanges_about_tasks() -> None:
+    bindings = events.for_task("t")
+    assert len(bindings) == 8
+    assert {each.routing_key_pattern for each in bindings} == {"primary.t.*.*.*.*.*.*.*.#"}
+
+
+def test_all_about_a_group_is_on_all_exchanges() -> None:
+    bindings = events.for_group("g")
+    assert [each.exchange for each in bindings] == [each.full_name for each in events.EXCHANGES]
+    assert {each.routing_key_pattern for each in bindings} == {"primary.*.*.*.*.*.*.*.g.#", "primary.g.*.#"}

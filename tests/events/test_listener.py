@@ -1,0 +1,401 @@
+"""A listener hands over typed messages, and says to the broker what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from taskqueue_client import events
+from taskqueue_client.clock import MovableClock
+from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.events import (
+    BrokerRefused,
+    DuplicateFilter,
+    Event,
+    Listener,
+    PulseSettings,
+    State,
+    TaskRoutingKey,
+    UnreadableMessage,
+)
+from taskqueue_client.models.messages import TaskCompletedMessage, TaskMessage
+from tests.events.conftest import States, WatchedClock, until_buffered
+from tests.events.messages_published import Publisher, body, key_of, task_ids
+from tests.events.proxy import Proxy
+
+
+def task_of(event: Event) -> str:
+    assert isinstance(event.message, TaskMessage)
+    return event.message.status.task_id
+
+
+async def take(listener: Listener, count: int) -> list[str]:
+    """The tasks of so many events, the last of which stays at hand."""
+    taken = [await anext(listener) for _ in range(count)]
+    return [task_of(event) for event in taken]
+
+
+async def test_messages_come_typed_and_in_their_order(
+    settings: PulseSettings, publisher: Publisher, pool: str
+) -> None:
+    sent = task_ids(20)
+    async with Listener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
+        await publisher.complete(sent, pool)
+        first = await anext(listener)
+        assert isinstance(first.message, TaskCompletedMessage)
+        assert isinstance(first.routing_key, TaskRoutingKey)
+        assert (first.exchange, first.routing_key.task_queue_id) == ("task-completed", pool)
+        assert [task_of(first), *await take(listener, 19)] == sent
+
+
+async def test_a_message_that_several_bindings_match_comes_once(
+    settings: PulseSettings, publisher: Publisher, pool: str
+) -> None:
+    (task_id,) = task_ids(1)
+    route = pool.replace("/", ".")
+    message = body("task-pending", task_id, pool=pool)
+    async with Listener(
+        settings, [events.for_route(f"{route}.#"), events.task_pending(task_queue_id=pool)]
+    ) as listener:
+        await publisher.publish("task-pending", message, routes=[f"{route}.x"])
+        await publisher.publish("task-completed", body("task-completed", task_id, pool=pool))  # unwanted
+        await publisher.publish("task-pending", message)
+        assert [(await anext(listener)).routes for _ in range(2)] == [(f"{route}.x",), ()]
+
+
+async def test_each_exchange_is_heard(settings: PulseSettings, publisher: Publisher) -> None:
+    (task_id,) = task_ids(1)
+    about_task = [each.name for each in events.TASK_EXCHANGES if each is not events.task_priority_changed]
+    group = {"version": 1, "taskGroupId": task_id, "schedulerId": "-"}
+    status = {"version": 1, "status": body("task-pending", task_id)["status"]}
+    async with Listener(settings, events.for_group(task_id)) as listener:
+        for name in about_task:
+            await publisher.publish(name, body(name, task_id))
+        await publisher.publish(
+            "task-priority-changed", status | {"oldPriority": "low", "newPriority": "high"}
+        )
+        for name in ("task-group-resolved", "task-group-sealed"):
+            await publisher.publish(name, group, f"primary.{task_id}.-._")
+        changed = group | {"newPriority": "high", "tasksAffected": 1}
+        await publisher.publish("task-group-priority-changed", changed, f"primary.{task_id}.-._")
+        for exchange in events.EXCHANGES:
+            event = await anext(listener)
+            assert (event.exchange, type(event.message)) == (exchange.name, exchange.message_type)
+
+
+async def test_a_durable_queue_keeps_what_was_not_handed_over_and_what_is_sent_meanwhile(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str
+) -> None:
+    sent = task_ids(8)
+    bindings = [events.task_completed(task_queue_id=pool)]
+    async with Listener(settings, bindings, queue=queue) as listener:
+        assert listener.queue == f"queue/{settings.user}/{queue}"
+        await publisher.complete(sent[:6], pool)
+        assert await take(listener, 3) == sent[:3]
+    await publisher.complete(sent[6:], pool)
+    async with Listener(settings, bindings, queue=queue) as listener:
+        assert sorted(await take(listener, 5)) == sorted(sent[3:])
+
+
+async def test_an_event_whose_step_fails_comes_back_once_and_is_dropped_the_second_time(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str
+) -> None:
+    poison, good = task_ids(2)
+    bindings = [events.task_completed(task_queue_id=pool)]
+    await _declare(settings, bindings, queue)
+    await publisher.complete([poison], pool)
+    for redeliveries in (0, 1):
+        listener = Listener(settings, bindings, queue=queue)
+        with pytest.raises(ZeroDivisionError):
+            await _fail_at_the_first(listener, poison, redeliveries)
+        assert (listener.counts.returned, listener.counts.dropped) == (1 - redeliveries, redeliveries)
+    await publisher.complete([good], pool)
+    async with Listener(settings, bindings, queue=queue) as listener:
+        assert await take(listener, 1) == [good]
+
+
+async def _fail_at_the_first(listener: Listener, task_id: str, redeliveries: int) -> None:
+    async with listener:
+        event = await anext(listener)
+        assert (task_of(event), event.redeliveries) == (task_id, redeliveries)
+        raise ZeroDivisionError
+
+
+async def _declare(settings: PulseSettings, bindings: list[events.Binding], queue: str) -> None:
+    async with Listener(settings, bindings, queue=queue):
+        pass
+
+
+async def test_an_event_whose_step_is_cancelled_comes_back_however_often(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str
+) -> None:
+    (task_id,) = task_ids(1)
+    bindings = [events.task_completed(task_queue_id=pool)]
+    at_work = asyncio.Event()
+
+    async def work() -> None:
+        async with Listener(settings, bindings, queue=queue) as listener:
+            async for _ in listener:
+                at_work.set()
+                await asyncio.Event().wait()
+
+    await _declare(settings, bindings, queue)
+    await publisher.complete([task_id], pool)
+    for _ in range(3):
+        at_work.clear()
+        worker = asyncio.create_task(work())
+        await at_work.wait()
+        worker.cancel()
+        await asyncio.wait([worker])
+        assert worker.cancelled()
+    async with Listener(settings, bindings, queue=queue) as listener:
+        assert await take(listener, 1) == [task_id]
+
+
+async def test_a_failing_handler_does_not_stop_the_others_and_its_message_is_tried_twice(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent = task_ids(5)
+    handled: list[str] = []
+
+    async def handler(event: Event) -> None:
+        handled.append(task_of(event))
+        if len(handled) == 6:
+            listener.stop()
+        if task_of(event) == sent[1]:
+            message = "poison"
+            raise ValueError(message)
+
+    async with Listener(settings, [events.task_completed(task_queue_id=pool)], queue=queue) as listener:
+        await publisher.complete(sent, pool)
+        await asyncio.wait_for(listener.run(handler), 60)
+    assert sorted(handled) == sorted([*sent, sent[1]])
+    assert (listener.counts.returned, listener.counts.dropped) == (1, 1)
+    assert sum("ValueError: poison" in (record.exc_text or "") for record in caplog.records) == 2
+
+
+async def test_a_message_that_cannot_be_read_is_handed_over_counted_and_passed(
+    settings: PulseSettings, publisher: Publisher, pool: str
+) -> None:
+    before, after = task_ids(2)
+    key = key_of(body("task-completed", before, pool=pool))
+    async with Listener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
+        await publisher.complete([before], pool)
+        for unreadable in (b"\xff not json", b'{"version": 1}'):
+            await publisher.publish("task-completed", unreadable, key)
+        await publisher.complete([after], pool)
+        got = [await anext(listener) for _ in range(4)]
+    assert [isinstance(event.message, UnreadableMessage) for event in got] == [False, True, True, False]
+    assert listener.counts.unreadable == 2
+    assert listener.counts.acknowledged == 4
+
+
+async def test_a_slow_consumer_holds_no_more_than_its_prefetch_and_says_that_it_lags(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str, states: States
+) -> None:
+    sent = task_ids(40)
+    clock = WatchedClock()
+    bindings = [events.task_completed(task_queue_id=pool)]
+    async with Listener(
+        settings, bindings, queue=queue, prefetch=10, on_state=states, clock=clock, check_interval=60
+    ) as listener:
+        await publisher.complete(sent, pool)
+        assert await take(listener, 1) == sent[:1]
+        await until_buffered(listener, 9)
+        await clock.move_a_sleeper(60)
+        await states.until(lambda names: names[-1] is State.LAGGING)
+        assert states.changes[-1].backlog == 30
+        assert listener.buffered == 9
+        assert await take(listener, 39) == sent[1:]
+        await clock.move_a_sleeper(60)
+        await states.until(lambda names: names[-1] is State.LISTENING)
+        assert states.changes[-1].backlog == 0
+
+
+async def test_two_listeners_to_one_queue_share_its_messages(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str
+) -> None:
+    sent = task_ids(200)
+    bindings = [events.task_completed(task_queue_id=pool)]
+    got: list[list[str]] = [[], []]
+    listeners = [Listener(settings, bindings, queue=queue, prefetch=5) for _ in range(2)]
+
+    async def consume(listener: Listener, into: list[str]) -> None:
+        async for event in listener:
+            into.append(task_of(event))
+            if sum(map(len, got)) == len(sent):
+                for each in listeners:
+                    each.stop()
+
+    async with listeners[0], listeners[1]:
+        consumers = [consume(*each) for each in zip(listeners, got, strict=True)]
+        await asyncio.gather(*consumers, publisher.complete(sent, pool))
+    assert sorted(got[0] + got[1]) == sorted(sent)
+    assert all(got)
+
+
+async def test_the_filter_leaves_out_what_was_dealt_with_but_not_what_failed(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str
+) -> None:
+    failing, done, last = task_ids(3)
+    bindings = [events.task_completed(task_queue_id=pool)]
+    filter_ = DuplicateFilter()
+    await _declare(settings, bindings, queue)
+    await publisher.complete([failing, done, done, last], pool)
+    with pytest.raises(ZeroDivisionError):
+        await _fail_at_the_first(Listener(settings, bindings, queue=queue, duplicates=filter_), failing, 0)
+    async with Listener(settings, bindings, queue=queue, duplicates=filter_) as listener:
+        assert set(await take(listener, 3)) == {failing, done, last}
+    assert listener.counts.duplicates == 1
+
+
+async def test_a_stopped_listener_ends_the_iteration_and_gives_back_the_rest(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str
+) -> None:
+    sent = task_ids(5)
+    bindings = [events.task_completed(task_queue_id=pool)]
+    seen: list[str] = []
+    async with Listener(settings, bindings, queue=queue) as listener:
+        await publisher.complete(sent, pool)
+        async for event in listener:
+            seen.append(task_of(event))
+            if len(seen) == 2:
+                listener.stop()
+    assert seen == sent[:2]
+    async with Listener(settings, bindings, queue=queue) as listener:
+        assert sorted(await take(listener, 3)) == sorted(sent[2:])
+
+
+async def test_waiting_for_an_event_ends_in_time_and_loses_none(
+    settings: PulseSettings, publisher: Publisher, pool: str
+) -> None:
+    clock = MovableClock(held=True)
+    async with Listener(settings, [events.task_completed(task_queue_id=pool)], clock=clock) as listener:
+        waiting = asyncio.create_task(listener.get(30))
+        while not waiting.done():
+            clock.advance(30)
+            await asyncio.sleep(0)
+        assert waiting.result() is None
+        waiting = asyncio.create_task(listener.get())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        sent = task_ids(1)
+        await publisher.complete(sent, pool)
+        assert await take(listener, 1) == sent
+
+
+@pytest.mark.usefixtures("publisher")
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"password": "wrong-secret"}, "ACCESS_REFUSED"),
+        ({"vhost": "there-is-none"}, "virtual host does not exist"),
+    ],
+)
+async def test_what_the_broker_refuses_at_first_is_an_error_without_the_password(
+    settings: PulseSettings, change: dict[str, str], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    parts = {"host": settings.host, "user": settings.user, "password": settings.password} | change
+    wrong = PulseSettings(**parts, port=settings.effective_port, tls=False)  # type: ignore[arg-type] # all are text
+    with pytest.raises(BrokerRefused, match=words) as caught:
+        async with Listener(wrong, [events.task_completed()]):
+            pytest.fail("it listens")
+    assert "wrong-secret" not in caplog.text + repr(caught.value) + str(caught.value)
+
+
+async def test_an_exchange_that_is_not_there_is_an_error_that_names_it(settings: PulseSettings) -> None:
+    with pytest.raises(BrokerRefused, match="no exchange 'exchange/nobody/x'"):
+        async with Listener(settings, [events.Binding("exchange/nobody/x", "#")]):
+            pytest.fail("it listens")
+
+
+async def test_the_password_is_not_logged(
+    through_wire: PulseSettings, pool: str, caplog: pytest.LogCaptureFixture, wire: Proxy, states: States
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    binding = events.task_completed(task_queue_id=pool)
+    async with Listener(through_wire, [binding], on_state=states, wait_initial=0.01) as listener:
+        wire.cut()
+        await states.until(lambda names: names.count(State.LISTENING) == 2)
+        shown = f"{listener} {listener!r} {states.changes}"
+    assert f":{through_wire.password}@" not in shown + caplog.text
+    assert ":***@" in shown
+
+
+async def test_a_queue_that_is_somebody_else_s_is_refused(
+    settings: PulseSettings, publisher: Publisher
+) -> None:
+    await publisher.channel.queue_declare(f"queue/{settings.user}/test-exclusive", exclusive=True)
+    with pytest.raises(BrokerRefused, match="RESOURCE_LOCKED"):
+        async with Listener(settings, [events.task_completed()], queue="test-exclusive"):
+            pytest.fail("it listens")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"bindings": []}, "bindings="),
+        ({"prefetch": 0}, "prefetch=0"),
+        ({"prefetch": 65_536}, "1 to 65535"),
+        ({"queue": "x" * 250}, "255 bytes"),
+        ({"check_interval": 0}, "check_interval=0"),
+        ({"wait_initial": -1}, "wait_initial=-1"),
+        ({"wait_max": float("nan")}, "wait_max=nan"),
+        ({"redeliveries": -1}, "redeliveries=-1"),
+        ({"queue": ""}, "queue=''"),
+        ({"queue": "queue/guest/x"}, "what follows queue/u/"),
+    ],
+)
+def test_what_cannot_be_listened_to_is_refused_before_anything_happens(
+    arguments: dict[str, object], words: str
+) -> None:
+    settings = PulseSettings(host="h", user="u", password="p")
+    with pytest.raises(InvalidArgument, match=words):
+        Listener(settings, **{"bindings": [events.task_completed()], **arguments})  # type: ignore[arg-type] # wrong on purpose
+
+
+async def test_a_listener_outside_of_its_block_says_so() -> None:
+    listener = Listener(PulseSettings(host="h", user="u", password="p"), [events.task_completed()])
+    with pytest.raises(RuntimeError, match="within `async with`"):
+        await anext(listener)
+
+
+async def test_an_error_in_the_state_callback_comes_out(settings: PulseSettings, pool: str) -> None:
+    def on_state(change: events.StateChange) -> None:
+        if change.state is State.LISTENING:
+            message = "my bug"
+            raise LookupError(message)
+
+    with pytest.raises(LookupError, match="my bug"):
+        async with Listener(
+            settings, [events.task_completed(task_queue_id=pool)], on_state=on_state
+        ) as listener:
+            await anext(listener)
+
+
+@pytest.fixture
+def without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "taskqueue_client.events._session", raising=False)
+    for name in ("aiormq", "aio_pika", "pamqp"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.usefixtures("without_the_extra")
+def test_only_a_listener_needs_the_extra_and_it_says_which() -> None:
+    settings = PulseSettings(host="h", user="u", password="p")
+    binding = events.task_completed(task_id="t")
+    with pytest.raises(ImportError, match=r'pip install "taskqueue_client\[events\]"'):
+        Listener(settings, [binding])
+    with pytest.raises(ImportError, match=r'pip install "taskqueue_client\[events\]"'):
+        events.BlockingListener(settings, [binding])
+
+
+def test_importing_the_package_does_not_import_the_extra() -> None:
+    code = "import sys, taskqueue_client.events; print({'aiormq', 'aio_pika', 'yarl'} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"

@@ -1,0 +1,318 @@
+"""A listener outlives cut wires, silent brokers and deleted queues, and says what it cannot mend."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from taskqueue_client import events
+from taskqueue_client.events import (
+    BrokerLost,
+    Event,
+    Gap,
+    Listener,
+    PulseSettings,
+    QueueDeleted,
+    ReconcileFailed,
+    State,
+)
+from taskqueue_client.models.messages import TaskMessage
+from tests.events.conftest import States, WatchedClock, until_buffered
+from tests.events.messages_published import Publisher, task_ids
+from tests.events.proxy import Proxy
+
+
+def task_of(event: Event) -> str:
+    assert isinstance(event.message, TaskMessage)
+    return event.message.status.task_id
+
+
+async def test_a_stream_of_20000_messages_survives_cuts_with_nothing_lost_or_skipped(
+    through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, queue: str
+) -> None:
+    prefetch, cuts = 100, 3
+    sent = task_ids(20_000)
+    seen: Counter[str] = Counter()
+    acknowledged_at_cut = 0
+    bindings = [events.task_completed(task_queue_id=pool)]
+
+    async def publish() -> None:
+        for start in range(0, len(sent), 2_000):
+            await publisher.complete(sent[start : start + 2_000], pool)
+
+    async with Listener(
+        through_wire, bindings, queue=queue, prefetch=prefetch, wait_initial=0.01
+    ) as listener:
+        publishing = asyncio.create_task(publish())
+        async for event in listener:
+            seen[task_of(event)] += 1
+            if listener.counts.received in {5_000, 10_000, 15_000}:
+                acknowledged_at_cut = listener.counts.acknowledged
+                wire.cut()
+            if len(seen) == len(sent):
+                break
+        await publishing
+    assert seen.keys() == set(sent)
+    assert acknowledged_at_cut > 14_000
+    assert listener.counts.connections == 1 + cuts
+    assert seen.total() - len(sent) <= cuts * prefetch  # what the broker had not heard of comes again
+    queue_left = await publisher.channel.queue_declare(listener.queue or "", passive=True)
+    assert queue_left.message_count == 0
+
+
+async def test_what_is_sent_while_the_wire_is_down_comes_when_it_is_up(
+    through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, queue: str, states: States
+) -> None:
+    sent = task_ids(6)
+    bindings = [events.task_completed(task_queue_id=pool)]
+    async with Listener(
+        through_wire, bindings, queue=queue, on_state=states, wait_initial=0.01, wait_max=0.01
+    ) as listener:
+        await publisher.complete(sent[:3], pool)
+        first = await anext(listener)
+        await wire.shut()
+        await publisher.complete(sent[3:], pool)
+        await states.until(lambda names: names.count(State.DISCONNECTED) >= 3)
+        await wire.open()
+        rest = [await anext(listener) for _ in range(6)]
+    assert task_of(first) == sent[0]
+    assert {*map(task_of, rest)} == set(sent)  # the first one, too: its acknowledgement could not be sent
+    assert isinstance(states.changes[2].reason, BrokerLost)
+
+
+async def test_a_silent_broker_is_noticed_and_left(
+    through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, states: States
+) -> None:
+    clock = WatchedClock()
+    binding = events.task_completed(task_queue_id=pool)
+    async with Listener(
+        through_wire, [binding], on_state=states, clock=clock, check_interval=45, wait_initial=1
+    ) as listener:
+        wire.silence()
+        await clock.move_a_sleeper(45)  # the check is due
+        await clock.move_a_sleeper(30)  # and the time for its answer is over
+        await states.until(lambda names: State.DISCONNECTED in names)
+        assert "silent: no answer within 30 s" in str(states.changes[-1].reason)
+        wire.speak()
+        await clock.move_a_sleeper()
+        await states.until(lambda names: names.count(State.LISTENING) == 2)
+        sent = task_ids(1)
+        await publisher.complete(sent, pool)
+        assert task_of(await anext(listener)) == sent[0]
+
+
+async def test_a_broker_that_answers_the_checks_is_kept(
+    settings: PulseSettings, pool: str, states: States
+) -> None:
+    clock = WatchedClock()
+    binding = events.task_completed(task_queue_id=pool)
+    async with Listener(settings, [binding], on_state=states, clock=clock, check_interval=45):
+        for _ in range(3):
+            await clock.move_a_sleeper(45)
+            await clock.sleeper(30)  # the question is asked, with a time limit
+            await clock.sleeper(45)  # and answered
+        assert states.names == [State.CONNECTING, State.LISTENING]
+
+
+async def test_attempts_to_connect_come_ever_more_slowly_with_jitter_until_there_is_a_broker(
+    through_wire: PulseSettings, wire: Proxy, pool: str, states: States
+) -> None:
+    clock = WatchedClock()
+    await wire.shut()
+    binding = events.task_completed(task_queue_id=pool)
+    listener = Listener(through_wire, [binding], on_state=states, clock=clock, wait_initial=2, wait_max=10)
+    entering = asyncio.create_task(listener.__aenter__())
+    for attempt in range(1, 7):
+        await states.until(lambda names, n=attempt: names.count(State.DISCONNECTED) == n)  # type: ignore[misc] # n is bound here
+        await clock.move_a_sleeper(states.changes[-1].retry_in or 0)
+    await states.until(lambda names: names.count(State.DISCONNECTED) == 7)
+    waits = [change.retry_in for change in states.changes if change.retry_in is not None]
+    assert all(top / 2 <= wait <= top for wait, top in zip(waits, [2, 4, 8, 10, 10, 10, 10], strict=True))
+    assert len(set(waits)) == 7
+    await wire.open()
+    await clock.move_a_sleeper(waits[-1])
+    await entering
+    assert states.names[-1] is State.LISTENING
+    await listener.__aexit__(None, None, None)
+
+
+async def test_a_deleted_queue_is_noticed_at_once_and_made_again(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str, states: States
+) -> None:
+    sent = task_ids(2)
+    gaps: list[Gap] = []
+
+    async def reconcile(gap: Gap) -> None:
+        gaps.append(gap)
+
+    async with Listener(
+        settings,
+        [events.task_completed(task_queue_id=pool)],
+        queue=queue,
+        on_state=states,
+        wait_initial=0.01,
+        reconcile=reconcile,
+    ) as listener:
+        await publisher.channel.queue_delete(listener.queue or "")
+        await states.until(lambda names: names.count(State.LISTENING) == 2)
+        deleted = next(change for change in states.changes if change.state is State.QUEUE_DELETED)
+        assert isinstance(deleted.reason, QueueDeleted)
+        await publisher.complete(sent, pool)
+        assert [task_of(await anext(listener)) for _ in sent] == sent
+    assert [gap.queue_was_lost for gap in gaps] == [True]
+
+
+async def test_a_queue_deleted_while_the_wire_was_down_is_noticed_and_what_was_here_is_handed_over(
+    through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, queue: str, states: States
+) -> None:
+    sent = task_ids(5)
+    gaps: list[Gap] = []
+
+    async def reconcile(gap: Gap) -> None:
+        gaps.append(gap)
+
+    async with Listener(
+        through_wire,
+        [events.task_completed(task_queue_id=pool)],
+        queue=queue,
+        on_state=states,
+        wait_initial=0.01,
+        wait_max=0.01,
+        reconcile=reconcile,
+    ) as listener:
+        await publisher.complete(sent[:4], pool)
+        await until_buffered(listener, 4)
+        await wire.shut()
+        await states.until(lambda names: State.DISCONNECTED in names)
+        await publisher.channel.queue_delete(listener.queue or "")
+        await wire.open()
+        await states.until(lambda names: names.count(State.LISTENING) == 2)
+        await publisher.complete(sent[4:], pool)
+        assert [task_of(await anext(listener)) for _ in sent] == sent
+    assert State.QUEUE_DELETED in states.names
+    assert [gap.queue_was_lost for gap in gaps] == [True]
+
+
+async def test_what_was_here_comes_once_when_the_queue_has_kept_it(
+    through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, queue: str, states: States
+) -> None:
+    sent = task_ids(4)
+    gaps: list[Gap] = []
+
+    async def reconcile(gap: Gap) -> None:
+        gaps.append(gap)
+
+    async with Listener(
+        through_wire,
+        [events.task_completed(task_queue_id=pool)],
+        queue=queue,
+        on_state=states,
+        wait_initial=0.01,
+        reconcile=reconcile,
+    ) as listener:
+        await publisher.complete(sent[:3], pool)
+        await until_buffered(listener, 3)
+        wire.cut()
+        await states.until(lambda names: names.count(State.LISTENING) == 2)
+        await publisher.complete(sent[3:], pool)
+        got = [await anext(listener) for _ in sent]
+        assert sorted(map(task_of, got)) == sorted(sent)
+        assert sum(event.redeliveries for event in got) == 3
+    assert listener.counts.received == 4
+    assert [gap.queue_was_lost for gap in gaps] == [False]
+
+
+async def test_what_was_here_is_not_lost_with_queues_that_end_with_their_connections(
+    through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, states: States
+) -> None:
+    sent = task_ids(6)
+    binding = events.task_completed(task_queue_id=pool)
+    names: set[str | None] = set()
+    async with Listener(through_wire, [binding], on_state=states, wait_initial=0.01) as listener:
+        for connection, batch in enumerate((sent[:2], sent[2:4], sent[4:]), start=1):
+            await states.until(lambda names, n=connection: names.count(State.LISTENING) == n)  # type: ignore[misc] # n is bound here
+            names.add(listener.queue)
+            await publisher.complete(batch, pool)
+            await until_buffered(listener, 2 * connection)
+            wire.cut()
+        assert [task_of(await anext(listener)) for _ in sent] == sent
+    assert len(names) == 3
+
+
+async def test_reconcile_is_told_the_gap_and_tried_again_until_it_succeeds(
+    through_wire: PulseSettings, wire: Proxy, pool: str, states: States
+) -> None:
+    clock = WatchedClock()
+    gaps: list[Gap] = []
+
+    async def reconcile(gap: Gap) -> None:
+        gaps.append(gap)
+        if len(gaps) == 1:
+            message = "the Queue is away, too"
+            raise OSError(message)
+
+    binding = events.task_completed(task_queue_id=pool)
+    async with Listener(
+        through_wire, [binding], on_state=states, clock=clock, wait_initial=8, reconcile=reconcile
+    ):
+        assert gaps == []
+        cut_at = clock.now()
+        wire.cut()
+        for failures in (1, 2):
+            await states.until(lambda names, n=failures: names.count(State.DISCONNECTED) == n)  # type: ignore[misc] # n is bound here
+            await clock.move_a_sleeper(states.changes[-1].retry_in or 0)
+        await states.until(lambda names: names.count(State.LISTENING) == 2)
+    failed = [change.reason for change in states.changes if isinstance(change.reason, ReconcileFailed)]
+    assert [str(error) for error in failed] == [
+        "the reconcile hook failed: OSError('the Queue is away, too')"
+    ]
+    assert [gap.began for gap in gaps] == pytest.approx([cut_at, cut_at])
+    assert gaps[1].ended - gaps[0].ended >= 8  # the second wait: 16, shortened by up to half
+
+
+async def test_a_lost_queue_is_told_again_to_a_reconcile_that_failed(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str, states: States
+) -> None:
+    gaps: list[Gap] = []
+
+    async def reconcile(gap: Gap) -> None:
+        gaps.append(gap)
+        if len(gaps) == 1:
+            raise OSError
+
+    async with Listener(
+        settings,
+        [events.task_completed(task_queue_id=pool)],
+        queue=queue,
+        on_state=states,
+        wait_initial=0.01,
+        reconcile=reconcile,
+    ) as listener:
+        await publisher.channel.queue_delete(listener.queue or "")
+        await states.until(lambda names: names.count(State.LISTENING) == 2)
+    assert [gap.queue_was_lost for gap in gaps] == [True, True]
+
+
+async def test_messages_flow_on_while_reconcile_is_at_work(
+    through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, states: States
+) -> None:
+    began, end = asyncio.Event(), asyncio.Event()
+
+    async def reconcile(_: Gap) -> None:
+        began.set()
+        await end.wait()
+
+    binding = events.task_completed(task_queue_id=pool)
+    async with Listener(
+        through_wire, [binding], on_state=states, wait_initial=0.01, reconcile=reconcile
+    ) as listener:
+        wire.cut()
+        await began.wait()
+        sent = task_ids(1)
+        await publisher.complete(sent, pool)
+        assert task_of(await anext(listener)) == sent[0]
+        assert states.names[-1] is State.CONNECTING
+        end.set()
+        await states.until(lambda names: names.count(State.LISTENING) == 2)

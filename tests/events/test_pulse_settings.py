@@ -1,0 +1,89 @@
+"""Where the broker is, from a URL or in parts; the password is never shown."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+
+import pytest
+
+from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.events import PulseSettings
+
+SECRET = "very-secret"
+
+
+def test_a_url_says_it_all() -> None:
+    url = "amqps://me:very-secret@pulse.example.com:1234/my%2Fvhost?heartbeat=30&cafile=%2Fetc%2Fca.pem"
+    assert PulseSettings.from_url(url) == PulseSettings(
+        host="pulse.example.com",
+        port=1234,
+        user="me",
+        password=SECRET,
+        vhost="my/vhost",
+        tls=True,
+        heartbeat=30,
+        ca_file="/etc/ca.pem",
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "port", "vhost", "tls"),
+    [
+        ("amqp://u:p@h", 5672, "/", False),
+        ("amqp://u:p@h/", 5672, "/", False),
+        ("amqp://u:p@h/%2F", 5672, "/", False),
+        ("amqps://u:p@h/taskcluster", 5671, "taskcluster", True),
+        ("amqps://u:p@h/?frameMax=0", 5671, "/", True),
+    ],
+)
+def test_what_a_url_leaves_out_is_as_usual(url: str, port: int, vhost: str, *, tls: bool) -> None:
+    settings = PulseSettings.from_url(url)
+    assert (settings.effective_port, settings.vhost, settings.tls) == (port, vhost, tls)
+
+
+def test_user_and_password_are_decoded() -> None:
+    settings = PulseSettings.from_url("amqp://a%40b:c%2Fd%3A@h/")
+    assert (settings.user, settings.password) == ("a@b", "c/d:")
+
+
+def test_the_environment_s_url_is_taken() -> None:
+    assert PulseSettings.from_env({"PULSE_URL": "amqp://u:p@h/"}).host == "h"
+
+
+def test_an_environment_without_a_url_is_refused_by_name() -> None:
+    with pytest.raises(InvalidArgument, match="PULSE_URL=None is not allowed: amqps://"):
+        PulseSettings.from_env({})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"https://u:{SECRET}@h/",
+        f"amqp://{SECRET}@h/",
+        f"amqp://u:{SECRET}@/",
+        f"amqp://u:{SECRET}@h:{SECRET}/",
+        f"amqp://u:{SECRET}/x@h/",
+        f"amqp://u:{SECRET}@[h/",
+        f"amqp://u:{SECRET}@h/?heartbeat={SECRET}",
+        f"amqp://u:{SECRET}@h/?verify=no",
+        f"{SECRET}",
+    ],
+)
+def test_a_bad_url_is_refused_without_showing_it(url: str) -> None:
+    with pytest.raises(InvalidArgument, match="amqps://user:password@host") as caught:
+        PulseSettings.from_url(url)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    assert caught.value.__context__ is None
+
+
+def test_an_unknown_parameter_is_named() -> None:
+    with pytest.raises(InvalidArgument, match="not verify"):
+        PulseSettings.from_url("amqp://u:p@h/?verify=no")
+
+
+def test_the_password_is_in_no_representation() -> None:
+    settings = PulseSettings(host="h", user="u", password=SECRET)
+    assert SECRET not in f"{settings} {settings!r}"
+    assert str(settings) == "amqps://u:***@h:5671/%2F"
+    assert pickle.loads(pickle.dumps(settings)) == settings

@@ -1,0 +1,118 @@
+"""Routing keys are built, parsed and matched as the reference of the exchanges says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.events import EXCHANGES, GroupRoutingKey, TaskExchange, TaskRoutingKey
+from taskqueue_client.events.routing import GROUP_FIELDS, TASK_FIELDS
+
+words = st.text("abcXYZ0189-", min_size=1, max_size=22)
+task_keys = st.builds(
+    TaskRoutingKey,
+    task_id=words,
+    run_id=st.none() | st.integers(0, 999),
+    worker_group=st.none() | words,
+    worker_id=st.none() | words,
+    provisioner_id=words,
+    worker_type=words,
+    scheduler_id=words,
+    task_group_id=words,
+    reserved=st.sampled_from(["_", "more", "even.more"]),
+)
+group_keys = st.builds(
+    GroupRoutingKey, task_group_id=words, scheduler_id=words, reserved=st.sampled_from(["_", "even.more"])
+)
+
+
+@settings(deadline=None)
+@given(task_keys)
+def test_a_task_s_key_survives_building_and_parsing(key: TaskRoutingKey) -> None:
+    assert TaskRoutingKey.parse(key.build()) == key
+
+
+@settings(deadline=None)
+@given(group_keys)
+def test_a_group_s_key_survives_building_and_parsing(key: GroupRoutingKey) -> None:
+    assert GroupRoutingKey.parse(key.build()) == key
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_any_text_is_a_key_or_refused_as_an_argument(text: str) -> None:
+    for kind in (TaskRoutingKey, GroupRoutingKey):
+        try:
+            key = kind.parse(text)
+        except InvalidArgument:
+            continue
+        assert kind.parse(key.build()) == key
+
+
+def test_the_measured_examples_read_as_the_contract_says() -> None:
+    defined = TaskRoutingKey.parse("primary.Y9IplizWTj-eOJfHEC71Rw._._._.prov.wt.-.Y9IplizWTj-eOJfHEC71Rw._")
+    assert (defined.run_id, defined.worker_group, defined.worker_id) == (None, None, None)
+    assert (defined.task_queue_id, defined.scheduler_id) == ("prov/wt", "-")
+    running = TaskRoutingKey.parse(
+        "primary.Y9IplizWTj-eOJfHEC71Rw.0.wg.w1.prov.wt.-.Y9IplizWTj-eOJfHEC71Rw._"
+    )
+    assert (running.run_id, running.worker_group, running.worker_id) == (0, "wg", "w1")
+    sealed = GroupRoutingKey.parse("primary.XX-A5r_jTt6yumKWD-hfDA.s1._")
+    assert sealed == GroupRoutingKey(task_group_id="XX-A5r_jTt6yumKWD-hfDA", scheduler_id="s1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "primary",
+        "route.a.b._",
+        "primary.a.b",
+        "primary..b._",
+        "secondary.g.s._",
+    ],
+)
+def test_what_is_no_key_is_refused_with_the_fields_of_one(text: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"primary\.<task_group_id>\.<scheduler_id>\.<reserved>"):
+        GroupRoutingKey.parse(text)
+
+
+def test_a_run_id_that_is_no_number_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="run_id, not 'zero'"):
+        TaskRoutingKey.parse("primary.t.zero._._.p.w.s.g._")
+
+
+@pytest.mark.parametrize("value", ["a.b", "", "x" * 39, "*", "#"])
+def test_a_value_that_does_not_fit_into_a_word_is_not_built_into_a_key(value: str) -> None:
+    key = GroupRoutingKey(task_group_id="g", scheduler_id=value)
+    with pytest.raises(InvalidArgument, match=r"scheduler_id=.*1 to 38 characters"):
+        key.build()
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+def test_every_exchange_of_the_reference_is_known_with_the_fields_of_its_key(contract: Path) -> None:
+    reference: dict[str, Any] = json.loads((contract / "data" / "exchanges.json").read_text())
+    expected = {
+        reference["exchangePrefix"] + entry["exchange"]: [
+            (_snake(field["name"]), field["multipleWords"]) for field in entry["routingKey"][1:]
+        ]
+        for entry in reference["entries"]
+    }
+    ours = {
+        exchange.full_name: [
+            (field.name, field.several_words)
+            for field in (TASK_FIELDS if isinstance(exchange, TaskExchange) else GROUP_FIELDS)
+        ]
+        for exchange in EXCHANGES
+    }
+    assert ours == expected
+    assert all(entry["routingKey"][0].get("constant") == "primary" for entry in reference["entries"])
