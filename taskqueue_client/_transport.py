@@ -6,7 +6,8 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self, TypedDict, Unpack
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from ._call import Call
 from ._retry import RetryPolicy
@@ -14,6 +15,10 @@ from ._version import __version__
 from ._wire import Wire
 from .clock import Clock, SystemClock
 from .credentials import Credentials, from_environment
+
+if TYPE_CHECKING:
+    from .artifacts.steps import Settings
+    from .artifacts.storage import Storage
 
 USER_AGENT = f"taskqueue_client/{__version__}"
 
@@ -31,6 +36,26 @@ class Options(TypedDict, total=False):
     wait_jitter: float
     connect_timeout: float
     read_timeout: float
+
+
+class _SharedStorage:
+    """The storage of a client and of the copies made of it: there is none until the first transfer."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._storage: Storage | None = None
+
+    def get(self) -> Storage:
+        from .artifacts.storage import Storage  # noqa: PLC0415 - imported with the first transfer
+
+        with self._lock:
+            if self._storage is None:
+                self._storage = Storage()
+            return self._storage
+
+    def close(self) -> None:
+        if self._storage is not None:
+            self._storage.close()
 
 
 class Client:
@@ -60,6 +85,7 @@ class Client:
         self._wire = Wire(root_url, credentials, self._clock)
         self._policy = RetryPolicy() if retry is None else retry
         self._check_definitions = check_definitions
+        self._storage = _SharedStorage()
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
@@ -141,6 +167,18 @@ class Client:
                 positive, or the URL would be longer than the 4096 characters that the Queue reads.
         """
         return self._wire.signed_url(call, lifetime.total_seconds())
+
+    @property
+    def storage(self) -> Storage:
+        """The connections over which artifacts go to storage services and come from there."""
+        return self._storage.get()
+
+    @property
+    def transfer_settings(self) -> Settings:
+        """What transfers of artifacts need to know of this client."""
+        from .artifacts.steps import Settings  # noqa: PLC0415 - imported with the first transfer
+
+        return Settings(self._policy, self._clock, self._wire.server_time)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.root_url} {self.credentials!r}>"

@@ -6,7 +6,7 @@ import os
 import ssl
 from contextlib import suppress
 from functools import lru_cache
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -15,6 +15,7 @@ from yarl import URL
 
 from . import calls
 from ._call import Call, awaited
+from ._deferred import Deferred
 from ._paging import async_iterated
 from ._retry import RetryPolicy, schedule
 from ._transport import USER_AGENT, Client
@@ -22,6 +23,10 @@ from ._wire import Answer, Attempts
 from .clock import Clock
 from .credentials import Credentials
 from .errors import CallFailed, CallTimedOut, ConnectionFailed
+
+if TYPE_CHECKING:
+    from .artifacts import awaited as transfers
+    from .artifacts import records
 
 R = TypeVar("R")
 
@@ -93,6 +98,24 @@ class AsyncQueue(Client):
     artifact_info = awaited(calls.artifact_info)
     latest_artifact_info = awaited(calls.latest_artifact_info)
 
+    # Whole transfers of artifacts, of several calls and the storage's requests each
+    if TYPE_CHECKING:
+        upload_artifact = transfers.upload_artifact
+        upload_artifacts = transfers.upload_artifacts
+        download_artifact = transfers.download_artifact
+        stream_artifact = transfers.stream_artifact
+        create_reference_artifact = awaited(records.create_reference_artifact)
+        create_link_artifact = awaited(records.create_link_artifact)
+        create_error_artifact = awaited(records.create_error_artifact)
+    else:
+        upload_artifact = Deferred("taskqueue_client.artifacts.awaited")
+        upload_artifacts = Deferred("taskqueue_client.artifacts.awaited")
+        download_artifact = Deferred("taskqueue_client.artifacts.awaited")
+        stream_artifact = Deferred("taskqueue_client.artifacts.awaited")
+        create_reference_artifact = Deferred("taskqueue_client.artifacts.records", awaited)
+        create_link_artifact = Deferred("taskqueue_client.artifacts.records", awaited)
+        create_error_artifact = Deferred("taskqueue_client.artifacts.records", awaited)
+
     # Task queues and workers
     pending_tasks = awaited(calls.pending_tasks)
     task_queue_counts = awaited(calls.task_queue_counts)
@@ -147,7 +170,8 @@ class AsyncQueue(Client):
         self._sessions = _Injected(session) if session is not None else _Owned(self.root_url)
 
     async def close(self) -> None:
-        """Close the connections of the client's own session."""
+        """Close the connections of the client's own session, and those to storage."""
+        self._storage.close()
         await self._sessions.close()
 
     async def __aenter__(self) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -10,6 +10,7 @@ from requests.structures import CaseInsensitiveDict
 
 from . import calls
 from ._call import Call, blocking
+from ._deferred import Deferred
 from ._paging import iterated
 from ._retry import RetryPolicy, schedule
 from ._transport import USER_AGENT, Client
@@ -17,6 +18,10 @@ from ._wire import Answer, Attempts, Request
 from .clock import Clock
 from .credentials import Credentials
 from .errors import CallFailed, CallTimedOut, ConnectionFailed
+
+if TYPE_CHECKING:
+    from .artifacts import blocking as transfers
+    from .artifacts import records
 
 R = TypeVar("R")
 
@@ -87,6 +92,24 @@ class Queue(Client):
     artifact_info = blocking(calls.artifact_info)
     latest_artifact_info = blocking(calls.latest_artifact_info)
 
+    # Whole transfers of artifacts, of several calls and the storage's requests each
+    if TYPE_CHECKING:
+        upload_artifact = transfers.upload_artifact
+        upload_artifacts = transfers.upload_artifacts
+        download_artifact = transfers.download_artifact
+        stream_artifact = transfers.stream_artifact
+        create_reference_artifact = blocking(records.create_reference_artifact)
+        create_link_artifact = blocking(records.create_link_artifact)
+        create_error_artifact = blocking(records.create_error_artifact)
+    else:
+        upload_artifact = Deferred("taskqueue_client.artifacts.blocking")
+        upload_artifacts = Deferred("taskqueue_client.artifacts.blocking")
+        download_artifact = Deferred("taskqueue_client.artifacts.blocking")
+        stream_artifact = Deferred("taskqueue_client.artifacts.blocking")
+        create_reference_artifact = Deferred("taskqueue_client.artifacts.records", blocking)
+        create_link_artifact = Deferred("taskqueue_client.artifacts.records", blocking)
+        create_error_artifact = Deferred("taskqueue_client.artifacts.records", blocking)
+
     # Task queues and workers
     pending_tasks = blocking(calls.pending_tasks)
     task_queue_counts = blocking(calls.task_queue_counts)
@@ -146,7 +169,8 @@ class Queue(Client):
         }
 
     def close(self) -> None:
-        """Close the connections of the client's own session."""
+        """Close the connections of the client's own session, and those to storage."""
+        self._storage.close()
         if self._owns_session:
             self._session.close()
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from taskqueue_client import Credentials, calls, slugid, temporary_credentials
+from taskqueue_client import AsyncQueue, Credentials, Queue, calls, slugid, temporary_credentials
 from taskqueue_client.definitions import from_now, task_definition
 from taskqueue_client.errors import (
     AuthenticationFailed,
@@ -179,3 +181,22 @@ def test_an_error_artifact_says_why(queue: Any) -> None:
     with pytest.raises(ErrorArtifact, match="gone") as caught:
         queue.get_artifact(task_id, 0, "public/x")
     assert caught.value.reason == "file-missing-on-worker"
+
+
+@pytest.mark.parametrize("storage", ["s3", "object"])
+def test_an_artifact_goes_up_and_comes_down(queue: Any, tmp_path: Path, storage: str) -> None:
+    task_id = slugid()
+    queue.create_task(task_id, definition())
+    (claim,) = queue.claim_work("prov/wt", **WORKER).tasks
+    source, copy = tmp_path / "build.log", tmp_path / "copy.log"
+    source.write_bytes(b"a line\n" * 10_000)
+    expires = claim.status.expires
+    as_run(queue, claim).upload_artifact(task_id, 0, "public/x", source, expires=expires, storage=storage)
+    queue.download_artifact(task_id, "public/x", to=copy)
+    assert copy.read_bytes() == source.read_bytes()
+
+
+def test_the_methods_of_artifacts_look_like_all_others() -> None:
+    assert "source" in inspect.signature(Queue.upload_artifact).parameters
+    assert inspect.iscoroutinefunction(AsyncQueue.upload_artifact)
+    assert (Queue.download_artifact.__doc__ or "").startswith("Download")

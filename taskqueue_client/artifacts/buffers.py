@@ -1,0 +1,20 @@
+"""The memory that bodies pass through: a few blocks, used in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import cycle
+
+Block = bytes | memoryview
+"""Bytes on their way."""
+
+BLOCK = 256 * 1024
+"""Bytes that are read, hashed and sent at a time: larger blocks fall out of the processor's cache."""
+
+AHEAD = 4
+"""Blocks that may wait for a slow hash or reader."""
+
+
+def blocks_in_turn() -> Iterator[memoryview]:
+    """Blocks to read into. Each comes again after all that may wait, one in work and one being read."""
+    return cycle([memoryview(bytearray(BLOCK)) for _ in range(AHEAD + 2)])

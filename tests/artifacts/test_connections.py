@@ -1,0 +1,211 @@
+"""How storage is reached: TLS, proxies, connections that are used again."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import ssl
+import warnings
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from taskqueue_client.artifacts import RedirectRefused, Storage, StorageFailed, StorageRefused
+from taskqueue_client.artifacts.cancellation import Cancellation, Cancelled
+from taskqueue_client.artifacts.connections import Timeouts, proxy_for
+from taskqueue_client.artifacts.defaults import silently
+from taskqueue_client.artifacts.sources import open_source
+from taskqueue_client.artifacts.storage import Get, Put
+from tests.artifacts.conftest import EitherClient
+from tests.artifacts.raw_server import Answer, RawServer, Request, json_answer
+
+TIMEOUTS = Timeouts(5, 5)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key and a certificate for `localhost`, signed by itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))])
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(names, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(private + signed.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+@pytest.fixture
+def tls_server(certificate: Path) -> Iterator[RawServer]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with RawServer(context) as server:
+        yield server
+
+
+@pytest.fixture
+def trusting(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+
+
+@pytest.fixture
+def storage() -> Iterator[Storage]:
+    storage = Storage()
+    yield storage
+    storage.close()
+
+
+def put(storage: Storage, url: str, content: bytes = b"content") -> None:
+    source = open_source(content)
+    storage.put(Put(url, {}, source, (), silently, TIMEOUTS), Cancellation())
+
+
+def get(storage: Storage, url: str) -> bytes:
+    with storage.get(Get(url, {}, TIMEOUTS), Cancellation()) as incoming:
+        return b"".join(incoming.blocks())
+
+
+@pytest.mark.usefixtures("trusting")
+@pytest.mark.parametrize("size", [10, 1_000_000])
+def test_uploads_and_downloads_go_through_tls(
+    raw_client: EitherClient, server: RawServer, tls_server: RawServer, size: int
+) -> None:
+    stored: dict[str, bytes] = {}
+
+    def keep(request: Request) -> Answer:
+        if request.method == "PUT":
+            stored[request.path] = request.body
+            return Answer()
+        return Answer(body=stored[request.path])
+
+    def queue(request: Request) -> Answer:
+        url = f"{tls_server.url}/{request.path.rpartition('%2F')[2]}"
+        if request.method == "GET":
+            return json_answer({"storageType": "s3", "url": url})
+        expires = "2099-01-01T00:00:00.000Z"
+        return json_answer({"storageType": "s3", "contentType": "a/b", "expires": expires, "putUrl": url})
+
+    tls_server.answer, server.answer = keep, queue
+    contents = {f"public/{number}": bytes([number]) * size for number in range(6)}
+    assert raw_client.upload_many(contents, concurrency=2).is_complete
+    assert {name: raw_client.download(name).content for name in contents} == contents
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(storage: Storage, tls_server: RawServer) -> None:
+    with pytest.raises(StorageFailed, match="CERTIFICATE_VERIFY_FAILED"):
+        put(storage, tls_server.url)
+
+
+@pytest.mark.usefixtures("trusting")
+def test_no_redirect_leads_out_of_tls(storage: Storage, server: RawServer, tls_server: RawServer) -> None:
+    tls_server.answer = lambda _: Answer(302, (("Location", f"{server.url}/x"),))
+    with pytest.raises(RedirectRefused, match="http URL"):
+        get(storage, tls_server.url)
+    assert server.requests == []
+
+
+@pytest.fixture
+def proxied(server: RawServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    user = server.url.replace("://", "://me:p%40ss@")
+    monkeypatch.setenv("http_proxy", user)
+    monkeypatch.setenv("https_proxy", user)
+    monkeypatch.setenv("no_proxy", "direct.test")
+    proxy_for.cache_clear()
+    yield
+    proxy_for.cache_clear()
+
+
+@pytest.mark.usefixtures("proxied")
+def test_the_environment_s_proxy_is_used_and_only_it_gets_the_password(
+    storage: Storage, server: RawServer
+) -> None:
+    put(storage, "http://storage.test:81/key?signature=1")
+    (request,) = server.requests
+    assert (request.path, request.headers["Host"]) == (
+        "http://storage.test:81/key?signature=1",
+        "storage.test:81",
+    )
+    assert request.headers["Proxy-Authorization"] == "Basic bWU6cEBzcw=="
+
+
+@pytest.mark.usefixtures("proxied")
+def test_tls_goes_through_a_tunnel_of_the_proxy(storage: Storage) -> None:
+    with pytest.raises(StorageFailed, match="Tunnel connection failed: 501"):
+        put(storage, "https://storage.test/key")
+
+
+@pytest.mark.usefixtures("proxied")
+def test_the_environment_can_except_hosts_from_the_proxy(storage: Storage, server: RawServer) -> None:
+    with pytest.raises(StorageFailed):
+        put(storage, "http://direct.test:9/key")
+    assert server.requests == []
+
+
+def test_connections_are_used_again_after_small_large_and_refused_bodies(
+    storage: Storage, server: RawServer
+) -> None:
+    put(storage, server.url)
+    put(storage, server.url, bytes(1_000_000))
+    server.answer = lambda _: Answer(403, (), b"no")
+    with pytest.raises(StorageRefused):
+        put(storage, server.url)
+    server.answer = lambda _: Answer(body=bytes(1_000_000))
+    assert get(storage, server.url) == bytes(1_000_000)
+    assert get(storage, server.url) == bytes(1_000_000)
+    assert len({request.peer for request in server.requests}) == 1
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_not_used_again(
+    storage: Storage, server: RawServer
+) -> None:
+    server.answer = lambda _: Answer(headers=(("Keep-Alive", "timeout=0"),), hangs_up=True)
+    put(storage, server.url)
+    assert server.hung_up.wait(timeout=30)
+    put(storage, server.url)
+    assert len({request.peer for request in server.requests}) == 2
+
+
+def test_a_transfer_that_was_cancelled_before_it_began_sends_nothing(
+    storage: Storage, server: RawServer
+) -> None:
+    cancellation = Cancellation()
+    cancellation.cancel()
+    source = open_source(b"content")
+    with pytest.raises(Cancelled):
+        storage.put(Put(server.url, {}, source, (), silently, TIMEOUTS), cancellation)
+    assert server.requests == []
+
+
+def test_a_client_that_nobody_closed_ends_in_silence(server: RawServer) -> None:
+    storage = Storage()
+    put(storage, server.url)
+    storage.threads.submit(int).result()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        del storage
+        gc.collect()
+
+
+def test_a_server_that_stands_still_is_given_up(storage: Storage) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        source = open_source(b"content")
+        waiting = Put(url, {}, source, (), silently, Timeouts(5, 0.05))
+        with pytest.raises(StorageFailed, match="TimeoutError"):
+            storage.put(waiting, Cancellation())

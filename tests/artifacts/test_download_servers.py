@@ -1,0 +1,201 @@
+"""Downloads from servers that do things in other ways, or wrong."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskqueue_client.artifacts import DownloadCorrupt, RedirectRefused, StorageFailed, StreamInterrupted
+from tests.artifacts.conftest import EitherClient, no_isal
+from tests.artifacts.raw_server import Answer, RawServer, Request, json_answer
+
+CONTENT = b"".join(number.to_bytes(4, "big") for number in range(100_000))
+HALF = len(CONTENT) // 2
+
+
+def serve(server: RawServer, *answers: Answer | Callable[[Request], Answer]) -> list[Request]:
+    """Let the server refer to itself, and give these answers in turn, the last one again and again."""
+    left = list(answers)
+    gets: list[Request] = []
+
+    def answer(request: Request) -> Answer:
+        if request.path.startswith("/api/"):
+            return json_answer({"storageType": "reference", "url": f"{server.url}/file?signature=secret"})
+        gets.append(request)
+        given = left.pop(0) if len(left) > 1 else left[0]
+        return given if isinstance(given, Answer) else given(request)
+
+    server.answer = answer
+    return gets
+
+
+def cut(*headers: tuple[str, str]) -> Answer:
+    return Answer(headers=headers, body=CONTENT[:HALF], announced=len(CONTENT))
+
+
+def whole(*headers: tuple[str, str]) -> Answer:
+    return Answer(headers=headers, body=CONTENT)
+
+
+def rest(request: Request) -> Answer:
+    start = int(request.headers["Range"].removeprefix("bytes=").removesuffix("-"))
+    span = ("Content-Range", f"bytes {start}-{len(CONTENT) - 1}/{len(CONTENT)}")
+    return Answer(206, (span,), CONTENT[start:])
+
+
+def test_the_rest_is_asked_for_if_the_file_is_still_the_same(
+    raw_client: EitherClient, server: RawServer
+) -> None:
+    gets = serve(server, cut(("ETag", '"1"')), rest)
+    assert raw_client.download("x").content == CONTENT
+    assert (gets[1].headers["Range"], gets[1].headers["If-Range"]) == (f"bytes={HALF}-", '"1"')
+
+
+@pytest.mark.parametrize("headers", [(), (("ETag", 'W/"1"'),)])
+def test_without_a_strong_etag_everything_is_asked_for_again(
+    raw_client: EitherClient, server: RawServer, headers: tuple[tuple[str, str], ...]
+) -> None:
+    gets = serve(server, cut(*headers), whole())
+    assert raw_client.download("x").content == CONTENT
+    assert gets[1].headers["Range"] is None
+
+
+def test_a_file_that_was_replaced_meanwhile_is_taken_from_its_start(
+    raw_client: EitherClient, server: RawServer
+) -> None:
+    serve(server, cut(("ETag", '"1"')), Answer(headers=(("ETag", '"2"'),), body=b"new"))
+    assert raw_client.download("x").content == b"new"
+
+
+def test_another_part_than_was_asked_for_is_not_taken(raw_client: EitherClient, server: RawServer) -> None:
+    other = Answer(206, (("Content-Range", f"bytes 0-9/{len(CONTENT)}"),), CONTENT[:10])
+    serve(server, cut(("ETag", '"1"')), other, whole())
+    assert raw_client.download("x").content == CONTENT
+
+
+def test_a_stream_cannot_begin_again(raw_client: EitherClient, server: RawServer) -> None:
+    serve(server, cut(), whole())
+    with pytest.raises(StreamInterrupted, match=f"after {HALF} bytes"):
+        raw_client.stream("x")
+
+
+CHUNKS = (("Transfer-Encoding", "chunked"),)
+
+
+def test_a_body_in_chunks_is_read(raw_client: EitherClient, server: RawServer) -> None:
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(CONTENT), CONTENT)
+    serve(server, Answer(headers=CHUNKS, body=body))
+    assert raw_client.download("x").content == CONTENT
+
+
+def test_a_body_whose_last_chunk_is_missing_is_not_taken(
+    raw_client: EitherClient, server: RawServer, tmp_path: Path
+) -> None:
+    body = b"%x\r\n%b\r\n" % (HALF, CONTENT[:HALF])
+    serve(server, Answer(headers=(*CHUNKS, ("Connection", "close")), body=body, announced=0))
+    with pytest.raises(StorageFailed, match="IncompleteRead"):
+        raw_client.download("x", to=tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def encoded(encoding: str, body: bytes) -> Answer:
+    return Answer(headers=(("Content-Encoding", encoding),), body=body)
+
+
+@pytest.mark.parametrize("backend", ["isal", "zlib"])
+def test_gzip_of_several_members_is_decoded(
+    raw_client: EitherClient, server: RawServer, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    if backend == "zlib":
+        monkeypatch.setattr("taskqueue_client.artifacts.compression._isal", no_isal)
+    serve(server, encoded("gzip", gzip.compress(CONTENT) + gzip.compress(b"") + gzip.compress(b"end")))
+    assert raw_client.download("x").content == CONTENT + b"end"
+
+
+@pytest.mark.parametrize("backend", ["isal", "zlib"])
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("gzip", gzip.compress(CONTENT)[:-1]),
+        ("gzip", gzip.compress(CONTENT)[:1000]),
+        ("gzip", gzip.compress(CONTENT)[:-8] + bytes(8)),
+        ("gzip", CONTENT),
+        ("br", CONTENT),
+    ],
+    ids=["without its end", "half", "wrong checksum", "no gzip", "unknown encoding"],
+)
+def test_what_cannot_be_decoded_is_an_error_and_no_file(
+    raw_client: EitherClient,
+    server: RawServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    encoding: str,
+    body: bytes,
+    backend: str,
+) -> None:
+    if backend == "zlib":
+        monkeypatch.setattr("taskqueue_client.artifacts.compression._isal", no_isal)
+    serve(server, encoded(encoding, body))
+    with pytest.raises(DownloadCorrupt):
+        raw_client.download("x", to=tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def redirect(to: str, status: int = 302) -> Answer:
+    return Answer(status, (("Location", to), ("Set-Cookie", "session=1")), b"elsewhere")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirects_are_followed_without_cookies(
+    raw_client: EitherClient, server: RawServer, status: int
+) -> None:
+    gets = serve(server, redirect("other", status), redirect("/third?x=1#part", status), whole())
+    assert raw_client.download("x").content == CONTENT
+    assert [get.path for get in gets] == ["/file?signature=secret", "/other", "/third?x=1"]
+    assert all(get.headers["Cookie"] is get.headers["Authorization"] is None for get in gets)
+
+
+def test_there_is_an_end_to_redirects(raw_client: EitherClient, server: RawServer) -> None:
+    gets = serve(server, redirect("/again"))
+    with pytest.raises(RedirectRefused, match="more than 5"):
+        raw_client.download("x")
+    assert len(gets) == 6
+
+
+@pytest.mark.parametrize("to", ["file:///etc/passwd", "ftp://example.com/x", "data:,x"])
+def test_redirects_stay_within_http(raw_client: EitherClient, server: RawServer, to: str) -> None:
+    serve(server, redirect(to))
+    with pytest.raises(RedirectRefused, match="not followed") as caught:
+        raw_client.download("x")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "http://[::1", "http://", "http://host/a b", "http://h:x/"]
+)
+def test_a_reference_that_is_no_url_is_an_error(
+    raw_client: EitherClient, server: RawServer, url: str
+) -> None:
+    server.answer = lambda _: json_answer({"storageType": "reference", "url": url})
+    with pytest.raises(StorageFailed, match="URL"):
+        raw_client.download("x")
+
+
+def test_an_answer_that_says_nothing_is_an_error(raw_client: EitherClient, server: RawServer) -> None:
+    server.answer = lambda _: json_answer({"storageType": "newer"})
+    with pytest.raises(Exception, match="does not say where to go on"):
+        raw_client.download("x")
+
+
+def test_a_refusal_does_not_show_the_signature(raw_client: EitherClient, server: RawServer) -> None:
+    refusal: Any = b"<Error><Code>AccessDenied</Code><Message>No.</Message></Error>"
+    serve(server, Answer(403, (), refusal))
+    with pytest.raises(
+        StorageFailed, match=r"GET http://127.0.0.1:\d+/file: HTTP 403 AccessDenied No\."
+    ) as caught:
+        raw_client.download("x")
+    assert "secret" not in repr(caught.value)

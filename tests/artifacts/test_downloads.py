@@ -1,0 +1,263 @@
+"""What is downloaded is complete and right, or it is an error and there is no file."""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+from base64 import b64encode
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskqueue_client.artifacts import DownloadTooLarge, HashMismatch, StorageFailed, StorageRefused
+from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotFound
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.local.faults import Answer, CutDownload
+from tests.artifacts.clients import Queue
+from tests.artifacts.conftest import EitherClient, Run, Seen
+from tests.artifacts.raw_server import Answer as RawAnswer
+from tests.artifacts.raw_server import RawServer
+
+NAME = "public/x.bin"
+
+
+@pytest.fixture(params=["s3", "object"])
+def stored(request: pytest.FixtureRequest, client: EitherClient, content: Path) -> bytes:
+    """An artifact in either storage."""
+    client.upload(NAME, content, storage=request.param)
+    return content.read_bytes()
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "downloads"
+    folder.mkdir()
+    return folder
+
+
+def test_a_file_appears_under_its_name(client: EitherClient, stored: bytes, folder: Path) -> None:
+    downloaded = client.download(NAME, to=folder / "x")
+    assert (folder / "x").read_bytes() == stored
+    assert (downloaded.path, downloaded.size, downloaded.content) == (folder / "x", len(stored), b"")
+    assert files(folder) == ["x"]
+
+
+def test_a_file_that_was_there_is_replaced(client: EitherClient, stored: bytes, folder: Path) -> None:
+    (folder / "x").write_bytes(b"old")
+    client.download(NAME, to=str(folder / "x"))
+    assert (folder / "x").read_bytes() == stored
+
+
+def test_memory_and_the_stream_give_the_same(client: EitherClient, stored: bytes) -> None:
+    assert client.download(NAME).content == stored
+    assert b"".join(client.stream(NAME)) == stored
+
+
+def test_a_given_run_is_read(client: EitherClient, stored: bytes) -> None:
+    assert client.download(NAME, run_id=0).content == stored
+    with pytest.raises(ResourceNotFound):
+        client.download(NAME, run_id=1)
+
+
+def test_a_missing_artifact_is_not_found(client: EitherClient, folder: Path) -> None:
+    with pytest.raises(ResourceNotFound):
+        client.download("missing", to=folder / "x")
+    with pytest.raises(ResourceNotFound):
+        client.stream("missing")
+    assert files(folder) == []
+
+
+def test_a_link_is_followed(client: EitherClient, stored: bytes) -> None:
+    task_id, run_id, expires = client.run
+    client.create_link_artifact(task_id, run_id, "public/link", NAME, expires=expires)
+    assert client.download("public/link").content == stored
+
+
+def test_a_reference_is_followed_and_may_become_a_link(
+    client: EitherClient, stored: bytes, server: RawServer
+) -> None:
+    task_id, run_id, expires = client.run
+    server.answer = lambda _: RawAnswer(headers=(("Content-Type", "text/live"),), body=b"live")
+    client.create_reference_artifact(
+        task_id, run_id, "live.log", f"{server.url}/live?x=1#end", expires=expires
+    )
+    live = client.download("live.log")
+    assert (live.content, live.content_type, live.storage_type) == (b"live", "text/live", "reference")
+    assert [(request.path, request.headers["Authorization"]) for request in server.requests] == [
+        ("/live?x=1", None)
+    ]
+    client.create_link_artifact(task_id, run_id, "live.log", NAME, expires=expires)
+    assert client.download("live.log").content == stored
+
+
+def test_an_error_artifact_is_a_typed_error(client: EitherClient) -> None:
+    task_id, run_id, expires = client.run
+    client.create_error_artifact(
+        task_id, run_id, "x", "file-missing-on-worker", "no such file" * 999, expires=expires
+    )
+    with pytest.raises(ErrorArtifact, match="no such file") as caught:
+        client.download("x")
+    assert caught.value.reason == "file-missing-on-worker"
+
+
+def test_memory_has_a_limit(client: EitherClient, stored: bytes) -> None:
+    assert client.download(NAME, max_bytes=len(stored)).size == len(stored)
+    with pytest.raises(DownloadTooLarge, match="max_bytes=999999"):
+        client.download(NAME, max_bytes=len(stored) - 1)
+
+
+def test_the_limit_counts_decoded_bytes(client: EitherClient) -> None:
+    uploaded = client.upload("zeros.txt", bytes(50_000_000))
+    assert uploaded.stored_size < 1_000_000
+    with pytest.raises(DownloadTooLarge):
+        client.download("zeros.txt", max_bytes=1_000_000)
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_folder_is_no_place_for_a_download(client: EitherClient, folder: Path) -> None:
+    with pytest.raises(InvalidArgument, match="to="):
+        client.download(NAME, to=folder)
+    with pytest.raises(FileNotFoundError):
+        client.download(NAME, to=folder / "missing" / "x")
+
+
+@pytest.mark.parametrize("quarter", [0, 1, 2, 3])
+def test_an_interrupted_download_goes_on_where_it_was(
+    client: EitherClient, local: LocalQueue, stored: bytes, folder: Path, quarter: int
+) -> None:
+    local.faults.add(CutDownload(endpoint="storage.get", at=quarter * 250_000))
+    seen = Seen()
+    client.download(NAME, to=folder / "x", progress=seen)
+    assert (folder / "x").read_bytes() == stored
+    assert seen == sorted(seen)  # it never begins anew
+
+
+def test_an_interrupted_gzip_stream_goes_on_where_it_was(client: EitherClient, local: LocalQueue) -> None:
+    text = b"".join(b"line %d\n" % number for number in range(500_000))
+    size = client.upload("x.log", text).stored_size
+    local.faults.add(CutDownload(endpoint="storage.get", at=size // 2))
+    seen = Seen()
+    assert client.download("x.log", progress=seen).content == text
+    assert seen == sorted(seen)
+    assert seen[-1] == (size, size)
+
+
+def test_an_interrupted_stream_goes_on_where_it_was(
+    client: EitherClient, local: LocalQueue, stored: bytes
+) -> None:
+    local.faults.add(CutDownload(endpoint="storage.get", at=600_000))
+    assert b"".join(client.stream(NAME)) == stored
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_download_that_never_ends_well_leaves_no_file(
+    client: EitherClient, local: LocalQueue, folder: Path
+) -> None:
+    (folder / "x").write_bytes(b"old")
+    local.faults.add(CutDownload(endpoint="storage.get", at=10, times=100))
+    with pytest.raises(StorageFailed, match="missing at its end"):
+        client.download(NAME, to=folder / "x")
+    assert files(folder) == ["x"]
+    assert (folder / "x").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_storage_in_trouble_is_asked_again(
+    client: EitherClient, local: LocalQueue, stored: bytes, status: int
+) -> None:
+    local.faults.add(Answer(endpoint="storage.get", status=status, times=3))
+    assert client.download(NAME).content == stored
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize("status", [400, 403, 404, 413])
+def test_a_refusal_of_the_storage_is_final(client: EitherClient, local: LocalQueue, status: int) -> None:
+    local.faults.add(Answer(endpoint="storage.get", status=status, times=2))
+    with pytest.raises(StorageRefused) as caught:
+        client.download(NAME)
+    assert caught.value.status == status
+    assert [fault["times"] for fault in local.faults.waiting()] == [1]
+
+
+def test_a_url_that_expired_during_an_interruption_is_renewed(
+    client: EitherClient, local: LocalQueue, content: Path
+) -> None:
+    client.upload("private/x", content, storage="object")
+    local.faults.add(CutDownload(endpoint="storage.get", at=500_000))
+    local.faults.add(Answer(endpoint="storage.get", status=503, headers={"Retry-After": "1"}))
+    client.clock.sleeps_at_least = 600
+    assert client.download("private/x").content == content.read_bytes()
+
+
+@contextmanager
+def file_size_limit(size: int) -> Generator[None, None, None]:
+    """No file may grow larger: what a full disk does, for this process."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_full_disk_leaves_no_file(client: EitherClient, folder: Path) -> None:
+    with file_size_limit(300_000), pytest.raises(OSError, match="File too large"):
+        client.download(NAME, to=folder / "x")
+    assert files(folder) == []
+
+
+@pytest.mark.parametrize("name", ["x.bin", "x.log"])
+def test_a_full_disk_under_a_temporary_file_is_an_error(client: EitherClient, name: str) -> None:
+    noise = b"".join(hashlib.sha256(number.to_bytes(4, "big")).digest() for number in range(30_000))
+    source = client.iterator([noise]) if name == "x.bin" else noise
+    with file_size_limit(300_000), pytest.raises(OSError, match="File too large"):
+        client.upload(name, source)
+    with pytest.raises(ResourceNotFound):
+        client.download(name)
+
+
+RIGHT = hashlib.sha256(b"content").hexdigest()
+
+
+@pytest.mark.parametrize(
+    "hashes", [{"sha256": "0" * 64}, {"sha256": RIGHT, "sha512": "0" * 128}, {}, {"md5": "0" * 32}]
+)
+def test_an_object_that_cannot_be_verified_is_an_error_and_no_file(
+    client: EitherClient, local: LocalQueue, folder: Path, hashes: dict[str, str]
+) -> None:
+    with Queue(local.root_url, local.credentials, clock=local.clock) as queue:
+        upload_by_hand(queue, client.run, b"content", hashes)
+    with pytest.raises(HashMismatch):
+        client.download(NAME, to=folder / "x")
+    with pytest.raises(HashMismatch):
+        client.stream(NAME)
+    assert files(folder) == []
+
+
+def test_hashes_that_are_not_known_are_ignored_beside_one_that_is(
+    client: EitherClient, local: LocalQueue
+) -> None:
+    with Queue(local.root_url, local.credentials, clock=local.clock) as queue:
+        upload_by_hand(queue, client.run, b"content", {"sha256": RIGHT, "md5": "0" * 32})
+    downloaded = client.download(NAME)
+    assert (downloaded.content, downloaded.hashes) == (b"content", {"sha256": RIGHT})
+
+
+def upload_by_hand(queue: Queue, run: Run, data: bytes, hashes: dict[str, str]) -> None:
+    """An object with hashes that may be wrong: the service does not compare them with the data."""
+    request: Any = {"storageType": "object", "expires": run.expires.isoformat(), "contentType": "a/b"}
+    begun = queue.create_artifact(run.task_id, run.run_id, NAME, request)
+    assert begun.name is not None
+    terms: Any = {"project_id": begun.project_id, "upload_id": begun.upload_id}
+    inline: Any = {"dataInline": {"contentType": "a/b", "objectData": b64encode(data).decode()}}
+    queue.create_upload(begun.name, **terms, expires=begun.expires or "", proposed_upload_methods=inline)
+    queue.finish_upload(begun.name, **terms, hashes=hashes)
+    queue.finish_artifact(run.task_id, run.run_id, NAME, upload_id=terms["upload_id"])

@@ -1,0 +1,204 @@
+"""Many artifacts at once: each one is attempted, and each one has its result."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskqueue_client.artifacts import StorageRefused
+from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.local.faults import Answer, CutUpload, Drop
+from tests.artifacts.clients import AsyncQueue
+from tests.artifacts.conftest import EitherClient, Run, Seen
+from tests.artifacts.raw_server import Answer as RawAnswer
+from tests.artifacts.raw_server import RawServer
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "artifacts"
+    (folder / "public" / "logs").mkdir(parents=True)
+    (folder / "public" / "x.bin").write_bytes(b"x")
+    (folder / "public" / "logs" / "live.log").write_bytes(b"log")
+    (folder / "private").write_bytes(b"private")
+    return folder
+
+
+@pytest.mark.parametrize("storage", ["s3", "object"])
+def test_a_folder_goes_up_under_the_paths_within(client: EitherClient, folder: Path, storage: str) -> None:
+    report = client.upload_many(folder, storage=storage)
+    assert report.is_complete
+    assert [outcome.name for outcome in report.outcomes] == [
+        "private",
+        "public/logs/live.log",
+        "public/x.bin",
+    ]
+    assert client.download("public/logs/live.log").content == b"log"
+
+
+def test_what_leads_out_of_the_folder_is_reported_and_not_uploaded(
+    client: EitherClient, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    (folder / "stolen").symlink_to(tmp_path / "secret")
+    (folder / "fine").symlink_to("private")
+    report = client.upload_many(folder)
+    assert [outcome.name for outcome in report.failed] == ["stolen"]
+    assert client.download("fine").content == b"private"
+
+
+def test_every_artifact_is_attempted_and_every_failure_reported(
+    client: EitherClient, tmp_path: Path, content: Path
+) -> None:
+    artifacts: dict[Any, Any] = {
+        "public/before": b"1",
+        "": b"2",
+        "public/../up": b"3",
+        "public/\x07": b"4",
+        7: b"5",
+        "public/missing": tmp_path / "missing",
+        "public/folder": tmp_path,
+        "public/nonsense": 8,
+        "public/after": content,
+    }
+    report = client.upload_many(artifacts, concurrency=2)
+    assert [outcome.name for outcome in report.outcomes] == list(artifacts)
+    kinds: list[type] = [type(outcome.error) for outcome in report.failed]
+    assert kinds == [
+        InvalidArgument,
+        InvalidArgument,
+        InvalidArgument,
+        InvalidArgument,
+        FileNotFoundError,
+        InvalidArgument,
+        InvalidArgument,
+    ]
+    assert client.download("public/before").content == b"1"
+    assert client.download("public/after").content == content.read_bytes()
+
+
+def test_a_storage_that_refuses_one_does_not_stop_the_rest(client: EitherClient, local: LocalQueue) -> None:
+    local.faults.add(Answer(endpoint="storage.put", status=413))
+    report = client.upload_many({f"x{number}": b"x" for number in range(20)}, concurrency=4)
+    assert [type(outcome.error) for outcome in report.failed] == [StorageRefused]
+    assert len([outcome for outcome in report.outcomes if outcome.result]) == 19
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Drop(endpoint="storage.put"),
+        Drop(endpoint="storage.put", after=True),
+        CutUpload(endpoint="storage.put", at=10),
+        Answer(endpoint="storage.put", status=503),
+        Drop(endpoint="queue.createArtifact", after=True),
+    ],
+    ids=["dropped", "answer lost", "cut", "busy", "creation's answer lost"],
+)
+def test_small_ones_are_sent_again_when_they_are_lost(
+    client: EitherClient, local: LocalQueue, fault: Any
+) -> None:
+    local.faults.add(fault)
+    contents = {f"public/x{number}": b"%d" % number for number in range(20)}
+    assert client.upload_many(contents, concurrency=4).is_complete
+    assert local.faults.waiting() == []
+    assert {name: client.download(name).content for name in contents} == contents
+
+
+async def test_2000_artifacts_go_up_with_no_more_connections_than_asked_for(
+    local: LocalQueue, run: Run, tmp_path: Path
+) -> None:
+    for number in range(2000):
+        (tmp_path / f"{number}.bin").write_bytes(b"%d" % number)
+    seen = Seen()
+    async with AsyncQueue(local.root_url, local.credentials, clock=local.clock) as queue:
+        report = await queue.upload_artifacts(
+            run.task_id,
+            run.run_id,
+            tmp_path,
+            expires=run.expires,
+            progress=seen,
+        )
+        assert report.is_complete
+        assert len(report.outcomes) == len(seen) == 2000
+        for number in (0, 999, 1999):
+            downloaded = await queue.download_artifact(run.task_id, f"{number}.bin")
+            assert downloaded.content == b"%d" % number
+
+
+def test_no_more_than_asked_for_go_up_at_the_same_time(raw_client: EitherClient, server: RawServer) -> None:
+    lock, counts = threading.Lock(), {"now": 0, "most": 0}
+    meeting = threading.Barrier(3)
+
+    def answer(request: Any) -> RawAnswer:
+        if request.method != "PUT":
+            url = f"{server.url}/key"
+            return RawAnswer(
+                body=b'{"storageType": "s3", "contentType": "a/b", "putUrl": "%s",'
+                b' "expires": "2099-01-01T00:00:00.000Z"}' % url.encode()
+            )
+        with lock:
+            counts["now"] += 1
+            counts["most"] = max(counts.values())
+        meeting.wait(timeout=30)  # until three are here
+        with lock:
+            counts["now"] -= 1
+        return RawAnswer()
+
+    server.answer = answer
+    assert raw_client.upload_many({f"x{number}": b"x" for number in range(12)}, concurrency=3).is_complete
+    assert counts["most"] == 3
+
+
+def test_a_concurrency_of_nothing_is_refused(client: EitherClient) -> None:
+    with pytest.raises(InvalidArgument, match="concurrency"):
+        client.upload_many({}, concurrency=0)
+
+
+def test_nothing_to_upload_is_a_report_of_nothing(client: EitherClient) -> None:
+    assert client.upload_many({}).outcomes == ()
+
+
+def test_a_file_is_no_folder(client: EitherClient, content: Path) -> None:
+    with pytest.raises(InvalidArgument, match="artifacts="):
+        client.upload_many(content)
+
+
+async def test_asynchronous_iterables_go_up_among_others(local: LocalQueue, run: Run) -> None:
+    async def blocks() -> AsyncIterator[bytes]:
+        yield b"one "
+        await asyncio.sleep(0)
+        yield b"two"
+
+    async with AsyncQueue(local.root_url, local.credentials, clock=local.clock) as queue:
+        report = await queue.upload_artifacts(
+            run.task_id, run.run_id, {"a": blocks(), "b": b"b"}, expires=run.expires
+        )
+        assert report.is_complete
+        assert (await queue.download_artifact(run.task_id, "a")).content == b"one two"
+
+
+async def test_cancelling_stops_all_of_them(local: LocalQueue, run: Run) -> None:
+    async with AsyncQueue(local.root_url, local.credentials, clock=local.clock) as queue:
+        first = asyncio.Event()
+        uploads = asyncio.create_task(
+            queue.upload_artifacts(
+                run.task_id,
+                run.run_id,
+                {f"x{number}": b"x" for number in range(500)},
+                expires=run.expires,
+                progress=lambda _name, _done, _total: first.set(),
+            )
+        )
+        await first.wait()
+        uploads.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await uploads
+        page = await queue.list_artifacts(run.task_id, run.run_id)
+        assert 0 < len(page.artifacts) < 500

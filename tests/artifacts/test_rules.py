@@ -1,0 +1,168 @@
+"""The small rules of artifacts: content types, names, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskqueue_client import Credentials, slugid
+from taskqueue_client.artifacts import (
+    COMPRESSED_ENDINGS,
+    CONTENT_TYPES,
+    HashMismatch,
+    SourceChanged,
+    StorageRefused,
+    UploadAlreadyBegun,
+    content_type_of,
+    is_compressed,
+)
+from taskqueue_client.artifacts.compression import Gunzip
+from taskqueue_client.artifacts.hashing import Hashes, hexdigests
+from tests.artifacts.clients import AsyncQueue
+from tests.artifacts.conftest import EitherClient
+from tests.artifacts.raw_server import Answer, RawServer, Request, json_answer
+
+
+@pytest.mark.parametrize(
+    ("name", "content_type"),
+    [
+        ("public/a.b/log", "application/octet-stream"),
+        ("a.tar.gz", "application/gzip"),
+        ("a.html", "text/html"),
+        (".log", "text/plain"),
+        ("a.", "application/octet-stream"),
+    ],
+)
+def test_only_the_last_ending_of_the_last_part_counts(name: str, content_type: str) -> None:
+    assert content_type_of(name) == content_type
+
+
+def test_the_system_s_mime_types_are_not_asked() -> None:
+    """The same name has the same type on every machine."""
+    code = "import sys, taskqueue_client.artifacts; print('mimetypes' in sys.modules)"
+    imports = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded_by_others = subprocess.run(
+        [sys.executable, "-c", "import sys, requests; print('mimetypes' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert imports.stdout == loaded_by_others.stdout
+
+
+def test_the_sync_client_s_transfers_do_without_aiohttp() -> None:
+    code = "import sys, taskqueue_client.artifacts.blocking; print({'aiohttp', 'tenacity'} & {*sys.modules})"
+    imports = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert imports.stdout == "set()\n"
+
+
+def test_every_type_by_ending_agrees_about_what_is_compressed() -> None:
+    text = [ending for ending, kind in CONTENT_TYPES.items() if kind.startswith("text/")]
+    assert not any(is_compressed(f"x{ending}", CONTENT_TYPES[ending]) for ending in text)
+    assert all(is_compressed(f"x{ending}", "application/octet-stream") for ending in COMPRESSED_ENDINGS)
+    assert is_compressed("x", "image/png")
+    assert not is_compressed("x.svg", "image/svg+xml")
+
+
+@given(st.lists(st.binary(max_size=200_000), max_size=4), st.integers(1, 5000))
+def test_gzip_is_decoded_however_it_is_cut(members: list[bytes], step: int) -> None:
+    encoded = b"".join(map(gzip.compress, members))
+    gunzip = Gunzip()
+    blocks = [encoded[start : start + step] for start in range(0, len(encoded), step)]
+    assert b"".join(piece for block in blocks for piece in gunzip.decode(block)) == b"".join(members)
+    assert gunzip.is_complete
+
+
+def test_decoding_gives_pieces_of_bounded_size() -> None:
+    pieces = [len(piece) for piece in Gunzip().decode(gzip.compress(bytes(10_500_000)))]
+    assert sum(pieces) == 10_500_000
+    assert max(pieces) <= 1024 * 1024
+
+
+@given(st.lists(st.binary(max_size=1000)))
+def test_hashes_on_threads_are_the_hashes(blocks: list[bytes]) -> None:
+    with Hashes(("sha256", "sha512")) as hashes:
+        for block in blocks:
+            hashes.update(block)
+    assert hashes.hexdigests() == hexdigests(("sha256", "sha512"), b"".join(blocks))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StorageRefused.of(
+            "PUT", "https://u:p@s3.test/key?X-Amz-Signature=secret", 403, "for /key?sig=secret"
+        ),
+        SourceChanged("a file"),
+        UploadAlreadyBegun("public/x"),
+        HashMismatch("x", {"sha256": "a"}, {"sha256": "b"}),
+    ],
+)
+def test_errors_survive_pickling_without_secrets(error: Exception) -> None:
+    copy: Exception = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy)) == (type(error), str(error))
+    assert "secret" not in str(vars(copy)) + repr(copy)
+    assert "u:p" not in str(vars(copy)) + repr(copy)
+
+
+@pytest.mark.parametrize("method", ["upload_artifact", "download_artifact"])
+def test_the_event_loop_goes_on_while_bodies_travel(server: RawServer, method: str, tmp_path: Path) -> None:
+    """The server answers only when the loop has turned several times meanwhile."""
+
+    async def transfer() -> None:
+        loop, turned = asyncio.get_running_loop(), asyncio.Event()
+
+        def turn(left: int) -> None:
+            if left:
+                loop.call_soon(turn, left - 1)
+            else:
+                turned.set()
+
+        def wait_for_loop() -> None:
+            loop.call_soon_threadsafe(turn, 5)
+            asyncio.run_coroutine_threadsafe(turned.wait(), loop).result(timeout=30)
+
+        def answer(request: Request) -> Answer:
+            if request.path.startswith("/api/"):
+                url = f"{server.url}/file"
+                created = {"contentType": "a/b", "expires": "2099-01-01T00:00:00.000Z", "putUrl": url}
+                return json_answer({"storageType": "s3", "url": url, **created})
+            wait_for_loop()
+            return Answer(body=bytes(100_000))
+
+        server.answer = answer
+        async with AsyncQueue(server.url, Credentials("tester", "secret")) as queue:
+            if method == "upload_artifact":
+                await queue.upload_artifact(slugid(), 0, "x", bytes(100_000), expires="2099-01-01T00:00:00Z")
+            else:
+                await queue.download_artifact(slugid(), "x", to=tmp_path / "x")
+        assert turned.is_set()
+
+    asyncio.run(transfer())
+
+
+def test_a_stream_that_is_left_early_ends_its_download(raw_client: EitherClient, server: RawServer) -> None:
+    big = Answer(body=bytes(20_000_000))
+    reference = json_answer({"storageType": "reference", "url": f"{server.url}/file"})
+    server.answer = lambda request: reference if request.path.startswith("/api/") else big
+    blocks: Any = raw_client.queue.stream_artifact(raw_client.run.task_id, "x")
+
+    async def leave() -> None:
+        assert await anext(blocks)
+        await blocks.aclose()
+
+    if raw_client.is_async:
+        raw_client.result(leave())
+    else:
+        assert next(blocks)
+        blocks.close()
+    raw_client.queue.storage.threads.shutdown(wait=True)  # returns when the thread has ended

@@ -1,0 +1,241 @@
+"""What can be uploaded, and what becomes of it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.local.faults import Answer
+from tests.artifacts.conftest import EitherClient, Seen, no_isal
+
+BYTES = b"".join(number.to_bytes(4, "big") for number in range(250_000))
+
+
+def at_offset(path: Path) -> io.BufferedReader:
+    path.write_bytes(b"before" + BYTES)
+    file = path.open("rb")
+    assert file.read(6) == b"before"
+    return file
+
+
+def compressed_file(path: Path) -> gzip.GzipFile:
+    path.write_bytes(gzip.compress(BYTES, 1))
+    return gzip.open(path)
+
+
+def memory_at_offset(_: Path) -> io.BytesIO:
+    file = io.BytesIO(b"before" + BYTES)
+    file.seek(6)
+    return file
+
+
+def a_path(path: Path) -> Path:
+    path.write_bytes(BYTES)
+    return path
+
+
+SOURCES: dict[str, Callable[[Path], Any]] = {
+    "path": a_path,
+    "path as text": lambda path: str(a_path(path)),
+    "bytes": lambda _: BYTES,
+    "bytearray": lambda _: bytearray(BYTES),
+    "open file": at_offset,
+    "unbuffered file": lambda path: a_path(path).open("rb", buffering=0),
+    "file in memory": memory_at_offset,
+    "compressed file": compressed_file,
+    "list": lambda _: [BYTES[:100], b"", BYTES[100:]],
+}
+
+
+@pytest.mark.parametrize("storage", ["s3", "object"])
+@pytest.mark.parametrize("kind", SOURCES)
+def test_every_kind_of_source_arrives_whole(
+    client: EitherClient, tmp_path: Path, kind: str, storage: str
+) -> None:
+    source = SOURCES[kind](tmp_path / "source")
+    uploaded = client.upload("public/x.bin", source, storage=storage)
+    if hasattr(source, "close"):
+        source.close()
+    assert uploaded.size == uploaded.stored_size == len(BYTES)
+    assert client.download("public/x.bin").content == BYTES
+
+
+@pytest.mark.parametrize("storage", ["s3", "object"])
+def test_an_iterator_arrives_whole(client: EitherClient, storage: str) -> None:
+    client.upload("public/x.bin", client.iterator([BYTES[:5], BYTES[5:]]), storage=storage)
+    assert client.download("public/x.bin").content == BYTES
+
+
+def test_what_a_pipe_gives_arrives_whole(client: EitherClient) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as pipe:
+        os.write(writing, b"through a pipe")
+        os.close(writing)
+        client.upload("public/x.bin", pipe)
+    assert client.download("public/x.bin").content == b"through a pipe"
+
+
+@pytest.mark.parametrize("storage", ["s3", "object"])
+@pytest.mark.parametrize("size", [0, 1, 8191, 8192, 65536, 65537, 3 * 262144, 3 * 262144 + 1])
+def test_every_size_arrives_whole(client: EitherClient, size: int, storage: str) -> None:
+    uploaded = client.upload("public/x.bin", BYTES[:size], storage=storage)
+    assert uploaded.stored_size == size
+    assert client.download("public/x.bin").content == BYTES[:size]
+
+
+@pytest.mark.parametrize(("size", "puts"), [(8191, 0), (8192, 1)])
+def test_the_object_service_gets_small_content_within_the_request(
+    client: EitherClient, local: LocalQueue, size: int, puts: int
+) -> None:
+    local.faults.add(Answer(endpoint="storage.put", status=500, times=2))
+    client.upload("public/x.bin", BYTES[:size], storage="object")
+    assert sum(fault["times"] for fault in local.faults.waiting()) == 2 - 2 * puts
+
+
+def test_an_object_is_finished_with_the_hash_that_every_client_knows(client: EitherClient) -> None:
+    uploaded = client.upload("public/x.bin", BYTES, storage="object")
+    downloaded = client.download("public/x.bin")
+    assert list(uploaded.hashes) == ["sha256"]
+    assert downloaded.hashes == uploaded.hashes
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "content_type"),
+    [
+        ("public/live.log", None, "text/plain"),
+        ("public/LIVE.LOG", None, "text/plain"),
+        ("public/target.json", None, "application/json"),
+        ("public/target", None, "application/octet-stream"),
+        ("public/live.log", "text/x-mine; charset=latin-1", "text/x-mine; charset=latin-1"),
+    ],
+)
+@pytest.mark.parametrize("storage", ["s3", "object"])
+def test_the_content_type_is_by_ending_or_as_given(
+    client: EitherClient, name: str, given: str | None, content_type: str, storage: str
+) -> None:
+    assert client.upload(name, BYTES, content_type=given, storage=storage).content_type == content_type
+    info = client.latest_artifact_info(client.run.task_id, name)
+    assert (info.content_type, client.download(name).content_type) == (content_type, content_type)
+
+
+@pytest.mark.parametrize(
+    ("name", "compress", "encoding"),
+    [
+        ("public/live.log", None, "gzip"),
+        ("public/live.log", False, None),
+        ("public/x.bin", None, None),
+        ("public/x.bin", True, "gzip"),
+        ("public/x.tar.zst", True, None),
+        ("public/x.jpg", True, None),
+        ("public/image", True, "gzip"),
+    ],
+)
+def test_text_is_compressed_and_what_is_compressed_is_left_alone(
+    client: EitherClient, name: str, compress: Any, encoding: str | None
+) -> None:
+    uploaded = client.upload(name, BYTES, compress=compress)
+    assert uploaded.content_encoding == encoding
+    assert (uploaded.stored_size < uploaded.size) == (encoding == "gzip")
+    assert client.download(name).content == BYTES
+
+
+def test_a_given_content_type_that_is_compressed_is_left_alone(client: EitherClient) -> None:
+    uploaded = client.upload("public/x", BYTES, content_type="application/zip", compress=True)
+    assert uploaded.content_encoding is None
+
+
+def test_compression_without_isal_gives_the_same_content(
+    client: EitherClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taskqueue_client.artifacts.compression._isal", no_isal)
+    assert client.upload("public/live.log", BYTES).content_encoding == "gzip"
+    assert client.download("public/live.log").content == BYTES
+
+
+def test_the_expiry_is_cut_down_to_the_task_s(client: EitherClient) -> None:
+    task_expires = client.run.expires
+    client.upload("x", b"1", expires=task_expires + timedelta(days=9), task_expires=task_expires)
+    expires = client.latest_artifact_info(client.run.task_id, "x").expires
+    assert abs(expires - task_expires) < timedelta(milliseconds=1)
+
+
+def test_progress_goes_from_the_first_block_to_the_last(client: EitherClient, content: Path) -> None:
+    seen = Seen()
+    client.upload("public/x.bin", content, progress=seen)
+    assert seen == sorted(seen)
+    assert len(seen) > 2
+    assert seen[-1] == (1_000_000, 1_000_000)
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "ä", "a\x7f", "a/../b", "..", "./a", "x" * 1025])
+def test_a_bad_name_is_refused_before_anything_happens(
+    client: EitherClient, local: LocalQueue, name: str
+) -> None:
+    local.faults.add(Answer(endpoint="queue.createArtifact", status=500))
+    with pytest.raises(InvalidArgument, match="name="):
+        client.upload(name, b"1")
+    assert local.faults.waiting()
+
+
+def folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def fifo(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+BAD: dict[str, Callable[[Path], Any]] = {
+    "number": lambda _: 7,
+    "folder": folder,
+    "pipe": fifo,
+    "text file": lambda _: io.StringIO("text"),
+    "texts": lambda _: ["text"],
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_what_cannot_be_uploaded_is_refused_before_anything_happens(
+    client: EitherClient, local: LocalQueue, tmp_path: Path, kind: str
+) -> None:
+    local.faults.add(Answer(endpoint="queue.createArtifact", status=500))
+    with pytest.raises(InvalidArgument, match="source="):
+        client.upload("x", BAD[kind](tmp_path / "source"))
+    assert local.faults.waiting()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"storage": "azure"},
+        {"storage": "object", "compress": True},
+        {"expires": "tomorrow"},
+        {"content_type": "text/plain\r\nX-Evil: 1"},
+        {"content_type": ""},
+    ],
+)
+def test_a_bad_option_is_refused(client: EitherClient, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=next(reversed(options))):
+        client.upload("x", b"1", **options)
+
+
+def test_a_missing_file_is_the_usual_error(client: EitherClient, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        client.upload("x", tmp_path / "missing")
+
+
+def test_a_file_of_the_caller_s_stays_open(client: EitherClient, content: Path) -> None:
+    with content.open("rb") as file:
+        client.upload("x", file)
+        assert not file.closed
