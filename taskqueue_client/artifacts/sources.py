@@ -86,8 +86,8 @@ class Source:
     ) -> None:
         self.name = name
         self.size = size
+        self.start = start
         self._file = file
-        self._start = start
         self._stamp = stamp
         self._first_stamp = first_stamp
         self._owned = owned
@@ -97,8 +97,15 @@ class Source:
             self.content = b"".join(bytes(block) for block in self._read())
             self.close()
 
-    def blocks(self) -> Iterator[Block]:
-        """The content from its start. The last block comes only if nothing was changed until then.
+    @property
+    def plain_file(self) -> io.FileIO | None:
+        """The file, if it is one on a disk and its content is not in memory."""
+        file = self._file
+        is_plain = self.content is None and isinstance(getattr(file, "raw", file), io.FileIO)
+        return cast("io.FileIO", file) if is_plain else None
+
+    def blocks(self, start: int = 0) -> Iterator[Block]:
+        """The content from `start` on. The last block comes only if nothing was changed until then.
 
         A block is good until some more have come; see `blocks_in_turn`.
 
@@ -107,12 +114,12 @@ class Source:
             OSError: It cannot be read.
         """
         if self.content is not None:
-            return iter((self.content,) if self.content else ())
-        return self._read()
+            return iter((self.content[start:],))
+        return self._read(start)
 
-    def _read(self) -> Iterator[memoryview]:
-        self._file.seek(self._start)
-        left, buffers = self.size, blocks_in_turn()
+    def _read(self, start: int = 0) -> Iterator[memoryview]:
+        self._file.seek(self.start + start)
+        left, buffers = self.size - start, blocks_in_turn()
         while left:
             buffer = next(buffers)[:left]
             count = self._file.readinto(buffer) or 0

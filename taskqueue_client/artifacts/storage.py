@@ -21,6 +21,7 @@ from .cancellation import Cancellation
 from .connections import Address, Connections, Place, Timeouts, proxy_for, proxy_headers
 from .errors import RedirectRefused, StorageFailed, StorageRefused
 from .hashing import Hashes, hexdigests
+from .kernel_copy import can_send, send_all_but_last_block
 from .sources import Source
 
 Progress = Callable[[int, int | None], object]
@@ -250,9 +251,22 @@ def _send_body(
         broken = _send(connection, put.source.content)
         put.progress(put.source.size, put.source.size)
         return hexdigests(put.algorithms, put.source.content), broken
+    sent = 0
+    if not put.algorithms and can_send(connection.sock, put.source):
+        try:
+            for sent in cancellation.checked(send_all_but_last_block(connection.sock, put.source)):
+                put.progress(sent, put.source.size)
+        except OSError as error:
+            return {}, error
+    return _send_blocks(connection, put, cancellation, sent)
+
+
+def _send_blocks(
+    connection: HTTPConnection, put: Put, cancellation: Cancellation, sent: int
+) -> tuple[dict[str, str], OSError | None]:
+    """Send what comes after the bytes `sent` already."""
     with Hashes(put.algorithms) as hashes:
-        sent = 0
-        for block in cancellation.checked(put.source.blocks()):
+        for block in cancellation.checked(put.source.blocks(sent)):
             hashes.update(block)
             if broken := _send(connection, block):
                 return {}, broken

@@ -82,6 +82,5 @@ def main() -> None:
 
     The Queue is the one that TASKCLUSTER_ROOT_URL names, with the credentials in TASKCLUSTER_CLIENT_ID,
     TASKCLUSTER_ACCESS_TOKEN and, of temporary ones, TASKCLUSTER_CERTIFICATE; or, without credentials, a
-    proxy that TASKCLUSTER_PROXY_URL names. `eval "$(taskqueue local)"` cannot work, as that command runs
-    on: start it in a terminal of its own, and copy the lines that it prints.
+    proxy that TASKCLUSTER_PROXY_URL names. Where there is none, `taskqueue local` runs one here.
     """

@@ -17,7 +17,9 @@ def connect() -> Queue:
         InvalidArgument: The URL or the credentials are malformed, or half of the credentials is missing.
     """
     if not (os.environ.get("TASKCLUSTER_PROXY_URL") or os.environ.get("TASKCLUSTER_ROOT_URL")):
-        message = "TASKCLUSTER_ROOT_URL is not set: set it to the deployment's URL, or start `taskqueue local`"
+        message = (
+            "TASKCLUSTER_ROOT_URL is not set: set it to the deployment's URL, or start `taskqueue local`"
+        )
         raise Failure(message)
     return Queue.from_env()
 

@@ -6,9 +6,9 @@ from enum import IntEnum
 
 import click
 
+from taskqueue_client.artifacts import ArtifactError
 from taskqueue_client.errors import (
     ApiError,
-    ArtifactError,
     AuthenticationFailed,
     CallFailed,
     ConnectionFailed,
@@ -42,7 +42,7 @@ class Failure(click.ClickException):
 
     def __init__(self, message: str, status: ExitStatus = ExitStatus.WRONG_USE) -> None:
         super().__init__(" ".join(message.split()))
-        self.exit_code = int(status)
+        self.exit_code = int(status)  # type: ignore[misc] # click has it as a class's, and reads the instance's
 
 
 def failure_of(error: Exception) -> Failure | None:
@@ -75,8 +75,7 @@ def in_one_line(error: BaseException | None) -> str:
     if isinstance(error, InvalidArgument):
         return f"{error.argument}: {error.given!r}: must be {error.allowed}"
     if isinstance(error, ConnectionFailed):
-        url = error.attempted.url.partition("/api/")[0]
-        return f"cannot reach {url} ({error.reason}): check TASKCLUSTER_ROOT_URL and the network"
+        return f"cannot reach {_root_url(error)} ({error.reason}): check TASKCLUSTER_ROOT_URL and the network"
     if isinstance(error, ApiError):
         return _of_answer(error)
     return str(error)
@@ -94,11 +93,16 @@ def _of_submission(error: SubmissionFailed) -> str:
 def _of_answer(error: ApiError) -> str:
     first = error.message.strip().partition("\n")[0]
     if isinstance(error, InsufficientScopes):
-        return f"the credentials lack {' and '.join(error.missing_scopes) or 'scopes'}: use others, or ask for more"
+        scopes = ", ".join(error.missing_scopes) or first
+        return f"not allowed without {scopes}: set credentials that have it, or ask for it"
     if isinstance(error, AuthenticationFailed):
         return f"the credentials are not accepted ({first}): check TASKCLUSTER_CLIENT_ID and _ACCESS_TOKEN"
     if isinstance(error, NotFound):
         return f"not found: {first}"
     if isinstance(error, ServerError):
-        return f"{error.attempted.url.partition('/api/')[0]} is in trouble (HTTP {error.status}: {first}): try later"
+        return f"{_root_url(error)} is in trouble (HTTP {error.status}: {first}): try later"
     return f"refused: {first}"
+
+
+def _root_url(error: CallFailed) -> str:
+    return error.attempted.url.partition("/api/")[0]

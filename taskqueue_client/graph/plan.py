@@ -128,11 +128,13 @@ def _shape_problems(document: Mapping[str, Any]) -> Iterator[Problem]:
     group = document.get("taskGroupId")
     if group is not None and not (isinstance(group, str) and is_slugid(group)):
         yield Problem("$.taskGroupId", group, "the id of a task group, or nothing for a new one")
-    tasks: object = document.get("tasks")
-    if not isinstance(tasks, Mapping) or not tasks:
-        yield Problem("$.tasks", tasks, "an object with a task definition for each name")
-        return
-    for name, task in cast("Mapping[object, object]", tasks).items():
+    given: object = document.get("tasks")
+    tasks: Mapping[object, object] = (
+        cast("Mapping[object, object]", given) if isinstance(given, Mapping) else {}
+    )
+    if not tasks:
+        yield Problem("$.tasks", document.get("tasks"), "an object with a task definition for each name")
+    for name, task in tasks.items():
         if not (isinstance(name, str) and _NAME.fullmatch(name)):
             yield Problem("$.tasks", name, "names of letters, digits and _.:/-")
         elif not isinstance(task, Mapping):

@@ -94,6 +94,10 @@ class ArtifactStorage:
         else:
             self.buckets.remove(_bucket(key), key)
 
+    def expire(self) -> None:
+        """Forget objects that have expired, and uploads that were not finished within a day."""
+        self.objects.expire()
+
     def _open_directory(self, store_path: str) -> Path:
         if store_path == ":memory:":
             return Path(self._on_close.enter_context(TemporaryDirectory(prefix="taskqueue-artifacts-")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -37,6 +38,11 @@ _SERVICE_DEADLINE_DELAY = 60.0
 _SERVICE_RESOLVER_INTERVAL = 5.0
 _LONGEST_NAP = 60.0
 """After so many seconds the clock is looked at again: the machine's may have been set."""
+
+_RETRY_INTERVAL = 1.0
+"""After so many seconds background work that failed is tried again: the disk may have been full."""
+
+_log = logging.getLogger(__name__)
 
 _SECRETS = """
 CREATE TABLE IF NOT EXISTS issuer (only INTEGER PRIMARY KEY CHECK (only = 1), access_token TEXT NOT NULL)
@@ -173,7 +179,11 @@ class Deployment:
 
     def _wake(self) -> None:
         self._wake_up = None
-        self.run_due()
+        try:
+            self.run_due()
+        except Exception:  # noqa: BLE001 - whatever it was, nobody else would start the work again
+            _log.exception("background work failed; it is tried again in %g s", _RETRY_INTERVAL)
+            self._wake_up = asyncio.get_running_loop().call_later(_RETRY_INTERVAL, self._wake)
 
     def _cancel_wake_up(self) -> None:
         if self._wake_up is not None:

@@ -52,8 +52,8 @@ class LocalQueue:
         admin_secret: Turns on the routes under `/admin/`, for requests that carry it.
 
     Raises:
-        ValueError: A client, a role, a scope or the claim timeout makes no sense; or the address is not
-            loopback, and that is not allowed.
+        ValueError: A client, a role, a scope, the claim timeout, the path or the admin secret makes no
+            sense; or the address is not loopback, and that is not allowed.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class LocalQueue:
     ) -> None:
         check_host(host, allow_remote=allow_remote)
         _check_claim_timeout(claim_timeout)
+        _check_given(db, admin_secret)
         self.client_id = client_id
         self.access_token = access_token or slugid() + slugid()
         self._clock = clock or MovableClock()
@@ -230,6 +231,15 @@ class LocalQueue:
 def _check_claim_timeout(seconds: float) -> None:
     if not 0 < seconds <= _LONGEST_CLAIM:
         message = f"claim_timeout must be more than 0 and at most {_LONGEST_CLAIM} seconds, not {seconds}"
+        raise ValueError(message)
+
+
+def _check_given(db: str, admin_secret: str | None) -> None:
+    if not db:
+        message = "db must be the path of a file, or :memory:, not empty"
+        raise ValueError(message)
+    if admin_secret == "":
+        message = "the admin secret must not be empty: whoever leaves it out would have it"
         raise ValueError(message)
 
 

@@ -44,3 +44,7 @@ class Storage(Protocol):
             key: The S3 key, or the object's name.
         """
         ...
+
+    def expire(self) -> None:
+        """Forget objects that have expired, and uploads that nobody finished: the object service's job."""
+        ...

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from taskqueue_client import Credentials, slugid
+from taskqueue_client import AsyncQueue, Credentials, Queue, slugid
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.definitions import task_definition
 from taskqueue_client.local import LocalQueue
-from tests.artifacts.clients import AsyncQueue, Queue
 from tests.artifacts.raw_server import RawServer
 
 

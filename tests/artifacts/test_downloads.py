@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from taskqueue_client import Queue
 from taskqueue_client.artifacts import DownloadTooLarge, HashMismatch, StorageFailed, StorageRefused
 from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotFound
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Answer, CutDownload
-from tests.artifacts.clients import Queue
 from tests.artifacts.conftest import EitherClient, Run, Seen
 from tests.artifacts.raw_server import Answer as RawAnswer
 from tests.artifacts.raw_server import RawServer

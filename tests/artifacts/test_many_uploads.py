@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from taskqueue_client import AsyncQueue
 from taskqueue_client.artifacts import StorageRefused
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Answer, CutUpload, Drop
-from tests.artifacts.clients import AsyncQueue
 from tests.artifacts.conftest import EitherClient, Run, Seen
 from tests.artifacts.raw_server import Answer as RawAnswer
 from tests.artifacts.raw_server import RawServer

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskqueue_client import Credentials, slugid
+from taskqueue_client import AsyncQueue, Credentials, slugid
 from taskqueue_client.artifacts import (
     COMPRESSED_ENDINGS,
     CONTENT_TYPES,
@@ -27,7 +27,6 @@ from taskqueue_client.artifacts import (
 )
 from taskqueue_client.artifacts.compression import Gunzip
 from taskqueue_client.artifacts.hashing import Hashes, hexdigests
-from tests.artifacts.clients import AsyncQueue
 from tests.artifacts.conftest import EitherClient
 from tests.artifacts.raw_server import Answer, RawServer, Request, json_answer
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from taskqueue_client import AsyncQueue
 from taskqueue_client._call import Call
 from taskqueue_client.artifacts import SourceChanged, StorageFailed, StorageRefused, UploadAlreadyBegun
 from taskqueue_client.artifacts.sources import open_source
 from taskqueue_client.errors import InternalServerError, RequestConflict, ServerError
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Answer, CutUpload, Drop, ExpireUrl
-from tests.artifacts.clients import AsyncQueue
 from tests.artifacts.conftest import EitherClient, Run
 from tests.artifacts.raw_server import Answer as RawAnswer
 from tests.artifacts.raw_server import RawServer

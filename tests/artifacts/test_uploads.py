@@ -168,11 +168,14 @@ def test_the_expiry_is_cut_down_to_the_task_s(client: EitherClient) -> None:
     assert abs(expires - task_expires) < timedelta(milliseconds=1)
 
 
-def test_progress_goes_from_the_first_block_to_the_last(client: EitherClient, content: Path) -> None:
+@pytest.mark.parametrize("storage", ["s3", "object"])
+def test_progress_goes_from_the_first_block_to_the_last(
+    client: EitherClient, content: Path, storage: str
+) -> None:
     seen = Seen()
-    client.upload("public/x.bin", content, progress=seen)
+    client.upload("public/x.bin", content, progress=seen, storage=storage)
     assert seen == sorted(seen)
-    assert len(seen) > 2
+    assert len(seen) > 1
     assert seen[-1] == (1_000_000, 1_000_000)
 
 

@@ -184,8 +184,10 @@ def _replacement(old: Artifact, new: Artifact) -> Artifact:
             " and the url of a reference changed"
         )
         raise conflict(message)
-    kept = {"contentLength": old.details["contentLength"]} if "contentLength" in old.details else {}
-    return msgspec.structs.replace(new, content_type=old.content_type, details={**new.details, **kept})
+    details = {key: value for key, value in new.details.items() if key != "contentLength"}
+    if "contentLength" in old.details:
+        details["contentLength"] = old.details["contentLength"]
+    return msgspec.structs.replace(new, content_type=old.content_type, details=details)
 
 
 def _is_compatible(old: Artifact, new: Artifact) -> bool:

@@ -41,13 +41,16 @@ class Expirers:
     def run(self) -> None:
         """Remove what has expired. Artifacts' data goes before their records, so that none is forgotten.
 
-        The data of objects is left to the object service.
+        The data of objects goes with the object service's own job.
         """
+        self.core.storage.expire()
         self._delete_data()
         with self.core.transition() as now:
             self.core.store.change("DELETE FROM pending WHERE expires < ?", now)
             for removal in _REMOVALS:
                 self.core.store.change(removal, now - _GRACE)
+            # the next task of the same id must not meet them
+            self.core.store.change("DELETE FROM claims WHERE task_id NOT IN (SELECT task_id FROM tasks)")
 
     def _delete_data(self) -> None:
         expired = self.core.store.rows(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from taskqueue_client.local.engine.collation import sort_key
@@ -127,8 +128,8 @@ CREATE TABLE workers (
 class Store:
     """The database; every change belongs to a `transaction`.
 
-    A file is written ahead (WAL) and locked for this process: what is committed survives the death of
-    the process, though not always that of the machine.
+    A file is written ahead (WAL), locked for this process and, when made here, readable for its owner
+    only: what is committed survives the death of the process, though not always that of the machine.
 
     Args:
         path: A file, made if absent, or `:memory:`.
@@ -141,6 +142,8 @@ class Store:
     """
 
     def __init__(self, path: str) -> None:
+        if path != _MEMORY:
+            _make_private(path)
         self.connection = sqlite3.connect(
             path,
             isolation_level=None,
@@ -217,3 +220,9 @@ class Store:
         elif version != _VERSION:
             message = f"{path} is no queue of version {_VERSION}: its version is {version}"
             raise sqlite3.DatabaseError(message)
+
+
+def _make_private(path: str) -> None:
+    """Make the file, if there is none, for its owner only: it holds keys that credentials are made with."""
+    with suppress(OSError):  # SQLite fails for the same reason in a moment, and its caller is told
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, UTC, datetime, timedelta
 
 from taskqueue_client.local.refusal import bad_input
 
@@ -54,9 +54,9 @@ def parse(given: str, name: str) -> int:
 
 
 def add_years(moment: int, years: int) -> int:
-    """The same date and time in another year; 29 February becomes 1 March where there is none."""
+    """The same date and time in another year, at most 9999; a 29 February that it lacks is 1 March."""
     start = _datetime(moment)
-    year = start.year + years
+    year = min(start.year + years, MAXYEAR)
     try:
         moved = start.replace(year=year)
     except ValueError:

@@ -10,7 +10,7 @@ import msgspec
 from taskqueue_client.local.engine import times
 from taskqueue_client.local.engine.jsonb import check_text
 from taskqueue_client.local.engine.paging import Page
-from taskqueue_client.local.refusal import Caller, bad_input, not_found
+from taskqueue_client.local.refusal import Caller, Refusal, bad_input, not_found
 
 if TYPE_CHECKING:
     from taskqueue_client.local.engine.core import Core
@@ -122,7 +122,10 @@ class Workers:
             Refusal: `ResourceNotFound`: the worker, or its task queue, is unknown or expired.
         """
         task_queue_id = f"{provisioner_id}/{worker_type}"
-        worker = self._get(task_queue_id, (worker_group, worker_id))
+        key = (worker_group, worker_id)
+        worker = self._known(task_queue_id, key)
+        if not worker.is_visible(self.core.now()):
+            raise _unknown(task_queue_id, key)
         self.task_queues.get_task_queue(task_queue_id)
         return worker.shown()
 
@@ -135,11 +138,11 @@ class Workers:
         worker_id: str,
         body: dict[str, Any],
     ) -> dict[str, Any]:
-        """Give a known worker no tasks until a date; one in the past lifts the quarantine."""
+        """Give a known worker, though it may be expired, no tasks until a date; a past one lifts that."""
         until = times.parse(body["quarantineUntil"], "quarantineUntil")
         reason: str = body.get("quarantineInfo", _UNSPECIFIED)
         check_text(reason)
-        worker = self._get(f"{provisioner_id}/{worker_type}", (worker_group, worker_id))
+        worker = self._known(f"{provisioner_id}/{worker_type}", (worker_group, worker_id))
         with self.core.transition() as now:
             entry = {
                 "clientId": caller.client_id,
@@ -222,11 +225,10 @@ class Workers:
         )
         return _worker_of(row) if row else None
 
-    def _get(self, task_queue_id: str, key: tuple[str, str]) -> _Worker:
+    def _known(self, task_queue_id: str, key: tuple[str, str]) -> _Worker:
         worker = self._find(task_queue_id, key)
-        if worker is None or not worker.is_visible(self.core.now()):
-            message = f"Worker `{'/'.join(key)}` of task queue `{task_queue_id}` does not exist."
-            raise not_found(message)
+        if worker is None:
+            raise _unknown(task_queue_id, key)
         return worker
 
     def _save(self, worker: _Worker) -> None:
@@ -242,6 +244,10 @@ class Workers:
             _encode(worker.recent_tasks[-_RECENT:]),
             _encode(worker.quarantine_details),
         )
+
+
+def _unknown(task_queue_id: str, key: tuple[str, str]) -> Refusal:
+    return not_found(f"Worker `{'/'.join(key)}` of task queue `{task_queue_id}` does not exist.")
 
 
 def _worker_of(row: tuple[Any, ...]) -> _Worker:

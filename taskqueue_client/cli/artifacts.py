@@ -1,0 +1,205 @@
+"""`taskqueue artifacts`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from taskqueue_client.aio import AsyncQueue
+from taskqueue_client.artifacts import DownloadResult
+from taskqueue_client.client import Queue
+from taskqueue_client.errors import InvalidArgument, TaskQueueError
+from taskqueue_client.models import Artifact, StorageType
+
+from .arguments import run_option, task_argument
+from .connection import connect
+from .failures import ExitStatus, in_one_line
+from .output import console, json_option, new_table, print_json, printable, size
+
+
+@click.group()
+def command() -> None:
+    """List and download the artifacts of a task."""
+
+
+@command.command("list")
+@task_argument
+@run_option
+@json_option
+def list_(task_id: str, run_id: int | None, *, as_json: bool) -> None:
+    """List the artifacts of a task.
+
+    With --json, prints an object for each artifact.
+    """
+    with connect() as queue:
+        artifacts = _artifacts_of(queue, task_id, run_id)
+    if as_json:
+        for artifact in artifacts:
+            print_json(artifact)
+        return
+    table = new_table("NAME", "SIZE", "TYPE", "STORAGE", "EXPIRES")
+    for artifact in artifacts:
+        table.add_row(
+            printable(artifact.name),
+            size(artifact.content_length),
+            printable(artifact.content_type),
+            artifact.storage_type,
+            f"{artifact.expires:%Y-%m-%d}",
+        )
+    console().print(table)
+
+
+def _artifacts_of(queue: Queue, task_id: str, run_id: int | None) -> list[Artifact]:
+    every = queue.iter_latest_artifacts(task_id) if run_id is None else queue.iter_artifacts(task_id, run_id)
+    return list(every)
+
+
+@command.command("get")
+@task_argument
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@run_option
+@click.option(
+    "--to",
+    "folder",
+    default=Path(),
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to put them.  [default: here]",
+)
+@click.option(
+    "--concurrency", default=4, show_default=True, type=click.IntRange(1, 32), help="How many at once."
+)
+@json_option
+@click.pass_context
+def get(
+    ctx: click.Context,
+    task_id: str,
+    names: tuple[str, ...],
+    run_id: int | None,
+    folder: Path,
+    concurrency: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Download artifacts of a task: those named, or all that have content.
+
+    Each becomes a file at its name below the folder, when it is complete and verified; a file that is there
+    is replaced. With --json, prints an object for each artifact, with `path` or `error`.
+    """
+    with connect() as queue:
+        chosen = names or _with_content(_artifacts_of(queue, task_id, run_id))
+        root_url, credentials = queue.root_url, queue.credentials
+    wanted = _Wanted(task_id, run_id, folder, concurrency)
+    bars = _bars(hidden=as_json)
+    with bars or nullcontext():
+        outcomes = asyncio.run(_download_all(AsyncQueue(root_url, credentials), wanted, chosen, bars))
+    for outcome in outcomes:
+        _print(outcome, as_json=as_json)
+    ctx.exit(ExitStatus.NOT_COMPLETED if any(each.error for each in outcomes) else ExitStatus.DONE)
+
+
+def _with_content(artifacts: Sequence[Artifact]) -> list[str]:
+    """The names of all that is no error, and no other name of something that comes anyway."""
+    return [each.name for each in artifacts if each.storage_type not in {StorageType.ERROR, StorageType.LINK}]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    task_id: str
+    run_id: int | None
+    folder: Path
+    concurrency: int
+
+    def path(self, name: str) -> Path:
+        """Where an artifact goes: never outside of the folder.
+
+        Raises:
+            InvalidArgument: Its name would lead there, or is no path.
+        """
+        parts = name.split("/")
+        if not all(parts) or {".", ".."} & set(parts) or not name.isprintable():
+            raise InvalidArgument("name", name, "a path within the folder, without empty parts, . and ..")
+        return self.folder.joinpath(*parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    name: str
+    result: DownloadResult | None = None
+    error: str | None = None
+
+
+async def _download_all(
+    queue: AsyncQueue, wanted: _Wanted, names: Sequence[str], bars: Progress | None
+) -> list[_Outcome]:
+    """Download at most so many at a time; an interruption ends all of them, and removes what is half."""
+    slots = asyncio.Semaphore(wanted.concurrency)
+
+    async def one(name: str) -> _Outcome:
+        async with slots:
+            return await _download(queue, wanted, name, _progress(bars, name))
+
+    async with queue, asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(name)) for name in names]
+    return [task.result() for task in tasks]
+
+
+async def _download(
+    queue: AsyncQueue, wanted: _Wanted, name: str, progress: Callable[[int, int | None], object] | None
+) -> _Outcome:
+    try:
+        path = wanted.path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        result = await queue.download_artifact(
+            wanted.task_id, name, run_id=wanted.run_id, to=path, progress=progress
+        )
+    except (TaskQueueError, OSError) as error:
+        return _Outcome(name, error=in_one_line(error))
+    return _Outcome(name, result)
+
+
+def _bars(*, hidden: bool) -> Progress | None:
+    """Bars on the terminal, if there is one."""
+    terminal = console(stderr=True)
+    if hidden or not terminal.is_terminal:
+        return None
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    return Progress(*columns, console=terminal)
+
+
+def _progress(bars: Progress | None, name: str) -> Callable[[int, int | None], object] | None:
+    """What moves an artifact's bar."""
+    if bars is None:
+        return None
+    bar = bars.add_task(printable(name), total=None)
+    return lambda done, total: bars.update(bar, completed=done, total=total)
+
+
+def _print(outcome: _Outcome, *, as_json: bool) -> None:
+    result = outcome.result
+    if as_json:
+        print_json(_as_json(outcome))
+    elif result is None:
+        click.echo(f"{printable(outcome.name)}: {outcome.error}", err=True)
+    else:
+        verified = ", ".join(sorted(result.hashes)) or "nothing to compare with is known"
+        click.echo(f"{result.path} ({size(result.size)}; verified: {verified})")
+
+
+def _as_json(outcome: _Outcome) -> dict[str, Any]:
+    result = outcome.result
+    if result is None:
+        return {"name": outcome.name, "error": outcome.error}
+    return {
+        "name": outcome.name,
+        "path": str(result.path),
+        "size": result.size,
+        "contentType": result.content_type,
+        "hashes": result.hashes,
+    }

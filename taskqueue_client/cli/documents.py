@@ -1,0 +1,82 @@
+"""Files in YAML or JSON, read with care for whoever wrote them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from .failures import Failure
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """The object in a file: JSON if its name ends in `.json`, else YAML.
+
+    Raises:
+        Failure: The file cannot be read, is broken (with line and column), or holds something else.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        message = f"{path}: is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}"
+        raise Failure(message) from error
+    document = _read_json(path, text) if path.suffix == ".json" else _read_yaml(path, text)
+    if not isinstance(document, dict):
+        message = f"{path}: must be an object with keys and values"
+        raise Failure(message)
+    return cast("dict[str, Any]", document)
+
+
+def _read_json(path: Path, text: str) -> object:
+    try:
+        return json.loads(text, object_pairs_hook=lambda pairs: _without_twins(path, pairs))
+    except json.JSONDecodeError as error:
+        message = f"{path}, line {error.lineno}, column {error.colno}: {error.msg}"
+        raise Failure(message) from error
+
+
+def _without_twins(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twin = next(key for key in keys if keys.count(key) > 1)
+        message = f"{path}: the key {twin!r} is there twice in one object"
+        raise Failure(message)
+    return members
+
+
+def _read_yaml(path: Path, text: str) -> object:
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        message = f"{path}{where}: {error.problem or error.context}"
+        raise Failure(message) from error
+    except yaml.YAMLError as error:  # such as a control character, of which only the position is known
+        message = f"{path}: {error}"
+        raise Failure(message) from error
+
+
+class _Loader(yaml.SafeLoader):
+    """Leaves dates alone, which are text in JSON, and refuses the same key twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
+        keys: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in keys:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key.value!r} is there twice", key.start_mark
+                    )
+                keys.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}

@@ -1,0 +1,279 @@
+"""One run from its claim to its end: handler, uploads and report, in the order that the outcome asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from taskqueue_client.aio import AsyncQueue
+from taskqueue_client.artifacts.direct import DirectSender
+from taskqueue_client.clock import Clock
+
+from .config import WorkerConfig
+from .handler_call import HandlerCall
+from .held_run import HeldRun
+from .inbox import Inbox
+from .keeper import Keeper
+from .outcomes import (
+    ClaimLost,
+    IntermittentTask,
+    MalformedPayload,
+    Outcome,
+    Resolution,
+    TaskFailed,
+    Uploads,
+    resolution_of,
+)
+from .payload import PayloadSchema
+from .run_resources import RunResources
+from .run_state import Event, State
+from .task_run import TaskRun
+from .uploading import Uploading
+from .worker_metrics import LOST, WorkerMetrics
+
+log = logging.getLogger("taskqueue_client.worker")
+
+HANDLER_GRACE = 10.0
+"""Seconds, beyond those that its commands get, for a handler to clean up after it was told to stop."""
+
+UPLOAD_WINDOW = 24 * 60.0
+"""Seconds: the Queue takes artifacts of an exception for 25 minutes after the report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What all runs of a worker share.
+
+    Attributes:
+        config: How the worker is set up.
+        keeper: Where runs are held and resolved.
+        queue: For uploads, in the loop that conducts runs.
+        schema: What payloads must satisfy; None if anything goes.
+        call_handler: Starts a handler.
+        sender: Sends small artifacts.
+        inbox: Of the loop that conducts runs.
+        metrics: What is counted.
+        clock: Where time comes from.
+    """
+
+    config: WorkerConfig
+    keeper: Keeper
+    queue: AsyncQueue
+    schema: PayloadSchema | None
+    call_handler: Callable[[TaskRun], HandlerCall]
+    sender: DirectSender
+    inbox: Inbox
+    metrics: WorkerMetrics
+    clock: Clock
+
+
+class Conduct:
+    """Conducts one run, in the loop that it is made in.
+
+    Args:
+        held: The run.
+        resources: What belongs to it, and is given up after it.
+        host: What all runs share.
+
+    Attributes:
+        held: The run.
+        concluded: Done when the run was reported and everything is up, or when it was lost.
+    """
+
+    def __init__(self, held: HeldRun, resources: RunResources, host: Host) -> None:
+        self.held = held
+        self._resources = resources
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        queue = held.credentials.client(host.queue)
+        self._uploading = Uploading(resources, queue, host.sender, host.metrics)
+        self._stopped: asyncio.Future[Outcome] = self._loop.create_future()
+        self._call: HandlerCall | None = None
+        self._late_uploads: asyncio.Task[Outcome | None] | None = None
+        self.concluded: asyncio.Future[None] = self._loop.create_future()
+        held.when_lost(lambda lost: host.inbox.call(self.stop, lost))
+
+    def stop(self, reason: Outcome) -> None:
+        """Stop what is done for the run: the claim is lost, or the worker leaves."""
+        self._resources.cancelled.cancel(reason)
+        if not self._stopped.done():
+            self._stopped.set_result(reason)
+
+    def hurry(self) -> None:
+        """Give up the uploads that follow a report."""
+        if self._late_uploads is not None:
+            self._late_uploads.cancel()
+
+    async def run(self) -> None:
+        """From the claim to the end. Raises nothing: whatever goes wrong is how the run ends."""
+        log.info("run %s begins", self.held, extra=self._about)
+        try:
+            ended_as = await self._conclude(await self._handle())
+            self._host.metrics.tasks.add(of=ended_as)
+            log.info("run %s has ended: %s", self.held, ended_as, extra=self._about)
+        except Exception:
+            log.exception("run %s cannot be ended; its claim will expire", self.held, extra=self._about)
+        finally:
+            self.concluded.set_result(None)
+            await self._clean_up()
+
+    async def _handle(self) -> BaseException | None:
+        """Call the handler, again if the task asks for it; what it raised in the end."""
+        if self._stopped.done():
+            return self._stopped.result()
+        self.held.apply(Event.START)
+        try:
+            async with self._log_checkpoints():
+                self._check_payload()
+                return await self._try_handler()
+        except Exception as error:  # noqa: BLE001 - the run ends with it
+            return error
+
+    @asynccontextmanager
+    async def _log_checkpoints(self) -> AsyncGenerator[None]:
+        """Upload the log so far now and then, if that was asked for."""
+        interval = self._host.config.log_checkpoint_interval
+        if interval is None:
+            yield
+            return
+        task = asyncio.create_task(self._upload_log_every(interval))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _upload_log_every(self, interval: float) -> None:
+        while True:
+            await self._host.clock.sleep_async(interval)
+            await self._uploading.log()
+
+    async def _try_handler(self) -> BaseException | None:
+        left = self._host.config.intermittent_attempts
+        while True:
+            raised = await self._call_handler()
+            left -= 1
+            if not (left and isinstance(raised, IntermittentTask)):
+                return raised
+            self._log.warning("the task asks to be tried again, tries left: %d: %s", left, raised)
+            await asyncio.to_thread(self._resources.start_over)
+
+    def _check_payload(self) -> None:
+        if self._host.schema is None:
+            return
+        problems = self._host.schema.violations(self.held.claim.task["payload"])
+        if problems:
+            words = "".join(f"\n  {each}" for each in problems)
+            message = f"the payload has {len(problems)} problems:{words}"
+            raise MalformedPayload(message)
+
+    async def _call_handler(self) -> BaseException | None:
+        self._call = call = self._host.call_handler(TaskRun(self._resources))
+        limit = self._host.config.max_run_time
+        timer = None if limit is None else asyncio.create_task(self._host.clock.sleep_async(limit))
+        first: list[asyncio.Future[Any]] = [call.ended, self._stopped]
+        if timer is not None:
+            first.append(timer)
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if timer is not None and not timer.cancel() and not call.ended.done():
+            self._resources.cancelled.cancel(TaskFailed(f"it has run for longer than {limit} s"))
+        if not call.ended.done():
+            await self._interrupt(call)
+        return self._judged(call)
+
+    async def _interrupt(self, call: HandlerCall) -> None:
+        call.interrupt()
+        grace = self._host.config.termination_grace + HANDLER_GRACE
+        await asyncio.wait([call.ended], timeout=grace)
+        if not call.ended.done():
+            log.warning("the handler of %s was told to stop %.0f s ago, and goes on", self.held, grace)
+
+    def _judged(self, call: HandlerCall) -> BaseException | None:
+        """How the handler ended. A reason to stop counts more than what came of it.
+
+        That it returned says nothing then: `while not task.cancelled.is_set()` does.
+        """
+        return self._resources.cancelled.reason or call.ended.result()
+
+    async def _conclude(self, outcome: BaseException | None) -> str:
+        """Report the run and upload what belongs to it; what it was reported as, or that it was lost."""
+        self._explain(outcome)
+        resolution = resolution_of(outcome)
+        if resolution is not None and resolution.uploads is Uploads.BEFORE_REPORT:
+            resolution = resolution_of(await self._after_uploads(outcome))
+        if resolution is None or not await self._reported(resolution):
+            return LOST
+        if resolution.uploads is Uploads.AFTER_REPORT:
+            await self._upload_late()
+        return resolution.reason.value
+
+    async def _reported(self, resolution: Resolution) -> bool:
+        return await self._host.keeper.resolve(self.held, resolution) is State.RESOLVED
+
+    async def _after_uploads(self, outcome: BaseException | None) -> BaseException | None:
+        """Upload everything; how the run ends, which is as before only if that succeeds."""
+        failure = await self._unless_stopped(self._uploading.everything())
+        if failure is None or (isinstance(failure, TaskFailed) and isinstance(outcome, TaskFailed)):
+            return outcome
+        self._explain(failure)
+        if isinstance(failure, TaskFailed):  # the log is to say so, and cannot go up after the report
+            return await self._unless_stopped(self._uploading.log()) or failure
+        return failure
+
+    async def _unless_stopped(self, uploading: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
+        task = asyncio.create_task(uploading)
+        first: list[asyncio.Future[Any]] = [task, self._stopped]
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.wait([task])
+        return self._stopped.result()
+
+    async def _upload_late(self) -> None:
+        """After the report of an exception: at best effort, for as long as the Queue takes it."""
+        self._late_uploads = asyncio.create_task(self._uploading.everything())
+        await asyncio.wait([self._late_uploads], timeout=UPLOAD_WINDOW)
+        if not self._late_uploads.done():
+            self._late_uploads.cancel()
+            await asyncio.wait([self._late_uploads])
+        if self._late_uploads.cancelled():
+            log.warning("not all artifacts of %s were uploaded in time", self.held)
+
+    async def _clean_up(self) -> None:
+        """Give everything up; a handler that goes on keeps its slot, but not the worker."""
+        if self._call is not None:
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([self._call.ended])
+        self._host.keeper.give_back_slot()
+        if self._resources.is_light:
+            self._resources.close()
+            return
+        closing = asyncio.create_task(asyncio.to_thread(self._resources.close))
+        while not closing.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([closing])
+
+    def _explain(self, outcome: BaseException | None) -> None:
+        """Say in the task's log how the run ends."""
+        if outcome is None:
+            self._log.info("the task is completed")
+        elif isinstance(outcome, ClaimLost):
+            pass  # nobody will read it
+        elif isinstance(outcome, Outcome):
+            self._log.error("%s: %s", type(outcome).__name__, outcome)
+        else:
+            self._log.error("the worker's handler failed", exc_info=outcome)
+
+    @property
+    def _about(self) -> dict[str, object]:
+        """For whoever formats the worker's log: which run a line is about."""
+        return {"task_id": self.held.task_id, "run_id": self.held.run_id}
+
+    @property
+    def _log(self) -> logging.Logger:
+        return self._resources.log.logger

@@ -1,0 +1,105 @@
+"""One call of a handler: in a thread of its own, or in the loop that handlers share."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from .event_thread import EventThread
+from .inbox import Inbox
+
+
+class HandlerCall(Protocol):
+    """A handler at work.
+
+    Attributes:
+        ended: What it raised, or None, once it has ended; belongs to the loop that started it.
+    """
+
+    ended: asyncio.Future[BaseException | None]
+
+    def interrupt(self) -> None:
+        """Tell it to stop, where there is a way to."""
+
+
+class _Reporting:
+    """Brings what a handler raised to the loop that started it."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+    def _report(self, raised: BaseException | None) -> None:
+        self._inbox.call(self.ended.set_result, raised)
+
+
+class BlockingCall(_Reporting):
+    """A handler in a thread of its own. It is a daemon: one that never ends does not hold the process.
+
+    Args:
+        name: Of the thread.
+        function: What to call.
+        inbox: Of the loop that starts it.
+    """
+
+    def __init__(self, name: str, function: Callable[[], object], inbox: Inbox) -> None:
+        super().__init__(inbox)
+        self._function = function
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def interrupt(self) -> None:
+        """A thread cannot be made to stop: it looks at `TaskRun.cancelled`, as its commands do."""
+
+    def _run(self) -> None:
+        raised = None
+        try:
+            self._function()
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is how its run ends
+            raised = error
+        self._report(raised)
+
+
+class AwaitedCall(_Reporting):
+    """A handler in the handlers' loop.
+
+    Args:
+        name: Of the task.
+        function: Makes the coroutine.
+        thread: Where handlers run.
+        inbox: Of the loop that starts it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[], Coroutine[Any, Any, object]],
+        thread: EventThread,
+        inbox: Inbox,
+    ) -> None:
+        super().__init__(inbox)
+        self._name = name
+        self._function = function
+        self._thread = thread
+        self._task: asyncio.Task[None] | None = None
+        thread.call(self._start)
+
+    def interrupt(self) -> None:
+        """Cancel it."""
+        self._thread.call(self._cancel)
+
+    def _start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=self._name)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        raised = None
+        try:
+            await self._function()
+        except BaseException as error:  # noqa: BLE001 - as above; a SystemExit would end the loop of all
+            raised = error
+        self._report(raised)

@@ -1,0 +1,128 @@
+"""A small HTTP server that tells what a worker counts, and whether it is well."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import socketserver
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from types import TracebackType
+from typing import Any, NamedTuple, Self, cast
+
+from taskqueue_client.errors import InvalidArgument
+
+from .health import live_problems, ready_problems
+from .metrics import CONTENT_TYPE
+from .worker_metrics import WorkerMetrics
+
+log = logging.getLogger("taskqueue_client.worker")
+
+
+class _Page(NamedTuple):
+    status: HTTPStatus
+    content_type: str
+    text: str
+
+
+class Monitor:
+    """Serves `/metrics`, `/live` and `/ready`, in threads of its own, until it is closed.
+
+    `/live` and `/ready` answer 200, or 503 with the reasons, one in a line.
+
+    Args:
+        metrics: What to tell.
+        host: The address to listen on.
+        port: The port; 0 for a free one.
+
+    Attributes:
+        port: The port that it listens on.
+
+    Raises:
+        InvalidArgument: Nobody can listen there.
+    """
+
+    def __init__(self, metrics: WorkerMetrics, host: str, port: int) -> None:
+        pages = {
+            "/metrics": lambda: _Page(HTTPStatus.OK, CONTENT_TYPE, metrics.text()),
+            "/live": lambda: _health(live_problems(metrics.vitals())),
+            "/ready": lambda: _health(ready_problems(metrics.vitals())),
+        }
+        try:
+            self._server = _Server(host, port, pages)
+        except (OSError, OverflowError) as error:
+            raise InvalidArgument("metrics_port", port, f"a free port of {host}: {error}") from error
+        self.port = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_LOOK,), name="monitor", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening, and wait for the threads."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+_LOOK = 0.2
+"""Seconds between looks whether the server is to be closed."""
+
+
+def _health(problems: list[str]) -> _Page:
+    status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
+    return _Page(status, "text/plain; charset=utf-8", "\n".join(problems or ["ok"]) + "\n")
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+
+    def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], _Page]]) -> None:
+        self.pages = pages
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has gone away is nobody's fault."""
+        del request
+        log.debug("monitor: %s: %s", client_address, sys.exception())
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_version = "taskqueue_client"
+    sys_version = ""
+    timeout = 2  # seconds: a client that says nothing must not hold up `close`
+
+    def do_GET(self) -> None:
+        page = self._page()
+        body = page.text.encode()
+        self.send_response(page.status)
+        self.send_header("Content-Type", page.content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _page(self) -> _Page:
+        pages = cast("_Server", self.server).pages
+        make = pages.get(self.path.partition("?")[0])
+        if make is None:
+            return _Page(HTTPStatus.NOT_FOUND, "text/plain", f"there are: {' '.join(pages)}\n")
+        try:
+            return make()
+        except Exception:
+            log.exception("monitor: %s", self.path)
+            return _Page(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", "see the worker's log\n")
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that http.server has
+        log.debug("monitor: %s", format % args)

@@ -1,0 +1,193 @@
+"""Where a worker keeps files: a directory of its own, and in it one for each run."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import logging
+import os
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from uuid import uuid4
+
+log = logging.getLogger("taskqueue_client.worker")
+
+_PREFIX = "taskqueue-worker-"
+_KEPT_PREFIX = "taskqueue-kept-"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+class WorkDirectories:
+    """A directory for one worker, locked while it is used; those that dead workers have left are removed.
+
+    Args:
+        parent: Where to make it; where temporary files go when left out. Made if it is missing.
+        keep: Leave directories of runs where they are, for somebody to look at.
+
+    Attributes:
+        path: The directory. Nobody else can look into it.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+
+    def __init__(self, parent: Path | None = None, *, keep: bool = False) -> None:
+        parent = Path(tempfile.gettempdir()) if parent is None else parent
+        parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(parent)
+        self._keep = keep
+        self.path, self._lock = _locked_directory(parent, _KEPT_PREFIX if keep else _PREFIX)
+
+    def make(self, name: str) -> Path:
+        """A new directory for a run.
+
+        Raises:
+            OSError: It cannot be made, as when it is there already or the disk is full.
+        """
+        path = self.path / name
+        path.mkdir(0o700)
+        return path
+
+    def remove(self, path: Path) -> None:
+        """Remove a run's directory, unless it is to be kept. See `remove_tree`.
+
+        Raises:
+            OSError: Something in it could not be removed.
+        """
+        if not self._keep:
+            remove_tree(path)
+
+    def close(self) -> None:
+        """Remove everything that is not to be kept; what cannot be removed is logged. May be called again."""
+        if self._lock < 0:
+            return
+        try:
+            self._remove_own()
+        except OSError as error:
+            log.error("cannot remove all of %s: %s", self.path, error)  # noqa: TRY400 - the error says it all
+        os.close(self._lock)
+        self._lock = -1
+
+    def _remove_own(self) -> None:
+        if not self._keep:
+            remove_tree(self.path)
+        elif not any(self.path.iterdir()):
+            self.path.rmdir()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _locked_directory(parent: Path, prefix: str) -> tuple[Path, int]:
+    """A new directory, and a file descriptor that holds the lock on it."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        with suppress(FileNotFoundError):  # another worker took it for abandoned before it was locked
+            lock = os.open(path, _DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.fstat(lock).st_nlink:
+                return path, lock
+            os.close(lock)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for path in parent.glob(f"{_PREFIX}*"):
+        try:
+            _remove_unless_locked(path)
+        except OSError as error:
+            log.warning("cannot remove all of %s, which another worker has left: %s", path, error)
+
+
+def _remove_unless_locked(path: Path) -> None:
+    lock = os.open(path, _DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        remove_tree(path)
+    except BlockingIOError:
+        return  # somebody works there
+    finally:
+        os.close(lock)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory and all that is in it, whatever its permissions and however deep it is.
+
+    Raises:
+        OSError: Something could not be removed, such as another user's directory that is not empty;
+            everything else was.
+    """
+    with suppress(PermissionError):  # somebody else's: perhaps it can be read all the same
+        path.chmod(0o700)
+    top = os.open(path, _DIRECTORY)
+    emptying = _Emptying(top)
+    try:
+        emptying.run()
+    finally:
+        os.close(top)
+    if emptying.failures:
+        raise emptying.failures[0]
+    path.rmdir()
+
+
+class _Emptying:
+    """Removes what is in a directory.
+
+    Directories are moved to the top and emptied one by one, so that no path gets too long, and nothing calls
+    itself.
+
+    Args:
+        top: The directory's file descriptor.
+
+    Attributes:
+        failures: Why something is still there.
+    """
+
+    def __init__(self, top: int) -> None:
+        self.failures: list[OSError] = []
+        self._top = top
+        self._fresh = map(f".{uuid4().hex}-{{}}".format, itertools.count())
+        self._pending = ["."]
+
+    def run(self) -> None:
+        while self._pending:
+            name = self._pending.pop()
+            with self._noting_failure():
+                self._empty(name)
+                if name != ".":
+                    os.rmdir(name, dir_fd=self._top)
+
+    def _empty(self, name: str) -> None:
+        directory = os.open(name, _DIRECTORY, dir_fd=self._top)
+        try:
+            with os.scandir(directory) as entries:
+                for entry in list(entries):
+                    with self._noting_failure():
+                        self._remove(entry, directory)
+        finally:
+            os.close(directory)
+
+    def _remove(self, entry: os.DirEntry[str], directory: int) -> None:
+        if not entry.is_dir(follow_symlinks=False):
+            os.unlink(entry.name, dir_fd=directory)
+            return
+        with suppress(PermissionError):  # as above
+            os.chmod(entry.name, 0o700, dir_fd=directory)
+        moved = next(self._fresh)
+        os.rename(entry.name, moved, src_dir_fd=directory, dst_dir_fd=self._top)
+        self._pending.append(moved)
+
+    @contextmanager
+    def _noting_failure(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.failures.append(error)
