@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from email.utils import formatdate
 from pathlib import Path
@@ -75,7 +75,7 @@ async def serve(certificate: str | None) -> None:
 
 
 @contextmanager
-def canned_server(certificate: Path | None = None) -> Iterator[str]:
+def canned_server(certificate: Path | None = None) -> Generator[str]:
     """The root URL of a canned server, over TLS where a certificate is given."""
     command = [sys.executable, "-m", "benchmarks.canned", *([str(certificate)] if certificate else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
@@ -88,7 +88,7 @@ def canned_server(certificate: Path | None = None) -> Iterator[str]:
 
 
 @contextmanager
-def certificate_and_bundle() -> Iterator[tuple[Path, Path]]:
+def certificate_and_bundle() -> Generator[tuple[Path, Path]]:
     """A certificate for localhost, and a bundle of all real authorities that trusts it too."""
     with tempfile.TemporaryDirectory() as folder:
         made, bundle = Path(folder, "localhost.pem"), Path(folder, "bundle.pem")

@@ -113,7 +113,8 @@ async def async_http(root_url: str) -> list[Row]:
 
 
 async def _compare_async(ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int = ROUNDS) -> float:
-    await _batches(ours), await _batches(theirs)
+    await _batches(ours)
+    await _batches(theirs)
     return statistics.median([await _batches(ours) / await _batches(theirs) for _ in range(rounds)])
 
 
@@ -191,7 +192,7 @@ def _import_time(statement: str) -> float:
 
 
 def decoding() -> Iterator[Row]:
-    status = json.loads(msgspec.json.encode({}) and _claim_status())
+    status = json.loads(_claim_status())
     claim = {
         "status": status,
         "runId": 0,

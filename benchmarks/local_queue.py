@@ -10,9 +10,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import psutil
@@ -21,7 +23,7 @@ from benchmarks.measure import Row, at_least, at_most, seconds
 from taskqueue_client import AsyncQueue, Credentials, Queue, slugid
 from taskqueue_client.definitions import TaskDefinition, task_definition
 
-WORKER = {"worker_group": "wg", "worker_id": "w1"}
+WORKER: Any = {"worker_group": "wg", "worker_id": "w1"}
 SECOND = 1000  # milliseconds
 
 
@@ -33,7 +35,7 @@ def definition(task_queue_id: str = "prov/wt") -> TaskDefinition:
 
 
 @contextmanager
-def local_queue(*arguments: str) -> Iterator[tuple[Queue, psutil.Process]]:
+def local_queue(*arguments: str) -> Generator[tuple[Queue, psutil.Process]]:
     """A client of a local queue, and the process that it runs in."""
     command = ["taskqueue", "local", "--json", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
@@ -145,7 +147,7 @@ def filled(queue: Queue, tasks: int) -> list[str]:
 
 
 def claim_cost(queue: Queue, names: list[str]) -> float:
-    return statistics.median(seconds(lambda name=name: queue.claim_work(name, **WORKER)) for name in names)
+    return statistics.median(seconds(partial(queue.claim_work, name, **WORKER)) for name in names)
 
 
 def many_waiting() -> Iterator[Row]:

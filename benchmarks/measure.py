@@ -27,7 +27,8 @@ class Row:
 
 def compare(ours: Callable[[], object], theirs: Callable[[], object], rounds: int = ROUNDS) -> float:
     """The time of `ours` as a multiple of that of `theirs`: the median over pairs taken in turn."""
-    ours(), theirs()
+    ours()
+    theirs()
     return statistics.median(seconds(ours) / seconds(theirs) for _ in range(rounds))
 
 

@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 import requests
-from storage_server import Served, s3_key, serving
+
+from tests.local.storage_server import Served, s3_key, serving
 
 MIB = 1 << 20
 

@@ -9,7 +9,6 @@ import aiohttp
 import pytest
 import requests
 from aiohttp import ClientResponse, web
-from storage_server import Served, serving
 
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.local.faults import (
@@ -23,6 +22,7 @@ from taskqueue_client.local.faults import (
     Faults,
     SlowDownload,
 )
+from tests.local.storage_server import Served, serving
 
 ENDPOINTS = {"queue.createTask", "queue.claimWork", "storage.put"}
 

@@ -16,10 +16,10 @@ import requests
 from jsonschema import Draft6Validator
 from referencing import Registry
 from referencing.jsonschema import DRAFT6
-from storage_server import serving
 
 from taskqueue_client.local.engine import times
 from taskqueue_client.local.refusal import Refusal
+from tests.local.storage_server import serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator

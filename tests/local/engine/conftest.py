@@ -3,7 +3,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from engine_world import World
+
+from tests.local.engine.engine_world import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,8 @@ import random
 import sys
 from typing import TYPE_CHECKING, Any
 
-from engine_world import GROUP, QUEUE, WORKER, World
-
 from taskqueue_client.slugid import slugid
+from tests.local.engine.engine_world import GROUP, QUEUE, WORKER, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,16 +6,16 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_world import GROUP, HOUR, WORKER, Asker
 
 from taskqueue_client.local.engine import ErrorArtifact, Redirect
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
+from tests.local.engine.engine_world import GROUP, HOUR, WORKER, Asker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from engine_world import World
+    from tests.local.engine.engine_world import World
 
 MINUTE = 60
 REQUESTS: dict[str, dict[str, Any]] = {

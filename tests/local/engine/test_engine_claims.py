@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 import pytest
-from engine_world import GROUP, HOUR, QUEUE, WORKER, Asker, World
 
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
+from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, WORKER, Asker, World
 
 TIMEOUT = 1200
 

@@ -6,12 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from engine_world import GROUP, HOUR, QUEUE, WORKER, World
 from jsonschema import Draft6Validator
 from referencing import Registry
 from referencing.jsonschema import DRAFT6
 
 from taskqueue_client.local.messages import EXCHANGE_PREFIX, EXCHANGES
+from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, WORKER, World
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

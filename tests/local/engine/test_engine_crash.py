@@ -9,18 +9,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from crash_driver import seen
-from engine_world import QUEUE, World
+from tests.local.engine.crash_driver import seen
+from tests.local.engine.engine_world import QUEUE, World
 
-HERE = Path(__file__).parent
+DRIVER = Path(__file__).with_name("crash_driver.py")
 REPOSITORY = Path(__file__).parents[3]
 ROUNDS = 6
 
 
 def drive_and_kill(path: str, lines: int) -> list[dict[str, Any]]:
     """Let a process work on the file, kill it after it has said so many lines; all that it said."""
-    environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{HERE}"}
-    command = [sys.executable, str(HERE / "crash_driver.py"), path]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, str(DRIVER), path]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as driver:
         assert driver.stdout is not None
         said = [driver.stdout.readline() for _ in range(lines)]

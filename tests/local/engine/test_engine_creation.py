@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_world import HOUR, Asker
 
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
+from tests.local.engine.engine_world import HOUR, Asker
 
 if TYPE_CHECKING:
-    from engine_world import World
+    from tests.local.engine.engine_world import World
 
 MINUTE = 60
 DAY = 24 * HOUR

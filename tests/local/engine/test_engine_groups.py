@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_world import HOUR, QUEUE, Asker
 
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
+from tests.local.engine.engine_world import HOUR, QUEUE, Asker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from engine_world import World
+    from tests.local.engine.engine_world import World
 
 ALL = 1000
 

@@ -7,15 +7,15 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_world import GROUP, QUEUE, WORKER, World
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from queue_model import PRIORITIES, Conflict, Model, ModelTask, Sent
 
 from taskqueue_client.local.messages import EXCHANGE_PREFIX, Message
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
+from tests.local.engine.engine_world import GROUP, QUEUE, WORKER, World
+from tests.local.engine.queue_model import PRIORITIES, Conflict, Model, ModelTask, Sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_world import GROUP, HOUR, QUEUE, WORKER, World
 
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
+from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, WORKER, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,6 +172,15 @@ def test_a_retried_run_counts_as_claimed_until_its_time(world: World) -> None:
 def test_a_final_exception_of_run_0_drops_its_claim(world: World) -> None:
     world.fail(world.running(), "internal-error")
     assert claimed(world) == 0
+
+
+def test_a_final_exception_of_a_later_run_counts_as_claimed_until_its_time(world: World) -> None:
+    task_id = world.running(retries=0)
+    world.fail(task_id, "internal-error")
+    world.rerun(task_id)
+    world.claim(task_id, 1)
+    world.fail(task_id, "internal-error", run_id=1)
+    assert claimed(world) == 1
 
 
 def test_a_pending_run_cannot_end_with_an_exception(world: World) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from engine_world import GROUP, HOUR, QUEUE, WORKER, World
 
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
+from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, WORKER, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_world import GROUP, HOUR, QUEUE, WORKER, Asker
 
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
+from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, WORKER, Asker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from engine_world import World
+    from tests.local.engine.engine_world import World
 
 MOVES = ("schedule_task", "rerun_task", "cancel_task")
 

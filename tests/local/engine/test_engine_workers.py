@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_world import GROUP, HOUR, QUEUE, WORKER, Asker
 
 from taskqueue_client.local.refusal import Refusal
+from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, WORKER, Asker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from engine_world import World
+    from tests.local.engine.engine_world import World
 
 DAY = 24 * HOUR
 ALL = 1000
