@@ -43,9 +43,10 @@ class CancellationWatch:
         self._looking: set[asyncio.Task[None]] = set()
         self._task = asyncio.create_task(self._run(), name="cancellation watch")
 
-    def hint(self, task_id: str) -> None:
-        """Look at one task soon: somebody heard that it was canceled."""
-        looking = asyncio.create_task(self._look([held for held in self._held() if held.task_id == task_id]))
+    def hint(self, task_id: str | None = None) -> None:
+        """Look soon: at one task, which somebody heard was canceled, or at all of them."""
+        runs = [held for held in self._held() if task_id in {None, held.task_id}]
+        looking = asyncio.create_task(self._look(runs))
         self._looking.add(looking)
         looking.add_done_callback(self._looking.discard)
 

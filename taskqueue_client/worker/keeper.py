@@ -121,8 +121,8 @@ class Keeper:
         """Make the worker's own calls with other credentials from now on."""
         self._queue.credentials = credentials
 
-    def hint_cancelled(self, task_id: str) -> None:
-        """Look at a task soon, if a run of it is held."""
+    def hint_cancelled(self, task_id: str | None = None) -> None:
+        """Look soon at a task, if a run of it is held, or at all of them."""
         self._thread.call(self._cancellations.hint, task_id)
 
     @property

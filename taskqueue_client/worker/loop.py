@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypedDict, Unpack
 
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.credentials import Credentials, checked, checked_root_url, from_environment
+from taskqueue_client.events.settings import PulseSettings
 
 from .config import WorkerConfig, load_config
 from .payload import PayloadSchema
@@ -49,6 +50,8 @@ class WorkerLoop(ABC):
         root_url: The deployment; from the environment when left out, together with the credentials.
         credentials: The worker's own; they need `queue:claim-work:<task_queue_id>` and
             `queue:worker-id:<worker_group>/<worker_id>`.
+        pulse: The broker of the Queue's messages, from which the worker hears of canceled runs at once
+            (extra `events`); without it they are noticed within `cancellation_poll_interval`.
         clock: Where time comes from.
         **settings: What the file and the environment do not say, or say otherwise: see `WorkerConfig`.
 
@@ -65,6 +68,7 @@ class WorkerLoop(ABC):
         config_file: Path | None = None,
         root_url: str | None = None,
         credentials: Credentials | None = None,
+        pulse: PulseSettings | None = None,
         clock: Clock | None = None,
         **settings: Unpack[WorkerSettings],
     ) -> None:
@@ -74,6 +78,7 @@ class WorkerLoop(ABC):
             credentials = credentials or found
         self.root_url = checked_root_url(root_url)
         self._credentials = None if credentials is None else checked(credentials)
+        self.pulse = pulse
         self.clock = SystemClock() if clock is None else clock
         self.schema = None if self.payload_schema is None else PayloadSchema(self.payload_schema)
         self._lock = threading.Lock()

@@ -15,6 +15,7 @@ from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.errors import CallFailed, UnreadableAnswer
+from taskqueue_client.events.settings import PulseSettings
 
 from .claiming import WorkerIdentity
 from .conduct import Conduct, Host
@@ -46,6 +47,7 @@ class Worker(Protocol):
 
     config: WorkerConfig
     root_url: str
+    pulse: PulseSettings | None
     clock: Clock
     schema: PayloadSchema | None
 
@@ -196,6 +198,8 @@ class Session:
         self._claiming = asyncio.create_task(self._keeper.claiming_ended())
         self._claiming.add_done_callback(self._look_for_the_end)
         self._in_background(self._watch_for_notice())
+        if worker.pulse is not None:
+            self._in_background(self._hear_of_cancellations(worker.pulse))
 
     def _make_queue(self) -> AsyncQueue:
         return AsyncQueue(self._worker.root_url, clock=self._worker.clock)
@@ -293,6 +297,12 @@ class Session:
         for conduct in self._runs:
             conduct.hurry()
         self._loop.call_later(HURRIED, self._finished.set)
+
+    async def _hear_of_cancellations(self, pulse: PulseSettings) -> None:
+        from .hearing import hear_of_cancellations  # noqa: PLC0415 - most workers have no broker
+
+        identity = self._keeper_settings().identity
+        await hear_of_cancellations(pulse, identity, self._keeper.hint_cancelled)
 
     async def _watch_for_notice(self) -> None:
         while (left := await self._notice()) is None:
