@@ -14,7 +14,7 @@ import selectors
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -42,8 +42,8 @@ class Connection:
     def __init__(self, sink: Sink, sock: socket.socket) -> None:
         self._sink = sink
         self.sock = sock
-        self._head = b""
-        self._discard = 0
+        self._head: bytes = b""
+        self._discard: int = 0
         self._chunked = False
         self._sending: tuple[int, int] | None = None
 
@@ -239,7 +239,7 @@ class Sink:
 
 
 @contextmanager
-def running(file: Path | None = None) -> Iterator[str]:
+def running(file: Path | None = None) -> Generator[str, None, None]:
     """A sink in a process of its own; gives its root URL."""
     command = [sys.executable, "-m", "benchmarks.sink", *([str(file)] if file else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

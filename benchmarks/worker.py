@@ -57,6 +57,7 @@ class LikeScriptworker(WorkerLoop):
 
 class Waiting(WorkerLoop):
     async def run_task(self, task: TaskRun) -> None:
+        del task
         await asyncio.Event().wait()
 
 
@@ -69,10 +70,12 @@ def serve(kind: type[WorkerLoop], root_url: str, **settings: Any) -> None:
 
 def scriptworkers_loop(root_url: str, folder: Path, tasks: int) -> None:
     """What scriptworker's `main` does, for so many tasks."""
-    import taskcluster.aio
-    from scriptworker import worker
-    from scriptworker.constants import DEFAULT_CONFIG
-    from scriptworker.context import Context
+    # not at the top, as the worker whose memory is measured runs from this file, too
+    from scriptworker import worker  # noqa: PLC0415 - see above
+    from scriptworker.constants import (  # pyright: ignore[reportMissingTypeStubs] # noqa: PLC0415 - it has no types; see above
+        DEFAULT_CONFIG,
+    )
+    from scriptworker.context import Context  # noqa: PLC0415 - see above
 
     config = {
         **DEFAULT_CONFIG,
@@ -84,7 +87,11 @@ def scriptworkers_loop(root_url: str, folder: Path, tasks: int) -> None:
         "sign_chain_of_trust": False,
         "verify_chain_of_trust": False,
         "verbose": False,
-        "task_script": ("sh", "-c", f"echo a > {folder}/artifacts/public/a.txt; echo b > {folder}/artifacts/public/b.txt"),
+        "task_script": (
+            "sh",
+            "-c",
+            f"echo a > {folder}/artifacts/public/a.txt; echo b > {folder}/artifacts/public/b.txt",
+        ),
         "work_dir": str(folder / "work"),
         "log_dir": str(folder / "log"),
         "artifact_dir": str(folder / "artifacts"),
@@ -196,7 +203,12 @@ def held_runs() -> Iterator[Row]:
         lost = sum(not each.is_held for each in held)
         keeper.stop()
         late = sorted(watcher.late)
-    yield at_most(f"p99 lateness of renewals, {HELD} held (s)", f"leases of {LEASE:.0f} s", late[len(late) * 99 // 100], 0.25)
+    yield at_most(
+        f"p99 lateness of renewals, {HELD} held (s)",
+        f"leases of {LEASE:.0f} s",
+        late[len(late) * 99 // 100],
+        0.25,
+    )
     yield at_most("runs lost", f"of {HELD}", lost, 0)
     with canned_queue(lease=LEASE, runs=HELD) as root_url:
         theirs = asyncio.run(bare_renewals(root_url))
@@ -249,7 +261,9 @@ async def bare_renewals(root_url: str) -> float:
 def signed(path: str, credentials: dict[str, str]) -> str:
     """A Hawk header for a POST without body, made by hand."""
     stamp, nonce = int(time.time()), secrets.token_urlsafe(5)[:6]
-    ext = base64.b64encode(json.dumps({"certificate": json.loads(credentials["certificate"])}).encode()).decode()
+    ext = base64.b64encode(
+        json.dumps({"certificate": json.loads(credentials["certificate"])}).encode()
+    ).decode()
     text = f"hawk.1.header\n{stamp}\n{nonce}\nPOST\n{path}\n127.0.0.1\n80\n\n{ext}\n"
     digest = hmac.digest(credentials["accessToken"].encode(), text.encode(), hashlib.sha256)
     mac = base64.b64encode(digest).decode()
@@ -282,7 +296,9 @@ def waiting() -> Iterator[Row]:
     yield at_most("idle: resident MB", "", resident / 1e6, 70)
     with canned_queue(lease=1200, runs=3000) as root_url:
         full, _ = resident_and_cpu("waiting", root_url, 3000, 5)
-    yield at_most("held, with a handler that waits: kB a run", "3000 runs", (full - resident) / 3000 / 1000, 25)
+    yield at_most(
+        "held, with a handler that waits: kB a run", "3000 runs", (full - resident) / 3000 / 1000, 25
+    )
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import socket
 import ssl
 import warnings
@@ -17,13 +18,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from benchmarks.sink import running
+from taskqueue_client import Credentials, Queue, slugid
 from taskqueue_client.artifacts import RedirectRefused, Storage, StorageFailed, StorageRefused
 from taskqueue_client.artifacts.cancellation import Cancellation, Cancelled
 from taskqueue_client.artifacts.connections import Timeouts, proxy_for
 from taskqueue_client.artifacts.defaults import silently
 from taskqueue_client.artifacts.sources import open_source
 from taskqueue_client.artifacts.storage import Get, Put
-from tests.artifacts.conftest import EitherClient
+from tests.artifacts.conftest import EitherClient, Seen
 from tests.artifacts.raw_server import Answer, RawServer, Request, json_answer
 
 TIMEOUTS = Timeouts(5, 5)
@@ -105,6 +108,7 @@ def test_uploads_and_downloads_go_through_tls(
     contents = {f"public/{number}": bytes([number]) * size for number in range(6)}
     assert raw_client.upload_many(contents, concurrency=2).is_complete
     assert {name: raw_client.download(name).content for name in contents} == contents
+    assert len({request.peer for request in tls_server.requests}) <= 5  # of 12: connections are used again
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(storage: Storage, tls_server: RawServer) -> None:
@@ -209,3 +213,17 @@ def test_a_server_that_stands_still_is_given_up(storage: Storage) -> None:
         waiting = Put(url, {}, source, (), silently, Timeouts(5, 0.05))
         with pytest.raises(StorageFailed, match="TimeoutError"):
             storage.put(waiting, Cancellation())
+
+
+def test_a_file_of_5_gib_arrives_whole(tmp_path: Path) -> None:
+    """A sparse one; it is all that S3 takes in one piece. The answer comes when every byte has come."""
+    size = 5 * 1024**3
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", size)
+    seen = Seen()
+    with running() as url, Queue(url, Credentials("tester", "secret")) as queue:
+        uploaded = queue.upload_artifact(
+            slugid(), 0, "large", tmp_path / "large", expires="2099-01-01T00:00:00Z", progress=seen
+        )
+    assert uploaded.stored_size == size
+    assert seen[-1] == (size, size)

@@ -168,13 +168,8 @@ def test_a_url_near_its_expiry_is_renewed_before_it_is_used(
 ) -> None:
     made = calls_made(endpoint)
     local.faults.add(CutUpload(endpoint="storage.put", at=500_000))
-    moves = [minutes]
-
-    def advance(_done: int, _total: int | None) -> None:
-        if moves:
-            threading.Thread(target=local.clock.advance, kwargs={"minutes": moves.pop()}).start()
-
-    client.upload("public/x.bin", content, storage=storage, progress=advance)
+    client.clock.sleeps_at_least = 60 * minutes
+    client.upload("public/x.bin", content, storage=storage)
     assert left(local) == 0
     assert len(made) == urls
     assert client.download("public/x.bin").content == content.read_bytes()

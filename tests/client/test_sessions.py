@@ -272,7 +272,7 @@ def test_nothing_is_said_under_warnings_as_errors(server: ScriptedServer, what: 
         "asyncio.run(main())\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-W", "error", "-X", "dev", "-c", program, server.root_url],
+        [sys.executable, "-W", "error", "-c", program, server.root_url],
         capture_output=True,
         text=True,
         timeout=60,

@@ -18,7 +18,7 @@ from taskqueue_client.local import LocalQueue
 from taskqueue_client.models import TaskState
 from tests.local.contract_schemas import violations
 
-WORKER = {"worker_group": "wg", "worker_id": "w1"}
+WORKER: Any = {"worker_group": "wg", "worker_id": "w1"}
 SCHEMAS = {"task-group-resolved": "task-group-changed", "task-group-sealed": "task-group-changed"}
 
 
@@ -47,8 +47,9 @@ def live_eventful_lives(queue: Queue, ids: list[str], group: str) -> None:
     queue.cancel_task(canceled)
     claims = {each.status.task_id: each for each in queue.claim_work("prov/wt", **WORKER, tasks=4).tasks}
     as_run = {task_id: queue.with_credentials(claims[task_id].credentials) for task_id in claims}
-    reference: Any = {"storageType": "reference", "contentType": "text/plain", "url": "http://x/"}
-    as_run[completed].create_artifact(completed, 0, "public/x", {**reference, "expires": from_now("1 hour")})
+    as_run[completed].create_reference_artifact(
+        completed, 0, "public/x", "http://x/", content_type="text/plain", expires=from_now("1 hour")
+    )
     as_run[completed].report_completed(completed, 0)
     as_run[failed].report_failed(failed, 0)
     as_run[retried].report_exception(retried, 0, "worker-shutdown")

@@ -20,6 +20,8 @@ import requests
 
 from tests.local.storage_server import Served, s3_key, serving
 
+ROOT = Path(__file__).parents[2]
+
 MIB = 1 << 20
 
 
@@ -378,13 +380,8 @@ async def test_no_acknowledged_body_is_lost_when_the_server_is_killed(tmp_path: 
     names = [f"public/{number}" for number in range(40)]
     acknowledged: list[str] = []
     for killed_at in (3, 11, 17):
-        command: list[str | Path] = [
-            sys.executable,
-            Path(__file__).with_name("storage_server.py"),
-            store,
-            *names,
-        ]
-        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+        command = [sys.executable, "-m", "tests.local.storage_server", store, *names]
+        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, cwd=ROOT)
         assert process.stdout is not None
         urls = [(await process.stdout.readline()).decode().strip() for _ in names]
         uploads = [asyncio.create_task(upload(url, name)) for url, name in zip(urls, names, strict=True)]

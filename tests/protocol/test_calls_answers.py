@@ -11,7 +11,17 @@ from urllib.parse import urljoin
 
 import msgspec
 import pytest
-from calls_contract import BY_ID, ENTRIES, REGISTRY, call_with, function_of, label, needs_contract, schema_id
+
+from tests.protocol.calls_contract import (
+    BY_ID,
+    ENTRIES,
+    REGISTRY,
+    call_with,
+    function_of,
+    label,
+    needs_contract,
+    schema_id,
+)
 
 ANSWERED = [entry for entry in ENTRIES if "output" in entry and entry["name"] != "task"]
 

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from calls_contract import SLUGID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskqueue_client import calls
 from taskqueue_client._call import Call
 from taskqueue_client.errors import InvalidArgument
+from tests.protocol.calls_contract import SLUGID
 
 WORKER: Any = {"worker_group": "g", "worker_id": "w"}
 NEVER: Any = "not checked before the faulty one"

@@ -7,7 +7,6 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from calls_contract import SLUGID
 
 from taskqueue_client import calls
 from taskqueue_client._call import Call
@@ -19,6 +18,7 @@ from taskqueue_client.errors import (
     Refused,
     RequestConflict,
 )
+from tests.protocol.calls_contract import SLUGID
 
 DEFINITION = task_definition("p/w", {"a": 1}, name="n", owner="o", source="https://example.com")
 STORED: dict[str, Any] = {

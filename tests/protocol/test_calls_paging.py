@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar, assert_type, cast
 
 import pytest
-from calls_contract import SLUGID
 
 from taskqueue_client import calls
 from taskqueue_client._call import Call
 from taskqueue_client._paging import async_iterated, iterated
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models import ArtifactsPage, IdentifiedTask, TaskQueuesPage, WorkersPage, WorkerSummary
+from tests.protocol.calls_contract import SLUGID
 
 R = TypeVar("R")
 

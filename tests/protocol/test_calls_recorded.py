@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from calls_contract import ENTRIES, call_with, function_of, needs_contract, recorded, snake
 
 from taskqueue_client._call import Call
+from tests.protocol.calls_contract import ENTRIES, call_with, function_of, needs_contract, recorded, snake
 
 ENDPOINTS = {(entry["service"], entry["name"]): entry for entry in ENTRIES}
 

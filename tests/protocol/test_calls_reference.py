@@ -7,7 +7,11 @@ import re
 from typing import Any
 
 import pytest
-from calls_contract import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taskqueue_client import calls
+from tests.protocol.calls_contract import (
     BY_ID,
     ENTRIES,
     OBJECT_FUNCTIONS,
@@ -22,10 +26,6 @@ from calls_contract import (
     snake,
     validator,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from taskqueue_client import calls
 
 ROOT_URL = "https://tc.example.com"
 

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import jsonschema
 import pytest
-from calls_contract import SLUGID, needs_contract, validator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from taskqueue_client.definitions import TaskDefinition, task_definition
 from taskqueue_client.errors import InvalidDefinition
 from taskqueue_client.models import Priority
 from taskqueue_client.schemas import check_definition
+from tests.protocol.calls_contract import SLUGID, needs_contract, validator
 
 MOMENT = "2026-11-21T10:00:00Z"
 GOOD: dict[str, Any] = {

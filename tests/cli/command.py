@@ -1,0 +1,76 @@
+"""How the tests run the command, and a worker that does nothing but report."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from click.testing import CliRunner, Result
+
+from taskqueue_client import Queue
+from taskqueue_client.cli import main
+
+Report = Literal["completed", "failed", "malformed-payload"]
+
+COMMAND = [sys.executable, "-c", "from taskqueue_client.cli import main; main()"]
+
+
+def run(*arguments: str) -> Result:
+    """The command, in this process."""
+    return CliRunner().invoke(main, arguments, catch_exceptions=False)
+
+
+def run_json(*arguments: str) -> list[Any]:
+    """What a command prints with `--json`: one value in each line."""
+    result = run(*arguments, "--json")
+    assert result.stderr == ""
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@contextmanager
+def running(*arguments: str) -> Generator[subprocess.Popen[str]]:
+    """The command, in a process of its own."""
+    with subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+class Worker:
+    """Claims as many tasks as it has reports for, and reports them by their names.
+
+    Args:
+        queue: The client.
+        reports: How each task ends.
+    """
+
+    def __init__(self, queue: Queue, reports: Mapping[str, Report]) -> None:
+        self._queue = queue
+        self._reports = reports
+
+    def work(self) -> None:
+        """Until each report is made."""
+        left = len(self._reports)
+        while left:
+            answer = self._queue.claim_work("proj/linux", worker_group="g", worker_id="w", tasks=1)
+            for claim in answer.tasks:
+                run = self._queue.with_credentials(claim.credentials)
+                report = self._reports[claim.task["metadata"]["name"]]
+                self._report(run, claim.status.task_id, claim.run_id, report)
+                left -= 1
+
+    @staticmethod
+    def _report(run: Queue, task_id: str, run_id: int, report: Report) -> None:
+        if report == "completed":
+            run.report_completed(task_id, run_id)
+        elif report == "failed":
+            run.report_failed(task_id, run_id)
+        else:
+            run.report_exception(task_id, run_id, report)

@@ -1,0 +1,63 @@
+"""The command, in this process or in one of its own, with a local queue in the environment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskqueue_client import Queue, slugid
+from taskqueue_client.local import LocalQueue
+from tests.cli.command import Report, Worker
+
+
+@pytest.fixture
+def deployment(local_queue: LocalQueue, monkeypatch: pytest.MonkeyPatch) -> LocalQueue:
+    """A queue that the environment names, with credentials for everything."""
+    monkeypatch.setenv("TASKCLUSTER_ROOT_URL", local_queue.root_url)
+    monkeypatch.setenv("TASKCLUSTER_CLIENT_ID", local_queue.client_id)
+    monkeypatch.setenv("TASKCLUSTER_ACCESS_TOKEN", local_queue.access_token)
+    return local_queue
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory, in which the command runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def definition() -> dict[str, Any]:
+    """What a file for `submit` must have at least."""
+    return {
+        "taskQueueId": "proj/linux",
+        "metadata": {"owner": "me@example.com", "source": "https://example.com/source"},
+    }
+
+
+@pytest.fixture
+def worker(queue: Queue) -> Any:
+    """Reports tasks of proj/linux by name, in a thread, while its block is entered."""
+
+    @contextmanager
+    def working(**reports: Report) -> Generator[None]:
+        thread = threading.Thread(target=Worker(queue, reports).work)
+        thread.start()
+        yield
+        thread.join()
+
+    return working
+
+
+@pytest.fixture
+def running(queue: Queue, task_factory: Any) -> tuple[str, Queue]:
+    """A task that runs, and a client with the credentials of its run."""
+    task_id = slugid()
+    queue.create_task(task_id, task_factory(taskQueueId="proj/linux"))
+    (claim,) = queue.claim_work("proj/linux", worker_group="g", worker_id="w").tasks
+    return task_id, queue.with_credentials(claim.credentials)

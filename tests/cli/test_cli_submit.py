@@ -1,0 +1,234 @@
+"""`taskqueue submit`: from a file to tasks, or to one line that says what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+import yaml
+
+from taskqueue_client import Queue
+from taskqueue_client.cli.failures import ExitStatus
+from taskqueue_client.local import Client, LocalQueue
+from taskqueue_client.local.faults import Delay
+from taskqueue_client.models import TaskState
+from tests.cli.command import run, run_json, running
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+def write(document: dict[str, Any], name: str = "tasks.yml") -> str:
+    text = json.dumps(document) if name.endswith(".json") else yaml.safe_dump(document)
+    Path(name).write_text(text)
+    return name
+
+
+@pytest.fixture
+def graph(definition: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "defaults": definition,
+        "tasks": {
+            "build": {"dependencies": ["fetch"], "payload": {"sources": {"task-reference": "<fetch>"}}},
+            "fetch": {"deadline": "2 hours", "expires": "3 days"},
+        },
+    }
+
+
+def refused(*arguments: str) -> str:
+    """The one line that a command ends with."""
+    result = run(*arguments)
+    assert result.exit_code == ExitStatus.WRONG_USE
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("name", ["task.yml", "task.json"])
+@pytest.mark.usefixtures("deployment")
+def test_a_file_with_one_definition_becomes_a_task(
+    definition: dict[str, Any], queue: Queue, name: str
+) -> None:
+    definition["metadata"]["name"] = "tests"
+    (printed,) = run_json("submit", write(definition, name))
+    task_id = printed["taskIds"]["task"]
+    assert printed["taskGroupId"] == task_id
+    assert queue.status(task_id).status.state is TaskState.PENDING
+    assert queue.task(task_id)["metadata"]["name"] == "tests"
+
+
+@pytest.mark.usefixtures("deployment")
+def test_a_graph_becomes_a_group_in_which_names_are_ids(graph: dict[str, Any], queue: Queue) -> None:
+    (printed,) = run_json("submit", write(graph))
+    ids = printed["taskIds"]
+    build = queue.task(ids["build"])
+    assert build["dependencies"] == [ids["fetch"]]
+    assert build["payload"] == {"sources": ids["fetch"]}
+    assert build["metadata"]["name"] == "build"
+    assert {each.status.task_id for each in queue.iter_task_group(printed["taskGroupId"])} == set(
+        ids.values()
+    )
+
+
+@pytest.mark.usefixtures("deployment")
+def test_people_are_told_the_group_and_the_id_of_each_task(graph: dict[str, Any]) -> None:
+    lines = run("submit", write(graph)).stdout.splitlines()
+    assert [line.split()[-1] for line in lines[1:]] == ["fetch", "build"]
+    assert lines[0].startswith("group ")
+
+
+@pytest.mark.usefixtures("deployment")
+def test_dates_that_yaml_would_make_objects_of_stay_text(definition: dict[str, Any], queue: Queue) -> None:
+    Path("task.yml").write_text(yaml.safe_dump({**definition, "payload": {}}) + "extra: {day: 2026-11-21}\n")
+    (printed,) = run_json("submit", "task.yml")
+    assert queue.task(printed["taskIds"]["task"])["extra"] == {"day": "2026-11-21"}
+
+
+@pytest.mark.usefixtures("deployment")
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.yml", "tasks:\n  build: [\n", "a.yml, line 3, column 1: "),
+        (
+            "a.yml",
+            "tasks:\n  build: {}\n  build: {}\n",
+            "a.yml, line 3, column 3: the key 'build' is there twice",
+        ),
+        ("a.yml", "- 1\n", "a.yml: must be an object"),
+        ("a.yml", "", "a.yml: must be an object"),
+        ("a.yml", "a: \x00\n", "a.yml: unacceptable character #x0000"),
+        (
+            "a.yml",
+            "a: !!python/object:os.system {}\n",
+            "a.yml, line 1, column 4: could not determine a constructor",
+        ),
+        ("a.json", '{\n  "tasks": {,\n', "a.json, line 2, column 13: "),
+        ("a.json", '{"tasks": 1, "tasks": 2}', "a.json: the key 'tasks' is there twice"),
+    ],
+)
+def test_a_broken_file_is_refused_with_line_and_column(name: str, text: str, message: str) -> None:
+    Path(name).write_text(text)
+    assert refused("submit", name).startswith(f"Error: {message}")
+
+
+@pytest.mark.usefixtures("deployment")
+def test_a_file_that_is_no_text_is_refused() -> None:
+    Path("a.yml").write_bytes(b"a: \xff\n")
+    assert refused("submit", "a.yml") == "Error: a.yml: is not UTF-8: byte 3 is 0xff"
+
+
+@pytest.mark.usefixtures("deployment")
+def test_a_file_nested_too_deeply_is_refused() -> None:
+    Path("a.json").write_text('{"tasks": {"a": {"payload": ' + 5000 * '{"a":' + "1" + 5003 * "}")
+    assert refused("submit", "a.json") == "Error: what is to be read is nested too deeply"
+
+
+@pytest.mark.usefixtures("deployment")
+def test_an_unknown_dependency_is_named_and_nothing_is_created(graph: dict[str, Any], queue: Queue) -> None:
+    graph["tasks"]["build"]["dependencies"] = ["fetsh"]
+    graph["tasks"]["build"].pop("payload")
+    line = refused("submit", write(graph))
+    assert "$.tasks.build.dependencies[0]: 'fetsh'" in line
+    assert "is 'fetch' meant?" in line
+    assert queue.task_queue_counts("proj/linux").pending_tasks == 0
+
+
+@pytest.mark.usefixtures("deployment")
+def test_a_cycle_is_named_and_nothing_is_created(graph: dict[str, Any], queue: Queue) -> None:
+    graph["tasks"]["fetch"]["dependencies"] = ["build"]
+    assert "no cycle: build needs fetch needs build" in refused("submit", write(graph))
+    assert queue.task_queue_counts("proj/linux").pending_tasks == 0
+
+
+@pytest.mark.usefixtures("deployment")
+def test_every_problem_of_every_task_is_in_the_one_line(graph: dict[str, Any], queue: Queue) -> None:
+    graph["tasks"]["fetch"].update(retries=50, deadline="tomorow")
+    graph["tasks"]["build"]["priority"] = "urgent"
+    line = refused("submit", write(graph))
+    for path in ("fetch.retries", "fetch.deadline", "build.priority"):
+        assert f"$.tasks.{path}: " in line
+    assert queue.task_queue_counts("proj/linux").pending_tasks == 0
+
+
+@pytest.mark.parametrize("set_variable", ["TASKCLUSTER_CLIENT_ID", "TASKCLUSTER_ACCESS_TOKEN", None])
+def test_missing_credentials_are_an_error_that_names_the_variables(
+    graph: dict[str, Any], deployment: LocalQueue, monkeypatch: pytest.MonkeyPatch, set_variable: str | None
+) -> None:
+    names = {"TASKCLUSTER_CLIENT_ID", "TASKCLUSTER_ACCESS_TOKEN"} - {set_variable}
+    for name in names:
+        monkeypatch.delenv(name)
+    line = refused("submit", write(graph))
+    assert all(name in line for name in names)
+    assert deployment.access_token not in line
+
+
+def test_an_unreachable_root_url_is_an_error_that_names_it(
+    graph: dict[str, Any], deployment: LocalQueue
+) -> None:
+    root_url = deployment.root_url
+    deployment.stop()
+    result = run("submit", write(graph))
+    assert result.exit_code == ExitStatus.NO_ANSWER
+    assert result.stderr.startswith(f"Error: cannot reach {root_url} (")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_submission_that_fails_half_way_says_what_to_do(
+    graph: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scopes = ["queue:create-task:*", "queue:scheduler-id:-"]
+    graph["tasks"]["build"]["scopes"] = ["secrets:get:key"]
+    with LocalQueue(clients=[Client("half", "half-token", scopes)]) as local:
+        monkeypatch.setenv("TASKCLUSTER_ROOT_URL", local.root_url)
+        monkeypatch.setenv("TASKCLUSTER_CLIENT_ID", "half")
+        monkeypatch.setenv("TASKCLUSTER_ACCESS_TOKEN", "half-token")
+        result = run("submit", write(graph))
+    assert result.exit_code == ExitStatus.REFUSED
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Error: task 'build' was not created: not allowed without secrets:get:key: ")
+    assert "1 of 2 tasks were; to cancel them: taskqueue cancel --group " in line
+
+
+@pytest.mark.usefixtures("deployment")
+def test_waiting_ends_with_the_last_task_and_success(graph: dict[str, Any], worker: Any) -> None:
+    with worker(fetch="completed", build="completed"):
+        result = run("submit", write(graph), "--wait", "--interval", "0.05")
+    assert result.exit_code == ExitStatus.DONE
+    assert "build completed" in result.stdout
+
+
+@pytest.mark.usefixtures("deployment")
+def test_waiting_ends_when_the_rest_waits_in_vain(graph: dict[str, Any], worker: Any) -> None:
+    with worker(fetch="failed"):
+        result = run("submit", write(graph), "--wait", "--interval", "0.05")
+    assert result.exit_code == ExitStatus.NOT_COMPLETED
+    assert "build unscheduled blocked" in result.stdout
+
+
+def test_ctrl_c_while_submitting_says_how_to_cancel_what_was_created(
+    graph: dict[str, Any], deployment: LocalQueue
+) -> None:
+    created: SimpleQueue[str] = SimpleQueue()
+    deployment.subscribe(lambda message: created.put(message.body["status"]["taskGroupId"]))
+    deployment.faults.add(Delay("queue.createTask", seconds=600, after=True))
+    with running("submit", write(graph)) as process:
+        group = created.get(timeout=60)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output) == (130, "")
+    assert errors.splitlines()[0].endswith(f"to cancel them: taskqueue cancel --group {group}")
+
+
+@pytest.mark.usefixtures("deployment")
+def test_ctrl_c_while_waiting_ends_the_process_without_a_traceback(graph: dict[str, Any]) -> None:
+    with running("submit", write(graph), "--wait") as process:
+        assert process.stdout is not None
+        while not process.stdout.readline().endswith("fetch pending\n"):
+            pass
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "Interrupted.\n"

@@ -1,0 +1,189 @@
+"""`status`, `watch`, `cancel`, `rerun` and `signed-url`: what a terminal shows of tasks, and does to them."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from taskqueue_client import Queue, slugid
+from taskqueue_client.cli.failures import ExitStatus
+from taskqueue_client.cli.watch import progress
+from taskqueue_client.models import TaskAndStatus, TaskState
+from tests.cli.command import run, run_json
+from tests.cli.terminal import on_a_terminal
+
+pytestmark = pytest.mark.usefixtures("deployment")
+
+Create = Callable[..., str]
+
+
+@pytest.fixture
+def create(queue: Queue, task_factory: Any) -> Create:
+    """Creates a task of proj/linux, by a name."""
+
+    def create_task(name: str, **keys: Any) -> str:
+        task_id = slugid()
+        definition = task_factory(taskQueueId="proj/linux", **keys)
+        definition["metadata"]["name"] = name
+        queue.create_task(task_id, definition)
+        return task_id
+
+    return create_task
+
+
+@pytest.fixture
+def group(create: Create) -> str:
+    """A group of two tasks, of which `second` needs `first`."""
+    group_id = slugid()
+    first = create("first", taskGroupId=group_id)
+    create("second", taskGroupId=group_id, dependencies=[first])
+    return group_id
+
+
+def test_status_shows_a_task_with_its_runs(create: Create, worker: Any) -> None:
+    task_id = create("compile")
+    with worker(compile="malformed-payload"):
+        pass
+    output = run("status", task_id).stdout
+    assert f"compile ({task_id})" in output
+    assert output.splitlines()[-1].split()[:4] == ["0", "exception", "malformed-payload", "g/w"]
+
+
+def test_status_shows_a_group_as_a_table_that_nothing_cuts_off(create: Create) -> None:
+    group_id, name = slugid(), "x" * 255
+    ids = [create(name, taskGroupId=group_id), create("[red]b", taskGroupId=group_id)]
+    output = run("status", "--group", group_id).stdout
+    assert all(task_id in output for task_id in ids)
+    assert name in output
+    assert "[red]b" in output
+
+
+def test_a_name_cannot_control_the_terminal(create: Create) -> None:
+    task_id = create("a\x1b[2Jb")
+    assert "\x1b" not in run("status", task_id).stdout
+    assert "\x1b" not in run("status", task_id, task_id).stdout
+
+
+def test_status_as_json_is_definition_and_status_as_the_queue_has_them(create: Create, queue: Queue) -> None:
+    task_id = create("compile")
+    (printed,) = run_json("status", task_id)
+    assert printed["task"] == queue.task(task_id)
+    assert printed["status"]["taskId"] == task_id
+    assert printed["status"]["runs"][0]["reasonCreated"] == "scheduled"
+
+
+def test_watch_prints_each_change_of_a_group_and_tells_success(group: str, worker: Any) -> None:
+    with worker(first="completed", second="completed"):
+        result = run("watch", "--group", group, "--interval", "0.02")
+    assert result.exit_code == ExitStatus.DONE
+    assert {line.split(maxsplit=1)[1] for line in result.stdout.splitlines()} >= {
+        "first completed",
+        "second completed",
+    }
+
+
+def test_watch_ends_when_what_is_left_waits_in_vain(group: str, worker: Any) -> None:
+    with worker(first="malformed-payload"):
+        result = run("watch", "--group", group, "--interval", "0.02")
+    assert result.exit_code == ExitStatus.NOT_COMPLETED
+    last_two = {line.split(maxsplit=1)[1] for line in result.stdout.splitlines()[-2:]}
+    assert last_two == {"first exception malformed-payload", "second unscheduled blocked"}
+
+
+def test_watch_follows_a_single_task(create: Create, worker: Any) -> None:
+    task_id = create("compile")
+    with worker(compile="failed"):
+        result = run("watch", task_id, "--interval", "0.02")
+    assert result.exit_code == ExitStatus.NOT_COMPLETED
+    assert result.stdout.splitlines()[-1] == f"{task_id} compile failed"
+
+
+def test_watch_as_json_is_a_status_in_each_line(create: Create, worker: Any) -> None:
+    task_id = create("compile")
+    with worker(compile="completed"):
+        pass
+    assert [(line["name"], line["state"]) for line in run_json("watch", task_id)] == [
+        ("compile", "completed")
+    ]
+
+
+def test_watch_draws_a_table_and_a_bar_on_a_terminal(create: Create, worker: Any) -> None:
+    task_id = create("compile")
+    with worker(compile="completed"):
+        pass
+    with on_a_terminal("watch", task_id) as (process, terminal):
+        shown = terminal.read_all()
+        assert process.wait(60) == ExitStatus.DONE
+    assert task_id in shown
+    assert "━" in shown
+    assert "1/1" in shown
+    assert "\x1b[?25h" in shown.splitlines()[-1]  # the cursor is back
+
+
+def test_where_there_is_no_room_for_all_tasks_those_that_matter_are_shown(
+    create: Create, queue: Queue, worker: Any
+) -> None:
+    names = [f"task-{number}" for number in range(8)]
+    ids = [create(name) for name in names]
+    with worker(**{**dict.fromkeys(names, "completed"), "task-7": "failed"}):
+        pass
+    members = [TaskAndStatus(task=queue.task(each), status=queue.status(each).status) for each in ids]
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(progress(members, lines=3))
+    assert "task-7" in capture.get()
+    assert capture.get().count("task-") == 3
+    assert "8/8" in capture.get()
+    assert "7 completed" in capture.get()
+
+
+def test_cancel_ends_tasks(create: Create, queue: Queue) -> None:
+    ids = [create("a"), create("b")]
+    assert run("cancel", *ids).stdout.splitlines() == [f"{task_id} exception" for task_id in ids]
+    assert {queue.status(task_id).status.state for task_id in ids} == {TaskState.EXCEPTION}
+
+
+def test_cancel_ends_a_group(group: str) -> None:
+    (answer,) = run_json("cancel", "--group", group)
+    assert answer["cancelledCount"] == 2
+    assert run("cancel", "--group", group).stdout == "0 of 2 tasks were cancelled\n"
+
+
+def test_rerun_makes_a_new_run(create: Create, worker: Any) -> None:
+    task_id = create("compile")
+    with worker(compile="failed"):
+        pass
+    assert run("rerun", task_id).stdout == f"{task_id} pending, run 1\n"
+    (answer,) = run_json("rerun", task_id)
+    assert len(answer["runs"]) == 2
+
+
+@pytest.mark.parametrize("words", [["cancel"], ["rerun"], ["signed-url"]])
+def test_what_changes_something_needs_credentials(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TASKCLUSTER_CLIENT_ID")
+    monkeypatch.delenv("TASKCLUSTER_ACCESS_TOKEN")
+    result = run(*words, slugid(), *(["private/a.txt"] if words == ["signed-url"] else []))
+    assert result.exit_code == ExitStatus.WRONG_USE
+    assert "set TASKCLUSTER_CLIENT_ID and TASKCLUSTER_ACCESS_TOKEN" in result.stderr
+
+
+def test_a_signed_url_lets_anybody_in(create: Create) -> None:
+    task_id = create("compile")
+    url = run("signed-url", task_id, "private/a.txt").stdout.strip()
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(url)
+    assert (
+        json.loads(caught.value.read())["code"] == "ResourceNotFound"
+    )  # not AuthenticationFailed: it is let in
+
+
+def test_a_lifetime_that_cannot_be_read_is_refused(create: Create) -> None:
+    result = run("signed-url", create("compile"), "private/a.txt", "--lifetime", "for ever")
+    assert result.exit_code == ExitStatus.WRONG_USE
+    assert "--lifetime: 'for ever'" in result.stderr

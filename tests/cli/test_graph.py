@@ -1,0 +1,257 @@
+"""Graphs of tasks: planned as a whole, submitted in order, and followed to their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskqueue_client import AsyncQueue, Queue, slugid
+from taskqueue_client.clock import MovableClock
+from taskqueue_client.errors import InvalidDefinition, RequestConflict, ServerError
+from taskqueue_client.graph import (
+    GraphTask,
+    SubmissionFailed,
+    are_settled,
+    blocked_tasks,
+    follow,
+    follow_group,
+    plan_graph,
+    plan_task,
+    submit_graph,
+    submit_graph_async,
+)
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.local.faults import Answer, Drop
+from taskqueue_client.models import TaskAndStatus, TaskState
+from tests.cli.command import Worker
+
+DEFAULTS: dict[str, Any] = {
+    "taskQueueId": "proj/linux",
+    "tags": {"kind": "test", "os": "linux"},
+    "metadata": {"owner": "me@example.com", "source": "https://example.com/source"},
+}
+NOW = datetime(2026, 11, 21, 10, tzinfo=UTC)
+
+
+def document(**tasks: Any) -> dict[str, Any]:
+    return {"defaults": DEFAULTS, "tasks": tasks}
+
+
+def sent(task: GraphTask) -> dict[str, Any]:
+    """A definition, of which any key may be asked for."""
+    return dict(task.definition)
+
+
+def problems(given: dict[str, Any]) -> dict[str, str]:
+    """What is wrong with a document: the words by the path."""
+    with pytest.raises(InvalidDefinition) as caught:
+        plan_graph(given)
+    return {problem.path: problem.allowed for problem in caught.value.problems}
+
+
+@given(st.integers(1, 12), st.data())
+def test_each_task_comes_after_all_that_it_depends_on(count: int, data: st.DataObject) -> None:
+    """Whatever the order in which the document has them."""
+    names = [f"t{number}" for number in range(count)]
+    needs = {
+        name: data.draw(st.sets(st.sampled_from(names[:at] or [""]))) - {""} for at, name in enumerate(names)
+    }
+    shuffled = data.draw(st.permutations(names))
+    graph = plan_graph(document(**{name: {"dependencies": sorted(needs[name])} for name in shuffled}))
+    position = {task.name: at for at, task in enumerate(graph.tasks)}
+    assert position.keys() == set(names)
+    assert all(position[each] < position[name] for name in names for each in needs[name])
+    assert all(
+        sent(task)["dependencies"] == [graph.task_ids[each] for each in sorted(needs[task.name])]
+        for task in graph.tasks
+    )
+
+
+def test_what_a_definition_lacks_comes_from_the_defaults_also_within_objects() -> None:
+    given = {"tags": {"os": "mac"}, "metadata": {"name": "A", "description": "first"}, "priority": "low"}
+    (task,) = plan_graph(document(a=given)).tasks
+    assert sent(task)["tags"] == {"kind": "test", "os": "mac"}
+    assert sent(task)["metadata"] == {**DEFAULTS["metadata"], "name": "A", "description": "first"}
+    assert sent(task)["priority"] == "low"
+    assert sent(task)["taskQueueId"] == "proj/linux"
+
+
+def test_dates_may_be_given_by_their_distance() -> None:
+    (task,) = plan_graph(
+        document(a={"deadline": "2 hours", "expires": "2026-12-01T00:00:00Z"}), created=NOW
+    ).tasks
+    assert sent(task)["created"] == "2026-11-21T10:00:00.000Z"
+    assert sent(task)["deadline"] == "2026-11-21T12:00:00.000Z"
+    assert sent(task)["expires"] == "2026-12-01T00:00:00Z"
+
+
+def test_a_dependency_may_be_a_task_that_exists() -> None:
+    existing = slugid()
+    (task,) = plan_graph(document(a={"dependencies": [existing]})).tasks
+    assert sent(task)["dependencies"] == [existing]
+
+
+def test_references_in_the_payload_become_task_ids_wherever_they_are() -> None:
+    payload = {"deep": [{"url": {"task-reference": "task/<a>/and/<a>"}}], "task-reference": 1, "other": "<a>"}
+    graph = plan_graph(document(a={}, b={"dependencies": ["a"], "payload": payload}))
+    id_of_a = graph.task_ids["a"]
+    assert sent(graph.tasks[-1])["payload"] == {
+        "deep": [{"url": f"task/{id_of_a}/and/{id_of_a}"}],
+        "task-reference": 1,
+        "other": "<a>",
+    }
+
+
+def test_a_reference_to_what_is_no_dependency_is_refused() -> None:
+    wrong = document(a={}, b={"payload": {"x": {"task-reference": "<a>"}}})
+    assert problems(wrong) == {"$.tasks.b.payload.x": "a dependency of the task (it has none)"}
+
+
+@pytest.mark.parametrize(
+    ("given", "paths"),
+    [
+        ({}, ["$.tasks"]),
+        ({"tasks": {}}, ["$.tasks"]),
+        ({"tasks": [], "graph": 1}, ["$.graph", "$.tasks"]),
+        ({"tasks": {"a": 1}}, ["$.tasks.a"]),
+        ({"tasks": {"a b": {}}}, ["$.tasks"]),
+        ({"tasks": {"a": {}}, "defaults": []}, ["$.defaults"]),
+        ({"tasks": {"a": {}}, "taskGroupId": "mine"}, ["$.taskGroupId"]),
+        (document(a={"dependencies": "b"}), ["$.tasks.a.dependencies"]),
+        (document(a={"dependencies": [1]}), ["$.tasks.a.dependencies[0]"]),
+        (
+            document(a={"dependencies": ["b", "c"]}),
+            ["$.tasks.a.dependencies[0]", "$.tasks.a.dependencies[1]"],
+        ),
+        (document(a={"dependencies": ["a"]}), ["$.tasks.a.dependencies"]),
+        (document(a={"taskGroupId": slugid()}), ["$.tasks.a.taskGroupId"]),
+        (document(a={"metadata": 1}, b={"retries": -1}), ["$.tasks.a.metadata", "$.tasks.b.retries"]),
+        (document(a={"deadline": 7}), ["$.tasks.a.deadline"]),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_path(given: dict[str, Any], paths: list[str]) -> None:
+    assert list(problems(given)) == paths
+
+
+def test_a_single_task_is_a_graph_of_its_own() -> None:
+    graph = plan_task({**DEFAULTS, "metadata": {**DEFAULTS["metadata"], "name": "one"}})
+    (task,) = graph.tasks
+    assert graph.task_group_id == task.task_id == sent(task)["taskGroupId"]
+    assert sent(task)["metadata"]["name"] == "one"
+
+
+def test_what_is_wrong_with_a_single_task_is_named_by_its_path() -> None:
+    with pytest.raises(InvalidDefinition) as caught:
+        plan_task({**DEFAULTS, "retries": 50, "deadline": "soon"})
+    assert {problem.path for problem in caught.value.problems} == {"$.retries", "$.deadline"}
+
+
+def test_all_tasks_are_created_in_one_group(queue: Queue) -> None:
+    graph = plan_graph(document(a={}, b={"dependencies": ["a"]}))
+    statuses = submit_graph(queue, graph)
+    assert {name: status.state for name, status in statuses.items()} == {"a": "pending", "b": "unscheduled"}
+    members = queue.iter_task_group(graph.task_group_id)
+    assert {member.status.task_id for member in members} == set(graph.task_ids.values())
+
+
+async def test_the_asynchronous_client_submits_graphs_too(async_queue: AsyncQueue) -> None:
+    graph = plan_graph(document(a={}, b={"dependencies": ["a"]}))
+    assert (await submit_graph_async(async_queue, graph)).keys() == {"a", "b"}
+
+
+def test_a_lost_answer_does_no_harm(queue: Queue, local_queue: LocalQueue) -> None:
+    local_queue.faults.add(Drop("queue.createTask", after=True))
+    graph = plan_graph(document(a={}, b={}))
+    submit_graph(queue, graph)
+    assert len(list(queue.iter_task_group(graph.task_group_id))) == 2
+
+
+def test_a_submission_that_failed_goes_on_where_it_ended(queue: Queue, local_queue: LocalQueue) -> None:
+    graph = plan_graph(document(a={}, b={"dependencies": ["a"]}, c={"dependencies": ["b"]}))
+    local_queue.faults.add(Answer("queue.createTask", status=500, times=1))
+    with pytest.raises(SubmissionFailed) as caught:
+        submit_graph(queue.with_options(attempts=1), graph)
+    assert (caught.value.name, caught.value.created) == ("a", ())
+    assert isinstance(caught.value.__cause__, ServerError)
+    submit_graph(queue, graph)
+    assert submit_graph(queue, graph).keys() == {"a", "b", "c"}
+
+
+def test_a_refusal_says_how_far_it_came(queue: Queue) -> None:
+    graph = plan_graph(document(a={}, b={"dependencies": ["a"]}))
+    other = plan_graph({**document(b={"schedulerId": "another"}), "taskGroupId": graph.task_group_id})
+    submit_graph(queue, graph)
+    with pytest.raises(SubmissionFailed) as caught:
+        submit_graph(queue, other)
+    assert isinstance(caught.value.__cause__, RequestConflict)
+    assert f"0 of 1 tasks were created in group {graph.task_group_id}" in str(caught.value)
+
+
+@pytest.fixture
+def states(queue: Queue) -> Callable[..., list[TaskAndStatus]]:
+    """Submits a graph, and has its tasks reported; gives the members of the group then."""
+
+    def reported(given: dict[str, Any], **reports: Any) -> list[TaskAndStatus]:
+        graph = plan_graph(given)
+        submit_graph(queue, graph)
+        Worker(queue, reports).work()
+        return list(queue.iter_task_group(graph.task_group_id))
+
+    return reported
+
+
+def names_of(members: list[TaskAndStatus], ids: frozenset[str]) -> set[str]:
+    return {member.task["metadata"]["name"] for member in members if member.status.task_id in ids}
+
+
+def test_tasks_behind_a_failure_are_blocked_however_far_behind(
+    states: Callable[..., list[TaskAndStatus]],
+) -> None:
+    given = document(a={}, b={"dependencies": ["a"]}, c={"dependencies": ["b"]}, d={})
+    members = states(given, a="failed", d="completed")
+    assert names_of(members, blocked_tasks(members)) == {"b", "c"}
+    assert are_settled(members)
+
+
+def test_a_task_that_takes_failures_is_not_blocked(states: Callable[..., list[TaskAndStatus]]) -> None:
+    given = document(a={}, b={"dependencies": ["a"], "requires": "all-resolved"})
+    members = states(given, a="malformed-payload")
+    assert blocked_tasks(members) == frozenset()
+    assert not are_settled(members)
+
+
+def test_following_tells_each_change_and_ends_with_the_last(queue: Queue) -> None:
+    graph = plan_graph(document(a={}, b={"dependencies": ["a"]}))
+    submit_graph(queue, graph)
+    seen: list[set[TaskState]] = []
+    for members in follow_group(queue, graph.task_group_id, interval=0.001):
+        seen.append({member.status.state for member in members})
+        if len(seen) == 1:
+            Worker(queue, {"a": "completed", "b": "failed"}).work()
+    assert seen == [{"pending", "unscheduled"}, {"completed", "failed"}]
+
+
+def test_a_slow_queue_is_asked_less_often(queue: Queue) -> None:
+    """Ten times as long as the answer took, and never less than the interval."""
+    graph = plan_graph(document(a={}))
+    submit_graph(queue, graph)
+    clock, pauses = MovableClock(held=True), list[float]()
+
+    def look() -> list[TaskAndStatus]:
+        clock.advance([0.0, 3.0, 0.0][len(pauses)])
+        if len(pauses) == 2:
+            queue.cancel_task(graph.tasks[0].task_id)
+        return list(queue.iter_task_group(graph.task_group_id))
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    clock.sleep = sleep  # type: ignore[method-assign] # the pauses are what is tested
+    for _ in follow(look, interval=2, clock=clock):
+        pass
+    assert pauses == [2, 30]

@@ -1,0 +1,124 @@
+"""The demo shows what happened, succeeds if that is what the graph says, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from examples.demo import __main__ as demo
+from tests.cli.terminal import Terminal
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "examples.demo"]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """What the demo prints where there is no terminal, and its directory."""
+    folder = tmp_path_factory.mktemp("demo")
+    answer = subprocess.run(
+        [*COMMAND, folder], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (answer.returncode, answer.stderr) == (0, "")
+    return answer.stdout, folder
+
+
+def row(output: str, *cells: str) -> re.Match[str] | None:
+    """A row of a table with these cells at its beginning."""
+    return re.search("│ " + r" +│ +".join(map(re.escape, cells)) + " ", output)
+
+
+def test_it_shows_how_each_task_ended_as_the_graph_says(shown: tuple[str, Path]) -> None:
+    output, _ = shown
+    graph = yaml.safe_load((ROOT / "examples/demo/graph.yml").read_text())
+    assert {task["extra"]["expected"] for task in graph["tasks"].values()} >= {"failed", "malformed-payload"}
+    for name, task in graph["tasks"].items():
+        assert re.search(rf"│ {name} .*│ {task['extra']['expected']} +│ yes │", output)
+
+
+def test_it_shows_each_change_while_it_goes_on(shown: tuple[str, Path]) -> None:
+    output, _ = shown
+    assert re.search(r"^\S{22} fetch completed$", output, re.MULTILINE)
+    assert re.search(r"^\S{22} publish exception malformed-payload$", output, re.MULTILINE)
+
+
+def test_the_artifacts_are_where_it_says_and_have_the_hash_that_it_shows(shown: tuple[str, Path]) -> None:
+    output, folder = shown
+    package = folder / "package" / "words.pyz"
+    digest = hashlib.sha256(package.read_bytes()).hexdigest()[:16]
+    assert row(
+        output, "package", "public/words.pyz", str(package.stat().st_size), f"sha256:{digest}…", str(package)
+    )
+    assert "words/cli.py" in zipfile.ZipFile(package).namelist()
+
+
+def test_the_logs_are_where_it_says(shown: tuple[str, Path]) -> None:
+    output, folder = shown
+    for name in ("fetch", "lint", "test", "package", "publish"):
+        log = folder / name / "live_backing.log"
+        assert str(log) in output
+        assert log.stat().st_size > 0
+    assert "let the user choose" in (folder / "lint" / "live_backing.log").read_text()
+    assert "ended: completed" in (folder / "worker.log").read_text()
+
+
+def test_it_draws_a_line_for_each_run_and_says_how_to_go_on(shown: tuple[str, Path]) -> None:
+    output, _ = shown
+    assert re.search(r"│ fetch/0 +│ .*█", output)
+    assert "taskqueue work examples.demo.worker:PipelineWorker" in output
+
+
+def test_on_a_terminal_there_is_a_live_table_and_the_cursor_comes_back(tmp_path: Path) -> None:
+    reader, terminal = os.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "50"}
+    with subprocess.Popen(
+        [*COMMAND, tmp_path], cwd=ROOT, stdout=terminal, stderr=terminal, env=environment
+    ) as process:
+        os.close(terminal)
+        output = Terminal(reader).read_all()
+        assert process.wait(120) == 0
+    os.close(reader)
+    assert "\x1b[?25l" in output
+    assert "5/5" in output
+    assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_leaves_no_process(tmp_path: Path, stop: signal.Signals) -> None:
+    with subprocess.Popen(
+        [*COMMAND, tmp_path], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        worker = next(re.finditer(r"process (\d+)", line) for line in process.stdout if "process" in line)
+        process.send_signal(stop)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (1, "interrupted\n")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(next(worker)[1]), 0)
+
+
+def test_a_task_that_ends_otherwise_than_the_graph_says_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = yaml.safe_load((ROOT / "examples/demo/graph.yml").read_text())
+    graph["tasks"] = {"fetch": graph["tasks"]["fetch"], "lint": graph["tasks"]["lint"]}
+    graph["tasks"]["lint"]["extra"]["expected"] = "completed"
+    (tmp_path / "graph.yml").write_text(yaml.safe_dump(graph))
+    monkeypatch.setattr(demo, "GRAPH", tmp_path / "graph.yml")
+    assert demo.main(tmp_path) == 1
+    assert re.search(r"│ lint .*│ NO ", capsys.readouterr().out)
+
+
+def test_a_worker_that_cannot_start_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "TASK_QUEUE", "no task queue")
+    with pytest.raises(RuntimeError, match=r"the worker ended with status 2: see .*worker\.log"):
+        demo.main(tmp_path)

@@ -1,0 +1,201 @@
+"""Running a command: its output, its result, and what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.worker.command import (
+    CommandContext,
+    CommandFailed,
+    CommandNotStarted,
+    CommandResult,
+    run_command,
+)
+from taskqueue_client.worker.outcomes import InternalError, TaskFailed
+from tests.worker.running_commands import context_in, open_descriptors, printed_in, text_of
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[CommandContext]:
+    with context_in(tmp_path) as found:
+        yield found
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_a_command_s_output_is_in_the_log_between_what_was_run_and_how_it_ended(
+    context: CommandContext,
+) -> None:
+    result = run_command(["printf", "%s\\n", "one two", "three"], context)
+    lines = [line.partition(" ")[2] for line in text_of(context).splitlines()]
+    assert lines[:3] == ["INFO $ printf '%s\\n' 'one two' three", "one two", "three"]
+    assert lines[3] == f"INFO printf: {result}"
+
+
+def test_both_streams_are_in_the_log_in_the_order_of_writing(context: CommandContext) -> None:
+    run_command("echo 1; echo 2 >&2; echo 3", context, shell=True)
+    assert printed_in(context) == ["1", "2", "3"]
+
+
+def test_a_command_has_no_input(context: CommandContext) -> None:
+    assert run_command(["cat"], context).exit_code == 0
+
+
+def test_nothing_is_expanded_without_a_shell(context: CommandContext) -> None:
+    run_command(["echo", "$HOME; *"], context)
+    assert printed_in(context) == ["$HOME; *"]
+
+
+def test_a_command_runs_in_the_work_directory_with_its_own_environment(tmp_path: Path) -> None:
+    with context_in(tmp_path, {"TASK_ID": "abc"}) as context:
+        run_command("pwd; echo $TASK_ID $HOME", context, shell=True)
+        (context.work_directory / "sub").mkdir()
+        run_command(["pwd"], context, cwd="sub")
+        assert printed_in(context) == [str(tmp_path / "work"), "abc", str(tmp_path / "work" / "sub")]
+
+
+def test_a_path_is_an_argument(context: CommandContext) -> None:
+    assert run_command(["test", "-d", context.work_directory], context).exit_code == 0
+
+
+def test_a_command_runs_in_a_session_of_its_own(context: CommandContext) -> None:
+    run_command(python("import os; print(os.getpid() == os.getsid(0) == os.getpgid(0))"), context)
+    assert printed_in(context) == ["True"]
+
+
+def test_an_exit_code_that_is_not_0_is_a_failed_task(context: CommandContext) -> None:
+    with pytest.raises(TaskFailed, match=r"^/bin/sh: exit code 3$") as caught:
+        run_command("exit 3", context, shell=True)
+    assert isinstance(caught.value, CommandFailed)
+    assert caught.value.result.exit_code == 3
+
+
+def test_an_exit_code_is_no_error_when_it_is_not_checked(context: CommandContext) -> None:
+    result = run_command("exit 3", context, shell=True, check=False)
+    assert (result.exit_code, result.signal) == (3, None)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(signal.SIGKILL, "signal SIGKILL"), (signal.SIGRTMIN + 1, f"signal {signal.SIGRTMIN + 1}")],
+)
+def test_an_end_by_a_signal_is_no_success(context: CommandContext, number: int, words: str) -> None:
+    with pytest.raises(CommandFailed, match=words) as caught:
+        run_command(python(f"import os; os.kill(os.getpid(), {int(number)})"), context)
+    assert (caught.value.result.exit_code, caught.value.result.signal) == (None, number)
+
+
+def test_an_error_does_not_show_the_arguments_and_the_log_masks_them(context: CommandContext) -> None:
+    context.log.register_secret("correct horse")
+    with pytest.raises(CommandFailed) as caught:
+        run_command(["false", "correct horse"], context)
+    assert "correct" not in f"{caught.value} {caught.value!r}" + text_of(context)
+
+
+def test_time_and_memory_of_the_descendants_are_measured(context: CommandContext) -> None:
+    busy = "import os\nblock = b'x' * 300_000_000\nwhile os.times().user < 0.3: pass"
+    result = run_command(f'{sys.executable} -c "{busy}"; true', context, shell=True)
+    assert result.peak_memory > 300_000_000
+    assert 0.1 <= result.user_time <= result.duration * (os.cpu_count() or 1)
+    assert f"peak memory {result.peak_memory / 1e6:.0f} MB" in text_of(context)
+
+
+def test_memory_that_may_be_the_worker_s_own_is_said_to_be_a_limit() -> None:
+    result = CommandResult(0, None, duration=1.0, user_time=0, system_time=0, peak_memory=1_000_000)
+    assert str(result) == "exit code 0 after 1.0 s (user 0.00 s, system 0.00 s, peak memory at most 1 MB)"
+
+
+@pytest.mark.parametrize("command", [["/no/such/program"], ["/etc/passwd"], ["/"], ["echo", "x" * 3_000_000]])
+def test_what_cannot_be_started_is_a_failed_task(context: CommandContext, command: list[str]) -> None:
+    context.guardian.start()
+    before = open_descriptors()
+    with pytest.raises(CommandNotStarted, match=f"^{command[0]}: cannot be started: "):
+        run_command(command, context)
+    assert open_descriptors() == before
+
+
+def test_a_missing_directory_is_a_failed_task(context: CommandContext) -> None:
+    with pytest.raises(TaskFailed, match="nowhere"):
+        run_command(["true"], context, cwd="nowhere")
+
+
+@pytest.mark.parametrize(
+    ("command", "shell"),
+    [([], False), ([""], False), (["a\0b"], False), ("make", False), (["make"], True), ("a\0b", True)],
+)
+def test_what_is_no_command_is_refused(
+    context: CommandContext,
+    command: list[str] | str,
+    shell: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    with pytest.raises(InvalidArgument, match="command="):
+        run_command(command, context, shell=shell)
+    assert not text_of(context)
+
+
+def test_a_host_that_takes_exit_codes_away_is_an_internal_error_and_no_success(
+    context: CommandContext,
+) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with pytest.raises(InternalError, match="SIGCHLD"):
+            run_command(["true"], context)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_ten_megabytes_in_one_line_and_no_newline(context: CommandContext) -> None:
+    run_command(python("import sys; sys.stdout.write('x' * 10_000_000)"), context)
+    assert "x" * 10_000_000 in printed_in(context)
+
+
+def test_all_bytes_are_in_the_log(context: CommandContext) -> None:
+    every = bytes(range(256)) * 300
+    run_command(python("import sys; sys.stdout.buffer.write(bytes(range(256)) * 300)"), context)
+    log = context.log.path.read_bytes()
+    stamp = len("2026-11-21T09:20:53.649Z ")
+    pieces = [piece[stamp:] for piece in log.split(b"\n")[1:-2]]
+    assert b"\n".join(pieces) == every
+
+
+def test_a_secret_that_is_printed_bit_by_bit_is_masked(context: CommandContext) -> None:
+    context.log.register_secret("hunter2hunter2")
+    run_command(
+        "for c in h u n t e r 2 h u n t e r 2; do printf $c; done; echo; printf hunter", context, shell=True
+    )
+    assert printed_in(context) == ["[masked]", "hunter"]
+
+
+def test_a_process_that_left_the_group_and_holds_the_output_does_not_hold_the_command(
+    context: CommandContext,
+) -> None:
+    for name in ("left", "end"):
+        os.mkfifo(context.work_directory / name)
+    # it prints on without a pause, so that there is always more to read
+    printing = "setsid sh -c 'yes & echo > left; read x < end; kill $!' &"
+    run_command(f"{printing} read x < left; echo hello", context, shell=True)
+    (context.work_directory / "end").write_text("\n")
+    assert "hello" in printed_in(context)
+
+
+def test_nothing_is_left_open(context: CommandContext) -> None:
+    run_command(["true"], context)  # starts the guardian, which stays
+    before = open_descriptors()
+    run_command("sleep 1000 & exit 1", context, shell=True, check=False)
+    assert open_descriptors() == before
+
+
+def test_without_process_handles_a_command_ends_all_the_same(
+    context: CommandContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    run_command("exec >/dev/null 2>&1; true", context, shell=True)  # nor does the end of output tell

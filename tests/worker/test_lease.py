@@ -1,0 +1,146 @@
+"""Leases: their length, when they are renewed, and how retries are spread over what is left."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskqueue_client.lease import Lease, attempt_timeout, retry_in
+from taskqueue_client.models import TaskClaim, TaskReclaim
+
+SERVER_NOW = datetime(2031, 5, 6, 7, 8, 9, 123000, UTC)
+"""Far from the clock of the machine that runs the test."""
+
+lengths = st.floats(min_value=1, max_value=86400)
+chances = st.floats(min_value=0, max_value=1)
+
+
+def iso(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def answer(
+    seconds: float, *, certificate_age: float = 0.0, with_certificate: bool = True
+) -> dict[str, object]:
+    """What claimWork and reclaimTask answer at SERVER_NOW, as far as both have it."""
+    taken_until = SERVER_NOW + timedelta(seconds=seconds)
+    start = int((SERVER_NOW.timestamp() - certificate_age) * 1000)
+    certificate = msgspec.json.encode({"start": start, "expiry": 0}).decode()
+    credentials = {
+        "clientId": "c",
+        "accessToken": "t",
+        "certificate": certificate if with_certificate else None,
+    }
+    run = {
+        "runId": 0,
+        "state": "running",
+        "reasonCreated": "scheduled",
+        "scheduled": iso(SERVER_NOW),
+        "started": iso(SERVER_NOW),
+        "takenUntil": iso(taken_until),
+    }
+    status = {
+        "taskId": "t",
+        "provisionerId": "p",
+        "workerType": "w",
+        "taskGroupId": "g",
+        "deadline": iso(taken_until),
+        "expires": iso(taken_until),
+        "retriesLeft": 1,
+        "state": "running",
+        "runs": [run],
+    }
+    return {
+        "status": status,
+        "runId": 0,
+        "workerGroup": "g",
+        "workerId": "w",
+        "takenUntil": iso(taken_until),
+        "credentials": credentials,
+    }
+
+
+def claim(seconds: float, *, certificate_age: float = 0.0, with_certificate: bool = True) -> TaskClaim:
+    data = answer(seconds, certificate_age=certificate_age, with_certificate=with_certificate)
+    return msgspec.convert({**data, "task": {}}, TaskClaim)
+
+
+def reclaim(seconds: float, *, certificate_age: float = 0.0, with_certificate: bool = True) -> TaskReclaim:
+    data = answer(seconds, certificate_age=certificate_age, with_certificate=with_certificate)
+    return msgspec.convert(data, TaskReclaim)
+
+
+def test_the_length_is_the_difference_of_two_times_of_the_server() -> None:
+    lease = Lease.of_claim(claim(1200), received=50.0)
+    assert lease.length == pytest.approx(1200)
+    assert lease.ends == pytest.approx(1250)
+
+
+def test_a_lease_needs_no_certificate() -> None:
+    assert Lease.of_claim(claim(1200, with_certificate=False), 0).length == pytest.approx(1200)
+
+
+def test_credentials_that_are_dated_back_do_not_make_a_lease_longer() -> None:
+    lease = Lease.of_claim(claim(1200, certificate_age=900), 0)
+    assert lease.length == pytest.approx(1200)
+    assert lease.renewed(reclaim(1200, certificate_age=900), asked=800.0).length == pytest.approx(1200)
+
+
+def test_a_renewed_lease_counts_from_when_it_was_asked_for() -> None:
+    lease = Lease.of_claim(claim(1200), 0).renewed(reclaim(1200), asked=700.0)
+    assert lease.ends == pytest.approx(1900)
+
+
+def test_a_renewal_may_be_shorter_than_the_claim_was() -> None:
+    assert Lease.of_claim(claim(1200), 0).renewed(reclaim(300), asked=700.0).length == pytest.approx(300)
+
+
+def test_a_renewal_without_certificate_is_as_long_as_the_claim() -> None:
+    renewal = reclaim(1200, with_certificate=False)
+    assert Lease.of_claim(claim(600), 0).renewed(renewal, asked=300.0).ends == pytest.approx(900)
+
+
+@given(chances)
+def test_twenty_minutes_are_first_renewed_with_several_minutes_to_spare(chance: float) -> None:
+    lease = Lease(1200, ends=1200)
+    assert 5 * 60 <= lease.ends - lease.renew_at(chance) <= 10 * 60
+
+
+@given(chances)
+def test_five_seconds_leave_time_for_several_tries(chance: float) -> None:
+    left = 5 - Lease(5, ends=5).renew_at(chance)
+    assert left >= 1.4
+    tries = 0
+    while left > 0.1:
+        tries += 1
+        left -= retry_in(tries, left, chance)
+    assert tries >= 4
+
+
+@given(lengths)
+def test_leases_that_were_granted_together_are_renewed_apart(length: float) -> None:
+    lease = Lease(length, ends=length)
+    times = sorted(lease.renew_at(number / 1000) for number in range(1000))
+    assert times[-1] - times[0] >= 0.19 * length
+
+
+@given(st.integers(min_value=1, max_value=10**6), st.floats(min_value=0, max_value=86400), chances)
+def test_a_wait_between_tries_leaves_time_for_another(failures: int, left: float, chance: float) -> None:
+    wait = retry_in(failures, left, chance)
+    assert 0.05 <= wait <= max(0.05, 0.32 * left)
+    assert wait <= 37.5
+
+
+@given(st.floats(min_value=0, max_value=86400))
+def test_a_try_that_hangs_leaves_time_for_another(left: float) -> None:
+    assert 0.5 <= attempt_timeout(left) <= 30
+    assert attempt_timeout(left) <= max(0.5, left / 3)
+
+
+def test_nothing_is_left_of_a_lease_that_has_ended() -> None:
+    assert Lease(10, ends=10).left(10.5) == 0
+    assert Lease(10, ends=10).left(9.5) == pytest.approx(0.5)

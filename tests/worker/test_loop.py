@@ -1,0 +1,462 @@
+"""What becomes of a run: each outcome, in fair weather and foul, against a local queue."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.local.faults import Answer, Drop
+from taskqueue_client.worker import outcomes
+from taskqueue_client.worker.task_run import TaskRun
+from tests.worker.queue_world import WAIT, World, until
+from tests.worker.worker_world import Working, artifact, artifact_names, log_of, work, worker_for
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with LocalQueue() as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+def raising(error: BaseException) -> Callable[[TaskRun], None]:
+    def handler(task: TaskRun) -> None:
+        del task
+        raise error
+
+    return handler
+
+
+def failing_command(task: TaskRun) -> None:
+    task.run_command(["false"])
+
+
+OUTCOMES: dict[str, tuple[Callable[[TaskRun], object], str, list[str]]] = {
+    "return": (lambda _: None, "completed", ["completed"]),
+    "TaskFailed": (raising(outcomes.TaskFailed("red")), "failed", ["failed"]),
+    "command": (failing_command, "failed", ["failed"]),
+    "MalformedPayload": (raising(outcomes.MalformedPayload("bad")), "exception", ["malformed-payload"]),
+    "ResourceUnavailable": (
+        raising(outcomes.outcome_for("resources-unavailable")("gone")),
+        "exception",
+        ["resource-unavailable"],
+    ),
+    "InternalError": (raising(outcomes.InternalError("oops")), "exception", ["internal-error"]),
+    "bug": (raising(ValueError("a bug")), "exception", ["internal-error"]),
+    "IntermittentTask": (
+        raising(outcomes.IntermittentTask("flaky")),
+        "pending",
+        ["intermittent-task", "None"],
+    ),
+    "WorkerShutdown": (raising(outcomes.WorkerShutdown("bye")), "pending", ["worker-shutdown", "None"]),
+}
+
+
+def reasons(world: World, task_id: str) -> list[str]:
+    return [str(run.reason_resolved) for run in world.status(task_id).runs]
+
+
+def check(world: World, task_id: str, outcome: str) -> None:
+    """The task has the right state, for the right reasons, once; and a log."""
+    _, state, expected = OUTCOMES[outcome]
+    assert world.status(task_id).state == state
+    assert reasons(world, task_id) == expected
+    assert artifact_names(world, task_id) >= {"public/logs/live.log", "public/logs/live_backing.log"}
+
+
+REPORTS = "queue.report*"
+WEATHER: dict[str, list[Answer | Drop]] = {
+    "normal": [],
+    "502 after commit": [Answer(endpoint=REPORTS, status=502, after=True, html=True)],
+    "connection cut": [Drop(endpoint=REPORTS), Drop(endpoint=REPORTS, after=True)],
+}
+
+
+@pytest.mark.parametrize("weather", WEATHER)
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_each_outcome_is_reported_once_and_rightly(world: World, outcome: str, weather: str) -> None:
+    task_id = world.create()
+    for fault in WEATHER[weather]:
+        world.local.faults.add(fault)
+    work(world, OUTCOMES[outcome][0])
+    check(world, task_id, outcome)
+    assert world.local.faults.waiting() == []
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_each_outcome_survives_a_restart_of_the_queue(tmp_path: Path, outcome: str) -> None:
+    local = LocalQueue(db=str(tmp_path / "queue.sqlite"))
+    local.start()
+    world = World(local)
+    task_id = world.create()
+    started, restarted = threading.Event(), threading.Event()
+
+    def handler(task: TaskRun) -> None:
+        started.set()
+        restarted.wait(WAIT)
+        OUTCOMES[outcome][0](task)
+
+    with Working(world, worker_for(world, handler, max_tasks=1)) as working:
+        assert started.wait(WAIT)
+        local.stop()
+        port = int(world.queue.root_url.rpartition(":")[2])
+        again = LocalQueue(db=str(tmp_path / "queue.sqlite"), port=port, access_token=local.access_token)
+        with again:
+            world.local = again
+            restarted.set()
+            working.left()
+            check(world, task_id, outcome)
+            world.close()
+
+
+def test_an_unexpected_exception_leaves_its_traceback_in_the_log(world: World) -> None:
+    task_id = world.create()
+    work(world, raising(ValueError("what happened")))
+    log = log_of(world, task_id)
+    assert "Traceback" in log
+    assert "ValueError: what happened" in log
+
+
+class TestPayloads:
+    SCHEMA: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "properties": {"target": {"type": "string"}, "jobs": {"type": "integer", "minimum": 1}},
+        "required": ["target"],
+    }
+
+    def test_one_that_is_off_the_schema_is_malformed_and_every_violation_explained(
+        self, world: World
+    ) -> None:
+        task_id = world.create({"target": 7, "jobs": 0})
+        called: list[TaskRun] = []
+        work(world, called.append, schema=self.SCHEMA)
+        assert reasons(world, task_id) == ["malformed-payload"]
+        log = log_of(world, task_id)
+        assert "$.target" in log
+        assert "$.jobs" in log
+        assert called == []
+
+    def test_one_that_is_on_the_schema_is_worked_on(self, world: World) -> None:
+        task_id = world.create({"target": "all"})
+        work(world, lambda _: None, schema=self.SCHEMA)
+        assert reasons(world, task_id) == ["completed"]
+
+    def test_one_that_is_huge_is_malformed_like_others(self, world: World) -> None:
+        task_id = world.create({"target": ["x" * 1000] * 8000})
+        work(world, lambda _: None, schema=self.SCHEMA)
+        assert reasons(world, task_id) == ["malformed-payload"]
+
+    def test_one_that_is_nested_deeply_is_malformed_like_others(self, world: World) -> None:
+        nested: Any = {}
+        for _ in range(300):
+            nested = {"x": nested}
+        task_id = world.create({"target": "all", "deep": nested})
+        work(world, lambda _: None, schema=self.SCHEMA)
+        assert reasons(world, task_id) == ["malformed-payload"]
+
+    def test_a_schema_that_is_wrong_is_an_error_before_anything_happens(self, world: World) -> None:
+        with pytest.raises(InvalidArgument, match=r"payload_schema.*properties"):
+            worker_for(world, lambda _: None, schema={"properties": {"a": {"type": "nothing"}}})
+
+
+class TestIntermittence:
+    def test_the_handler_is_called_again_with_everything_fresh(self, world: World) -> None:
+        task_id = world.create()
+        directories: list[Path] = []
+
+        def handler(task: TaskRun) -> None:
+            directories.append(task.work_directory)
+            assert list(task.work_directory.iterdir()) == []
+            (task.work_directory / "file").touch()
+            if len(directories) < 3:
+                task.upload_artifact("public/of-a-failed-try", b"no")
+                raise outcomes.IntermittentTask
+
+        work(world, handler, intermittent_attempts=3)
+        assert reasons(world, task_id) == ["completed"]
+        assert len(directories) == 3
+        assert not any(each.exists() for each in directories)
+        assert "public/of-a-failed-try" not in artifact_names(world, task_id)
+
+    def test_what_stays_intermittent_is_reported_as_that(self, world: World) -> None:
+        task_id = world.create()
+        calls: list[TaskRun] = []
+
+        def handler(task: TaskRun) -> None:
+            calls.append(task)
+            raise outcomes.IntermittentTask("never")
+
+        work(world, handler, intermittent_attempts=2)
+        assert reasons(world, task_id) == ["intermittent-task", "None"]
+        assert len(calls) == 2
+
+
+class TestTimes:
+    def test_a_run_that_takes_too_long_has_failed(self, world: World) -> None:
+        task_id = world.create()
+        seen: list[str] = []
+
+        def handler(task: TaskRun) -> None:
+            task.cancelled.wait(WAIT)
+            seen.append(str(task.cancelled.reason))
+            task.cancelled.check()
+
+        work(world, handler, max_run_time=0.2)
+        assert reasons(world, task_id) == ["failed"]
+        assert "longer than 0.2 s" in seen[0]
+        assert "longer than 0.2 s" in log_of(world, task_id)
+
+    def test_its_command_is_ended(self, world: World) -> None:
+        task_id = world.create()
+        work(world, lambda task: task.run_command(["sleep", "60"]), max_run_time=0.2)
+        assert reasons(world, task_id) == ["failed"]
+
+    @pytest.mark.parametrize("error", [TimeoutError("mine"), asyncio.CancelledError("mine")])
+    def test_a_handlers_own_timeouts_and_cancellations_are_its_own(
+        self, world: World, error: BaseException
+    ) -> None:
+        task_id = world.create()
+
+        async def handler(task: TaskRun) -> None:
+            del task
+            raise error
+
+        work(world, awaited=handler)
+        assert reasons(world, task_id) == ["internal-error"]
+
+    def test_a_handler_that_wants_to_end_the_process_ends_its_run_only(self, world: World) -> None:
+        first, second = world.create(), world.create()
+        tasks: list[str] = []
+
+        async def handler(task: TaskRun) -> None:
+            tasks.append(task.task_id)
+            if len(tasks) == 1:
+                raise SystemExit(3)
+
+        work(world, awaited=handler, max_tasks=2)
+        assert reasons(world, first) == ["internal-error"]
+        assert reasons(world, second) == ["completed"]
+
+
+class TestUploads:
+    def test_declared_artifacts_and_the_log_are_up_when_the_task_is_completed(self, world: World) -> None:
+        task_id = world.create()
+        up: list[set[str]] = []
+        world.local.subscribe(
+            lambda message: up.append(set()) if "task-completed" in message.exchange else None
+        )
+
+        def handler(task: TaskRun) -> None:
+            (task.work_directory / "out.txt").write_text("from a file")
+            task.upload_artifact("public/out.txt", "out.txt")
+            task.upload_artifact("private/bytes", b"from memory", content_type="text/plain")
+
+        work(world, handler)
+        assert reasons(world, task_id) == ["completed"]
+        assert len(up) == 1
+        assert artifact(world, task_id, "public/out.txt") == "from a file"
+        assert artifact(world, task_id, "private/bytes") == "from memory"
+
+    def test_a_failed_task_has_its_artifacts_too(self, world: World) -> None:
+        task_id = world.create()
+
+        def handler(task: TaskRun) -> None:
+            task.upload_artifact("public/why.txt", b"because")
+            task.run_command(["false"])
+
+        work(world, handler)
+        assert reasons(world, task_id) == ["failed"]
+        assert artifact(world, task_id, "public/why.txt") == "because"
+
+    def test_an_exception_is_reported_first_and_its_artifacts_follow(self, world: World) -> None:
+        task_id = world.create()
+        order: list[str] = []
+        world.local.subscribe(lambda message: order.append(message.exchange.rpartition("/")[2]))
+
+        def handler(task: TaskRun) -> None:
+            task.upload_artifact("public/why.txt", b"because")
+            raise outcomes.InternalError("broken")
+
+        work(world, handler)
+        assert artifact(world, task_id, "public/why.txt") == "because"
+        assert order.index("task-exception") < order.index("artifact-created")
+
+    def test_a_missing_file_makes_the_task_fail_and_says_so_in_its_place(self, world: World) -> None:
+        task_id = world.create()
+        work(world, lambda task: task.upload_artifact("public/out.txt", "nowhere.txt"))
+        assert reasons(world, task_id) == ["failed"]
+        found = world.queue.artifact(task_id, 0, "public/out.txt")
+        assert getattr(found, "reason") == "file-missing-on-worker"  # noqa: B009 - of the kind that has one
+        assert "nowhere.txt" in log_of(world, task_id)
+
+    def test_storage_that_is_out_of_order_never_lets_a_task_be_completed(self, world: World) -> None:
+        task_id = world.create()
+        world.local.faults.add(Answer(endpoint="storage.put", status=503, times=1000))
+
+        def handler(task: TaskRun) -> None:
+            task.upload_artifact("public/out.txt", b"x")
+
+        work(world, handler)
+        assert reasons(world, task_id) == ["resource-unavailable"]
+
+    def test_a_refusal_of_the_storage_is_an_internal_error(self, world: World) -> None:
+        task_id = world.create()
+        world.local.faults.add(Answer(endpoint="storage.put", status=413))
+        work(world, lambda task: task.upload_artifact("public/out.txt", b"x"))
+        assert reasons(world, task_id) == ["internal-error"]
+        assert artifact(world, task_id, "public/out.txt") == "x"  # with the exception, it was tried again
+        assert "HTTP 413" in log_of(world, task_id)
+
+    def test_one_bad_artifact_does_not_keep_the_others_back(self, world: World) -> None:
+        task_id = world.create()
+
+        def handler(task: TaskRun) -> None:
+            task.upload_artifact("public/bad.txt", "nowhere.txt")
+            for number in range(20):
+                task.upload_artifact(f"public/good-{number}.txt", b"x")
+
+        work(world, handler)
+        names = artifact_names(world, task_id)
+        assert {f"public/good-{number}.txt" for number in range(20)} < names
+
+    @pytest.mark.parametrize("name", ["", "a/../b", "public/logs/live.log", "public/logs/live_backing.log"])
+    def test_a_name_that_cannot_be_is_refused_at_once(self, world: World, name: str) -> None:
+        task_id = world.create()
+        refused: list[InvalidArgument] = []
+
+        def handler(task: TaskRun) -> None:
+            with pytest.raises(InvalidArgument) as caught:
+                task.upload_artifact(name, b"x")
+            refused.append(caught.value)
+
+        work(world, handler)
+        assert reasons(world, task_id) == ["completed"]
+        assert refused[0].argument == "name"
+
+    def test_the_log_goes_up_now_and_then_if_asked(self, world: World) -> None:
+        task_id = world.create()
+        seen = threading.Event()
+
+        def handler(task: TaskRun) -> None:
+            task.log.info("the beginning")
+            assert seen.wait(WAIT)
+
+        with Working(world, worker_for(world, handler, max_tasks=1, log_checkpoint_interval=0.05)):
+            until(lambda: "public/logs/live.log" in artifact_names(world, task_id))
+            until(lambda: "the beginning" in log_of(world, task_id))
+            seen.set()
+        assert reasons(world, task_id) == ["completed"]
+
+
+class TestTaskRun:
+    def test_has_all_that_is_known_about_the_run(self, world: World) -> None:
+        task_id = world.create({"a": 1}, scopes=["some:scope"])
+        found: dict[str, Any] = {}
+
+        def handler(task: TaskRun) -> None:
+            found.update(
+                task_id=task.task_id,
+                run_id=task.run_id,
+                group=task.task_group_id,
+                payload=task.payload,
+                scopes=task.scopes,
+                owner=task.definition["metadata"]["owner"],
+                lives=(task.expires - task.deadline).total_seconds(),
+                client_id=task.credentials.client_id,
+            )
+
+        work(world, handler)
+        assert found.pop("client_id").startswith(f"task-client/{task_id}/0/on/group/worker/until/")
+        assert found == {
+            "task_id": task_id,
+            "run_id": 0,
+            "group": task_id,
+            "payload": {"a": 1},
+            "scopes": ("some:scope",),
+            "owner": "tester@example.com",
+            "lives": 20 * 3600,
+        }
+
+    def test_its_client_makes_artifacts_but_cannot_resolve(self, world: World) -> None:
+        from taskqueue_client.errors import InsufficientScopes
+
+        task_id = world.create()
+
+        def handler(task: TaskRun) -> None:
+            task.queue.create_artifact(
+                task.task_id,
+                task.run_id,
+                "public/elsewhere",
+                {
+                    "storageType": "reference",
+                    "url": "https://example.com",
+                    "expires": task.definition["expires"],
+                    "contentType": "text/html",
+                },
+            )
+            with pytest.raises(InsufficientScopes):
+                task.queue.report_completed(task.task_id, task.run_id)
+
+        work(world, handler)
+        assert reasons(world, task_id) == ["completed"]
+        assert "public/elsewhere" in artifact_names(world, task_id)
+
+    def test_its_async_client_works_in_the_handlers_loop(self, world: World) -> None:
+        task_id = world.create()
+        states: list[str] = []
+
+        async def handler(task: TaskRun) -> None:
+            states.append((await task.async_queue.status(task.task_id)).status.state)
+
+        work(world, awaited=handler)
+        assert states == ["running"]
+        assert reasons(world, task_id) == ["completed"]
+
+    def test_secrets_do_not_get_into_the_log(self, world: World) -> None:
+        task_id = world.create()
+
+        def handler(task: TaskRun) -> None:
+            task.register_secret("hunter2-and-more")
+            task.log.info("the password is hunter2-and-more")
+            task.run_command(["echo", "hunter2-and-more"])
+
+        work(world, handler)
+        assert "hunter2" not in log_of(world, task_id)
+
+
+def test_runs_share_the_worker_up_to_its_concurrency(world: World) -> None:
+    tasks = [world.create() for _ in range(4)]
+    together = threading.Barrier(4, timeout=WAIT)
+    work(world, lambda _: together.wait(), concurrency=4, max_tasks=4)
+    assert [reasons(world, task_id) for task_id in tasks] == [["completed"]] * 4
+
+
+def test_it_leaves_after_some_time_without_work(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    idle: list[float] = []
+    worker = worker_for(world, lambda _: None, max_idle=0.001)
+    monkeypatch.setattr(worker, "on_idle", idle.append)
+    with Working(world, worker) as working:
+        until(lambda: world.queue.list_workers("test-provisioner/test-worker").workers)
+        world.local.clock.advance(seconds=21)
+        working.left()
+    assert len(idle) == 1
+
+
+def test_nothing_is_left_behind(world: World, tmp_path: Path) -> None:
+    world.create()
+    before = set(threading.enumerate())
+    work(world, lambda task: task.run_command(["true"]), work_directory=tmp_path)
+    left = {each for each in set(threading.enumerate()) - before if not each.name.startswith("artifacts")}
+    assert left == set()
+    assert list(tmp_path.iterdir()) == []

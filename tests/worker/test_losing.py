@@ -1,0 +1,186 @@
+"""A run that is lost: its handler is stopped, and neither artifacts nor reports follow."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.local.faults import Delay
+from taskqueue_client.worker.outcomes import ClaimLost, InternalError, Outcome
+from taskqueue_client.worker.task_run import TaskRun
+from tests.worker.queue_world import WAIT, World, until
+from tests.worker.worker_world import Working, artifact_names, worker_for
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with LocalQueue() as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+def check_lost(world: World, task_id: str) -> None:
+    (run,) = world.status(task_id).runs
+    assert run.reason_resolved == "canceled"
+    assert artifact_names(world, task_id) == set()
+
+
+def is_running(pid: str) -> bool:
+    """Whether a process lives, and does not just wait for somebody to ask how it ended."""
+    try:
+        status = Path("/proc", pid, "stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def test_a_blocking_handler_is_told(world: World) -> None:
+    task_id = world.create()
+    started = threading.Event()
+    told: list[Outcome | None] = []
+
+    def handler(task: TaskRun) -> None:
+        started.set()
+        assert task.cancelled.wait(WAIT)
+        told.append(task.cancelled.reason)
+        task.upload_artifact("public/x", b"x")
+        task.cancelled.check()
+
+    with Working(world, worker_for(world, handler, max_tasks=1)) as working:
+        assert started.wait(WAIT)
+        world.queue.cancel_task(task_id)
+        working.left()
+    assert isinstance(told[0], ClaimLost)
+    assert "canceled" in str(told[0])
+    check_lost(world, task_id)
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+def test_an_awaited_handler_is_cancelled(world: World, *, swallows: bool) -> None:
+    task_id = world.create()
+    started, cancelled = threading.Event(), threading.Event()
+
+    async def handler(task: TaskRun) -> None:
+        del task
+        started.set()
+        try:
+            await asyncio.sleep(WAIT)
+        except asyncio.CancelledError:
+            cancelled.set()
+            if not swallows:
+                raise
+
+    with Working(world, worker_for(world, awaited=handler, max_tasks=1)) as working:
+        assert started.wait(WAIT)
+        world.queue.cancel_task(task_id)
+        working.left()
+    assert cancelled.is_set()
+    check_lost(world, task_id)
+
+
+def test_its_command_is_ended_with_all_that_it_has_started(world: World, tmp_path: Path) -> None:
+    task_id = world.create()
+    pids = tmp_path / "pids"
+    script = f"trap '' TERM; (echo $BASHPID >> {pids}; sleep 60) & echo $$ >> {pids}; wait; sleep 60"
+
+    def handler(task: TaskRun) -> None:
+        task.run_command(["bash", "-c", script])
+
+    with Working(world, worker_for(world, handler, max_tasks=1, termination_grace=0.2)) as working:
+        until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        world.queue.cancel_task(task_id)
+        working.left()
+    assert not any(is_running(pid) for pid in pids.read_text().split())
+    check_lost(world, task_id)
+
+
+def test_the_slot_is_free_again(world: World) -> None:
+    first = world.create()
+    started = threading.Event()
+
+    def handler(task: TaskRun) -> None:
+        started.set()
+        if task.task_id == first:
+            assert task.cancelled.wait(WAIT)
+
+    with Working(world, worker_for(world, handler, max_tasks=2)) as working:
+        assert started.wait(WAIT)
+        second = world.create()
+        world.queue.cancel_task(first)
+        working.left()
+    check_lost(world, first)
+    assert world.run(second).reason_resolved == "completed"
+
+
+def test_uploads_are_given_up(world: World) -> None:
+    task_id = world.create()
+    world.local.faults.add(Delay(endpoint="storage.put", seconds=1, real_time=True))
+
+    def handler(task: TaskRun) -> None:
+        task.upload_artifact("public/x", b"x")
+
+    with Working(world, worker_for(world, handler, max_tasks=1)) as working:
+        world.until_struck()
+        world.queue.cancel_task(task_id)
+        working.left()
+    assert world.run(task_id).reason_resolved == "canceled"
+
+
+@pytest.mark.parametrize("endpoint", ["queue.reportCompleted", "queue.reportException"])
+def test_a_report_that_comes_too_late_changes_nothing(world: World, endpoint: str) -> None:
+    task_id = world.create()
+    world.local.faults.add(Delay(endpoint=endpoint, seconds=0.4, real_time=True))
+
+    def handler(task: TaskRun) -> None:
+        del task
+        if endpoint == "queue.reportException":
+            message = "broken"
+            raise InternalError(message)
+
+    worker = worker_for(world, handler, max_tasks=1, cancellation_poll_interval=60)
+    with Working(world, worker) as working:
+        world.until_struck()
+        world.queue.cancel_task(task_id)
+        working.left()
+    (run,) = world.status(task_id).runs
+    assert run.reason_resolved == "canceled"
+
+
+def test_a_claim_that_was_canceled_on_its_way_is_given_up(world: World) -> None:
+    task_id = world.create()
+    world.local.faults.add(Delay(endpoint="queue.claimWork", seconds=0.3, after=True, real_time=True))
+
+    def handler(task: TaskRun) -> None:
+        assert task.cancelled.wait(WAIT)
+
+    with Working(world, worker_for(world, handler, max_tasks=1)) as working:
+        until(lambda: world.status(task_id).state == "running")
+        world.queue.cancel_task(task_id)
+        working.left()
+    check_lost(world, task_id)
+
+
+def test_a_hint_is_enough(world: World) -> None:
+    task_id = world.create()
+    started = threading.Event()
+
+    def handler(task: TaskRun) -> None:
+        started.set()
+        assert task.cancelled.wait(WAIT)
+
+    worker = worker_for(world, handler, max_tasks=1, cancellation_poll_interval=3600)
+    with Working(world, worker) as working:
+        assert started.wait(WAIT)
+        world.queue.cancel_task(task_id)
+        worker.hint_cancelled(task_id)
+        working.left()
+    check_lost(world, task_id)

@@ -1,0 +1,74 @@
+"""From what a handler raises to what the Queue is told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from taskqueue_client.errors import InvalidArgument, TaskQueueError
+from taskqueue_client.models import ReasonResolved
+from taskqueue_client.worker import outcomes
+from taskqueue_client.worker.outcomes import Outcome, Uploads, outcome_for, resolution_of
+
+TABLE = [
+    (None, "reportCompleted", "completed", Uploads.BEFORE_REPORT),
+    (outcomes.TaskFailed("red"), "reportFailed", "failed", Uploads.BEFORE_REPORT),
+    (outcomes.MalformedPayload("bad"), "reportException", "malformed-payload", Uploads.AFTER_REPORT),
+    (outcomes.ResourceUnavailable("no"), "reportException", "resource-unavailable", Uploads.AFTER_REPORT),
+    (outcomes.IntermittentTask("again"), "reportException", "intermittent-task", Uploads.AFTER_REPORT),
+    (outcomes.InternalError("oops"), "reportException", "internal-error", Uploads.AFTER_REPORT),
+    (outcomes.WorkerShutdown("bye"), "reportException", "worker-shutdown", Uploads.AFTER_REPORT),
+    (ValueError("a bug"), "reportException", "internal-error", Uploads.AFTER_REPORT),
+    (TimeoutError(), "reportException", "internal-error", Uploads.AFTER_REPORT),
+    (asyncio.CancelledError(), "reportException", "internal-error", Uploads.AFTER_REPORT),
+    (SystemExit(0), "reportException", "internal-error", Uploads.AFTER_REPORT),
+]
+
+
+@pytest.mark.parametrize(("outcome", "endpoint", "reason", "uploads"), TABLE)
+def test_each_outcome_has_its_call_reason_and_order(
+    outcome: BaseException | None, endpoint: str, reason: str, uploads: Uploads
+) -> None:
+    resolution = resolution_of(outcome)
+    assert resolution is not None
+    assert (resolution.endpoint, resolution.reason, resolution.uploads) == (endpoint, reason, uploads)
+
+
+def test_a_lost_claim_is_reported_to_nobody() -> None:
+    assert resolution_of(outcomes.ClaimLost("gone")) is None
+
+
+def test_an_outcome_of_ones_own_counts_as_what_it_is_derived_from() -> None:
+    class FlakyNetwork(outcomes.IntermittentTask):
+        pass
+
+    resolution = resolution_of(FlakyNetwork("dns"))
+    assert resolution is not None
+    assert resolution.reason is ReasonResolved.INTERMITTENT_TASK
+
+
+@pytest.mark.parametrize(("outcome", "endpoint", "reason", "uploads"), TABLE)
+def test_the_call_is_the_endpoints_and_carries_a_reason_only_for_exceptions(
+    outcome: BaseException | None, endpoint: str, reason: str, uploads: Uploads
+) -> None:
+    del uploads
+    resolution = resolution_of(outcome)
+    assert resolution is not None
+    call = resolution.call("fN1SbArXTPSVFNUvaOlinQ", 2)
+    assert call.endpoint == endpoint
+    assert call.body == ({"reason": reason} if endpoint == "reportException" else None)
+
+
+@pytest.mark.parametrize("reason", ["resource-unavailable", "resources-unavailable"])
+def test_a_reason_is_known_in_both_spellings(reason: str) -> None:
+    assert outcome_for(reason) is outcomes.ResourceUnavailable
+
+
+def test_an_unknown_reason_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InvalidArgument, match="intermittent-task"):
+        outcome_for("bad-luck")
+
+
+def test_everything_a_handler_may_raise_is_one_of_our_errors() -> None:
+    assert issubclass(Outcome, TaskQueueError)

@@ -1,0 +1,163 @@
+"""Payloads against a worker's schema."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.worker.payload import DEEPEST, MOST, PayloadSchema, json_path
+
+BUILD: dict[str, Any] = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["command", "target"],
+    "properties": {
+        "command": {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
+        "target": {"enum": ["all", "check"]},
+        "max time": {"type": "integer", "minimum": 1, "maximum": 3600},
+        "since": {"type": "string", "format": "date-time"},
+        "child": {"$ref": "#"},
+    },
+    "patternProperties": {"^x-": {}},
+}
+
+
+def words(schema: dict[str, Any], payload: object) -> list[str]:
+    return [str(each) for each in PayloadSchema(schema).violations(payload)]
+
+
+def test_a_payload_on_the_schema_has_no_violations() -> None:
+    payload = {"command": ["make"], "target": "all", "since": "2026-11-21T09:20:53.649Z", "x-note": None}
+    assert words(BUILD, payload) == []
+
+
+def test_every_violation_is_explained() -> None:
+    payload = {"command": ["make", "", 3], "max time": 0, "since": "noon", "colour": "red", "size": 1}
+    assert sorted(words(BUILD, payload)) == [
+        "$.colour: 'red': no such key; there are: command, target, max time, since, child, ^x-",
+        "$.command[1]: '': at least 1 characters",
+        '$.command[2]: 3: of type "string"',
+        "$.since: 'noon': a text of the format \"date-time\"",
+        "$.size: 1: no such key; there are: command, target, max time, since, child, ^x-",
+        "$.target: None: required",
+        "$['max time']: 0: at least 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload", "explanation"),
+    [
+        ({"type": ["string", "null"]}, 1, '$: 1: of type ["string", "null"]'),
+        ({"const": 1}, 2, "$: 2: only 1"),
+        ({"exclusiveMinimum": 1}, 1, "$: 1: more than 1"),
+        ({"multipleOf": 2}, 3, "$: 3: a multiple of 2"),
+        ({"pattern": "^a"}, "b", "$: 'b': a text in which \"^a\" is found"),
+        ({"uniqueItems": True}, [1, 1], "$: [1, 1]: no element twice"),
+        ({"not": {"type": "object"}}, {}, "$: {}: {} should not be valid under {'type': 'object'}"),
+        ({"propertyNames": {"maxLength": 1}}, {"ab": 1}, "$: 'ab': at most 1 characters"),
+        (
+            {"oneOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}]},
+            ["x"],
+            """$: ['x']: one of the alternatives: $: of type "integer" | $[0]: of type "integer\"""",
+        ),
+        (
+            {"oneOf": [{"minimum": 1}, {"minimum": 2}]},
+            3,
+            "$: 3: 3 is valid under each of {'minimum': 2}, {'minimum': 1}",
+        ),
+    ],
+)
+def test_what_is_allowed_is_said_in_words(schema: dict[str, Any], payload: object, explanation: str) -> None:
+    assert words(schema, payload) == [explanation]
+
+
+def test_the_draft_is_the_one_that_the_schema_names() -> None:
+    tuple_of_two = {"prefixItems": [{"type": "integer"}]}
+    assert words(tuple_of_two, ["x"])
+    assert not words({"$schema": "http://json-schema.org/draft-07/schema#", **tuple_of_two}, ["x"])
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"type": "objct"}, "payload_schema at $.type='objct'"),
+        ({"properties": {"a": {"minimum": "x"}}}, "payload_schema at $.properties.a.minimum='x'"),
+        ({"properties": {"a": {"pattern": "("}}}, "payload_schema at $.properties.a.pattern='('"),
+        ({"anyOf": [{}, {"$ref": "#/no"}]}, "payload_schema at $.anyOf[1]['$ref']='#/no'"),
+        ({"$ref": "http://127.0.0.1:1/"}, "payload_schema at $['$ref']='http://127.0.0.1:1/'"),
+        ({"$ref": "#"}, "payload_schema at $="),
+    ],
+)
+def test_a_wrong_schema_is_an_error_that_names_the_place(schema: dict[str, Any], place: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        PayloadSchema(schema)
+    assert str(caught.value).startswith(place)
+
+
+def test_a_schema_of_a_thousand_levels_is_an_error() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(1000):
+        schema = {"not": schema}
+    with pytest.raises(InvalidArgument, match="fewer levels"):
+        PayloadSchema(schema)
+
+
+def test_what_only_looks_like_a_reference_is_none() -> None:
+    assert not words(
+        {"default": {"$ref": "#/no"}, "properties": {"$ref": {"type": "string"}}}, {"$ref": "#/no"}
+    )
+
+
+def nested(levels: int) -> Any:
+    payload: Any = "x"
+    for level in range(levels):
+        payload = [payload] if level % 2 else {"child": payload}
+    return payload
+
+
+@pytest.mark.parametrize("levels", [DEEPEST + 1, 1000, 100_000])
+def test_a_payload_with_too_many_levels_has_that_one_violation(levels: int) -> None:
+    (problem,) = PayloadSchema({}).violations(nested(levels))
+    assert str(problem).endswith(f"lists and objects at most {DEEPEST} levels deep")
+
+
+def test_a_payload_with_as_many_levels_as_may_be_is_checked() -> None:
+    child = {"anyOf": [{"type": "string"}, {"$ref": "#"}]}
+    schema = {"type": ["object", "array"], "properties": {"child": child}, "items": child}
+    assert words(schema, nested(DEEPEST)) == []
+
+
+def test_a_schema_that_needs_more_calls_than_python_has_is_a_violation_too() -> None:
+    child: dict[str, Any] = {"$ref": "#"}
+    for _ in range(10):
+        child = {"allOf": [child]}
+    schema = {"properties": {"child": child}, "items": child}
+    assert words(schema, nested(5)) == []
+    assert "not as deep" in words(schema, nested(DEEPEST))[0]
+
+
+def test_millions_of_violations_are_cut_off() -> None:
+    payload = {"command": ["make", *[3] * 1_000_000], "target": "all"}
+    problems = PayloadSchema(BUILD).violations(payload)
+    assert len(problems) == MOST + 1
+    assert str(problems[-1]).endswith(f"more than the {MOST} violations listed above")
+
+
+def test_a_payload_of_ten_megabytes_is_explained_in_few_words() -> None:
+    payload = json.loads(json.dumps({"command": "x" * 10_000_000, "target": "all"}))
+    (problem,) = PayloadSchema(BUILD).violations(payload)
+    assert str(problem).endswith('of type "array"')
+    assert len(str(problem)) < 1000
+
+
+def test_a_schema_can_be_used_from_many_threads_and_often() -> None:
+    schema = PayloadSchema(BUILD)
+    assert [len(schema.violations({})) for _ in range(3)] == [2, 2, 2]
+
+
+def test_a_path_can_be_read() -> None:
+    assert json_path("env", "two words", 3) == "$.env['two words'][3]"

@@ -1,0 +1,352 @@
+"""Leaving: at every stage of a run, by signal, by the host's wish, by notice, and in a hurry."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from taskqueue_client import Credentials
+from taskqueue_client.errors import AuthenticationFailed, InsufficientScopes
+from taskqueue_client.local import Client, LocalQueue
+from taskqueue_client.local.faults import Delay
+from taskqueue_client.worker import conduct
+from taskqueue_client.worker.outcomes import InternalError, Outcome, WorkerShutdown
+from taskqueue_client.worker.task_run import TaskRun
+from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
+from tests.worker.worker_world import Working, artifact_names, log_of, worker_for
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with LocalQueue() as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+def reasons(world: World, task_id: str) -> list[str]:
+    return [str(run.reason_resolved) for run in world.status(task_id).runs]
+
+
+HANDED_BACK = ["worker-shutdown", "None"]
+
+
+class TestStages:
+    def test_before_it_has_begun(self, world: World) -> None:
+        worker = worker_for(world, lambda _: None)
+        worker.shutdown()
+        worker.serve()
+
+    def test_a_claim_that_arrives_afterwards_is_handed_back_untouched(self, world: World) -> None:
+        world.local.faults.add(Delay(endpoint="queue.claimWork", seconds=0.3, after=True, real_time=True))
+        task_id = world.create()
+        called: list[TaskRun] = []
+        worker = worker_for(world, called.append)
+        with Working(world, worker) as working:
+            until(lambda: world.status(task_id).state == "running")
+            worker.shutdown()
+            working.left()
+        assert called == []
+        assert reasons(world, task_id) == HANDED_BACK
+
+    def test_a_handler_may_finish_in_time(self, world: World) -> None:
+        task_id = world.create()
+        started, finish = threading.Event(), threading.Event()
+
+        def handler(task: TaskRun) -> None:
+            del task
+            started.set()
+            assert finish.wait(WAIT)
+
+        worker = worker_for(world, handler, max_tasks=1)
+        with Working(world, worker) as working:
+            assert started.wait(WAIT)
+            worker.shutdown()
+            finish.set()
+            working.left()
+        assert reasons(world, task_id) == ["completed"]
+
+    @pytest.mark.parametrize("kind", ["blocking", "awaited", "command"])
+    def test_one_that_does_not_is_stopped_and_handed_back_with_its_log(self, world: World, kind: str) -> None:
+        task_id = world.create()
+        started = threading.Event()
+        told: list[Outcome | None] = []
+
+        def blocking(task: TaskRun) -> None:
+            task.log.info("so far")
+            started.set()
+            if kind == "command":
+                task.run_command(["sleep", "60"])
+            assert task.cancelled.wait(WAIT)
+            told.append(task.cancelled.reason)
+            task.cancelled.check()
+
+        async def awaited(task: TaskRun) -> None:
+            task.log.info("so far")
+            started.set()
+            await asyncio.sleep(WAIT)
+
+        if kind == "awaited":
+            worker = worker_for(world, awaited=awaited, max_tasks=1, graceful_shutdown_timeout=0.1)
+        else:
+            worker = worker_for(world, blocking, max_tasks=1, graceful_shutdown_timeout=0.1)
+        with Working(world, worker) as working:
+            assert started.wait(WAIT)
+            worker.shutdown()
+            working.left()
+        assert reasons(world, task_id) == HANDED_BACK
+        assert "so far" in log_of(world, task_id)
+        assert all(isinstance(each, WorkerShutdown) for each in told)
+
+    def test_one_that_returns_because_it_was_stopped_has_not_completed(self, world: World) -> None:
+        task_id = world.create()
+        started = threading.Event()
+
+        def handler(task: TaskRun) -> None:
+            started.set()
+            assert task.cancelled.wait(WAIT)
+
+        worker = worker_for(world, handler, max_tasks=1, graceful_shutdown_timeout=0)
+        with Working(world, worker) as working:
+            assert started.wait(WAIT)
+            worker.shutdown()
+            working.left()
+        assert reasons(world, task_id) == HANDED_BACK
+
+    def test_one_that_never_ends_does_not_hold_the_worker(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(conduct, "HANDLER_GRACE", 0.1)
+        task_id = world.create()
+        started, let_go = threading.Event(), threading.Event()
+
+        def handler(task: TaskRun) -> None:
+            del task
+            started.set()
+            let_go.wait()
+
+        worker = worker_for(world, handler, max_tasks=1, graceful_shutdown_timeout=0, termination_grace=0.1)
+        with Working(world, worker) as working:
+            assert started.wait(WAIT)
+            worker.shutdown()
+            working.left()
+        assert reasons(world, task_id) == HANDED_BACK
+        let_go.set()
+
+    def test_uploads_that_take_too_long_are_given_up_and_the_run_handed_back(self, world: World) -> None:
+        task_id = world.create()
+        world.local.faults.add(Delay(endpoint="storage.put", seconds=1, real_time=True))
+
+        def handler(task: TaskRun) -> None:
+            task.upload_artifact("public/x", b"x")
+
+        worker = worker_for(world, handler, max_tasks=1, graceful_shutdown_timeout=0)
+        with Working(world, worker) as working:
+            world.until_struck()
+            worker.shutdown()
+            working.left()
+        assert reasons(world, task_id) == HANDED_BACK
+        assert "public/x" in artifact_names(world, task_id)  # with the exception, at best effort
+
+    def test_a_report_under_way_is_seen_through(self, world: World) -> None:
+        task_id = world.create()
+        world.local.faults.add(Delay(endpoint="queue.reportCompleted", seconds=0.3, real_time=True))
+        worker = worker_for(world, lambda _: None, max_tasks=1, graceful_shutdown_timeout=0)
+        with Working(world, worker) as working:
+            world.until_struck()
+            worker.shutdown()
+            working.left()
+        assert reasons(world, task_id) == ["completed"]
+
+    def test_what_follows_a_report_is_seen_through(self, world: World) -> None:
+        task_id = world.create()
+        world.local.faults.add(Delay(endpoint="storage.put", seconds=0.3, real_time=True))
+
+        def handler(task: TaskRun) -> None:
+            del task
+            message = "broken"
+            raise InternalError(message)
+
+        worker = worker_for(world, handler, max_tasks=1, graceful_shutdown_timeout=0)
+        with Working(world, worker) as working:
+            world.until_struck()
+            worker.shutdown()
+            working.left()
+        assert reasons(world, task_id) == ["internal-error"]
+        assert "broken" in log_of(world, task_id)
+
+
+def test_the_second_call_hurries(world: World) -> None:
+    task_id = world.create()
+    started = threading.Event()
+
+    def handler(task: TaskRun) -> None:
+        started.set()
+        assert task.cancelled.wait(WAIT)
+        task.cancelled.check()
+
+    worker = worker_for(world, handler, concurrency=2, graceful_shutdown_timeout=3600)
+    with Working(world, worker) as working:
+        assert started.wait(WAIT)
+        worker.shutdown()
+        worker.shutdown()  # does not wait for the claim call for the other slot either
+        working.left()
+    assert reasons(world, task_id) == HANDED_BACK
+
+
+def test_a_notice_that_the_machine_goes_away_begins_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    task_id = world.create()
+    started = threading.Event()
+
+    def handler(task: TaskRun) -> None:
+        started.set()
+        assert task.cancelled.wait(WAIT)
+        task.cancelled.check()
+
+    def notice() -> float | None:
+        return 10.0 if started.wait(WAIT) else None
+
+    worker = worker_for(world, handler, graceful_shutdown_timeout=3600)
+    monkeypatch.setattr(worker, "termination_notice", notice)
+    with Working(world, worker) as working:
+        working.left()
+    assert reasons(world, task_id) == HANDED_BACK
+
+
+class TestStart:
+    def test_missing_scopes_are_an_error_that_names_them(self) -> None:
+        client = Client("worker", "the-secret-of-a-worker", ["queue:worker-id:*"])
+        with LocalQueue(clients=[client], anonymous_scopes=[]) as local:
+            world = World(local)
+            worker = worker_for(world, lambda _: None)
+            worker.credentials = Credentials("worker", "the-secret-of-a-worker")
+            with pytest.raises(InsufficientScopes, match=f"queue:claim-work:{TASK_QUEUE_ID}"):
+                worker.serve()
+            world.close()
+
+    def test_wrong_credentials_are_an_error(self, world: World) -> None:
+        worker = worker_for(world, lambda _: None)
+        worker.credentials = Credentials("local", "not-its-secret")
+        with pytest.raises(AuthenticationFailed):
+            worker.serve()
+
+    def test_a_queue_that_cannot_be_reached_is_tried_again_and_said_so(
+        self, world: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with LocalQueue() as elsewhere:
+            closed = elsewhere.root_url
+        worker = worker_for(world, lambda _: None, root_url=closed, max_tasks=1)
+        with Working(world, worker) as working:
+            until(lambda: "cannot claim work" in caplog.text)
+            again = LocalQueue(
+                port=int(closed.rpartition(":")[2]),
+                access_token=world.local.access_token,
+            )
+            with again:
+                other = World(again)
+                task_id = other.create()
+                working.left()
+                assert reasons(other, task_id) == ["completed"]
+                other.close()
+
+
+SCRIPT = """
+    import logging, sys
+    from taskqueue_client import Credentials
+    from taskqueue_client.worker import WorkerLoop
+
+    class Sleeper(WorkerLoop):
+        def run_task(self, task):
+            task.log.info("sleeping")
+            logging.getLogger("taskqueue_client.worker").setLevel(logging.INFO)
+            (task.work_directory / "file").touch()
+            print(task.work_directory, flush=True)
+            task.run_command(["sleep", "60"])
+
+    root_url, token, grace = sys.argv[1:]
+    logging.basicConfig()
+    logging.getLogger("taskqueue_client.worker").addFilter(lambda record: "received" in record.msg)
+    Sleeper(
+        task_queue_id="test-provisioner/test-worker", worker_group="group", worker_id="worker",
+        root_url=root_url, credentials=Credentials("local", token), max_tasks=1,
+        graceful_shutdown_timeout=float(grace),
+    ).run()
+    print("left", flush=True)
+"""
+
+
+def start(world: World, grace: float) -> subprocess.Popen[str]:
+    """A worker in a process of its own, in the middle of a command."""
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent(SCRIPT),
+            world.local.root_url,
+            world.local.access_token,
+            str(grace),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+class TestSignals:
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_one_begins_the_shutdown(self, world: World, number: signal.Signals) -> None:
+        task_id = world.create()
+        with start(world, grace=0) as process:
+            assert process.stdout is not None
+            directory = Path(process.stdout.readline().strip())
+            process.send_signal(number)
+            assert process.stdout.read().endswith("left\n")
+            assert process.wait(WAIT) == 0
+        assert reasons(world, task_id) == HANDED_BACK
+        assert "sleeping" in log_of(world, task_id)
+        assert not directory.exists()
+
+    def test_the_second_one_hurries(self, world: World) -> None:
+        task_id = world.create()
+        with start(world, grace=3600) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            process.send_signal(signal.SIGTERM)
+            while "received SIGTERM; leaving" not in process.stdout.readline():
+                pass
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(WAIT) == 0
+        assert reasons(world, task_id) == HANDED_BACK
+
+    def test_a_worker_that_is_killed_leaves_the_task_to_be_tried_again(self, world: World) -> None:
+        task_id = world.create()
+        with start(world, grace=0) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            process.kill()
+            process.wait(WAIT)
+        world.local.clock.advance(seconds=1201)
+        assert reasons(world, task_id) == ["claim-expired", "None"]
+        assert not any(f"TASK_ID={task_id}".encode() in environment for environment in _environments())
+
+
+def _environments() -> list[bytes]:
+    found: list[bytes] = []
+    for each in Path("/proc").iterdir():
+        if each.name.isdecimal() and int(each.name) != os.getpid():
+            try:
+                found.append((each / "environ").read_bytes())
+            except OSError:
+                continue
+    return found

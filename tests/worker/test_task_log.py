@@ -1,0 +1,252 @@
+"""The log of a run."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import resource
+import threading
+import tracemalloc
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from taskqueue_client.clock import MovableClock
+from taskqueue_client.worker.task_log import TaskLog
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
+STAMP = "2026-11-21T12:00:00.000Z "
+
+
+@pytest.fixture
+def clock() -> MovableClock:
+    return MovableClock(NOON, held=True)
+
+
+@pytest.fixture
+def log(tmp_path: Path, clock: MovableClock) -> Iterator[TaskLog]:
+    task_log = TaskLog(tmp_path / "task.log", clock)
+    yield task_log
+    task_log.close()
+
+
+def lines_of(log: TaskLog) -> list[str]:
+    return log.path.read_text().splitlines()
+
+
+def test_each_line_begins_with_the_time(log: TaskLog, clock: MovableClock) -> None:
+    with log.output() as output:
+        output.write(b"one\ntwo\n")
+        clock.advance(1.5)
+        output.write(b"\nthree")
+    assert lines_of(log) == [
+        "2026-11-21T12:00:00.000Z one",
+        "2026-11-21T12:00:00.000Z two",
+        "2026-11-21T12:00:01.500Z ",
+        "2026-11-21T12:00:01.500Z three",
+    ]
+
+
+def test_a_line_that_comes_in_pieces_has_the_time_of_its_beginning(log: TaskLog, clock: MovableClock) -> None:
+    with log.output() as output:
+        output.write(b"one")
+        clock.advance(1)
+        output.write(b" more\n")
+    assert lines_of(log) == [STAMP + "one more"]
+
+
+def test_messages_have_their_level_and_all_their_lines_a_time(log: TaskLog) -> None:
+    log.logger.info("building %s", "target")
+    log.logger.debug("two\nlines")
+    assert lines_of(log) == [STAMP + "INFO building target", STAMP + "DEBUG two", STAMP + "lines"]
+
+
+def test_a_traceback_is_in_the_log_and_masked(log: TaskLog) -> None:
+    log.register_secret("hunter2")
+    try:
+        raise ValueError("hunter2")  # noqa: TRY301 - it is what is logged
+    except ValueError:
+        log.logger.exception("failed")
+    assert lines_of(log)[0] == STAMP + "ERROR failed"
+    assert lines_of(log)[-1] == STAMP + "ValueError: [masked]"
+
+
+def test_messages_are_shown_nowhere_else(log: TaskLog, caplog: pytest.LogCaptureFixture) -> None:
+    log.logger.error("only here")
+    assert not caplog.records
+
+
+def test_a_log_leaves_no_logger_behind(tmp_path: Path, clock: MovableClock) -> None:
+    before = set(logging.Logger.manager.loggerDict)
+    TaskLog(tmp_path / "task.log", clock).close()
+    assert set(logging.Logger.manager.loggerDict) == before
+
+
+def test_whoever_comes_in_between_has_a_line_of_its_own(log: TaskLog) -> None:
+    first, second = log.output(), log.output()
+    first.write(b"fir")
+    second.write(b"second\n")
+    first.write(b"st\n")
+    log.logger.info("third")
+    assert lines_of(log) == [STAMP + "fir", STAMP + "second", STAMP + "st", STAMP + "INFO third"]
+
+
+def test_secrets_are_masked_in_each_stream_by_itself(log: TaskLog) -> None:
+    log.register_secret("hunter2")
+    first, second = log.output(), log.output()
+    first.write(b"hunt")
+    second.write(b"hun")
+    first.write(b"er2\n")
+    second.write(b"ter2\n")
+    assert lines_of(log) == [STAMP + "[masked]", STAMP + "[masked]"]
+
+
+def test_a_secret_with_newlines_is_masked_before_times_come_in_between(log: TaskLog) -> None:
+    log.register_secret("a\nb")
+    with log.output() as output:
+        output.write(b"<a\nb>\n")
+    assert lines_of(log) == [STAMP + "<[masked]>"]
+
+
+def test_all_bytes_are_written_as_they_come(log: TaskLog) -> None:
+    with log.output() as output:
+        output.write(bytes(range(256)))
+    stamp = STAMP.encode()
+    assert log.path.read_bytes() == stamp + bytes(range(10)) + b"\n" + stamp + bytes(range(11, 256))
+
+
+def test_a_message_may_hold_what_is_not_unicode(log: TaskLog) -> None:
+    log.logger.info("name: %s", os.fsdecode(b"\xff"))
+    assert lines_of(log) == [STAMP + r"INFO name: \udcff"]
+
+
+def test_a_message_whose_arguments_do_not_fit_harms_nobody(
+    log: TaskLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log.logger.info("%d", "text")
+    assert not lines_of(log)
+    assert "Logging error" in capsys.readouterr().err
+
+
+def test_writers_on_many_threads_lose_nothing(log: TaskLog) -> None:
+    def write(name: bytes) -> None:
+        with log.output() as output:
+            for number in range(200):
+                output.write(b"%b %d\n" % (name, number))
+
+    threads = [threading.Thread(target=write, args=(b"%d" % number,)) for number in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    wanted = {f"{STAMP}{name} {number}" for name in range(8) for number in range(200)}
+    assert set(lines_of(log)) == wanted
+    assert len(lines_of(log)) == 1600
+
+
+def test_memory_does_not_grow_with_the_output(log: TaskLog) -> None:
+    log.register_secret("hunter2" * 10)
+    chunk = b"hunter2 and more of it\n" * 3000
+    tracemalloc.start()
+    try:
+        with log.output() as output:
+            for _ in range(500):
+                output.write(chunk)
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_checkpoint_is_the_whole_lines_so_far_and_stays_so(log: TaskLog) -> None:
+    output = log.output()
+    output.write(b"one\ntwo\nthr")
+    with log.checkpoint() as checkpoint:
+        output.write(b"ee\nfour\n")
+        wanted = f"{STAMP}one\n{STAMP}two\n".encode()
+        assert checkpoint.read() == wanted
+        assert checkpoint.seek(0, io.SEEK_END) == checkpoint.tell() == len(wanted)
+        assert checkpoint.read(1) == b""
+        assert checkpoint.seek(-5, io.SEEK_CUR) == len(wanted) - 5
+        assert checkpoint.read(2) == b" t"
+        checkpoint.seek(3)
+        assert b"".join(iter(lambda: checkpoint.read(7), b"")) == wanted[3:]
+    with log.checkpoint() as checkpoint:
+        assert checkpoint.read().endswith(b"Z three\n2026-11-21T12:00:00.000Z four\n")
+
+
+def test_a_checkpoint_before_the_first_line_is_empty(log: TaskLog) -> None:
+    log.output().write(b"begun")
+    with log.checkpoint() as checkpoint:
+        assert checkpoint.read() == b""
+
+
+def test_after_the_end_nothing_is_written_and_nobody_harmed(log: TaskLog) -> None:
+    log.logger.info("before")
+    log.close()
+    log.close()
+    log.logger.info("after")
+    log.output().write(b"after\n")
+    assert lines_of(log) == [STAMP + "INFO before"]
+
+
+def test_a_full_disk_is_kept_as_an_error_and_told_once(
+    clock: MovableClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = TaskLog(Path("/dev/full"), clock)
+    log.logger.info("lost")
+    log.output().write(b"lost, too\n")
+    log.close()
+    assert isinstance(log.error, OSError)
+    assert "No space left on device" in str(log.error)
+    assert [each.getMessage() for each in caplog.records] == [
+        f"the task log /dev/full is not complete: {log.error}"
+    ]
+
+
+@contextmanager
+def file_size_limit(size: int) -> Generator[None]:
+    """No file may grow beyond it, as if the disk was full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_when_there_is_space_again_the_log_goes_on_and_tells_what_is_missing(log: TaskLog) -> None:
+    with log.output() as output:
+        output.write(b"one\n")
+        with file_size_limit(40):
+            output.write(b"two, of which but the beginning fits\n")
+            output.write(b"three\n")
+        output.write(b"four\nfive\n")
+    lines = lines_of(log)
+    assert lines[:2] == [STAMP + "one", STAMP[:11]]
+    assert lines[2].startswith(f"{STAMP}[")
+    assert "bytes are missing here: [Errno 27] File too large]" in lines[2]
+    assert lines[3:] == [STAMP + "four", STAMP + "five"]
+    assert log.error is not None
+
+
+def test_what_is_missing_is_counted(log: TaskLog) -> None:
+    with file_size_limit(0):
+        log.output().write(b"x" * 10)
+    log.logger.info("on")
+    assert f"[{len(STAMP) + 10} bytes are missing here" in log.path.read_text()
+
+
+def test_a_checkpoint_of_a_log_that_was_cut_short_has_whole_lines_only(log: TaskLog) -> None:
+    with file_size_limit(40):
+        log.output().write(b"one\ntwo\n")
+    with log.checkpoint() as checkpoint:
+        assert checkpoint.read() == f"{STAMP}one\n".encode()
+
+
+def test_a_log_that_cannot_be_made_is_an_error(tmp_path: Path, clock: MovableClock) -> None:
+    with pytest.raises(FileNotFoundError):
+        TaskLog(tmp_path / "missing" / "task.log", clock)

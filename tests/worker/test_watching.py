@@ -1,0 +1,91 @@
+"""What can be seen of a worker from outside while it runs."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.local.faults import Answer
+from taskqueue_client.worker.task_run import TaskRun
+from tests.worker.queue_world import WAIT, World, until
+from tests.worker.worker_world import Working, worker_for
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with LocalQueue() as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        name: tuple[str, int] = free.getsockname()
+        return name[1]
+
+
+def status(port: int, page: str) -> int:
+    """The status that a page is answered with; 0 as long as nobody answers."""
+    try:
+        return requests.get(f"http://127.0.0.1:{port}/{page}", timeout=WAIT).status_code
+    except requests.ConnectionError:
+        return 0
+
+
+def test_a_worker_is_ready_as_soon_as_the_queue_has_answered_and_counts_what_it_does(
+    world: World, port: int
+) -> None:
+    world.local.faults.add(Answer(endpoint="queue.claimWork", status=502, after=True))
+    world.create()
+    world.create()
+    finish = threading.Event()
+
+    def handler(task: TaskRun) -> None:
+        del task
+        assert finish.wait(WAIT)
+
+    with Working(world, worker_for(world, handler, metrics_port=port)):
+        until(lambda: status(port, "ready") == 200)
+        assert status(port, "live") == 200
+        page = f"http://127.0.0.1:{port}/metrics"
+        held = requests.get(page, timeout=WAIT).text
+        finish.set()
+        until(lambda: 'tasks_total{outcome="completed"} 1' in requests.get(page, timeout=WAIT).text)
+    assert 'claim_calls_total{result="unknown"} 1' in held
+    assert "tasks_held 1" in held
+    assert "claims_total 1" in held
+
+
+def test_a_worker_that_cannot_reach_the_queue_is_alive_but_not_ready(world: World, port: int) -> None:
+    with LocalQueue() as elsewhere:
+        closed = elsewhere.root_url
+    with Working(world, worker_for(world, lambda _: None, root_url=closed, metrics_port=port)):
+        until(lambda: status(port, "live") == 200)
+        assert status(port, "ready") == 503
+
+
+def test_the_workers_log_says_which_run_a_line_is_about(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    task_id = world.create()
+    with (
+        caplog.at_level(logging.INFO, "taskqueue_client.worker"),
+        Working(world, worker_for(world, lambda _: None, max_tasks=1)) as working,
+    ):
+        working.left()
+    about = [record for record in caplog.records if getattr(record, "task_id", None) == task_id]
+    assert [record.getMessage().rpartition(" ")[2] for record in about] == ["begins", "completed"]
+    assert all(vars(record)["run_id"] == 0 for record in about)

@@ -1,0 +1,206 @@
+"""The directories of a worker and its runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from taskqueue_client.worker.work_directory import WorkDirectories, remove_tree
+
+NOBODY = 65534
+
+
+@contextmanager
+def nobody(tmp_path: Path) -> Generator[None]:
+    """Be a user to whom permissions apply, in this directory."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.chown(tmp_path, NOBODY, -1)
+    for parent in tmp_path.parents[:3]:
+        if parent.name.startswith("pytest-"):
+            parent.chmod(0o755)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_run_has_a_directory_that_nobody_else_can_look_into(tmp_path: Path) -> None:
+    with WorkDirectories(tmp_path) as directories:
+        path = directories.make("run")
+        assert path.parent == directories.path
+        assert {each.stat().st_mode & 0o777 for each in (path, directories.path)} == {0o700}
+
+
+def test_a_run_s_directory_is_removed_with_all_that_is_in_it(tmp_path: Path) -> None:
+    with WorkDirectories(tmp_path) as directories:
+        path = directories.make("run")
+        (path / "a" / "b").mkdir(parents=True)
+        (path / "a" / "b" / "file").write_text("text")
+        directories.remove(path)
+        assert list(directories.path.iterdir()) == []
+
+
+def test_a_worker_leaves_nothing(tmp_path: Path) -> None:
+    directories = WorkDirectories(tmp_path)
+    (directories.make("run") / "file").write_text("text")
+    directories.close()
+    directories.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_place_for_temporary_files_is_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with WorkDirectories() as directories:
+        assert directories.path.parent == tmp_path
+
+
+def test_directories_are_kept_on_request(tmp_path: Path) -> None:
+    with WorkDirectories(tmp_path / "new", keep=True) as directories:
+        path = directories.make("run")
+        directories.remove(path)
+    WorkDirectories(tmp_path / "new").close()
+    assert path.is_dir()
+
+
+def test_nothing_is_kept_if_there_is_nothing(tmp_path: Path) -> None:
+    WorkDirectories(tmp_path, keep=True).close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    with WorkDirectories(tmp_path) as directories:
+        directories.make("run")
+        with pytest.raises(FileExistsError):
+            directories.make("run")
+
+
+def test_the_directory_of_a_worker_that_was_killed_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    code = f"""
+import os, signal
+from pathlib import Path
+from taskqueue_client.worker.work_directory import WorkDirectories
+directories = WorkDirectories(Path({str(tmp_path)!r}))
+directories.make("run")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", code], check=False)
+    (abandoned,) = tmp_path.iterdir()
+    with WorkDirectories(tmp_path) as directories:
+        assert not abandoned.exists()
+        assert list(tmp_path.iterdir()) == [directories.path]
+
+
+def test_the_directory_of_a_worker_that_lives_is_left_alone(tmp_path: Path) -> None:
+    with WorkDirectories(tmp_path) as first:
+        WorkDirectories(tmp_path).close()
+        assert first.path.is_dir()
+
+
+def test_a_directory_that_another_worker_took_for_abandoned_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its making and its locking, which no test can hit by chance."""
+    mkdtemp = tempfile.mkdtemp
+    made: list[str] = []
+
+    def mkdtemp_and_lose_the_first(prefix: str, dir: Path) -> str:  # noqa: A002 - the name that tempfile has
+        made.append(mkdtemp(prefix=prefix, dir=dir))
+        if len(made) == 1:
+            Path(made[0]).rmdir()
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp_and_lose_the_first)
+    with WorkDirectories(tmp_path) as directories:
+        assert directories.path == Path(made[1])
+
+
+def test_permissions_do_not_keep_anything(tmp_path: Path) -> None:
+    with nobody(tmp_path):
+        top = tmp_path / "top"
+        (top / "closed" / "inner").mkdir(parents=True)
+        (top / "closed" / "inner" / "file").write_text("text")
+        (top / "closed" / "inner").chmod(0o000)
+        (top / "closed").chmod(0o500)
+        top.chmod(0o000)
+        remove_tree(top)
+        assert not top.exists()
+
+
+def test_what_somebody_else_owns_is_an_error_and_everything_else_is_removed(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make files that belong to somebody else")
+    top = tmp_path / "top"
+    (top / "theirs").mkdir(parents=True)
+    (top / "theirs" / "file").write_text("text")
+    (top / "ours").mkdir()
+    (top / "ours" / "file").write_text("text")
+    for each in (top, top / "ours"):
+        os.chown(each, NOBODY, -1)
+    with nobody(tmp_path), pytest.raises(PermissionError):
+        remove_tree(top)
+    assert [each.name for each in top.iterdir()] == ["theirs"]
+
+
+def test_links_are_removed_and_what_they_lead_to_is_not(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("text")
+    outside.chmod(0o500)
+    top = tmp_path / "top"
+    top.mkdir()
+    (top / "link").symlink_to(outside)
+    (top / "nowhere").symlink_to(tmp_path / "missing")
+    remove_tree(top)
+    assert (outside / "file").exists()
+    assert outside.stat().st_mode & 0o777 == 0o500
+
+
+def test_a_link_in_the_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "top").symlink_to(tmp_path / "outside")
+    with pytest.raises(OSError, match="top"):
+        remove_tree(tmp_path / "top")
+    assert (tmp_path / "outside").is_dir()
+
+
+def test_directories_within_directories_are_removed_however_long_the_path(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    directory = os.open(top, os.O_RDONLY)
+    for _ in range(500):  # 100 kB of path, where 4 kB can be opened
+        os.mkdir("d" * 200, dir_fd=directory)
+        inner = os.open("d" * 200, os.O_RDONLY, dir_fd=directory)
+        os.close(directory)
+        directory = inner
+    os.close(directory)
+    remove_tree(top)
+    assert not top.exists()
+
+
+def test_pipes_and_sockets_are_removed(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    os.mkfifo(top / "pipe")
+    remove_tree(top)
+    assert not top.exists()
+
+
+def test_what_cannot_be_removed_at_the_end_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directories = WorkDirectories(tmp_path)
+    directories.path.rename(tmp_path / "moved")
+    directories.close()
+    assert f"cannot remove all of {directories.path}" in caplog.text

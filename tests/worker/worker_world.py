@@ -1,0 +1,127 @@
+"""Workers in a thread of the test, and what can be seen of what they did."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import requests
+
+from taskqueue_client.worker.loop import WorkerLoop, WorkerSettings
+from taskqueue_client.worker.task_run import TaskRun
+from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
+
+Handler = Callable[[TaskRun], Any]
+AsyncHandler = Callable[[TaskRun], Coroutine[Any, Any, None]]
+
+
+def worker_for(
+    world: World,
+    handler: Handler | None = None,
+    *,
+    awaited: AsyncHandler | None = None,
+    schema: Mapping[str, Any] | None = None,
+    root_url: str | None = None,
+    **settings: Unpack[WorkerSettings],
+) -> WorkerLoop:
+    """A worker with a handler of one kind or the other; it looks for cancellations all the time."""
+
+    class Blocking(WorkerLoop):
+        payload_schema = schema
+
+        def run_task(self, task: TaskRun) -> None:
+            assert handler is not None
+            handler(task)
+
+    class Awaiting(WorkerLoop):
+        payload_schema = schema
+
+        async def run_task(self, task: TaskRun) -> None:
+            assert awaited is not None
+            await awaited(task)
+
+    settings = {
+        "task_queue_id": TASK_QUEUE_ID,
+        "worker_group": "group",
+        "worker_id": "worker",
+        "cancellation_poll_interval": 0.1,
+        "termination_grace": 1.0,
+        **settings,
+    }
+    kind = Blocking if awaited is None else Awaiting
+    return kind(root_url=root_url or world.local.root_url, credentials=world.local.credentials, **settings)
+
+
+class Working:
+    """Serves a worker in a thread. At the end it is told to leave, and the long poll is cut short."""
+
+    def __init__(self, world: World, worker: WorkerLoop) -> None:
+        self._world = world
+        self.worker = worker
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._serve, name="worker under test")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._thread.is_alive():
+            self.worker.shutdown()
+            until(self._has_left)
+        self.left()
+
+    def _has_left(self) -> bool:
+        """Give it a little time; cut the long poll short that it may just have begun."""
+        self._world.local.clock.advance(seconds=21)
+        self._thread.join(0.1)
+        return not self._thread.is_alive()
+
+    def left(self) -> None:
+        """Wait until the worker has left by itself."""
+        self._thread.join(WAIT)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+
+    def _serve(self) -> None:
+        try:
+            self.worker.serve()
+        except BaseException as error:  # noqa: BLE001 - it is the test's
+            self.error = error
+
+
+def work(
+    world: World,
+    handler: Handler | None = None,
+    *,
+    awaited: AsyncHandler | None = None,
+    schema: Mapping[str, Any] | None = None,
+    **settings: Unpack[WorkerSettings],
+) -> None:
+    """Work on one task, or as many as `max_tasks` says, and leave."""
+    settings = {"max_tasks": 1, **settings}
+    with Working(world, worker_for(world, handler, awaited=awaited, schema=schema, **settings)) as working:
+        working.left()
+
+
+def artifact(world: World, task_id: str, name: str, run_id: int = 0) -> str:
+    """An artifact's text."""
+    found = world.queue.artifact(task_id, run_id, name)
+    url: Any = getattr(found, "url")  # noqa: B009 - of the kinds that have one
+    answer = requests.get(url, timeout=WAIT)
+    answer.raise_for_status()
+    return answer.text
+
+
+def log_of(world: World, task_id: str, run_id: int = 0) -> str:
+    """The task's log, as its link leads to it."""
+    return artifact(world, task_id, "public/logs/live.log", run_id)
+
+
+def artifact_names(world: World, task_id: str, run_id: int = 0) -> set[str]:
+    return {each.name for each in world.queue.iter_artifacts(task_id, run_id)}
