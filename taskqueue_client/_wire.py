@@ -137,7 +137,7 @@ class Wire:
             return Redirect(answer.headers.get("location", ""))  # type: ignore[return-value] # R is Redirect
         try:
             return msgspec.json.decode(answer.body, type=call.returns)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise errors.UnreadableAnswer(self.attempted(call), answer.status, str(error)) from error
 
     def server_time(self) -> float:

@@ -8,11 +8,11 @@ authentication documents.
 from __future__ import annotations
 
 import hmac
-import os
 from base64 import urlsafe_b64encode
 from binascii import b2a_base64
 from functools import cached_property
 from hashlib import sha256
+from random import getrandbits
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -44,8 +44,8 @@ class Origin(NamedTuple):
 
 
 def nonce() -> str:
-    """Six random characters."""
-    return urlsafe_b64encode(os.urandom(6))[:6].decode()
+    """A text that makes two signatures of the same second differ. It need not be hard to guess."""
+    return f"{getrandbits(48):x}"  # of the process: that of the system costs a switch of threads
 
 
 def payload_hash(content_type: str, body: bytes) -> str:

@@ -25,12 +25,19 @@ class LiveCredentials:
         current: What the last claim or renewal gave.
     """
 
-    __slots__ = ("_followers", "_lock", "current")
+    __slots__ = ("_followers", "_lock", "_watchers", "current")
 
     def __init__(self, credentials: Credentials) -> None:
         self.current = credentials
         self._followers: list[tuple[Client, tuple[str, ...] | None]] = []
+        self._watchers: list[Callable[[Credentials], object]] = []
         self._lock = threading.Lock()
+
+    def watch(self, tell: Callable[[Credentials], object]) -> None:
+        """Tell of the current ones, and of each that replaces them."""
+        with self._lock:
+            self._watchers.append(tell)
+            tell(self.current)
 
     def client(self, client: C, authorized_scopes: tuple[str, ...] | None = None) -> C:
         """A copy of a client that always signs with the current ones, restricted to some scopes if given."""
@@ -45,6 +52,8 @@ class LiveCredentials:
             self.current = credentials
             for follower, scopes in self._followers:
                 follower.credentials = _restricted(credentials, scopes)
+            for tell in self._watchers:
+                tell(credentials)
 
 
 def _restricted(credentials: Credentials, scopes: tuple[str, ...] | None) -> Credentials:

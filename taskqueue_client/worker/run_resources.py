@@ -12,6 +12,7 @@ from pathlib import Path
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock
+from taskqueue_client.credentials import Credentials
 
 from .cancelled import Cancelled
 from .command import CommandContext
@@ -98,6 +99,7 @@ class RunResources:
             if self._log is None:
                 path = self._shared.directories.path / f"{self._name}.log"
                 self._log = TaskLog(path, self._shared.clock)
+                self.held.credentials.watch(self._mask)
                 config = self._shared.config
                 self._log.logger.info(
                     "run %d of task %s, on worker %s/%s of %s",
@@ -108,6 +110,12 @@ class RunResources:
                     config.task_queue_id,
                 )
             return self._log
+
+    def _mask(self, credentials: Credentials) -> None:
+        """Keep the run's own secrets out of its log, though a handler prints them."""
+        self.log.register_secret(credentials.access_token)
+        if credentials.certificate is not None:
+            self.log.register_secret(credentials.certificate)
 
     @property
     def queue(self) -> Queue:

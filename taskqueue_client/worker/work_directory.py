@@ -171,19 +171,20 @@ class _Emptying:
             with os.scandir(directory) as entries:
                 for entry in list(entries):
                     with self._noting_failure():
-                        self._remove(entry, directory)
+                        self._remove(entry, directory, is_at_top=name == ".")
         finally:
             os.close(directory)
 
-    def _remove(self, entry: os.DirEntry[str], directory: int) -> None:
+    def _remove(self, entry: os.DirEntry[str], directory: int, *, is_at_top: bool) -> None:
         if not entry.is_dir(follow_symlinks=False):
             os.unlink(entry.name, dir_fd=directory)
             return
         with suppress(PermissionError):  # as above
             os.chmod(entry.name, 0o700, dir_fd=directory)
-        moved = next(self._fresh)
-        os.rename(entry.name, moved, src_dir_fd=directory, dst_dir_fd=self._top)
-        self._pending.append(moved)
+        name = entry.name if is_at_top else next(self._fresh)
+        if not is_at_top:
+            os.rename(entry.name, name, src_dir_fd=directory, dst_dir_fd=self._top)
+        self._pending.append(name)
 
     @contextmanager
     def _noting_failure(self) -> Generator[None]:

@@ -434,6 +434,19 @@ class TestTaskRun:
         work(world, handler)
         assert "hunter2" not in log_of(world, task_id)
 
+    def test_the_run_s_own_credentials_do_not_get_into_the_log(self, world: World) -> None:
+        task_id = world.create()
+        tokens: list[str] = []
+
+        def handler(task: TaskRun) -> None:
+            tokens.append(task.credentials.access_token)
+            task.log.info("the token is %s", task.credentials.access_token)
+
+        work(world, handler)
+        (token,) = tokens
+        assert "the token is" in log_of(world, task_id)
+        assert token not in log_of(world, task_id)
+
 
 def test_runs_share_the_worker_up_to_its_concurrency(world: World) -> None:
     tasks = [world.create() for _ in range(4)]
