@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from . import errors as errors
 from ._retry import RetryPolicy as RetryPolicy
 from ._version import __version__ as __version__
-from .client import Queue as Queue
 from .credentials import Credentials as Credentials
 from .credentials import temporary_credentials as temporary_credentials
 from .definitions import TaskDefinition as TaskDefinition
@@ -23,6 +22,7 @@ from .slugid import slugid as slugid
 
 if TYPE_CHECKING:
     from .aio import AsyncQueue as AsyncQueue
+    from .client import Queue as Queue
     from .local import LocalQueue as LocalQueue
     from .worker import ClaimLost as ClaimLost
     from .worker import IntermittentTask as IntermittentTask
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "AsyncQueue": ".aio",
     "LocalQueue": ".local",
+    "Queue": ".client",
     "ClaimLost": ".worker",
     "IntermittentTask": ".worker",
     "InternalError": ".worker",

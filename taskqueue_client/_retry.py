@@ -60,13 +60,13 @@ class RetryPolicy:
     read_timeout: float = 30.0
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise InvalidArgument("attempts", self.attempts, "at least 1")
+        if not isinstance(self.attempts, int) or self.attempts < 1:
+            raise InvalidArgument("attempts", self.attempts, "a whole number, at least 1")
         for name in ("timeout", "connect_timeout", "read_timeout"):
-            if not getattr(self, name) > 0:
+            if not _is_number(getattr(self, name)) or not getattr(self, name) > 0:
                 raise InvalidArgument(name, getattr(self, name), "more than 0 seconds")
         for name in ("wait_initial", "wait_max", "wait_jitter"):
-            if not getattr(self, name) >= 0:
+            if not _is_number(getattr(self, name)) or not getattr(self, name) >= 0:
                 raise InvalidArgument(name, getattr(self, name), "at least 0 seconds")
 
     def attempt_timeouts(self, call: Call[Any], elapsed: float) -> tuple[float, float]:
@@ -75,6 +75,10 @@ class RetryPolicy:
             return self.connect_timeout, max(self.read_timeout, LONG_POLL_TIMEOUT)
         left = max(self.timeout - elapsed, 0.001)
         return min(self.connect_timeout, left), min(self.read_timeout, left)
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, (int, float))
 
 
 LONG_POLL_TIMEOUT = 45.0
@@ -100,7 +104,7 @@ def retry_after(value: str | None, now: float) -> float | None:
         return float(value)
     try:
         return max(parsedate_to_datetime(value).timestamp() - now, 0.0)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

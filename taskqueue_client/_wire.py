@@ -7,6 +7,7 @@ whole, so that threads need no lock.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Mapping
@@ -137,7 +138,7 @@ class Wire:
             return Redirect(answer.headers.get("location", ""))  # type: ignore[return-value] # R is Redirect
         try:
             return msgspec.json.decode(answer.body, type=call.returns)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise errors.UnreadableAnswer(self.attempted(call), answer.status, str(error)) from error
 
     def server_time(self) -> float:
@@ -155,7 +156,7 @@ class Wire:
     def is_stale(self, error: errors.CallFailed, attempts: Attempts) -> bool:
         """Whether a call was refused for its time alone, and can be signed once more with a better one."""
         stale = isinstance(error, errors.AuthenticationFailed) and "Stale timestamp" in error.message
-        return stale and self.clock_offset != 0.0 and attempts.sign_again()
+        return stale and self._offset_known and attempts.sign_again()
 
     def signed_url(self, call: Call[Any], lifetime: float) -> str:
         """The URL of a GET call with a signature in it.
@@ -192,15 +193,18 @@ class Wire:
 
 def _encoded(body: object) -> bytes:
     try:
-        return msgspec.json.encode(body)
+        encoded = msgspec.json.encode(body)
+        if b"null" in encoded:  # which is also what msgspec makes of NaN and infinity
+            json.dumps(body, allow_nan=False, default=str)
     except (TypeError, ValueError, RecursionError) as error:
         raise errors.InvalidArgument("body", type(body), f"what JSON can hold: {error}") from error
+    return encoded
 
 
 def _date(headers: Mapping[str, str]) -> float | None:
     try:
         return parsedate_to_datetime(headers["date"]).timestamp()
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, OverflowError):
         return None
 
 

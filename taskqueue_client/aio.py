@@ -6,6 +6,7 @@ import os
 import ssl
 from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -22,13 +23,15 @@ from ._transport import USER_AGENT, Client
 from ._wire import Answer, Attempts
 from .clock import Clock
 from .credentials import Credentials
-from .errors import CallFailed, CallTimedOut, ConnectionFailed
+from .errors import CallFailed, CallTimedOut, ConnectionFailed, InvalidArgument
 
 if TYPE_CHECKING:
     from .artifacts import awaited as transfers
     from .artifacts import records
 
 R = TypeVar("R")
+Headers = dict[str, str]
+Middlewares = tuple[aiohttp.ClientMiddlewareType, ...]
 
 POOL_SIZE = 100
 """Connections that one client opens at most; further calls wait for one."""
@@ -218,17 +221,19 @@ class AsyncQueue(Client):
 
     async def _send_once(self, call: Call[R], timeouts: tuple[float, float]) -> R:
         sessions, request = self._sessions, self._wire.encode(call)
+        headers, middlewares = sessions.prevailing(request.headers)
         try:
             async with sessions.get().request(
                 request.method,
                 URL(request.url, encoded=True),  # sent as it was signed
                 data=request.body,
-                headers=request.headers,
+                headers=headers,
                 timeout=_timeout(*timeouts),
                 skip_auto_headers=_UNSIGNED,
                 allow_redirects=False,
                 proxy=sessions.proxy,
-                middlewares=sessions.middlewares,
+                middlewares=middlewares,
+                raise_for_status=False,  # an injected session may want it
             ) as response:
                 answer = Answer(response.status, response.headers, await response.read())
         except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
@@ -265,6 +270,9 @@ async def _sent_once(
         raise _SentOnceError from error
 
 
+_SENT_ONCE: Middlewares = (_sent_once,)
+
+
 class _Injected:
     """Somebody else's session, with somebody else's settings."""
 
@@ -273,7 +281,22 @@ class _Injected:
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
         # The argument of a request replaces the session's own, which cannot be read in another way.
-        self.middlewares = (*getattr(session, "_middlewares", ()), _sent_once)
+        self._middlewares = (*getattr(session, "_middlewares", ()), _sent_once)
+
+    def prevailing(self, headers: Headers) -> tuple[Headers, Middlewares]:
+        """Put our headers over the session's own ones, which the signature does not cover.
+
+        aiohttp refuses an `Authorization` beside the session's `auth` or an entry of `.netrc`.
+        """
+
+        async def ours(
+            request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+        ) -> aiohttp.ClientResponse:
+            request.headers.popall("Content-Type", None)
+            request.headers.update(headers)
+            return await handler(request)
+
+        return {}, (*self._middlewares, ours)
 
     def get(self) -> aiohttp.ClientSession:
         return self._session
@@ -289,10 +312,13 @@ class _Owned:
     """
 
     def __init__(self, root_url: str) -> None:
-        self.proxy = _proxy_for(root_url)
-        self.middlewares = (_sent_once,)
-        self._tls = _tls_settings()
         self._session: aiohttp.ClientSession | None = None
+        self.proxy = _proxy_for(root_url)
+        self._tls = _tls_settings()
+
+    def prevailing(self, headers: Headers) -> tuple[Headers, Middlewares]:
+        """All headers are ours."""
+        return headers, _SENT_ONCE
 
     def get(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -322,13 +348,21 @@ class _Owned:
 
 def _proxy_for(root_url: str) -> str | None:
     parts = urlsplit(root_url)
-    if parts.hostname is None or proxy_bypass(parts.hostname):
+    if proxy_bypass(parts.netloc):
         return None
     proxies = getproxies()
-    return proxies.get(parts.scheme) or proxies.get("all")
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
 
 def _tls_settings() -> ssl.SSLContext | bool:
     """The variables that requests and curl read; without them, the system's store of certificates."""
     bundle = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
-    return ssl.create_default_context(cafile=bundle) if bundle else True
+    if not bundle:
+        return True
+    try:
+        if Path(bundle).is_dir():
+            return ssl.create_default_context(capath=bundle)
+        return ssl.create_default_context(cafile=bundle)
+    except OSError as error:
+        raise InvalidArgument("REQUESTS_CA_BUNDLE", bundle, f"a file of certificates: {error}") from error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import requests
 from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
+from urllib3.exceptions import ReadTimeoutError
 
 from . import calls
 from ._call import Call, blocking
@@ -220,10 +221,11 @@ class Queue(Client):
         request = self._wire.encode(call)
         try:
             answer = self._exchange(request, timeouts)
-        except requests.RequestException as error:
-            timed_out = isinstance(error, requests.Timeout)
+        except OSError as error:  # requests' own errors, and those about a CA bundle
+            cause = _innermost(error)
+            timed_out = isinstance(error, requests.Timeout) or isinstance(cause, ReadTimeoutError)
             failed = CallTimedOut if timed_out else ConnectionFailed
-            raise failed(self._wire.attempted(call), _innermost(error)) from error
+            raise failed(self._wire.attempted(call), f"{type(cause).__name__}: {cause}") from error
         return self._wire.decode(call, answer)
 
     def _exchange(self, request: Request, timeouts: tuple[float, float]) -> Answer:
@@ -232,6 +234,8 @@ class Queue(Client):
         prepared.method = request.method
         prepared.url = request.url
         prepared.headers = CaseInsensitiveDict[Any]({**self._session.headers, **request.headers})
+        if not self._owns_session:
+            _drop_unsent(prepared.headers, request)
         if request.body is not None or request.method != "GET":
             prepared.headers["Content-Length"] = str(len(request.body or b""))
         prepared.body = request.body
@@ -248,12 +252,24 @@ def _new_session() -> requests.Session:
     return session
 
 
-def _innermost(error: BaseException) -> str:
+def _drop_unsent(headers: CaseInsensitiveDict[Any], request: Request) -> None:
+    """Drop an injected session's headers that are not to be sent.
+
+    None stands for no header, as in `Session.request`; and the signature of a call without a body says
+    that there is no content type.
+    """
+    if request.body is None:
+        headers.pop("Content-Type", None)
+    for name in [name for name, value in headers.items() if value is None]:
+        del headers[name]
+
+
+def _innermost(error: BaseException) -> BaseException:
     """What really went wrong: requests wraps urllib3's errors, which repeat the URL, several times."""
     while True:
         inner = getattr(error, "reason", None) or next(
             (each for each in error.args if isinstance(each, BaseException)), None
         )
         if not isinstance(inner, BaseException):
-            return f"{type(error).__name__}: {error}"
+            return error
         error = inner

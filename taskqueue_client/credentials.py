@@ -14,6 +14,7 @@ import time
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -30,6 +31,7 @@ START_BEFORE_NOW = timedelta(minutes=5)
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9!@/:.+|_-]+")
 _TOKEN = re.compile(r"[\x21-\x7e]+")
+_ROOT_URL = re.compile(r"[^\x00-\x20\x7f-\U0010ffff@?#\\]+")
 _SCOPE = re.compile(r"[\x20-\x7e]*")
 
 
@@ -40,15 +42,22 @@ def checked(credentials: Credentials) -> Credentials:
         InvalidArgument: The client id, token, certificate or a scope is malformed. The error does not
             show a token or a certificate.
     """
-    if not _CLIENT_ID.fullmatch(credentials.client_id):
+    if not isinstance(credentials, Credentials):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
+        raise InvalidArgument("credentials", type(credentials), "Credentials")
+    if not _matches(_CLIENT_ID, credentials.client_id):
         raise InvalidArgument("client_id", credentials.client_id, "letters, digits and !@/:.+|_-, not empty")
-    if not _TOKEN.fullmatch(credentials.access_token):
+    if not _matches(_TOKEN, credentials.access_token):
         raise InvalidArgument("access_token", _HIDDEN, "printable ASCII without spaces, not empty")
     if credentials.certificate is not None:
         certificate_of(credentials.certificate)
-    for scope in credentials.authorized_scopes or ():
-        _check_scope("authorized_scopes", scope)
+    if credentials.authorized_scopes is not None:
+        _check_scopes("authorized_scopes", credentials.authorized_scopes)
     return credentials
+
+
+def _matches(pattern: re.Pattern[str], given: object) -> bool:
+    """Whether it is a text of the pattern: a variable that is not set gives None where text is due."""
+    return isinstance(given, str) and pattern.fullmatch(given) is not None
 
 
 def certificate_of(text: str) -> Mapping[str, object]:
@@ -58,8 +67,8 @@ def certificate_of(text: str) -> Mapping[str, object]:
         InvalidArgument: It is something else.
     """
     try:
-        return msgspec.json.decode(text, type=dict[str, object])
-    except msgspec.MsgspecError:
+        return msgspec.json.decode(text.encode(), type=dict[str, object])
+    except (msgspec.MsgspecError, AttributeError, UnicodeError):  # a dict, as other clients take it, too
         raise InvalidArgument("certificate", _HIDDEN, "a JSON object as text") from None
 
 
@@ -85,13 +94,14 @@ def temporary_credentials(
         InvalidArgument: The issuer is temporary, the lifetime too long or not positive, a scope or
             the name malformed.
     """
-    if issuer.certificate is not None:
-        raise InvalidArgument("issuer", issuer, "permanent credentials: temporary ones cannot issue others")
+    if checked(issuer).certificate is not None:
+        raise InvalidArgument(
+            "issuer", issuer.client_id, "permanent credentials: temporary ones cannot issue others"
+        )
     if not timedelta(0) < lifetime <= LONGEST_LIFE:
         raise InvalidArgument("lifetime", lifetime, "more than 0 and at most 31 days")
-    for scope in scopes:
-        _check_scope("scopes", scope)
-    if name is not None and (name == issuer.client_id or not _CLIENT_ID.fullmatch(name)):
+    _check_scopes("scopes", scopes)
+    if name is not None and (name == issuer.client_id or not _matches(_CLIENT_ID, name)):
         allowed = "letters, digits and !@/:.+|_-, not empty, and not the issuer's own client id"
         raise InvalidArgument("name", name, allowed)
     begin = (time.time() - START_BEFORE_NOW.total_seconds()) if start is None else start.timestamp()
@@ -133,26 +143,35 @@ def _hmac(key: str, message: str) -> bytes:
     return hmac.digest(key.encode(), message.encode(), hashlib.sha256)
 
 
-def _check_scope(argument: str, scope: str) -> None:
-    if not _SCOPE.fullmatch(scope):
-        raise InvalidArgument(argument, scope, "scopes of printable ASCII")
+def _check_scopes(argument: str, scopes: object) -> None:
+    if isinstance(scopes, str) or not isinstance(scopes, Sequence):
+        raise InvalidArgument(argument, scopes, "a list of scopes")
+    for scope in cast("Sequence[object]", scopes):
+        if not _matches(_SCOPE, scope):
+            raise InvalidArgument(argument, scope, "scopes of printable ASCII")
 
 
-def checked_root_url(url: str) -> str:
+def checked_root_url(url: object) -> str:
     """The root URL without a slash at its end.
 
     Raises:
         InvalidArgument: It is no absolute http or https URL, or holds a user, query or fragment.
     """
     allowed = "an absolute URL such as https://tc.example.com, without user, query and fragment"
-    parts = urlsplit(url)
-    try:
-        usable = parts.scheme in {"http", "https"} and parts.hostname and (parts.port is None or parts.port)
-    except ValueError:  # a port that is no number
-        usable = False
-    if not usable or parts.query or parts.fragment or "@" in parts.netloc:
-        raise InvalidArgument("root_url", url.rpartition("@")[2] if "@" in url else url, allowed)
+    if not isinstance(url, str) or not _is_root_url(url):
+        shown = url.rpartition("@")[2] if isinstance(url, str) else type(url)
+        raise InvalidArgument("root_url", shown, allowed)
     return url.rstrip("/")
+
+
+def _is_root_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        named = parts.hostname and parts.hostname.encode("idna")
+        usable = parts.scheme in {"http", "https"} and named and (parts.port is None or parts.port)
+    except ValueError:  # a port that is no number, a bracket that is not closed, a name that is too long
+        return False
+    return bool(usable) and _ROOT_URL.fullmatch(url) is not None
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> tuple[str, Credentials | None]:

@@ -361,12 +361,12 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 def of_answer(attempted: Attempted, status: int, body: bytes, retry_after: float | None = None) -> ApiError:
     """The error that an answer stands for, whoever sent it: a service, a proxy, nobody in particular."""
     document = _json_object(body)
-    code = document.get("code")
+    code, info = document.get("code"), document.get("requestInfo")
     refused = Refused(
         status=status,
         code=code if isinstance(code, str) else None,
         message=_message(status, document, body),
-        request_info=document.get("requestInfo") or {},
+        request_info=cast("dict[str, Any]", info) if isinstance(info, dict) else {},
         retry_after=retry_after,
         document=document,
     )
@@ -383,7 +383,7 @@ def _kind(status: int, code: str | None) -> type[ApiError]:
 def _json_object(body: bytes) -> dict[str, Any]:
     try:
         document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return cast("dict[str, Any]", document) if isinstance(document, dict) else {}
 

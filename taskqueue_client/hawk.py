@@ -156,4 +156,4 @@ class Signer:
             f"a {what} of at most {LONGEST} characters, not {len(text)}: "
             f"certificate and authorized scopes take up {len(self.ext)}, leave some scopes out"
         )
-        return InvalidArgument("credentials", self.credentials, allowed)
+        return InvalidArgument("credentials", self.credentials.client_id, allowed)

@@ -9,8 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from .awaiting import Performer, in_loop
-from .buffers import AHEAD
+from .awaiting import BlocksOfThread, Performer, in_loop
 from .defaults import CONCURRENCY, MOST_IN_MEMORY, check_concurrency, silently
 from .destinations import FileDestination, MemoryDestination, StreamDestination
 from .downloading import DownloadResult, Wanted, downloading
@@ -184,29 +183,16 @@ async def stream_artifact(
         ArtifactError: It did not arrive.
         CallFailed: The Queue or the object service refused, or did not answer.
     """
-    blocks: asyncio.Queue[bytes | None] = asyncio.Queue(AHEAD)
-    loop = asyncio.get_running_loop()
-
-    def hand_out(block: bytes) -> None:
-        asyncio.run_coroutine_threadsafe(blocks.put(block), loop).result()
-
-    async def download() -> None:
-        try:
-            await Performer(client).perform(steps)
-        finally:
-            await blocks.put(None)
-
-    wanted, destination = Wanted(task_id, run_id, name), StreamDestination(name, hand_out)
+    blocks = BlocksOfThread()
+    wanted, destination = Wanted(task_id, run_id, name), StreamDestination(name, blocks.put)
     steps = downloading(client.transfer_settings, wanted, destination, silently)
-    task = asyncio.create_task(download(), name=f"stream of {name}")
+    task = asyncio.create_task(blocks.end_with(Performer(client).perform(steps)), name=f"stream of {name}")
     try:
         while (block := await blocks.get()) is not None:
             yield block
         await task
     finally:
-        task.cancel()
-        while not task.done():  # make room, so that the thread comes to its end
-            await asyncio.wait([task, asyncio.create_task(blocks.get())], return_when=asyncio.FIRST_COMPLETED)
+        await blocks.give_up(task)
 
 
 def _reported(progress: Progress | None) -> Progress:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import closing
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from taskqueue_client._call import Call
 
+from .buffers import AHEAD
 from .cancellation import Cancellation
 from .sources import Source, Spool
 from .steps import AsyncClient, Authorized, Collecting, Pause, Sending, Step, Steps, Work
@@ -121,3 +122,37 @@ def in_loop(progress: Progress) -> Progress:
         loop.call_soon_threadsafe(progress, done, total)
 
     return report
+
+
+class BlocksOfThread:
+    """Blocks on their way from a thread to the event loop, which reads them when it likes."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._blocks: asyncio.Queue[bytes | None] = asyncio.Queue(AHEAD)
+        self._is_given_up = False
+
+    def put(self, block: bytes) -> None:
+        """Hand a block over, from the thread; waits for room."""
+        if not self._is_given_up:
+            asyncio.run_coroutine_threadsafe(self._blocks.put(block), self._loop).result()
+
+    async def end_with(self, work: Coroutine[Any, Any, object]) -> None:
+        """Do the work that puts the blocks; there are no more when it ends."""
+        try:
+            await work
+        finally:
+            await self._blocks.put(None)
+
+    async def get(self) -> bytes | None:
+        """The next block; None at the end."""
+        return await self._blocks.get()
+
+    async def give_up(self, task: asyncio.Task[None]) -> None:
+        """End the work, if it has not ended; nobody reads any more."""
+        self._is_given_up = True
+        while not self._blocks.empty():  # make room, so that the thread comes to its end
+            self._blocks.get_nowait()
+        task.cancel()
+        await asyncio.wait([task])
+        _forget(task)

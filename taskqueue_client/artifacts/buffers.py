@@ -17,4 +17,8 @@ AHEAD = 4
 
 def blocks_in_turn() -> Iterator[memoryview]:
     """Blocks to read into. Each comes again after all that may wait, one in work and one being read."""
-    return cycle([memoryview(bytearray(BLOCK)) for _ in range(AHEAD + 2)])
+    made: list[memoryview] = []
+    while len(made) < AHEAD + 2:
+        made.append(memoryview(bytearray(BLOCK)))
+        yield made[-1]
+    yield from cycle(made)

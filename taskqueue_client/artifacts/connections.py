@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-import select
+import socket
 import ssl
 from base64 import b64encode
 from collections import defaultdict
@@ -167,5 +167,11 @@ def proxy_headers(proxy: SplitResult) -> dict[str, str]:
 
 def _has_ended(connection: HTTPConnection) -> bool:
     """Whether the other side has hung up (or sent what nobody asked for)."""
-    readable, _, _ = select.select([connection.sock], [], [], 0)
-    return bool(readable)
+    connection.sock.settimeout(0)
+    try:
+        socket.socket.recv(connection.sock, 1, socket.MSG_PEEK)  # what TLS has to say counts, too
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True

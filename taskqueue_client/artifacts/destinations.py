@@ -53,7 +53,7 @@ class FileDestination:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._partial = path.with_name(f".{path.name[:200]}.{slugid()}.part")
+        self._partial = path.with_name(f".{slugid()}.part")
         self._file: FileIO | None = None
 
     def restart(self) -> None:

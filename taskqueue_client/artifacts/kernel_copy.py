@@ -11,6 +11,8 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from errno import ECONNRESET
+from os import strerror
 from struct import unpack
 
 from .buffers import BLOCK
@@ -57,7 +59,7 @@ def _wait_until_arrived(sock: socket.socket) -> None:
     left, since = _not_arrived(sock), time.monotonic()
     while left:
         if other_side.poll(_PAUSE):
-            raise ConnectionResetError("the other side did not wait for the end")
+            raise ConnectionResetError(ECONNRESET, strerror(ECONNRESET))  # or it answers already
         before, left = left, _not_arrived(sock)
         if left < before:
             since = time.monotonic()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Iterator
+import os
+from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 from taskqueue_client.errors import InvalidArgument
@@ -15,43 +17,24 @@ from .sources import Content, Source, open_source
 from .steps import AsyncClient
 from .uploading import Artifact, Options, uploading
 
-_MOST_TOGETHER = 8
-"""Contents that one visit to a thread opens at most: a visit costs as much as sending 4 kB."""
-
-Opened = tuple[int, str, Content | Source | Exception]
-"""A position in the list, a name, and its content, or why there is none."""
+_TOGETHER = 64
+"""Files that one visit to a thread opens: a visit costs as much as sending 4 kB. Small ones are read by
+that, into 4 MB at most."""
 
 
-class _Share:
-    """Contents that are opened together, for one of the workers. Those not taken out are closed."""
-
-    def __init__(self, first: int, listed: list[Listed]) -> None:
-        self._opened: list[Opened] = [
-            (first + position, name, _opened(content)) for position, (name, content) in enumerate(listed)
-        ]
-
-    def __iter__(self) -> Iterator[Opened]:
-        while self._opened:
-            yield self._opened.pop(0)
+class _Opened(deque[tuple[int, str, Content | Source | Exception]]):
+    """Positions in the list, names, and contents, or why there is none."""
 
     def close(self) -> None:
         """Close what nobody took."""
-        for _, _, content in self:
+        while self:
+            _, _, content = self.popleft()
             if isinstance(content, Source):
                 content.close()
 
 
-def _opened(content: Content | InvalidArgument) -> Content | Source | Exception:
-    if isinstance(content, (InvalidArgument, AsyncIterable)):
-        return content
-    try:
-        return open_source(content)
-    except Exception as error:  # noqa: BLE001 - it is what the report is for
-        return error
-
-
 class ManyUploads:
-    """Uploads a list; each worker takes shares of it, which get smaller towards its end.
+    """Uploads a list.
 
     Args:
         client: Whom to upload with.
@@ -72,36 +55,44 @@ class ManyUploads:
         progress: Callable[[str, int, int | None], object],
     ) -> None:
         self._client = client
+        self._settings = client.transfer_settings
         self._run = task_id, run_id
         self._every = every
         self._options = options
         self._progress = progress
-        self._taken = 0
+        self._opening = asyncio.Lock()
+        self._opened = _Opened()
+        self._seen = 0
         self._outcomes: dict[int, UploadOutcome] = {}
 
     async def perform(self, concurrency: int) -> tuple[UploadOutcome, ...]:
         """Upload all of them, `concurrency` at a time; gives their outcomes in the list's order."""
-        workers = min(concurrency, len(self._every))
-        async with DirectSender(self._client.storage.connections) as sender, asyncio.TaskGroup() as group:
-            performer = Performer(self._client, sender)
-            for _ in range(workers):
-                group.create_task(self._work(performer, workers))
+        try:
+            async with DirectSender(self._client.storage.connections) as sender, asyncio.TaskGroup() as group:
+                performer = Performer(self._client, sender)
+                for _ in range(min(concurrency, len(self._every))):
+                    group.create_task(self._work(performer))
+        finally:
+            self._opened.close()
         return tuple(self._outcomes[position] for position in range(len(self._every)))
 
-    async def _work(self, performer: Performer, workers: int) -> None:
-        while self._taken < len(self._every):
-            share = await performer.on_thread(self._next_share(workers))
-            try:
-                for position, name, content in share:
-                    self._outcomes[position] = await self._outcome(performer, name, content)
-            finally:
-                share.close()
+    async def _work(self, performer: Performer) -> None:
+        while await self._is_more_opened(performer):
+            position, name, content = self._opened.popleft()
+            self._outcomes[position] = await self._outcome(performer, name, content)
 
-    def _next_share(self, workers: int) -> Callable[[object], _Share]:
-        first = self._taken
-        count = max(1, min(_MOST_TOGETHER, (len(self._every) - first) // (2 * workers)))
-        self._taken += count
-        return lambda _: _Share(first, self._every[first : first + count])
+    async def _is_more_opened(self, performer: Performer) -> bool:
+        async with self._opening:
+            if not self._opened and self._seen < len(self._every):
+                self._opened = await performer.on_thread(self._open_some)
+                self._seen += len(self._opened)
+        return bool(self._opened)
+
+    def _open_some(self, _: object) -> _Opened:
+        some = self._every[self._seen : self._seen + _TOGETHER]
+        return _Opened(
+            (self._seen + position, name, _opened(content)) for position, (name, content) in enumerate(some)
+        )
 
     async def _outcome(
         self, performer: Performer, name: str, content: Content | Source | Exception
@@ -109,9 +100,18 @@ class ManyUploads:
         if isinstance(content, Exception):
             return UploadOutcome(name, error=content)
         artifact, progress = Artifact(*self._run, name), partial(self._progress, name)
-        settings = self._client.transfer_settings
+        steps = uploading(self._settings, artifact, content, self._options, progress)
         try:
-            steps = uploading(settings, artifact, content, self._options, progress)
             return UploadOutcome(name, await performer.perform(steps))
         except Exception as error:  # noqa: BLE001 - it is what the report is for
             return UploadOutcome(name, error=error)
+
+
+def _opened(content: Content | InvalidArgument) -> Content | Source | Exception:
+    """Only what is opened quickly."""
+    if not isinstance(content, (str, os.PathLike, bytes, bytearray, memoryview)):
+        return content
+    try:
+        return open_source(content)
+    except Exception as error:  # noqa: BLE001 - it is what the report is for
+        return error

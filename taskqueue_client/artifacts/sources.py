@@ -13,7 +13,7 @@ import stat
 import tempfile
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from functools import partial
-from pathlib import Path
+from itertools import repeat
 from typing import BinaryIO, NamedTuple, Protocol, cast
 
 from taskqueue_client.errors import InvalidArgument
@@ -94,7 +94,7 @@ class Source:
         self.content: bytes | None = None
         """All of it, if it is small."""
         if size <= SMALL:
-            self.content = b"".join(bytes(block) for block in self._read())
+            self.content = b"".join(bytes(block) for block in self._read(repeat(memoryview(bytearray(size)))))
             self.close()
 
     @property
@@ -115,11 +115,11 @@ class Source:
         """
         if self.content is not None:
             return iter((self.content[start:],))
-        return self._read(start)
+        return self._read(blocks_in_turn(), start)
 
-    def _read(self, start: int = 0) -> Iterator[memoryview]:
+    def _read(self, buffers: Iterator[memoryview], start: int = 0) -> Iterator[memoryview]:
         self._file.seek(self.start + start)
-        left, buffers = self.size - start, blocks_in_turn()
+        left = self.size - start
         while left:
             buffer = next(buffers)[:left]
             count = self._file.readinto(buffer) or 0
@@ -148,7 +148,7 @@ def open_source(content: SyncContent) -> Source:
         OSError: It cannot be read, or the temporary file cannot be written.
     """
     if isinstance(content, (str, os.PathLike)):
-        return _of_path(Path(content))
+        return _of_path(os.fsdecode(content))
     if isinstance(content, (bytes, bytearray, memoryview)):
         return Source("bytes", io.BytesIO(content), size=memoryview(content).nbytes)
     return _of_object(content)
@@ -164,18 +164,29 @@ def _of_object(content: object) -> Source:
     raise InvalidArgument("source", content, "a path, bytes, a file in binary mode or an iterable of bytes")
 
 
-def _of_path(path: Path) -> Source:
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for a writer
-        raise InvalidArgument("source", str(path), "a regular file")
-    file = path.open("rb", buffering=0)
+def _of_path(path: str) -> Source:
     try:
-        stamp = _Stamp.of(os.fstat(file.fileno()))
-        now = partial(_stamp_of_path, path)
-        return Source(str(path), file, size=stamp.size, first_stamp=stamp, stamp=now)
+        file = io.FileIO(path, opener=_without_waiting)
+    except IsADirectoryError:
+        raise InvalidArgument("source", path, "a file, not a folder") from None
+    try:
+        return _of_opened(path, file)
     except BaseException:
         file.close()
         raise
+
+
+def _of_opened(path: str, file: io.FileIO) -> Source:
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        raise InvalidArgument("source", path, "a regular file")
+    stamp = _Stamp.of(status)
+    return Source(path, file, size=stamp.size, first_stamp=stamp, stamp=partial(_stamp_of_path, path))
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a pipe, too, without waiting for its writer; it is refused then."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _blocks_of(file: io.BufferedReader) -> Iterator[bytes]:
@@ -197,8 +208,8 @@ def _of_file(file: io.BufferedReader) -> Source:
     return Source(name, file, start=start, size=size, first_stamp=first_stamp, stamp=stamp, owned=False)
 
 
-def _stamp_of_path(path: Path) -> _Stamp:
-    return _Stamp.of(path.stat())
+def _stamp_of_path(path: str) -> _Stamp:
+    return _Stamp.of(os.stat(path))  # noqa: PTH116 - called for every small file
 
 
 def _stamper_of(file: io.BufferedReader) -> Callable[[], _Stamp] | None:

@@ -119,7 +119,7 @@ def page_query(continuation_token: object, limit: object) -> dict[str, str]:
     """The query parameters that ask for a page."""
     query: dict[str, str] = {}
     if continuation_token is not None:
-        if not isinstance(continuation_token, str) or not continuation_token:
+        if not isinstance(continuation_token, str) or not continuation_token.isprintable():
             raise InvalidArgument("continuation_token", continuation_token, "the token of the page before")
         query["continuationToken"] = continuation_token
     if limit is not None:

@@ -83,4 +83,6 @@ def main() -> None:
     The Queue is the one that TASKCLUSTER_ROOT_URL names, with the credentials in TASKCLUSTER_CLIENT_ID,
     TASKCLUSTER_ACCESS_TOKEN and, of temporary ones, TASKCLUSTER_CERTIFICATE; or, without credentials, a
     proxy that TASKCLUSTER_PROXY_URL names. Where there is none, `taskqueue local` runs one here.
+
+    With --json, a command prints JSON, one value in each line. Errors are one line on standard error.
     """

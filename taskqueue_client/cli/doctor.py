@@ -82,7 +82,7 @@ def findings(task_queue_id: str | None, worker: str) -> Iterator[Finding]:
     with queue:
         yield Finding("root URL", Verdict.GOOD, queue.root_url)
         try:
-            queue.ping()
+            queue.with_options(attempts=2).ping()
         except CallFailed as error:
             yield Finding("service", Verdict.WRONG, in_one_line(error))
             return

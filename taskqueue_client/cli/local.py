@@ -17,6 +17,8 @@ import msgspec
 from taskqueue_client.clock import MovableClock, SystemClock
 from taskqueue_client.local import Client, LocalQueue
 
+from .failures import Failure
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -101,7 +103,7 @@ def command(*, clients: tuple[Client, ...], config: _Config | None, as_json: boo
         )
         local.start()
     except (ValueError, OSError, ImportError, sqlite3.Error) as error:
-        raise click.ClickException(str(error)) from None
+        raise Failure(str(error)) from None
     try:
         _print_settings(local, as_json=as_json)
         signal.sigwait(_STOP)

@@ -35,9 +35,9 @@ def command(ctx: click.Context, file: Path, interval: float, *, wait: bool, as_j
     """
     document = read_document(file)
     with connect_with_credentials() as queue:
-        queue.ping()  # is it there, and what time is it there?
+        queue.with_options(attempts=2).ping()  # is it there, and what time is it there?
         graph = _planned(file, document, queue)
-        submit_graph(queue, graph)
+        _submit(queue, graph)
         _print_ids(graph, as_json=as_json)
         if wait:
             ctx.exit(exit_status(_followed(queue, graph, interval, as_json=as_json)))
@@ -50,6 +50,15 @@ def _planned(file: Path, document: dict[str, object], queue: Queue) -> Graph:
     except InvalidDefinition as error:
         message = f"{file}: {in_one_line(error)}"
         raise Failure(message) from error
+
+
+def _submit(queue: Queue, graph: Graph) -> None:
+    try:
+        submit_graph(queue, graph)
+    except KeyboardInterrupt:
+        hint = f"taskqueue cancel --group {graph.task_group_id}"
+        click.echo(f"Some of the tasks may have been created; to cancel them: {hint}", err=True)
+        raise
 
 
 def _print_ids(graph: Graph, *, as_json: bool) -> None:

@@ -41,9 +41,9 @@ def command(worker: str, config_file: Path | None, *, as_json: bool, **settings:
     """Run the worker CLASS of MODULE until it is told to leave.
 
     Settings come from options, before variables such as TASKQUEUE_CONCURRENCY, before the file, which may
-    have all of them. Modules are looked for in this directory, too. SIGTERM and Ctrl-C let runs end for as long as
-    `graceful_shutdown_timeout` says, a second one stops them. Logs go to standard error, as text or, with
-    --json, as an object for each line.
+    have all of them. Modules are looked for in this directory, too. SIGTERM and Ctrl-C let runs end for as
+    long as `graceful_shutdown_timeout` says, a second one stops them. Logs go to standard error, as text or,
+    with --json, as an object for each line.
     """
     _log_to_stderr(as_json=as_json)
     connect_with_credentials().close()  # says what is missing

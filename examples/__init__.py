@@ -1,0 +1,1 @@
+"""Examples: each one runs, and the tests run each one against a local queue."""

@@ -1,0 +1,103 @@
+r"""A worker with caches that last from task to task, guarded by scopes, and with a clean shutdown.
+
+    EXAMPLE_CACHES=/var/cache/worker taskqueue work examples.cached_worker:CachedWorker \
+        --task-queue-id proj/linux --worker-group here --worker-id one
+
+A task that wants the cache `cargo` needs the scope `example-worker:cache:cargo`: whoever could write to
+another project's cache could change what it builds.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections import defaultdict
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from taskqueue_client import MalformedPayload, TaskRun, WorkerLoop
+from taskqueue_client.scopes import missing_scopes
+
+SCOPE = "example-worker:cache:"
+NAME = "^[a-z0-9][a-z0-9-]*$"
+IN_USE: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+
+PAYLOAD = {
+    "type": "object",
+    "required": ["command"],
+    "additionalProperties": False,
+    "properties": {
+        "command": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        "caches": {
+            "description": "The directory, below the work directory, at which each cache appears.",
+            "type": "object",
+            "propertyNames": {"pattern": NAME},
+            "additionalProperties": {"type": "string", "pattern": NAME},
+        },
+    },
+}
+
+
+class CachedWorker(WorkerLoop):
+    """Runs `payload.command` with the directories of `payload.caches` in its work directory."""
+
+    payload_schema = PAYLOAD
+
+    caches = Path(os.environ.get("EXAMPLE_CACHES", "caches")).absolute()
+    notice = Path("/run/termination-notice")
+    """Exists when the machine is about to be taken away, in this example."""
+
+    def run_task(self, task: TaskRun) -> None:
+        """Run the command with its caches; one that it used is kept only if the task is completed."""
+        wanted: Mapping[str, str] = task.payload.get("caches", {})
+        lacking = missing_scopes(task.scopes, [SCOPE + name for name in wanted])
+        if lacking:
+            message = f"the task needs the scopes {', '.join(lacking)} for its caches"
+            raise MalformedPayload(message)
+        with ExitStack() as mounts:
+            for name, directory in sorted(
+                wanted.items()
+            ):  # in one order, so that no two tasks block each other
+                mounts.enter_context(self._mounted(task, name, task.work_directory / directory))
+            task.run_command(task.payload["command"])
+
+    @contextmanager
+    def _mounted(self, task: TaskRun, name: str, directory: Path) -> Generator[None]:
+        """A cache, for one task at a time; what an unsuccessful one leaves behind is removed.
+
+        That includes tasks that are canceled, or stopped because the worker leaves: the exception that says
+        so comes out of `run_command`, after its processes have ended.
+        """
+        cache, lock = self.caches / name, IN_USE[name]
+        while not lock.acquire(timeout=1):
+            task.cancelled.check()
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            directory.symlink_to(cache, target_is_directory=True)
+            task.log.info("cache %s is at %s", name, directory.name)
+            yield
+        except BaseException:
+            task.log.info("cache %s is removed, as the task did not succeed", name)
+            shutil.rmtree(cache)
+            raise
+        finally:
+            lock.release()
+
+    def termination_notice(self) -> float | None:
+        """Two minutes from when the notice appears, as on many clouds' spot machines."""
+        return 120.0 if self.notice.exists() else None
+
+
+if __name__ == "__main__":
+    # Without the command line. SIGTERM or Ctrl-C: no more claims, a minute for the runs that are held, then
+    # they are stopped and reported as `worker-shutdown`, and the Queue has them tried again.
+    CachedWorker(
+        task_queue_id=os.environ["EXAMPLE_TASK_QUEUE"],
+        worker_group="examples",
+        worker_id=f"cached-{os.getpid()}",
+        concurrency=2,
+        graceful_shutdown_timeout=60,
+    ).run()

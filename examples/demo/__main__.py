@@ -1,0 +1,137 @@
+"""A local queue, a graph of tasks in it, and a worker in a process of its own.
+
+    python -m examples.demo [DIRECTORY]
+
+The artifacts and logs go to the directory. The exit status is 0 if all tasks ended as the graph says.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+
+from examples.demo import report
+from taskqueue_client import Queue, slugid
+from taskqueue_client.cli.watch import show
+from taskqueue_client.graph import Graph, follow, plan_graph, submit_graph
+from taskqueue_client.local import Client, LocalQueue
+from taskqueue_client.models import TaskAndStatus
+
+HERE = Path(__file__).parent
+GRAPH = HERE / "graph.yml"
+TASK_QUEUE = "demo/pipeline"
+CONCURRENCY = 2
+PATIENCE = 5.0
+"""Seconds that the worker gets to leave."""
+
+DEPLOYMENT = f"""
+The same worker serves a deployment, once the environment says which, and with whose credentials:
+
+  export TASKCLUSTER_ROOT_URL=https://tc.example.com
+  export TASKCLUSTER_CLIENT_ID=… TASKCLUSTER_ACCESS_TOKEN=…
+  taskqueue doctor PROVISIONER/WORKER-TYPE
+  taskqueue work examples.demo.worker:PipelineWorker --concurrency {CONCURRENCY} \\
+      --task-queue-id PROVISIONER/WORKER-TYPE --worker-group GROUP --worker-id ID
+
+and this submits the same graph to it, when `taskQueueId` in the file is the deployment's:
+
+  taskqueue submit examples/demo/graph.yml --wait
+
+(`taskqueue` is in {Path(sys.executable).parent}.)"""
+
+
+def main(folder: Path) -> int:
+    """Run the demo; gives the exit status."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    folder.mkdir(parents=True, exist_ok=True)
+    worker = Client("demo-worker", slugid(), [f"queue:claim-work:{TASK_QUEUE}", "queue:worker-id:demo/*"])
+    with LocalQueue(clients=[worker]) as local, Queue(local.root_url, local.credentials) as queue:
+        console.print(f"A local queue answers at {local.root_url}.")
+        graph = submitted(queue)
+        console.print(f"Its task group {graph.task_group_id} has {len(graph.tasks)} tasks.")
+        log = folder / "worker.log"
+        with worker_process(local.root_url, worker, len(graph.tasks), log) as process:
+            console.print(f"A worker, process {process.pid}, works on {CONCURRENCY} at a time.\n")
+            show(follow(lambda: look(queue, graph, process, log), interval=0.1), as_json=False)
+        every = report.collect(queue, graph, folder)
+    console.print()
+    report.show(console, every)
+    console.print(f"\nThe logs of the tasks are the files live_backing.log; the worker's own is {log}.")
+    console.print(DEPLOYMENT)
+    return 0 if all(ended.is_as_expected for ended in every) else 1
+
+
+def submitted(queue: Queue) -> Graph:
+    """The graph of `graph.yml`, whose tasks are created."""
+    graph = plan_graph(yaml.safe_load(GRAPH.read_text()), created=datetime.now(UTC))
+    submit_graph(queue, graph)
+    return graph
+
+
+@contextmanager
+def worker_process(root_url: str, client: Client, runs: int, log: Path) -> Generator[subprocess.Popen[bytes]]:
+    """`taskqueue work`, with no more than its own credentials; it leaves after so many runs, or is ended."""
+    bin_folder = Path(sys.executable).parent
+    environment = {
+        **os.environ,
+        "PATH": f"{bin_folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TASKCLUSTER_ROOT_URL": root_url,
+        "TASKCLUSTER_CLIENT_ID": client.client_id,
+        "TASKCLUSTER_ACCESS_TOKEN": client.access_token,
+    }
+    worker = [str(bin_folder / "taskqueue"), "work", "examples.demo.worker:PipelineWorker"]
+    identity = ["--task-queue-id", TASK_QUEUE, "--worker-group", "demo", "--worker-id", "one"]
+    limits = ["--concurrency", str(CONCURRENCY), "--max-tasks", str(runs)]
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(  # noqa: S603 - all of it is ours
+            [*worker, *identity, *limits],
+            cwd=HERE.parents[1],
+            env=environment,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C is for the demo, which ends the worker itself
+        ) as process,
+    ):
+        try:
+            yield process
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:  # not all tasks came to it
+            pass
+        finally:
+            end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Have the worker leave in an orderly way, or else at once."""
+    process.terminate()
+    try:
+        process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def look(queue: Queue, graph: Graph, process: subprocess.Popen[bytes], log: Path) -> list[TaskAndStatus]:
+    """The tasks as they are now, in the order of the graph, as long as there is a worker for them."""
+    if process.poll():
+        message = f"the worker ended with status {process.returncode}: see {log}"
+        raise RuntimeError(message)
+    found = {member.status.task_id: member for member in queue.iter_task_group(graph.task_group_id)}
+    return [found[task.task_id] for task in graph.tasks]
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end the worker then, too
+    try:
+        sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parents[1] / "build" / "demo"))
+    except KeyboardInterrupt:
+        sys.exit("interrupted")

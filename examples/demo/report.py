@@ -1,0 +1,139 @@
+"""What the demo shows at its end: how each task ended, what it made, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from taskqueue_client import Queue
+from taskqueue_client.artifacts import DownloadResult
+from taskqueue_client.graph import Graph
+from taskqueue_client.models import Run, StorageType, TaskAndStatus
+
+_LOG = "public/logs/live_backing.log"
+_WIDTH = 48
+"""Characters of the time line."""
+_DIGITS = 16
+"""Digits of a hash that are shown."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A task that has ended, and what it left behind."""
+
+    member: TaskAndStatus
+    artifacts: list[DownloadResult]
+
+    @property
+    def name(self) -> str:
+        """Its name in the graph."""
+        return str(self.member.task["metadata"]["name"])
+
+    @property
+    def run(self) -> Run | None:
+        """Its last run; none if it was not even scheduled."""
+        return self.member.status.runs[-1] if self.member.status.runs else None
+
+    @property
+    def reason(self) -> str:
+        """Why it ended as it did."""
+        return str(self.run.reason_resolved) if self.run else "not scheduled"
+
+    @property
+    def expected(self) -> str:
+        """How the graph says that it ends."""
+        return str(self.member.task["extra"]["expected"])
+
+    @property
+    def is_as_expected(self) -> bool:
+        """Whether it ended so."""
+        return self.reason == self.expected
+
+
+def collect(queue: Queue, graph: Graph, folder: Path) -> list[Ended]:
+    """Download everything that the tasks of a graph left behind, in the graph's order."""
+    members = {member.status.task_id: member for member in queue.iter_task_group(graph.task_group_id)}
+    return [_ended(queue, members[task.task_id], folder) for task in graph.tasks]
+
+
+def _ended(queue: Queue, member: TaskAndStatus, folder: Path) -> Ended:
+    task_id = member.status.task_id
+    artifacts = queue.iter_latest_artifacts(task_id) if member.status.runs else ()
+    names = [
+        artifact.name
+        for artifact in artifacts
+        if artifact.storage_type in {StorageType.S3, StorageType.OBJECT}
+    ]
+    place = folder / str(member.task["metadata"]["name"])
+    place.mkdir(parents=True, exist_ok=True)
+    downloads = [queue.download_artifact(task_id, name, to=place / name.rpartition("/")[2]) for name in names]
+    return Ended(member, downloads)
+
+
+def show(console: Console, every: list[Ended]) -> None:
+    """Print the tables and the time line."""
+    console.print(_outcomes(every))
+    console.print(_artifacts(every))
+    console.print(_time_line(every))
+
+
+def _outcomes(every: list[Ended]) -> Table:
+    table = Table("task", "state", "reason", "duration", "expected", "", title="How the tasks ended")
+    for ended in every:
+        run = ended.run
+        table.add_row(
+            ended.name,
+            ended.member.status.state,
+            ended.reason,
+            f"{_seconds(run.started, run.resolved):.2f} s" if run else "",
+            ended.expected,
+            Text("yes", "green") if ended.is_as_expected else Text("NO", "bold red"),
+        )
+    return table
+
+
+def _artifacts(every: list[Ended]) -> Table:
+    table = Table("task", "artifact", "bytes", "verified", "file", title="What they left behind")
+    table.columns[2].justify = "right"
+    for ended in every:
+        for download in ended.artifacts:
+            path = str(download.path)
+            is_log = download.name == _LOG
+            table.add_row(
+                ended.name,
+                download.name,
+                str(download.size),
+                _hash(download),
+                Text(path, "bold" if is_log else ""),
+            )
+    return table
+
+
+def _hash(download: DownloadResult) -> str:
+    for algorithm, value in sorted(download.hashes.items()):
+        return f"{algorithm}:{value[:_DIGITS]}…"
+    return "length only"
+
+
+def _time_line(every: list[Ended]) -> Table:
+    """From the first start to the last end: dots while a run waits for a worker, blocks while it runs."""
+    runs = [(ended.name, run) for ended in every for run in ended.member.status.runs]
+    begin = min((run.started for _, run in runs if run.started), default=None)
+    end = max((run.resolved for _, run in runs if run.resolved), default=None)
+    scale = _WIDTH / max(_seconds(begin, end), 0.001)
+    table = Table("run", "", title=f"When they ran: {_seconds(begin, end):.2f} s in all")
+    for name, run in runs:
+        moments = (run.scheduled, run.started, run.resolved)
+        scheduled, started, resolved = (max(round(_seconds(begin, each) * scale), 0) for each in moments)
+        bar = " " * scheduled + "·" * (started - scheduled) + "█" * max(resolved - started, 1)
+        table.add_row(f"{name}/{run.run_id}", bar)
+    return table
+
+
+def _seconds(begin: datetime | None, end: datetime | None) -> float:
+    return (end - begin).total_seconds() if begin and end else 0.0

@@ -1,0 +1,261 @@
+"""Odd input, odd answers and odd sessions, alike for both clients."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import requests
+
+from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy, calls
+from taskqueue_client._call import Call
+from taskqueue_client.credentials import temporary_credentials
+from taskqueue_client.errors import (
+    CallTimedOut,
+    InvalidArgument,
+    ResourceNotFound,
+    ServerError,
+    UnreadableAnswer,
+)
+from tests.client.scripted import Received, Say, ScriptedServer, say
+
+TASK = "Y9IplizWTj-eOJfHEC71Rw"
+PING = Call("ping", "GET", "/ping", dict[str, Any])
+CREDENTIALS = Credentials("tester/one", "a-secret-of-the-tests")
+ONCE = RetryPolicy(attempts=1)
+HOUR = 3600.0
+UNREADABLE_DATES = [
+    "1 Jan 99999999999999999999 00:00:00 GMT",
+    "Wed, 21 Oct 2015 99999999999999:28:00 GMT",
+    "Wed, 21 Oct 2015 07:28:00 +99999999999999",
+    "Wed, 99 Oct 2015 07:28:00 GMT",
+]
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        "root_url",
+        [None, b"https://h", "https://[bad", "https://h\n", " https://h", "https://h/ä", "https://hä",
+         "https://h?", "https://h#", "https://" + 70 * "a" + ".test"],
+    )  # fmt: skip
+    def test_a_root_url_that_no_call_could_go_to_is_refused(self, make_client: Any, root_url: Any) -> None:
+        with pytest.raises(InvalidArgument, match="root_url"):
+            Queue(root_url)
+        with pytest.raises(InvalidArgument, match="root_url"):
+            AsyncQueue(root_url)
+
+    @pytest.mark.parametrize(
+        ("credentials", "named"),
+        [
+            ({"clientId": "a"}, "credentials"),
+            (Credentials(None, "t"), "client_id"),  # type: ignore[arg-type] # what the test is about
+            (Credentials("a", None), "access_token"),  # type: ignore[arg-type] # what the test is about
+            (Credentials("a", "t", {"version": 1}), "certificate"),  # type: ignore[arg-type] # the same
+            (Credentials("a", "t", None, "scope"), "authorized_scopes"),  # type: ignore[arg-type] # the same
+            (Credentials("a", "t", None, (1,)), "authorized_scopes"),  # type: ignore[arg-type] # the same
+        ],
+    )
+    def test_credentials_of_the_wrong_type_are_refused_by_name(
+        self, make_client: Any, credentials: Any, named: str
+    ) -> None:
+        with pytest.raises(InvalidArgument) as refused:
+            make_client(credentials=credentials)
+        assert refused.value.argument == named
+
+    @pytest.mark.parametrize("options", [{"attempts": "3"}, {"attempts": math.nan}, {"timeout": "5"},
+                                         {"read_timeout": None}, {"wait_max": "1"}])  # fmt: skip
+    def test_an_option_of_the_wrong_type_is_refused_by_name(
+        self, client: Any, options: dict[str, Any]
+    ) -> None:
+        with pytest.raises(InvalidArgument) as refused:
+            client.with_options(**options)
+        assert refused.value.argument in options
+
+    @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+    def test_a_number_that_json_does_not_have_is_refused_and_not_sent_as_null(
+        self, client: Any, server: ScriptedServer, number: float
+    ) -> None:
+        with pytest.raises(InvalidArgument, match="JSON"):
+            client.send(Call("x", "POST", "/x", dict[str, Any], body={"deep": [{"down": number}]}))
+        assert server.received == []
+
+    def test_null_may_be_sent(self, client: Any, server: ScriptedServer) -> None:
+        client.send(Call("x", "POST", "/x", dict[str, Any], body={"a": None}))
+        assert server.received[0].body == b'{"a":null}'
+
+    def test_a_token_of_a_page_that_is_no_text_of_a_url_is_refused(self, client: Any) -> None:
+        with pytest.raises(InvalidArgument, match="continuation_token"):
+            client.list_task_group(TASK, continuation_token="\ud800")
+
+    def test_no_pickled_error_holds_a_token_or_certificate(self, make_client: Any) -> None:
+        secret = Credentials("a", "hidden-token", f'{{"c":"hidden-certificate{4096 * "x"}"}}')
+        client = make_client(credentials=secret)
+        for refused_call in (
+            lambda: client.status(TASK),
+            lambda: client.signed_url(calls.get_latest_artifact(TASK, "x")),
+            lambda: temporary_credentials(secret, ["x"]),
+        ):
+            with pytest.raises(InvalidArgument) as refused:
+                refused_call()
+            assert b"hidden-" not in pickle.dumps(refused.value)
+
+
+class TestAnswers:
+    @pytest.mark.parametrize("body", [b'{"a":"\xff"}', 5000 * b'{"a":', b"", b"null"])
+    def test_a_success_that_is_no_json_of_the_endpoint_is_unreadable(
+        self, client: Any, server: ScriptedServer, body: bytes
+    ) -> None:
+        server.otherwise = Say(200, body)
+        with pytest.raises(UnreadableAnswer):
+            client.send(PING)
+
+    @pytest.mark.parametrize("body", [b'{"a":"\xff"}', 100_000 * b"[", b'{"requestInfo":["odd"]}'])
+    def test_a_failure_of_any_body_is_the_failure_of_its_status(
+        self, make_client: Any, server: ScriptedServer, body: bytes
+    ) -> None:
+        server.otherwise = Say(500, body)
+        with pytest.raises(ServerError) as failed:
+            make_client(retry=ONCE).send(PING)
+        assert failed.value.request_info == {}
+
+    @pytest.mark.parametrize("date", UNREADABLE_DATES)
+    def test_a_date_that_cannot_be_read_is_as_good_as_none(
+        self, client: Any, server: ScriptedServer, date: str
+    ) -> None:
+        server.script.append(say({}, 503, Retry_After=date, Date=date))
+        server.otherwise = say({}, Date=date)
+        assert client.send(PING) == {}
+        assert len(server.received) == 2
+
+    def test_a_body_that_stops_coming_is_a_timeout(self, make_client: Any) -> None:
+        with stalling_server() as root_url:
+            client = make_client(root_url, retry=RetryPolicy(attempts=1, read_timeout=0.2))
+            with pytest.raises(CallTimedOut):
+                client.send(PING)
+
+    def test_a_clock_that_is_put_right_later_is_noticed(
+        self, client: Any, server: ScriptedServer, clock: Any
+    ) -> None:
+        """The offset learnt before is wrong then, and the new one is none."""
+        server.script.append(say({}, Date=formatdate(clock.now() + HOUR, usegmt=True)))
+        client.send(PING)
+        stale = {"code": "AuthenticationFailed", "message": "Unauthorized: Stale timestamp"}
+        server.script.append(say(stale, 401, Date=formatdate(clock.now(), usegmt=True)))
+        assert client.send(PING) == {}
+        assert f'ts="{int(clock.now())}"' in server.received[-1].headers["Authorization"]
+
+
+@contextmanager
+def stalling_server() -> Iterator[str]:
+    """A server that sends the beginning of an answer, and no more until it is over."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        over = threading.Event()
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(2**16)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+                over.wait()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        over.set()
+        thread.join()
+
+
+class TestInjectedSessions:
+    """What is signed is what is sent, whatever the session would add."""
+
+    async def test_a_session_that_raises_for_a_status_leaves_that_to_us(self, server: ScriptedServer) -> None:
+        server.otherwise = say({"code": "ResourceNotFound", "message": "no such task"}, 404)
+        async with aiohttp.ClientSession(raise_for_status=True) as session:
+            with pytest.raises(ResourceNotFound):
+                await AsyncQueue(server.root_url, CREDENTIALS, session=session).send(PING)
+        assert len(server.received) == 1
+
+    async def test_netrc_does_not_replace_the_signature_of_an_injected_async_session(
+        self, server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await_netrc(tmp_path, monkeypatch)
+        async with aiohttp.ClientSession(trust_env=True) as session:
+            await AsyncQueue(server.root_url, CREDENTIALS, session=session).send(PING)
+        assert is_signed(server.received[0])
+
+    def test_netrc_does_not_replace_the_signature(
+        self, make_client: Any, server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await_netrc(tmp_path, monkeypatch)
+        make_client().send(PING)
+        assert is_signed(server.received[0])
+
+    async def test_headers_of_an_async_session_do_not_break_the_signature(
+        self, server: ScriptedServer
+    ) -> None:
+        async with aiohttp.ClientSession(headers=ODD_HEADERS) as session:
+            await AsyncQueue(server.root_url, CREDENTIALS, session=session).send(PING)
+        assert is_signed(server.received[0])
+
+    def test_headers_of_a_session_do_not_break_the_signature(self, server: ScriptedServer) -> None:
+        with requests.Session() as session:
+            session.headers.update({**ODD_HEADERS, "User-Agent": None})  # type: ignore[arg-type] # as requests documents
+            session.auth = ("user", "password")
+            Queue(server.root_url, CREDENTIALS, session=session).send(PING)
+        assert is_signed(server.received[0])
+        assert "requests" not in server.received[0].headers.get("User-Agent", "")
+
+
+ODD_HEADERS = {"content-type": "application/json", "authorization": "Bearer x"}
+
+
+def is_signed(received: Received) -> bool:
+    """Whether a request without a body has our signature, and no content type that it would cover."""
+    return received.headers["Authorization"].startswith("Hawk ") and "Content-Type" not in received.headers
+
+
+def await_netrc(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    netrc = folder / "netrc"
+    netrc.write_text("default login somebody password else\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+
+
+class TestEnvironment:
+    def test_a_proxy_may_be_named_without_its_scheme(
+        self, make_client: Any, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("http_proxy", server.root_url.removeprefix("http://"))
+        make_client("http://tc.example.test").send(PING)
+        assert server.received[0].path.startswith("http://tc.example.test/")
+
+    def test_no_proxy_may_name_a_port(
+        self, make_client: Any, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        root_url = server.root_url.replace("127.0.0.1", "localhost")
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+        monkeypatch.setenv("no_proxy", root_url.removeprefix("http://"))
+        assert make_client(root_url).send(PING) == {}
+
+    def test_the_ca_bundle_may_be_a_folder(
+        self, make_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path))
+        assert make_client("https://tc.example.test").root_url == "https://tc.example.test"
+
+    @pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+    def test_a_ca_bundle_that_is_missing_is_named(
+        self, monkeypatch: pytest.MonkeyPatch, kind: type[Queue | AsyncQueue]
+    ) -> None:
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nonexistent")
+        with pytest.raises(InvalidArgument, match="REQUESTS_CA_BUNDLE"):
+            kind("https://tc.example.test")
