@@ -60,13 +60,13 @@ class RetryPolicy:
     read_timeout: float = 30.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.attempts, int) or self.attempts < 1:
+        if not _is(self.attempts, int) or self.attempts < 1:
             raise InvalidArgument("attempts", self.attempts, "a whole number, at least 1")
         for name in ("timeout", "connect_timeout", "read_timeout"):
-            if not _is_number(getattr(self, name)) or not getattr(self, name) > 0:
+            if not _is(getattr(self, name), int, float) or not getattr(self, name) > 0:
                 raise InvalidArgument(name, getattr(self, name), "more than 0 seconds")
         for name in ("wait_initial", "wait_max", "wait_jitter"):
-            if not _is_number(getattr(self, name)) or not getattr(self, name) >= 0:
+            if not _is(getattr(self, name), int, float) or not getattr(self, name) >= 0:
                 raise InvalidArgument(name, getattr(self, name), "at least 0 seconds")
 
     def attempt_timeouts(self, call: Call[Any], elapsed: float) -> tuple[float, float]:
@@ -77,8 +77,8 @@ class RetryPolicy:
         return min(self.connect_timeout, left), min(self.read_timeout, left)
 
 
-def _is_number(given: object) -> bool:
-    return isinstance(given, (int, float))
+def _is(given: object, *kinds: type) -> bool:
+    return isinstance(given, kinds)
 
 
 LONG_POLL_TIMEOUT = 45.0

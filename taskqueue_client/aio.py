@@ -249,7 +249,7 @@ _UNSIGNED = frozenset({"Content-Type"})
 
 @lru_cache(maxsize=8)
 def _timeout(connect: float, read: float) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=None, connect=connect, sock_connect=connect, sock_read=read)
+    return aiohttp.ClientTimeout(total=None, sock_connect=connect, sock_read=read)
 
 
 class _SentOnceError(aiohttp.ClientError):
@@ -314,7 +314,7 @@ class _Owned:
     def __init__(self, root_url: str) -> None:
         self._session: aiohttp.ClientSession | None = None
         self.proxy = _proxy_for(root_url)
-        self._tls = _tls_settings()
+        self._tls = _tls_settings() if root_url.startswith("https:") else True
 
     def prevailing(self, headers: Headers) -> tuple[Headers, Middlewares]:
         """All headers are ours."""
@@ -365,4 +365,4 @@ def _tls_settings() -> ssl.SSLContext | bool:
             return ssl.create_default_context(capath=bundle)
         return ssl.create_default_context(cafile=bundle)
     except OSError as error:
-        raise InvalidArgument("REQUESTS_CA_BUNDLE", bundle, f"a file of certificates: {error}") from error
+        raise InvalidArgument("ca_bundle", bundle, f"a file or folder of certificates: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import requests
@@ -18,7 +19,7 @@ from ._transport import USER_AGENT, Client
 from ._wire import Answer, Attempts, Request
 from .clock import Clock
 from .credentials import Credentials
-from .errors import CallFailed, CallTimedOut, ConnectionFailed
+from .errors import CallFailed, CallTimedOut, ConnectionFailed, InvalidArgument
 
 if TYPE_CHECKING:
     from .artifacts import blocking as transfers
@@ -168,6 +169,9 @@ class Queue(Client):
         self._settings: dict[str, Any] = {
             **self._session.merge_environment_settings(self.root_url, {}, False, None, None)  # noqa: FBT003 - requests' own signature
         }
+        bundle = self._settings["verify"]
+        if isinstance(bundle, str) and self.root_url.startswith("https:") and not Path(bundle).exists():
+            raise InvalidArgument("ca_bundle", bundle, "a file or folder of certificates")
 
     def close(self) -> None:
         """Close the connections of the client's own session, and those to storage."""

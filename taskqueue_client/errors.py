@@ -428,5 +428,5 @@ def _leaves(expression: object) -> list[str]:
     if isinstance(expression, dict):
         parts = [*cast("dict[str, Any]", expression).values()]
     elif isinstance(expression, list):
-        parts = [*cast("list[Any]", expression)]
+        parts = [*cast("Sequence[Any]", expression)]
     return [leaf for part in parts for leaf in _leaves(part)]

@@ -20,6 +20,7 @@ from taskqueue_client.slugid import is_slugid
 
 _IDENTIFIER = re.compile(r"[a-zA-Z0-9_-]{1,38}")
 _TASK_QUEUE_ID = re.compile(r"[a-zA-Z0-9_-]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?")
+_PRINTABLE = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
 _NAME = re.compile(r"[\x20-\x7e]+")
 
 
@@ -119,7 +120,7 @@ def page_query(continuation_token: object, limit: object) -> dict[str, str]:
     """The query parameters that ask for a page."""
     query: dict[str, str] = {}
     if continuation_token is not None:
-        if not isinstance(continuation_token, str) or not continuation_token.isprintable():
+        if not isinstance(continuation_token, str) or not _PRINTABLE.fullmatch(continuation_token):
             raise InvalidArgument("continuation_token", continuation_token, "the token of the page before")
         query["continuationToken"] = continuation_token
     if limit is not None:
