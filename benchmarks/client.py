@@ -109,6 +109,10 @@ async def async_http(root_url: str) -> list[Row]:
             rows.append(at_most(f"async {what}, {AT_ONCE} at a time", "bare aiohttp", against_bare, limit))
             faster = await _compare_async(theirs, ours, rounds=3)
             rows.append(at_least(f"async {what}, calls/s", "official aio.Queue", faster, goal))
+            possible = await _compare_async(theirs, bare, rounds=3)
+            rows.append(
+                at_least(f"  of which bare aiohttp reaches, {what}", "official aio.Queue", possible, 0)
+            )
         return rows
 
 
