@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,25 @@ settings.load_profile("steady")
 CONTRACT = Path(__file__).parents[2] / "shared" / "contract"
 
 
+OURS = ("TASKCLUSTER_", "TASKQUEUE_")
+NOT_OURS = {"TASKQUEUE_REQUIRE_BROKER"}  # said by whoever runs the tests
+
+
+def our_settings() -> dict[str, str]:
+    """What the environment says to clients and workers."""
+    return {name: os.environ[name] for name in os.environ if name.startswith(OURS) and name not in NOT_OURS}
+
+
 @pytest.fixture(autouse=True)
-def no_credentials_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests see no Taskcluster and no proxy settings of whoever runs them."""
-    for name in ("ROOT_URL", "PROXY_URL", "CLIENT_ID", "ACCESS_TOKEN", "CERTIFICATE"):
-        monkeypatch.delenv(f"TASKCLUSTER_{name}", raising=False)
+def own_environment() -> Iterator[None]:
+    """Each test begins without settings of the machine or of another test, and leaves none behind."""
+    before = our_settings()
+    for name in before:
+        del os.environ[name]
+    yield
+    for name in our_settings():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")

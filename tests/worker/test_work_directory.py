@@ -24,8 +24,8 @@ def nobody(tmp_path: Path) -> Generator[None]:
         yield
         return
     os.chown(tmp_path, NOBODY, -1)
-    for parent in tmp_path.parents[:3]:
-        if parent.name.startswith("pytest-"):
+    for parent in tmp_path.parents[:4]:
+        if parent.name.startswith(("pytest-", "popen-")):
             parent.chmod(0o755)
     os.seteuid(NOBODY)
     try:
