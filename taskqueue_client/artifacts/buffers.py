@@ -8,8 +8,9 @@ from itertools import cycle
 Block = bytes | memoryview
 """Bytes on their way."""
 
-BLOCK = 256 * 1024
-"""Bytes that are read, hashed and sent at a time: larger blocks fall out of the processor's cache."""
+BLOCK = 512 * 1024
+"""Bytes that are read, hashed and sent at a time. Of smaller blocks, handing them to the threads that
+hash takes too much; larger ones fall out of the processor's cache."""
 
 AHEAD = 4
 """Blocks that may wait for a slow hash or reader."""
