@@ -37,7 +37,7 @@ def definition(task_queue_id: str = "prov/wt") -> TaskDefinition:
 @contextmanager
 def local_queue(*arguments: str) -> Generator[tuple[Queue, psutil.Process]]:
     """A client of a local queue, and the process that it runs in."""
-    command = ["taskqueue", "local", "--json", *arguments]
+    command = [str(Path(sys.executable).with_name("taskqueue")), "local", "--json", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())

@@ -223,19 +223,20 @@ class AsyncQueue(Client):
         sessions, request = self._sessions, self._wire.encode(call)
         headers, middlewares = sessions.prevailing(request.headers)
         try:
-            async with sessions.get().request(
+            response = await sessions.get().request(
                 request.method,
                 URL(request.url, encoded=True),  # sent as it was signed
                 data=request.body,
                 headers=headers,
                 timeout=_timeout(*timeouts),
-                skip_auto_headers=_UNSIGNED,
+                skip_auto_headers=_UNSIGNED if request.body is None and request.method != "GET" else None,
                 allow_redirects=False,
                 proxy=sessions.proxy,
                 middlewares=middlewares,
                 raise_for_status=False,  # an injected session may want it
-            ) as response:
-                answer = Answer(response.status, response.headers, await response.read())
+            )
+            # Its end, or an error on the way there, gives the connection back.
+            answer = Answer(response.status, response.headers, await response.read())
         except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
             cause = error.__cause__ if isinstance(error, _SentOnceError) else error
             failed = CallTimedOut if isinstance(cause, TimeoutError) else ConnectionFailed
@@ -244,7 +245,7 @@ class AsyncQueue(Client):
 
 
 _UNSIGNED = frozenset({"Content-Type"})
-"""What aiohttp must not add: the signature covers the content type, also that there is none."""
+"""What aiohttp must not add to a POST or PUT: the signature covers that there is no content type."""
 
 
 @lru_cache(maxsize=8)
