@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import requests
 from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
+from urllib3.connectionpool import ConnectionPool
 from urllib3.exceptions import ReadTimeoutError
 
 from . import calls
@@ -248,11 +249,39 @@ class Queue(Client):
         return Answer(response.status_code, response.headers, response.content)
 
 
+class _OneOrigin(HTTPAdapter):
+    """Sends to one origin, with the same settings every time, and so looks for its pool only once."""
+
+    _pool: ConnectionPool | None = None
+
+    def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> ConnectionPool:
+        if self._pool is None:
+            self._pool = super().get_connection_with_tls_context(*args, **kwargs)
+        return self._pool
+
+    def build_response(self, req: requests.PreparedRequest, resp: Any) -> requests.Response:
+        """The answer without the cookies in it, and without a guess at the encoding of its text."""
+        response = requests.Response()
+        response.request, response.raw = req, resp
+        response.status_code, response.headers = resp.status, resp.headers
+        return response
+
+    def close(self) -> None:
+        """Close the connections; a later call opens new ones."""
+        self._pool = None
+        super().close()
+
+
 def _new_session() -> requests.Session:
     session = requests.Session()
     for scheme in ("http://", "https://"):
-        session.mount(scheme, HTTPAdapter(pool_connections=4, pool_maxsize=POOL_SIZE, max_retries=0))
-    session.headers["User-Agent"] = USER_AGENT
+        session.mount(scheme, _OneOrigin(pool_connections=1, pool_maxsize=POOL_SIZE, max_retries=0))
+    session.headers = CaseInsensitiveDict(
+        {
+            "User-Agent": USER_AGENT,
+            "Accept-Encoding": session.headers["Accept-Encoding"],
+        }
+    )
     return session
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, Required, TypedDict, Unpack, cast
 
 import msgspec
@@ -194,14 +195,25 @@ def from_now(offset: str, reference: datetime | str | None = None) -> str:
 
 
 def _shifted(argument: str, offset: str, start: datetime) -> str:
-    found = _OFFSET.fullmatch(offset)
-    if found is None:
-        raise InvalidArgument(argument, offset, "numbers with units, largest first, like '1 day 12 hours'")
     try:
-        distance = sum((int(found[unit] or 0) * length for unit, (_, length) in _UNITS.items()), timedelta())
-        return timestamp(start - distance if found["past"] else start + distance)
+        distance = _distance(offset)
+        if distance is None:
+            raise InvalidArgument(
+                argument, offset, "numbers with units, largest first, like '1 day 12 hours'"
+            )
+        return timestamp(start + distance)
     except OverflowError:
         raise InvalidArgument(argument, offset, "a moment between the years 1 and 9999") from None
+
+
+@lru_cache(maxsize=64)  # a program uses the same few for all of its tasks
+def _distance(offset: str) -> timedelta | None:
+    """How far an offset goes, backwards if it says so; None if it cannot be read."""
+    found = _OFFSET.fullmatch(offset)
+    if found is None:
+        return None
+    distance = sum((int(found[unit] or 0) * length for unit, (_, length) in _UNITS.items()), timedelta())
+    return -distance if found["past"] else distance
 
 
 def _moment(argument: str, given: datetime | str | None) -> datetime:

@@ -202,12 +202,13 @@ def _is_plain(encoded: bytes, now: float) -> bool:
     except msgspec.DecodeError:
         return False
     lists = [each for each in (plain.dependencies, plain.routes, plain.scopes) if each is not msgspec.UNSET]
+    created, deadline = _seconds(plain.created), _seconds(plain.deadline)
     return (
         plain.provisionerId is plain.workerType is msgspec.UNSET is not plain.taskQueueId
-        and now - _WINDOW < _seconds(plain.created) < now + _WINDOW
-        and now < _seconds(plain.deadline) < now + _LONGEST
-        and _seconds(plain.created) <= _seconds(plain.deadline)
-        and (plain.expires is msgspec.UNSET or _seconds(plain.deadline) <= _seconds(plain.expires))
+        and now - _WINDOW < created < now + _WINDOW
+        and now < deadline < now + _LONGEST
+        and created <= deadline
+        and (plain.expires is msgspec.UNSET or deadline <= _seconds(plain.expires))
         and not any(lists)
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 ScopeExpression = str | Mapping[str, Any]
@@ -41,7 +42,8 @@ def render(expression: ScopeExpression, params: Mapping[str, Any]) -> ScopeExpre
         KeyError: A parameter has no value.
     """
     if isinstance(expression, str):
-        return _PARAMETER.sub(lambda found: str(params[found[1]]), expression)
+        texts = _texts_and_names(expression)
+        return "".join([str(params[each]) if at % 2 else each for at, each in enumerate(texts)])
     if "if" in expression:
         chosen = expression["then"] if params[expression["if"]] else expression.get("else", {"AllOf": []})
         return render(chosen, params)
@@ -49,6 +51,12 @@ def render(expression: ScopeExpression, params: Mapping[str, Any]) -> ScopeExpre
         return {"AllOf": _each(expression, params)}
     (kind, parts) = next(iter(expression.items()))
     return {kind: [rendered for part in parts for rendered in _in_list(part, params)]}
+
+
+@lru_cache(maxsize=256)  # as many as there are in the reference, and they never change
+def _texts_and_names(scope: str) -> list[str]:
+    """A scope's text taken apart: every other part is the name of a parameter."""
+    return _PARAMETER.split(scope)
 
 
 def _in_list(part: ScopeExpression, params: Mapping[str, Any]) -> list[ScopeExpression]:

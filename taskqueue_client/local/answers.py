@@ -11,22 +11,26 @@ from uuid import uuid4
 
 import msgspec
 from aiohttp import web
+from multidict import CIMultiDict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from taskqueue_client.local.refusal import Refusal
 
-_ON_EVERY_ANSWER = {
-    "Cache-Control": "no-store no-cache must-revalidate",
-    "Access-Control-Allow-Origin": "*",
-    "Access-Control-Max-Age": "900",
-    "Access-Control-Allow-Methods": "OPTIONS,GET,HEAD,POST,PUT,DELETE,TRACE,CONNECT",
-    "Access-Control-Allow-Headers": "X-Requested-With,Content-Type,Authorization,Accept,Origin,Cache-Control",
-    "Access-Control-Request-Method": "*",
-    "Content-Security-Policy": "report-uri /__cspreport__;default-src 'none';frame-ancestors 'none';",
-    "X-Content-Type-Options": "nosniff",
-}
+_ON_EVERY_ANSWER: CIMultiDict[str] = CIMultiDict(
+    {
+        "Cache-Control": "no-store no-cache must-revalidate",
+        "Access-Control-Allow-Origin": "*",
+        "Access-Control-Max-Age": "900",
+        "Access-Control-Allow-Methods": "OPTIONS,GET,HEAD,POST,PUT,DELETE,TRACE,CONNECT",
+        "Access-Control-Allow-Headers": "X-Requested-With,Content-Type,Authorization,Accept,Origin,"
+        "Cache-Control",
+        "Access-Control-Request-Method": "*",
+        "Content-Security-Policy": "report-uri /__cspreport__;default-src 'none';frame-ancestors 'none';",
+        "X-Content-Type-Options": "nosniff",
+    }
+)
 _JSON = "application/json; charset=utf-8"
 _SMALLEST_COMPRESSED = 1024
 """From this many bytes on an answer is compressed, if the client takes that."""
@@ -44,7 +48,7 @@ def text_answer(text: str, content_type: str, status: int, headers: Mapping[str,
 
 def empty_answer() -> web.Response:
     """204: done, and nothing to say."""
-    return web.Response(status=204, headers=_ON_EVERY_ANSWER)
+    return web.Response(status=204, headers=_ON_EVERY_ANSWER.copy())
 
 
 def not_found() -> web.Response:
@@ -53,7 +57,8 @@ def not_found() -> web.Response:
 
 
 def _answer(body: bytes, content_type: str, status: int, headers: Mapping[str, str] | None) -> web.Response:
-    all_headers = {**_ON_EVERY_ANSWER, "Content-Type": content_type, "ETag": _etag(body), **(headers or {})}
+    all_headers = _ON_EVERY_ANSWER.copy()
+    all_headers.update({"Content-Type": content_type, "ETag": _etag(body), **(headers or {})})
     return web.Response(body=body, status=status, headers=all_headers)
 
 

@@ -27,9 +27,9 @@ from taskqueue_client.local.server import Parts, Server
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from taskqueue_client.local.messages import Message
+    from taskqueue_client.local.audience import Audience
 
 _QUEUE_CLIENT = "static/taskcluster/queue"
 """The client in whose name the queue issues temporary credentials."""
@@ -70,15 +70,15 @@ class Deployment:
     Args:
         settings: How.
         clock: What all time is read from.
-        publish: Takes each message.
+        audience: Gets each message.
     """
 
     root_url: str
 
-    def __init__(self, settings: Settings, clock: Clock, publish: Callable[[Message], None]) -> None:
+    def __init__(self, settings: Settings, clock: Clock, audience: Audience) -> None:
         self._settings = settings
         self._clock = clock
-        self._publish = [publish]
+        self._audience = audience
         self._cleanup = AsyncExitStack()
         self._wake_up: asyncio.TimerHandle | None = None
         self._due: float = 0
@@ -110,7 +110,7 @@ class Deployment:
             settings=self._engine_settings(),
             storage=storage,
             issue_credentials=self._issue_credentials,
-            publish=self._send,
+            audience=self._audience,
         )
         self._issuer = _issuer(store.connection)
         server = Server(self._parts(storage))
@@ -123,7 +123,8 @@ class Deployment:
         from taskqueue_client.local.amqp import AmqpPublisher  # noqa: PLC0415 - needs an extra
 
         publisher = await self._cleanup.enter_async_context(AmqpPublisher(amqp_url))
-        self._publish.append(publisher.publish)
+        self._audience.add(publisher.publish)
+        self._cleanup.callback(self._audience.remove, publisher.publish)
 
     def _engine_settings(self) -> EngineSettings:
         if not self._settings.like_production:
@@ -138,10 +139,6 @@ class Deployment:
         self, client_id: str, scopes: list[str], start_ms: int, expiry_ms: int
     ) -> dict[str, str]:
         return issue(self._issuer, client_id, scopes, start_ms, expiry_ms)
-
-    def _send(self, message: Message) -> None:
-        for publish in self._publish:
-            publish(message)
 
     def _parts(self, storage: ArtifactStorage) -> Parts:
         validator = SignatureValidator(self._find_client, self._settings.roles.expand, self.faults.now)

@@ -27,9 +27,7 @@ def is_date_time(text: str) -> bool:
     found = _DATE_TIME.fullmatch(text)
     if found is None:
         return False
-    year, month, day, hour, minute, second, zone_hour, zone_minute = (
-        int(part or 0) for part in found.groups()
-    )
+    year, month, day, hour, minute, second, zone_hour, zone_minute = map(int, found.groups("0"))
     if not (year and 1 <= month <= 12):  # noqa: PLR2004  the months of a year
         return False
     is_day = 1 <= day <= monthrange(year, month)[1]

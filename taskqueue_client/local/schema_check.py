@@ -6,7 +6,6 @@ which the service's own checker does, so that the violations of a body come out 
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -200,7 +199,7 @@ def _defaults(schema: Schema) -> Check:
     def fill_in(value: Any, _path: str, _errors: list[str]) -> None:
         for name, default in defaults:
             if name not in value:
-                value[name] = copy.copy(default)
+                value[name] = default.copy() if isinstance(default, (dict, list)) else default
 
     return fill_in
 
@@ -233,10 +232,13 @@ def _any_of(schema: Schema) -> Check:
     branches = [compile_schema(each) for each in schema["anyOf"]]
 
     def check(value: Any, path: str, errors: list[str]) -> None:
-        found = _errors_of_each(branches, value, path)
-        if all(found):
-            errors.extend(each for branch in found for each in branch)
-            errors.append(f"{path} must match a schema in anyOf")
+        found: list[str] = []
+        for branch in branches:
+            before = len(found)
+            branch(value, path, found)
+            if len(found) == before:
+                return
+        errors += [*found, f"{path} must match a schema in anyOf"]
 
     return check
 

@@ -78,6 +78,7 @@ class Server:
         self._parts = parts
         self._monitoring = Monitoring(None)
         self._runner: web.ServerRunner | None = None
+        self._socket: socket.socket | None = None
 
     async def start(self, host: str, port: int) -> str:
         """Listen on an address; the URL to reach it by. Port 0 takes a free one.
@@ -89,26 +90,31 @@ class Server:
         self._runner = web.ServerRunner(listener, shutdown_timeout=_SHUTDOWN)
         await self._runner.setup()
         address = _addresses(host)[0]
-        await web.TCPSite(self._runner, address, port, backlog=_BACKLOG).start()
-        addresses: list[Any] = self._runner.addresses
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._socket = socket.create_server((address, port), family=family, backlog=_BACKLOG)
+        await web.SockSite(self._runner, self._socket, backlog=_BACKLOG).start()
+        taken: int = self._socket.getsockname()[1]
         name = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - to replace it
-        return f"http://[{name}]:{addresses[0][1]}" if ":" in name else f"http://{name}:{addresses[0][1]}"
+        return f"http://[{name}]:{taken}" if ":" in name else f"http://{name}:{taken}"
 
     async def stop(self) -> None:
         """Stop listening, and end the requests under way."""
+        if self._socket is not None:
+            await _accept_no_more(self._socket)
         if self._runner is not None:
             await self._runner.cleanup()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         started = time.perf_counter()
+        after_answer = asyncio.get_running_loop().call_soon  # runs when the answer is on its way
         path = request.raw_path.partition("?")[0]
         try:
             answer = await self._answer_or_reject(request, path)
         finally:  # also when the client has hung up
             if request.method not in {"GET", "HEAD", "OPTIONS"}:
-                self._parts.after_change()
+                after_answer(self._parts.after_change)
         milliseconds = 1000 * (time.perf_counter() - started)
-        _requests.info("%s %s %d %.1f ms", request.method, path, answer.status, milliseconds)
+        after_answer(_requests.info, "%s %s %d %.1f ms", request.method, path, answer.status, milliseconds)
         return answer
 
     async def _answer_or_reject(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
@@ -157,6 +163,16 @@ class Server:
     def _reject(self, request: web.BaseRequest, refusal: Refusal) -> web.Response:
         """The answer to a request that belongs to no endpoint, or can't be read."""
         return finish(request, error_answer(refusal, "", {}, {}, int(1000 * self._parts.now())))
+
+
+async def _accept_no_more(listening: socket.socket) -> None:
+    """Let connections that are being accepted come to be.
+
+    asyncio would leave them open, and forget them, if the server was closed first.
+    """
+    asyncio.get_running_loop().remove_reader(listening)
+    for _ in range(3):  # the protocol is made, is told of its connection, and is known to the runner
+        await asyncio.sleep(0)
 
 
 def _constant(answer: web.Response) -> Handler:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from taskqueue_client.clock import Clock, MovableClock
+from taskqueue_client.local.audience import Audience
 from taskqueue_client.local.authentication.clients import ANONYMOUS_SCOPES, Client, Roles, check_clients
 from taskqueue_client.local.deployment import Deployment, Settings
 from taskqueue_client.local.server import check_host
@@ -26,8 +26,6 @@ _Result = TypeVar("_Result")
 
 _LONGEST_CLAIM = 31 * 24 * 60 * 60
 """In seconds: temporary credentials, such as those of a claim, last no longer."""
-
-_log = logging.getLogger(__name__)
 
 
 class LocalQueue:
@@ -80,7 +78,7 @@ class LocalQueue:
         self.client_id = client_id
         self.access_token = access_token or slugid() + slugid()
         self._clock = clock or MovableClock()
-        self._subscribers: list[Callable[[Message], object]] = []
+        self._audience = Audience()
         anonymous = ANONYMOUS_SCOPES if anonymous_scopes is None else anonymous_scopes
         self._settings = Settings(
             host=host,
@@ -131,7 +129,7 @@ class LocalQueue:
 
     def subscribe(self, callback: Callable[[Message], object]) -> None:
         """Hand each message to `callback` from now on, in the queue's thread, after the change is stored."""
-        self._subscribers.append(callback)
+        self._audience.add(callback)
 
     def worker_removed(self, task_queue_id: str, worker_group: str, worker_id: str) -> None:
         """Take a worker away, as its provider does: its runs end with `worker-shutdown`."""
@@ -206,7 +204,7 @@ class LocalQueue:
 
     async def _serve(self, started: Future[None]) -> None:
         self._stopping = asyncio.Event()
-        async with Deployment(self._settings, self._clock, self._publish) as deployment:
+        async with Deployment(self._settings, self._clock, self._audience) as deployment:
             self._deployment = deployment
             self._loop = asyncio.get_running_loop()
             started.set_result(None)
@@ -214,13 +212,6 @@ class LocalQueue:
                 await self._stopping.wait()
             finally:
                 self._loop = self._deployment = None
-
-    def _publish(self, message: Message) -> None:
-        for subscriber in list(self._subscribers):
-            try:
-                subscriber(message)
-            except Exception:  # noqa: BLE001 - one subscriber's error is not another's, and not the caller's of the API
-                _log.exception("a subscriber failed with a message on %s", message.exchange)
 
     def _catch_up(self) -> None:
         """Do what has become due because the clock was moved."""

@@ -129,8 +129,6 @@ def make_run(queue: Queue, clock: MovableClock) -> Run:
 def module_s_queue() -> Iterator[LocalQueue]:
     with LocalQueue(claim_timeout=10 * 3600) as local:  # a run outlives the URLs of its uploads
         yield local
-        with Queue(local.root_url) as queue:
-            queue.ping()  # it has noticed by now who hung up: stopping at that moment leaves a socket open
 
 
 @pytest.fixture

@@ -42,6 +42,14 @@ def test_one_client_serves_many_threads(server: ScriptedServer) -> None:
     assert server.connections <= 16
 
 
+def test_a_closed_client_opens_new_connections(server: ScriptedServer) -> None:
+    queue = Queue(server.root_url, CREDENTIALS)
+    for _ in range(2):
+        assert queue.send(PING) == {}
+        queue.close()
+    assert server.connections == 2
+
+
 def test_an_injected_session_is_used_and_left_open(server: ScriptedServer) -> None:
     with requests.Session() as session:
         session.headers["X-Mine"] = "yes"

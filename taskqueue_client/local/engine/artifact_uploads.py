@@ -59,7 +59,7 @@ class ArtifactUploads:
                 artifact.details["uploadId"] = self._lock_upload(task, artifact)
             save_artifact(self.core, artifact)
             if artifact.storage_type not in {"s3", "object"}:
-                self.core.send(announce.artifact_created(task, run, artifact.shown()))
+                self.core.send(announce.artifact_created, task, run, artifact.shown())
         return self._answer(task, run, artifact)
 
     def finish_artifact(self, task_id: str, run_id: int, name: str, body: dict[str, Any]) -> None:
@@ -80,7 +80,7 @@ class ArtifactUploads:
         with self.core.transition():
             artifact.present = True
             save_artifact(self.core, artifact)
-            self.core.send(announce.artifact_created(task, run, artifact.shown()))
+            self.core.send(announce.artifact_created, task, run, artifact.shown())
 
     def _claimed_run(self, artifact: Artifact) -> tuple[Task, Run]:
         """The task and the run that the artifact is for, which must have been claimed."""

@@ -126,7 +126,7 @@ class Claims:
         return start(self.core, task, run, worker, now)
 
     def _send_running(self, task: Task, run: Run, taken_until: int) -> None:
-        self.core.send(announce.running(task, run, times.database_text(taken_until)))
+        self.core.send(announce.running, task, run, times.database_text(taken_until))
 
     def _claim(self, task: Task, run: Run, taken_until: int) -> dict[str, Any]:
         return {

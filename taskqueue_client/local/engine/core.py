@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from taskqueue_client.local.engine.times import SECOND
 from taskqueue_client.local.messages import Message
@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from taskqueue_client.clock import Clock
+    from taskqueue_client.local.audience import Audience
     from taskqueue_client.local.engine.store import Store
     from taskqueue_client.local.storage import Storage
 
+
+P = ParamSpec("P")
 
 IssueCredentials = Callable[[str, list[str], int, int], dict[str, Any]]
 """Makes named temporary credentials in the queue's name: client id, scopes, start and expiry in ms."""
@@ -49,7 +52,7 @@ class Core:
     """The shared part.
 
     Attributes:
-        publish: Takes each message after its transition was committed, in order.
+        audience: Gets each message after its transition was committed, in order.
         on_pending: Called after the commit with each task queue that got a pending task.
         on_resolved: Called after the commit of a transition that resolved tasks.
     """
@@ -59,7 +62,7 @@ class Core:
     settings: Settings
     storage: Storage
     issue_credentials: IssueCredentials
-    publish: Callable[[Message], object]
+    audience: Audience
     on_pending: Callable[[str], object] = field(default=lambda _: None)
     on_resolved: Callable[[], object] = field(default=lambda: None)
     _outbox: list[Message] = field(default_factory=list[Message])
@@ -85,9 +88,10 @@ class Core:
             raise
         self._after_commit()
 
-    def send(self, message: Message) -> None:
-        """Publish once the transition is committed."""
-        self._outbox.append(message)
+    def send(self, make: Callable[P, Message], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Publish what `make` makes now once the transition is committed; nothing if nobody listens."""
+        if self.audience:
+            self._outbox.append(make(*args, **kwargs))
 
     def note_pending(self, task_queue_id: str) -> None:
         """A run of this queue becomes pending with the transition."""
@@ -103,7 +107,7 @@ class Core:
         for task_queue_id in pending:
             self.on_pending(task_queue_id)
         for message in messages:
-            self.publish(message)
+            self.audience.publish(message)
         if resolved:
             self.on_resolved()
 

@@ -10,8 +10,8 @@ from taskqueue_client.local.engine.collation import sort_key
 from taskqueue_client.local.engine.dependencies import check_dependencies, track_dependencies
 from taskqueue_client.local.engine.groups import join_group
 from taskqueue_client.local.engine.jsonb import encode, normalised
-from taskqueue_client.local.engine.records import PRIORITIES, Task, find_task
-from taskqueue_client.local.engine.transitions import add_run
+from taskqueue_client.local.engine.records import PRIORITIES, Task, encode_runs, find_task
+from taskqueue_client.local.engine.transitions import append_run, line_up
 from taskqueue_client.local.refusal import Caller, bad_input, conflict
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ class Creation:
         with self.core.transition() as now:
             join_group(self.core, task.task_group_id, task.scheduler_id, task.expires)
             stored = self._stored(task) or self._insert(task, body, now)
-            self.core.send(announce.defined(stored))
+            self.core.send(announce.defined, stored)
             if stored.runs and stored.runs[0].state == "pending":
-                self.core.send(announce.pending(stored, stored.runs[0]))
+                self.core.send(announce.pending, stored, stored.runs[0])
         return {"status": stored.status()}
 
     def _stored(self, task: Task) -> Task | None:
@@ -88,9 +88,12 @@ class Creation:
 
     def _insert(self, task: Task, body: dict[str, Any], now: int) -> Task:
         states = check_dependencies(self.core, task.task_id, body["dependencies"], task.deadline)
+        is_free = track_dependencies(self.core, task, states, body["requires"])
+        if is_free:
+            append_run(task, "scheduled", now)
         _insert_row(self.core, task)
-        if track_dependencies(self.core, task, states, body["requires"]):
-            add_run(self.core, task, "scheduled", now)
+        if is_free:
+            line_up(self.core, task, now)
         return task
 
 
@@ -105,7 +108,8 @@ class _Dates:
         """The definition's dates; a missing `expires` becomes a year after the deadline."""
         created = times.parse(body["created"], "created")
         deadline = times.parse(body["deadline"], "deadline")
-        body.setdefault("expires", times.text(times.add_years(deadline, 1)))
+        if "expires" not in body:
+            body["expires"] = times.text(times.add_years(deadline, 1))
         return cls(created, deadline, times.parse(body["expires"], "expires"))
 
     def check(self, now: int, max_deadline_days: float) -> None:
@@ -198,6 +202,6 @@ def _insert_row(core: Core, task: Task) -> None:
         task.expires,
         task.retries,
         task.retries_left,
-        b"[]",
+        encode_runs(task.runs),
         task.encoded_definition,
     )

@@ -90,4 +90,4 @@ def _schedule(core: Core, task_id: str, now: int) -> None:
     task = find_task(core.store, task_id)
     if task is None or task.deadline < now or task.runs:
         return
-    core.send(announce.pending(task, add_run(core, task, "scheduled", now)))
+    core.send(announce.pending, task, add_run(core, task, "scheduled", now))

@@ -23,11 +23,9 @@ from taskqueue_client.local.engine.waiting import Lines
 from taskqueue_client.local.engine.workers import Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from taskqueue_client.clock import Clock
+    from taskqueue_client.local.audience import Audience
     from taskqueue_client.local.engine.store import Store
-    from taskqueue_client.local.messages import Message
     from taskqueue_client.local.storage import Storage
 
 
@@ -46,7 +44,7 @@ class Engine:
         settings: How the queue is configured.
         storage: Where artifacts' data is.
         issue_credentials: Makes temporary credentials in the queue's name.
-        publish: Takes each message, after its transition was committed and in order; should not raise.
+        audience: Gets each message, after its transition was committed and in order.
     """
 
     def __init__(
@@ -57,9 +55,9 @@ class Engine:
         settings: Settings,
         storage: Storage,
         issue_credentials: IssueCredentials,
-        publish: Callable[[Message], object],
+        audience: Audience,
     ) -> None:
-        core = Core(store, clock, settings, storage, issue_credentials, publish)
+        core = Core(store, clock, settings, storage, issue_credentials, audience)
         self._resolvers = Resolvers(core)
         self._expirers = Expirers(core)
         core.on_resolved = self._resolvers.resolve_at_once

@@ -48,7 +48,7 @@ def send_group(core: Core, exchange: str, task_group_id: str) -> None:
     """Send a message with the group's record; nothing if the group has expired."""
     record = _find_group(core, task_group_id)
     if record:
-        core.send(group_message(exchange, record))
+        core.send(group_message, exchange, record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Groups:
         if run:
             drop_claims(self.core, task, run)
             put_resolved(self.core, task, "exception", now)
-            self.core.send(announce.canceled_with_group(task, run))
+            self.core.send(announce.canceled_with_group, task, run)
         return run is not None
 
     def _size(self, task_group_id: str) -> int:

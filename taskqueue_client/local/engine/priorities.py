@@ -38,7 +38,7 @@ class Priorities:
                 raise conflict(message)
             self._set([task_id], new)
             task.priority = new
-            self.core.send(announce.priority_changed(task, PRIORITIES[old], PRIORITIES[new]))
+            self.core.send(announce.priority_changed, task, PRIORITIES[old], PRIORITIES[new])
         return {"status": task.status()}
 
     def change_task_group_priority(
@@ -58,7 +58,7 @@ class Priorities:
                 "newPriority": new_priority,
                 "tasksAffected": len(task_ids),
             }
-            self.core.send(group_message("task-group-priority-changed", outcome))
+            self.core.send(group_message, "task-group-priority-changed", outcome)
         return {**outcome, "taskIds": task_ids}
 
     def _changeable(self, task_group_id: str, priority: int, now: int) -> list[str]:

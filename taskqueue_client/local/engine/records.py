@@ -58,7 +58,7 @@ class Extract(msgspec.Struct):
 _decode_runs = msgspec.json.Decoder(list[Run]).decode
 _decode_extract = msgspec.json.Decoder(Extract).decode
 _decode_definition = msgspec.json.Decoder(dict[str, Any]).decode
-_encode = msgspec.json.Encoder().encode
+encode_runs = msgspec.json.Encoder().encode
 
 
 class Task(msgspec.Struct):
@@ -178,7 +178,7 @@ def save_runs(store: Store, task: Task) -> None:
     """Write what transitions change."""
     store.change(
         "UPDATE tasks SET runs = ?, retries_left = ?, claimed_by_id = ? WHERE task_id = ?",
-        _encode(task.runs),
+        encode_runs(task.runs),
         task.retries_left,
         task.claimed_by_id,
         task.task_id,

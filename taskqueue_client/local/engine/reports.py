@@ -68,5 +68,5 @@ class Reports:
                 finish(self.core, task, run, state, now)
             drop_claims(self.core, task, run)
             put_resolved(self.core, task, state, now)
-            self.core.send(announce.resolved(task, run))
+            self.core.send(announce.resolved, task, run)
         return {"status": task.status()}

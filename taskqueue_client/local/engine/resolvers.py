@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
     from taskqueue_client.local.engine.core import Core
 
+_DUE = (
+    "SELECT (SELECT min(taken_until) FROM claims), (SELECT min(inserted) FROM resolved),"
+    " (SELECT min(deadline) FROM tasks WHERE deadline_open) + ?"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Resolvers:
@@ -42,14 +47,8 @@ class Resolvers:
 
     def next_due(self) -> int | None:
         """When there is work to do next; None if there is none."""
-        delay = self._deadline_delay()
-        deadline = self.core.store.value("SELECT min(deadline) FROM tasks WHERE deadline_open")
-        moments = [
-            self.core.store.value("SELECT min(taken_until) FROM claims"),
-            None if deadline is None else deadline + delay,
-            self.core.store.value("SELECT min(inserted) FROM resolved"),
-        ]
-        due = [moment for moment in moments if moment is not None]
+        row = self.core.store.row(_DUE, self._deadline_delay())
+        due = [moment for moment in row or () if moment is not None]
         return -(-min(due) // self._interval()) * self._interval() if due else None
 
     def worker_removed(self, task_queue_id: str, worker_group: str, worker_id: str) -> None:
@@ -121,7 +120,7 @@ class Resolvers:
         run = cancel(self.core, task, "deadline-exceeded", now) if task else None
         if task and run:
             resolve_task(self.core, task_id, task.task_group_id, "exception", now)
-            self.core.send(announce.missed_deadline(task, run))
+            self.core.send(announce.missed_deadline, task, run)
 
     def _resolve_dependencies(self) -> bool:
         row = self.core.store.row(

@@ -26,7 +26,7 @@ class Scheduling:
         with self.core.transition() as now:
             _check_deadline(task, now)
             if not task.runs:
-                self.core.send(announce.pending(task, add_run(self.core, task, "scheduled", now)))
+                self.core.send(announce.pending, task, add_run(self.core, task, "scheduled", now))
         return {"status": task.status()}
 
     def rerun_task(self, caller: Caller, task_id: str) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class Scheduling:
             if not task.runs or task.runs[-1].is_resolved:
                 self._add_rerun(task, now)
             if task.state == "pending":
-                self.core.send(announce.pending(task, task.runs[-1]))
+                self.core.send(announce.pending, task, task.runs[-1])
         return {"status": task.status()}
 
     def cancel_task(self, caller: Caller, task_id: str) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class Scheduling:
                 drop_claims(self.core, task, task.runs[-1])
             if task.runs[-1].reason_resolved == "canceled":
                 put_resolved(self.core, task, "exception", now)
-                self.core.send(announce.resolved(task, task.runs[-1]))
+                self.core.send(announce.resolved, task, task.runs[-1])
         return {"status": task.status()}
 
     def _authorized(self, caller: Caller, task_id: str) -> Task:

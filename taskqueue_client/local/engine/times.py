@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import MAXYEAR, UTC, datetime, timedelta
+from functools import lru_cache
 
 from taskqueue_client.local.refusal import bad_input
 
@@ -17,6 +18,7 @@ LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 """The last moment that can be written."""
 
 
+@lru_cache(maxsize=4096)  # definition, status and answer of a task show the same few
 def text(moment: int) -> str:
     """`YYYY-MM-DDTHH:MM:SS.mmmZ`."""
     return _datetime(moment).isoformat(timespec="milliseconds")[:-6] + "Z"

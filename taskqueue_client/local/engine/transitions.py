@@ -22,12 +22,34 @@ RETRIES = {
 
 def add_run(core: Core, task: Task, reason: str, now: int) -> Run:
     """A new pending run at the end of its priority's line."""
+    run = append_run(task, reason, now)
+    save_runs(core.store, task)
+    line_up(core, task, now)
+    return run
+
+
+def append_run(task: Task, reason: str, now: int) -> Run:
+    """A new pending run, not stored yet."""
     run = Run(run_id=len(task.runs), state="pending", reason_created=reason, scheduled=times.text(now))
     task.runs.append(run)
-    save_runs(core.store, task)
-    if task.deadline > now:
-        _queue(core, task, run, now)
     return run
+
+
+def line_up(core: Core, task: Task, now: int) -> None:
+    """Put a task's new run at the end of its priority's line, unless it is too late for it."""
+    if task.deadline <= now:
+        return
+    core.store.change(
+        "INSERT INTO pending (task_queue_id, priority, inserted, expires, task_id, run_id)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        task.task_queue_id,
+        task.priority,
+        now,
+        task.deadline,
+        task.task_id,
+        task.runs[-1].run_id,
+    )
+    core.note_pending(task.task_queue_id)
 
 
 def cancel(core: Core, task: Task, reason: str, now: int) -> Run | None:
@@ -104,10 +126,10 @@ def finish_with_exception(core: Core, task: Task, run: Run, reason: str, now: in
 
 def send_exception(core: Core, task: Task, run: Run) -> bool:
     """Tell of a run's exception, then of the retry that follows it; whether one does."""
-    core.send(announce.resolved(task, run))
+    core.send(announce.resolved, task, run)
     retried = run.run_id == len(task.runs) - 2 and _is_waiting_retry(task.runs[-1])
     if retried:
-        core.send(announce.pending(task, task.runs[-1]))
+        core.send(announce.pending, task, task.runs[-1])
     return retried
 
 
@@ -130,20 +152,6 @@ def put_resolved(core: Core, task: Task, resolution: str, now: int) -> None:
 
 def _is_waiting_retry(run: Run) -> bool:
     return run.state == "pending" and run.reason_created in RETRIES.values()
-
-
-def _queue(core: Core, task: Task, run: Run, now: int) -> None:
-    core.store.change(
-        "INSERT INTO pending (task_queue_id, priority, inserted, expires, task_id, run_id)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
-        task.task_queue_id,
-        task.priority,
-        now,
-        task.deadline,
-        task.task_id,
-        run.run_id,
-    )
-    core.note_pending(task.task_queue_id)
 
 
 def _leave_queue(core: Core, task: Task, run: Run) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.local.artifact_storage import ArtifactStorage
+from taskqueue_client.local.audience import Audience
 from taskqueue_client.local.engine import Engine, Settings, Store, times
 from taskqueue_client.local.messages import EXCHANGE_PREFIX, Message
 from taskqueue_client.local.refusal import Refusal
@@ -47,13 +48,15 @@ class World:
         self.storage = ArtifactStorage(self.store.connection, path, self.clock, lambda: "http://127.0.0.1:1")
         self.messages: list[Message] = []
         self.caller = Asker()
+        audience = Audience()
+        audience.add(self.messages.append)
         self.engine = Engine(
             self.store,
             self.clock,
             settings=Settings(**settings),
             storage=self.storage,
             issue_credentials=credentials,
-            publish=self.messages.append,
+            audience=audience,
         )
         self.clock.after_move(self.engine.run_due)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import aio_pika
 import pytest
@@ -66,6 +68,20 @@ def test_after_the_end_nothing_listens_and_no_thread_is_left() -> None:
     assert threading.enumerate() == threads
     with pytest.raises(RuntimeError, match="not running"):
         _ = local.root_url
+
+
+def test_a_stop_leaves_no_connection_open_that_is_just_being_made(
+    recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warned: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", warned.append)
+    for _ in range(20):
+        with LocalQueue() as local:
+            address = urlsplit(local.root_url)
+            socket.create_connection((str(address.hostname), address.port or 0)).close()
+    gc.collect()
+    assert warned == []
+    assert list(recwarn) == []
 
 
 def test_it_is_started_once() -> None:
