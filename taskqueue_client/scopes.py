@@ -8,7 +8,7 @@ is compared as plain text: a required `x*` needs `x*` or something wider.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -42,15 +42,49 @@ def render(expression: ScopeExpression, params: Mapping[str, Any]) -> ScopeExpre
         KeyError: A parameter has no value.
     """
     if isinstance(expression, str):
-        texts = _texts_and_names(expression)
-        return "".join([str(params[each]) if at % 2 else each for at, each in enumerate(texts)])
+        return _filled_in(expression, params)
     if "if" in expression:
-        chosen = expression["then"] if params[expression["if"]] else expression.get("else", {"AllOf": []})
-        return render(chosen, params)
+        return render(_chosen(expression, params), params)
     if "for" in expression:
-        return {"AllOf": _each(expression, params)}
+        return {"AllOf": [*_each(expression, params)]}
     (kind, parts) = next(iter(expression.items()))
     return {kind: [rendered for part in parts for rendered in _in_list(part, params)]}
+
+
+def holds(expression: ScopeExpression, params: Mapping[str, Any], held: Sequence[str]) -> bool:
+    """Whether the `held` scopes satisfy an expression, rendered no further than it takes to tell.
+
+    Raises:
+        KeyError: A parameter that matters has no value.
+    """
+    if isinstance(expression, str):
+        return satisfies(held, _filled_in(expression, params))
+    if "if" in expression:
+        return holds(_chosen(expression, params), params, held)
+    if "for" in expression:
+        return all(satisfies(held, scope) for scope in _each(expression, params))
+    if "AllOf" in expression:
+        return all(holds(part, params, held) for part in expression["AllOf"])
+    return any(_is_alternative(part, params, held) for part in expression["AnyOf"])
+
+
+def _is_alternative(part: ScopeExpression, params: Mapping[str, Any], held: Sequence[str]) -> bool:
+    """Whether a part of an AnyOf holds: each scope of a `for` in it is an alternative of its own."""
+    if isinstance(part, Mapping) and "for" in part:
+        return any(satisfies(held, scope) for scope in _each(part, params))
+    return holds(part, params, held)
+
+
+def _chosen(condition: Mapping[str, Any], params: Mapping[str, Any]) -> ScopeExpression:
+    chosen: ScopeExpression = (
+        condition["then"] if params[condition["if"]] else condition.get("else", {"AllOf": []})
+    )
+    return chosen
+
+
+def _filled_in(scope: str, params: Mapping[str, Any]) -> str:
+    texts = _texts_and_names(scope)
+    return "".join([str(params[each]) if at % 2 else each for at, each in enumerate(texts)])
 
 
 @lru_cache(maxsize=256)  # as many as there are in the reference, and they never change
@@ -62,12 +96,12 @@ def _texts_and_names(scope: str) -> list[str]:
 def _in_list(part: ScopeExpression, params: Mapping[str, Any]) -> list[ScopeExpression]:
     """What `part` becomes within an AllOf or AnyOf: a `for` becomes one scope per element."""
     if isinstance(part, Mapping) and "for" in part:
-        return _each(part, params)
+        return [*_each(part, params)]
     return [render(part, params)]
 
 
-def _each(loop: Mapping[str, Any], params: Mapping[str, Any]) -> list[ScopeExpression]:
-    return [render(loop["each"], {**params, loop["for"]: value}) for value in params[loop["in"]]]
+def _each(loop: Mapping[str, Any], params: Mapping[str, Any]) -> Iterator[str]:
+    return (_filled_in(loop["each"], {**params, loop["for"]: value}) for value in params[loop["in"]])
 
 
 def is_satisfied(expression: ScopeExpression, held: Sequence[str]) -> bool:

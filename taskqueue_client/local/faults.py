@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from dataclasses import dataclass
 from email.utils import formatdate
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from http.client import responses
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -263,8 +264,13 @@ class Faults:
         call = Call(endpoint, request, handler, self._clock)
         fault = self.match(endpoint)
         answer = await (call.run() if fault is None else fault.strike(call))
-        answer.headers["Date"] = formatdate(self.now(), usegmt=True)
+        answer.headers["Date"] = _http_date(int(self.now()))
         return answer
+
+
+@lru_cache(maxsize=2)
+def _http_date(second: int) -> str:
+    return formatdate(second, usegmt=True)
 
 
 class _ResentAnswer(web.StreamResponse):

@@ -12,7 +12,7 @@ from mohawk.util import parse_content_type
 
 from taskqueue_client.local.authentication.headers import AuthenticationError
 from taskqueue_client.local.refuse import refuse
-from taskqueue_client.scopes import ScopeExpression, render, unsatisfied
+from taskqueue_client.scopes import ScopeExpression, holds, render, unsatisfied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +64,10 @@ class RequestCaller:
         identity = self._identity()
         if self._expression is None:
             return
-        expression = render(self._expression, {**self._params, **params})
+        values = {**self._params, **params}
+        if holds(self._expression, values, identity.scopes):
+            return
+        expression = render(self._expression, values)
         missing = unsatisfied(expression, identity.scopes)
         if missing is not None:
             refuse("InsufficientScopes", _explain(identity.client_id, missing, expression))
