@@ -16,8 +16,7 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,7 @@ from taskqueue_client import AsyncQueue, Credentials
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.worker import TaskRun, WorkerLoop
 from taskqueue_client.worker.claiming import WorkerIdentity
-from taskqueue_client.worker.event_thread import EventThread
 from taskqueue_client.worker.held_run import HeldRun
-from taskqueue_client.worker.inbox import Inbox
 from taskqueue_client.worker.keeper import Keeper, KeeperSettings
 
 CREDENTIALS = Credentials("benchmark", "none")
@@ -193,11 +190,9 @@ class Watcher:
 def held_runs() -> Iterator[Row]:
     """The lateness of renewals, and their cost beside aiohttp with one task a claim, signing by hmac."""
     watcher = Watcher()
-    with canned_queue(lease=LEASE, runs=HELD) as root_url, event_thread() as waiting:
+    with canned_queue(lease=LEASE, runs=HELD) as root_url:
         settings = KeeperSettings(WorkerIdentity("prov/wt", "wg", "w1"), HELD, None, 3600.0)
-        keeper = Keeper(
-            lambda: AsyncQueue(root_url, CREDENTIALS), settings, watcher, Inbox(waiting.loop), SystemClock()
-        )
+        keeper = Keeper(lambda: AsyncQueue(root_url, CREDENTIALS), settings, watcher, SystemClock())
         held = [watcher.runs.get(timeout=60) for _ in range(HELD)]
         cost = watched(lambda: len(watcher.late))
         lost = sum(not each.is_held for each in held)
@@ -213,13 +208,6 @@ def held_runs() -> Iterator[Row]:
     with canned_queue(lease=LEASE, runs=HELD) as root_url:
         theirs = asyncio.run(bare_renewals(root_url))
     yield at_most("CPU per renewal", "aiohttp, hmac, one task per claim", cost / theirs, 1.3)
-
-
-@contextmanager
-def event_thread() -> Generator[EventThread]:
-    thread = EventThread("waiting")
-    yield thread
-    thread.stop()
 
 
 def watched(count: Callable[[], int]) -> float:

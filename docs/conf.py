@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from itertools import groupby
 
@@ -47,22 +46,6 @@ def _converted(paragraph: list[str]) -> list[str]:
     return [_CODE.sub(r"``\1``", line) for line in paragraph]
 
 
-def sign(
-    app: Sphinx, what: str, name: str, obj: object, options: object, signature: str, returns: str
-) -> tuple[str, str] | None:
-    """Show the signature of a client's method, not that of the function it is made of."""
-    del app, name, options, signature, returns
-    made: inspect.Signature | None = getattr(obj, "__dict__", {}).get("__signature__")
-    if what != "method" or made is None:
-        return None
-    shown = made.replace(
-        parameters=[each for each in made.parameters.values() if each.name != "self"],
-        return_annotation=inspect.Signature.empty,
-    )
-    return str(shown).replace("'", ""), made.return_annotation
-
-
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", read_markdown, priority=_BEFORE_NAPOLEON)
-    app.connect("autodoc-process-signature", sign)

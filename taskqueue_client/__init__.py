@@ -9,30 +9,53 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import errors as errors
-from ._retry import RetryPolicy as RetryPolicy
+from . import errors
+from ._retry import RetryPolicy
 from ._version import __version__ as __version__
-from .credentials import Credentials as Credentials
-from .credentials import temporary_credentials as temporary_credentials
-from .definitions import TaskDefinition as TaskDefinition
-from .definitions import from_now as from_now
-from .definitions import task_definition as task_definition
-from .errors import TaskQueueError as TaskQueueError
-from .slugid import slugid as slugid
+from .credentials import Credentials, temporary_credentials
+from .definitions import TaskDefinition, from_now, task_definition
+from .errors import TaskQueueError
+from .slugid import slugid
 
 if TYPE_CHECKING:
-    from .aio import AsyncQueue as AsyncQueue
-    from .client import Queue as Queue
-    from .local import LocalQueue as LocalQueue
-    from .worker import ClaimLost as ClaimLost
-    from .worker import IntermittentTask as IntermittentTask
-    from .worker import InternalError as InternalError
-    from .worker import MalformedPayload as MalformedPayload
-    from .worker import ResourceUnavailable as ResourceUnavailable
-    from .worker import TaskFailed as TaskFailed
-    from .worker import TaskRun as TaskRun
-    from .worker import WorkerLoop as WorkerLoop
-    from .worker import WorkerShutdown as WorkerShutdown
+    from .aio import AsyncQueue
+    from .client import Queue
+    from .local import LocalQueue
+    from .worker import (
+        ClaimLost,
+        IntermittentTask,
+        InternalError,
+        MalformedPayload,
+        ResourceUnavailable,
+        TaskFailed,
+        TaskRun,
+        WorkerLoop,
+        WorkerShutdown,
+    )
+
+__all__ = [
+    "AsyncQueue",
+    "ClaimLost",
+    "Credentials",
+    "IntermittentTask",
+    "InternalError",
+    "LocalQueue",
+    "MalformedPayload",
+    "Queue",
+    "ResourceUnavailable",
+    "RetryPolicy",
+    "TaskDefinition",
+    "TaskFailed",
+    "TaskQueueError",
+    "TaskRun",
+    "WorkerLoop",
+    "WorkerShutdown",
+    "errors",
+    "from_now",
+    "slugid",
+    "task_definition",
+    "temporary_credentials",
+]
 
 _LAZY = {
     "AsyncQueue": ".aio",
@@ -62,4 +85,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """What is public, also what has not been imported yet."""
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *__all__})

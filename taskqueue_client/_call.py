@@ -10,8 +10,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator, Mapping
 from functools import wraps
-from types import CoroutineType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from types import CoroutineType, GenericAlias
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -108,7 +108,7 @@ def blocking(describe: Callable[P, Call[R] | Steps[R]]) -> Callable[Concatenate[
         described = describe(*args, **kwargs)
         return client.send(described) if isinstance(described, Call) else converse(client, described)
 
-    return _signed(method, describe)
+    return signed(method, describe)
 
 
 def awaited(
@@ -123,19 +123,28 @@ def awaited(
             return await client.send(described)
         return await converse_async(client, described)
 
-    return _signed(method, describe)  # type: ignore[return-value] # an async def's type is Coroutine
+    return signed(method, describe)  # type: ignore[return-value] # an async def's type is Coroutine
 
 
 M = TypeVar("M", bound=Callable[..., Any])
 
 
-def _signed(method: M, describe: Callable[..., object]) -> M:
-    """The method, with `self` and the answer in its signature, for help(), autospec and Sphinx."""
-    signature = inspect.signature(describe)
+def signed(method: M, describe: Callable[..., object], kind: type | None = None) -> M:
+    """The method, with `self` and what it gives in its signature, for help(), autospec and Sphinx.
+
+    Args:
+        method: The method.
+        describe: The function that it is made of.
+        kind: What it gives one of what `describe` ends in; that itself when left out.
+    """
+    # Evaluated, as nobody evaluates the texts in a `__signature__`, not even `eval_str`.
+    signature = inspect.signature(describe, eval_str=True)
+    answer = get_args(signature.return_annotation)[-1]
+    gives = answer if kind is None else GenericAlias(kind, answer)
     me = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    described: str = signature.return_annotation  # text, as annotations are not evaluated
+    parameters = signature.parameters.values()
     method.__signature__ = signature.replace(  # type: ignore[attr-defined] # functions take attributes
-        parameters=[me, *signature.parameters.values()],
-        return_annotation=described[described.index("[") + 1 : -1],
+        parameters=[me, *parameters], return_annotation=gives
     )
+    method.__annotations__ = {**{each.name: each.annotation for each in parameters}, "return": gives}
     return method

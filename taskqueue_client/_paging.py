@@ -1,12 +1,12 @@
 """Lists that come in pages: walked to their end by either client, one page at a time, as needed.
 
 A function that describes such a walk gives the first page's call, so that bad arguments are refused at
-once. `iterated` and `async_iterated` turn it into a method of a client.
+once. `iterated` and `async_iterated` turn it into a method of a client. Whoever goes on with an iterator
+after an error gets what follows the last item: it asks for the same page again.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -14,7 +14,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import msgspec
 
-from ._call import AsyncCaller, Call, Caller
+from ._call import AsyncCaller, Call, Caller, signed
 from .models import Page
 
 P = ParamSpec("P")
@@ -49,16 +49,42 @@ def iterated(
 
     @wraps(describe)
     def method(client: Caller, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Item]:
-        return _walk(client, describe(*args, **kwargs))
+        return _Walk(client, describe(*args, **kwargs))
 
-    return _signed(method, describe, "Iterator")
+    return signed(method, describe, Iterator)
 
 
-def _walk(client: Caller, pages: Pages[PageT, Item] | None) -> Iterator[Item]:
-    while pages is not None:
-        page = client.send(pages.call)
-        yield from pages.items(page)
-        pages = pages.after(page)
+class _Unfolded(Generic[Item]):
+    """What is left of a list: the rest of a page, and the pages after it."""
+
+    def __init__(self, pages: Pages[Any, Item]) -> None:
+        self.items: Iterator[Item] = iter(())
+        self.pages: Pages[Any, Item] | None = pages
+
+    def turn(self, pages: Pages[PageT, Item], page: PageT) -> None:
+        """Go on with a page, now that it has come."""
+        self.items = iter(pages.items(page))
+        self.pages = pages.after(page)
+
+
+class _Walk(Iterator[Item]):
+    """Through all items. No generator: one ends with the first error, as if the list were over.
+
+    This asks for the same page again when it is asked to go on.
+    """
+
+    def __init__(self, client: Caller, pages: Pages[Any, Item]) -> None:
+        self._client = client
+        self._left = _Unfolded(pages)
+
+    def __next__(self) -> Item:
+        left = self._left
+        while True:
+            for item in left.items:
+                return item
+            if left.pages is None:
+                raise StopIteration
+            left.turn(left.pages, self._client.send(left.pages.call))
 
 
 def async_iterated(
@@ -70,37 +96,21 @@ def async_iterated(
     def method(client: AsyncCaller, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Item]:
         return _AsyncWalk(client, describe(*args, **kwargs))
 
-    return _signed(method, describe, "AsyncIterator")
+    return signed(method, describe, AsyncIterator)
 
 
 class _AsyncWalk(AsyncIterator[Item]):
-    """`_walk`, awaited. No generator: one that is left half-way needs a loop to be cleaned up by."""
+    """`_Walk`, awaited. A generator that is left half-way would need a loop to be cleaned up by, too."""
 
     def __init__(self, client: AsyncCaller, pages: Pages[Any, Item]) -> None:
         self._client = client
-        self._pages: Pages[Any, Item] | None = pages
-        self._items: Iterator[Item] = iter(())
+        self._left = _Unfolded(pages)
 
     async def __anext__(self) -> Item:
+        left = self._left
         while True:
-            for item in self._items:
+            for item in left.items:
                 return item
-            if self._pages is None:
+            if left.pages is None:
                 raise StopAsyncIteration
-            page = await self._client.send(self._pages.call)
-            self._items = iter(self._pages.items(page))
-            self._pages = self._pages.after(page)
-
-
-M = TypeVar("M", bound=Callable[..., Any])
-
-
-def _signed(method: M, describe: Callable[..., object], kind: str) -> M:
-    """The method, with `self` and what it iterates over in its signature, for help() and Sphinx."""
-    signature = inspect.signature(describe)
-    me = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    item = str(signature.return_annotation).removesuffix("]").rpartition(", ")[2]
-    method.__signature__ = signature.replace(  # type: ignore[attr-defined] # functions take attributes
-        parameters=[me, *signature.parameters.values()], return_annotation=f"{kind}[{item}]"
-    )
-    return method
+            left.turn(left.pages, await self._client.send(left.pages.call))

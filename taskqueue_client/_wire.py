@@ -25,7 +25,8 @@ from ._retry import is_ambiguous, retry_after
 from .clock import Clock
 from .credentials import Credentials, checked, checked_root_url
 from .hawk import Origin, Signer, nonce
-from .models import Redirect
+from .models import ClaimWorkResponse, Redirect, TaskClaim
+from .models.nesting import cut
 
 R = TypeVar("R")
 
@@ -33,6 +34,9 @@ log = logging.getLogger("taskqueue_client")
 
 _JSON = "application/json"
 _UNAUTHORIZED = 401
+_CLAIMS: frozenset[type] = frozenset({ClaimWorkResponse, TaskClaim})
+"""Answers that are read even if a task in them is nested too deep: its run, and the others, are claimed."""
+
 _SKEW_NOTICED = 5.0
 """Seconds: a `Date` header has whole seconds and travels, so less than this is no skew."""
 _SKEW_WARNED = 60.0
@@ -138,8 +142,13 @@ class Wire:
             return Redirect(answer.headers.get("location", ""))  # type: ignore[return-value] # R is Redirect
         try:
             return msgspec.json.decode(answer.body, type=call.returns)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise errors.UnreadableAnswer(self.attempted(call), answer.status, str(error)) from error
+        except RecursionError as error:
+            if call.returns in _CLAIMS and (body := cut(answer.body)) != answer.body:
+                return self.decode(call, answer._replace(body=body))
+            why = f"nested deeper than this Python can read: {error}"
+            raise errors.UnreadableAnswer(self.attempted(call), answer.status, why) from error
 
     def server_time(self) -> float:
         """Seconds since the epoch by the service's clock, as far as it is known."""

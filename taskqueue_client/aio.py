@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
+from weakref import finalize
 
 import aiohttp
+from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from . import calls
@@ -19,15 +20,16 @@ from ._call import Call, awaited
 from ._deferred import Deferred
 from ._paging import async_iterated
 from ._retry import RetryPolicy, schedule
-from ._transport import USER_AGENT, Client
+from ._transport import USER_AGENT, Client, environment_proxy
 from ._wire import Answer, Attempts
 from .clock import Clock
 from .credentials import Credentials
-from .errors import CallFailed, CallTimedOut, ConnectionFailed, InvalidArgument
+from .errors import CallFailed, CallTimedOut, ClientUnusable, ConnectionFailed, InvalidArgument
 
 if TYPE_CHECKING:
     from .artifacts import awaited as transfers
     from .artifacts import records
+    from .artifacts.steps import StorageName
 
 R = TypeVar("R")
 Headers = dict[str, str]
@@ -36,12 +38,15 @@ Middlewares = tuple[aiohttp.ClientMiddlewareType, ...]
 POOL_SIZE = 100
 """Connections that one client opens at most; further calls wait for one."""
 
+_PROXIES = ("http", "https")
+_PROXIES_IN_WORDS = "an http:// or https:// URL with a host: aiohttp knows no other proxies"
+
 
 class AsyncQueue(Client):
     """The Queue, awaited.
 
-    Use it as an async context manager, or `await close()`. It belongs to the event loop of its first
-    call.
+    Use it as an async context manager, or `await close()`; that is the end of it. It belongs to the event
+    loop of its first call.
 
     Args:
         root_url: The deployment's root URL, such as `https://tc.example.com`.
@@ -50,10 +55,13 @@ class AsyncQueue(Client):
             left out, with the proxy and CA bundle of the environment.
         retry: How often and how long calls are tried.
         check_definitions: Check a task definition before it is sent.
+        artifact_storage: Where artifacts are uploaded to unless a call says otherwise: `s3`, or `object`
+            for the object service.
         clock: Where time comes from; a test may hold it.
 
     Raises:
-        InvalidArgument: The URL or the credentials are malformed.
+        InvalidArgument: The URL or the credentials are malformed, or the environment's proxy or CA bundle
+            cannot be used.
     """
 
     # Tasks
@@ -167,13 +175,24 @@ class AsyncQueue(Client):
         session: aiohttp.ClientSession | None = None,
         retry: RetryPolicy | None = None,
         check_definitions: bool = True,
+        artifact_storage: StorageName = "s3",
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(root_url, credentials, retry=retry, check_definitions=check_definitions, clock=clock)
+        super().__init__(
+            root_url,
+            credentials,
+            retry=retry,
+            check_definitions=check_definitions,
+            artifact_storage=artifact_storage,
+            clock=clock,
+        )
         self._sessions = _Injected(session) if session is not None else _Owned(self.root_url)
 
     async def close(self) -> None:
-        """Close the connections of the client's own session, and those to storage."""
+        """Close the connections of the client's own session, and those to storage.
+
+        A call afterwards is a `ClientUnusable`, unless the session is somebody else's and still open.
+        """
         self._storage.close()
         await self._sessions.close()
 
@@ -188,6 +207,7 @@ class AsyncQueue(Client):
 
         Raises:
             InvalidArgument: The call cannot be sent.
+            ClientUnusable: The client is closed, or was used in another event loop before.
             CallFailed: It did not give its answer; see `taskqueue_client.errors`.
         """
         if call.check is not None:
@@ -240,8 +260,17 @@ class AsyncQueue(Client):
         except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
             cause = error.__cause__ if isinstance(error, _SentOnceError) else error
             failed = CallTimedOut if isinstance(cause, TimeoutError) else ConnectionFailed
+            _forget_request(error)
             raise failed(self._wire.attempted(call), f"{type(cause).__name__}: {cause}") from error
         return self._wire.decode(call, answer)
+
+
+def _forget_request(error: BaseException) -> None:
+    """Take our headers, and so the signature, out of an error that people will log."""
+    if isinstance(error, aiohttp.ClientResponseError):
+        url, method, _, real_url = error.request_info
+        error.request_info = aiohttp.RequestInfo(url, method, CIMultiDictProxy(CIMultiDict[str]()), real_url)
+        error.args = (error.request_info, error.history)
 
 
 _UNSIGNED = frozenset({"Content-Type"})
@@ -274,6 +303,12 @@ async def _sent_once(
 _SENT_ONCE: Middlewares = (_sent_once,)
 
 
+_CLOSED = "this AsyncQueue is closed: make a new one, or close it later"
+_ELSEWHERE = "this AsyncQueue belongs to the event loop of its first call: make one for each loop"
+_SESSION_CLOSED = "the session of this AsyncQueue is closed: make both anew, or close the session later"
+_SESSION_ELSEWHERE = "the session of this AsyncQueue belongs to another event loop: make both for each loop"
+
+
 class _Injected:
     """Somebody else's session, with somebody else's settings."""
 
@@ -300,6 +335,11 @@ class _Injected:
         return {}, (*self._middlewares, ours)
 
     def get(self) -> aiohttp.ClientSession:
+        if self._session.closed:
+            raise ClientUnusable(_SESSION_CLOSED)
+        running = asyncio.get_running_loop()
+        if getattr(self._session, "_loop", running) is not running:  # has no other way to be asked
+            raise ClientUnusable(_SESSION_ELSEWHERE)
         return self._session
 
     async def close(self) -> None:
@@ -314,7 +354,9 @@ class _Owned:
 
     def __init__(self, root_url: str) -> None:
         self._session: aiohttp.ClientSession | None = None
-        self.proxy = _proxy_for(root_url)
+        self._loop: asyncio.AbstractEventLoop | None = None  # in which the session is open
+        self._closed = False
+        self.proxy = environment_proxy(root_url, _PROXIES, _PROXIES_IN_WORDS)
         self._tls = _tls_settings() if root_url.startswith("https:") else True
 
     def prevailing(self, headers: Headers) -> tuple[Headers, Middlewares]:
@@ -322,38 +364,39 @@ class _Owned:
         return headers, _SENT_ONCE
 
     def get(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            connector = aiohttp.TCPConnector(limit=POOL_SIZE, ssl=self._tls)
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                headers={"User-Agent": USER_AGENT},
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
+        if self._session is None or self._loop is not asyncio.get_running_loop():
+            return self._open()
+        return self._session
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise ClientUnusable(_CLOSED)
+        if self._session is not None:
+            raise ClientUnusable(_ELSEWHERE)
+        connector = aiohttp.TCPConnector(limit=POOL_SIZE, ssl=self._tls)
+        finalize(self, _abandon, connector)  # runs before any `__del__`, that of the session too
+        self._loop = asyncio.get_running_loop()
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            headers={"User-Agent": USER_AGENT},
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
         return self._session
 
     async def close(self) -> None:
+        self._closed, self._loop = True, None
         if self._session is not None:
             await self._session.close()
 
-    def __del__(self) -> None:
-        """Close without a warning what nobody closed: the loop may be gone by now."""
-        session = self._session
-        if session is None or session.closed or (connector := session.connector) is None:
-            return
-        session.detach()
-        closing = connector.close().__await__()
-        with suppress(StopIteration):
-            next(closing)  # closes at once; what it would wait for are the goodbyes of TLS
-        closing.close()
 
-
-def _proxy_for(root_url: str) -> str | None:
-    parts = urlsplit(root_url)
-    if proxy_bypass(parts.netloc):
-        return None
-    proxies = getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
-    return f"http://{proxy}" if proxy and "://" not in proxy else proxy
+def _abandon(connector: aiohttp.BaseConnector) -> None:
+    """Close without a warning what nobody closed: the loop may be gone by now."""
+    if connector.closed:
+        return
+    closing = connector.close().__await__()
+    with suppress(StopIteration):
+        next(closing)  # closes at once; what it would wait for are the goodbyes of TLS
+    closing.close()
 
 
 def _tls_settings() -> ssl.SSLContext | bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -16,7 +17,7 @@ from ._call import Call, blocking
 from ._deferred import Deferred
 from ._paging import iterated
 from ._retry import RetryPolicy, schedule
-from ._transport import USER_AGENT, Client
+from ._transport import USER_AGENT, Client, environment_proxy
 from ._wire import Answer, Attempts, Request
 from .clock import Clock
 from .credentials import Credentials
@@ -25,6 +26,7 @@ from .errors import CallFailed, CallTimedOut, ConnectionFailed, InvalidArgument
 if TYPE_CHECKING:
     from .artifacts import blocking as transfers
     from .artifacts import records
+    from .artifacts.steps import StorageName
 
 R = TypeVar("R")
 
@@ -35,7 +37,8 @@ POOL_SIZE = 32
 class Queue(Client):
     """The Queue, one blocking call at a time.
 
-    May be used from many threads at once. Use it as a context manager, or `close` it.
+    May be used from many threads at once. Use it as a context manager, or `close` it; a later call opens
+    new connections.
 
     Args:
         root_url: The deployment's root URL, such as `https://tc.example.com`.
@@ -44,10 +47,13 @@ class Queue(Client):
             never closed here. The client makes its own when left out.
         retry: How often and how long calls are tried.
         check_definitions: Check a task definition before it is sent.
+        artifact_storage: Where artifacts are uploaded to unless a call says otherwise: `s3`, or `object`
+            for the object service.
         clock: Where time comes from; a test may hold it.
 
     Raises:
-        InvalidArgument: The URL or the credentials are malformed.
+        InvalidArgument: The URL or the credentials are malformed, or the environment's proxy or CA bundle
+            cannot be used.
     """
 
     # Tasks
@@ -161,9 +167,17 @@ class Queue(Client):
         session: requests.Session | None = None,
         retry: RetryPolicy | None = None,
         check_definitions: bool = True,
+        artifact_storage: StorageName = "s3",
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(root_url, credentials, retry=retry, check_definitions=check_definitions, clock=clock)
+        super().__init__(
+            root_url,
+            credentials,
+            retry=retry,
+            check_definitions=check_definitions,
+            artifact_storage=artifact_storage,
+            clock=clock,
+        )
         self._owns_session = session is None
         self._session = _new_session() if session is None else session
         # The environment's proxies and CA bundle are looked up here, once, and not for every call.
@@ -173,9 +187,14 @@ class Queue(Client):
         bundle = self._settings["verify"]
         if isinstance(bundle, str) and self.root_url.startswith("https:") and not Path(bundle).exists():
             raise InvalidArgument("ca_bundle", bundle, "a file or folder of certificates")
+        if self._owns_session and self._settings["proxies"]:
+            environment_proxy(self.root_url, _proxy_schemes(), _PROXIES_IN_WORDS)
 
     def close(self) -> None:
-        """Close the connections of the client's own session, and those to storage."""
+        """Close the connections of the client's own session, and those to storage.
+
+        A later call opens new ones.
+        """
         self._storage.close()
         if self._owns_session:
             self._session.close()
@@ -230,6 +249,7 @@ class Queue(Client):
             cause = _innermost(error)
             timed_out = isinstance(error, requests.Timeout) or isinstance(cause, ReadTimeoutError)
             failed = CallTimedOut if timed_out else ConnectionFailed
+            _forget_request(error)
             raise failed(self._wire.attempted(call), f"{type(cause).__name__}: {cause}") from error
         return self._wire.decode(call, answer)
 
@@ -247,6 +267,14 @@ class Queue(Client):
         adapter = self._session.get_adapter(request.url)
         response = adapter.send(prepared, timeout=timeouts, **self._settings)
         return Answer(response.status_code, response.headers, response.content)
+
+
+_PROXIES_IN_WORDS = "an http:// or https:// URL with a host; or a socks URL, if PySocks is installed"
+
+
+def _proxy_schemes() -> tuple[str, ...]:
+    socks = ("socks4", "socks4a", "socks5", "socks5h") if find_spec("socks") else ()
+    return ("http", "https", *socks)
 
 
 class _OneOrigin(HTTPAdapter):
@@ -295,6 +323,12 @@ def _drop_unsent(headers: CaseInsensitiveDict[Any], request: Request) -> None:
         headers.pop("Content-Type", None)
     for name in [name for name, value in headers.items() if value is None]:
         del headers[name]
+
+
+def _forget_request(error: OSError) -> None:
+    """Take our request, and so the signature, out of an error that people will log."""
+    if isinstance(error, requests.RequestException):
+        error.request = error.response = None
 
 
 def _innermost(error: BaseException) -> BaseException:

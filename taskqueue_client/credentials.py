@@ -91,15 +91,17 @@ def temporary_credentials(
             by the issuer's.
 
     Raises:
-        InvalidArgument: The issuer is temporary, the lifetime too long or not positive, a scope or
-            the name malformed.
+        InvalidArgument: The issuer is temporary, the lifetime too long or not positive, the start
+            without a time zone, a scope or the name malformed.
     """
     if checked(issuer).certificate is not None:
         raise InvalidArgument(
             "issuer", issuer.client_id, "permanent credentials: temporary ones cannot issue others"
         )
-    if not timedelta(0) < lifetime <= LONGEST_LIFE:
-        raise InvalidArgument("lifetime", lifetime, "more than 0 and at most 31 days")
+    if not _is_lifetime(lifetime):
+        raise InvalidArgument("lifetime", lifetime, "a timedelta of more than 0 and at most 31 days")
+    if start is not None and not _is_moment(start):
+        raise InvalidArgument("start", start, "a datetime with a time zone")
     _check_scopes("scopes", scopes)
     if name is not None and (name == issuer.client_id or not _matches(_CLIENT_ID, name)):
         allowed = "letters, digits and !@/:.+|_-, not empty, and not the issuer's own client id"
@@ -123,6 +125,14 @@ def temporary_credentials(
         certificate=msgspec.json.encode(certificate).decode(),
         authorized_scopes=issuer.authorized_scopes,
     )
+
+
+def _is_lifetime(given: object) -> bool:
+    return isinstance(given, timedelta) and timedelta(0) < given <= LONGEST_LIFE
+
+
+def _is_moment(given: object) -> bool:
+    return isinstance(given, datetime) and given.tzinfo is not None
 
 
 def _signature(

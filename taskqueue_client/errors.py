@@ -3,6 +3,7 @@
 TaskQueueError
 ├── InvalidArgument (ValueError)      refused before any request; names the argument
 │   └── InvalidDefinition             a task definition, with every problem it has
+├── ClientUnusable (RuntimeError)     refused before any request; the client is closed, or not this loop's
 ├── CallFailed                        a call did not give its answer; tells of all its attempts
 │   ├── ConnectionFailed              no answer came; the call may or may not have taken effect
 │   │   └── CallTimedOut              not even in time
@@ -102,6 +103,10 @@ class InvalidDefinition(InvalidArgument):
     def __str__(self) -> str:
         count = f"{len(self.problems)} problem" + ("s" if len(self.problems) != 1 else "")
         return "\n".join([f"the task definition has {count}:", *(f"  {each}" for each in self.problems)])
+
+
+class ClientUnusable(TaskQueueError, RuntimeError):
+    """A client that made no request, because it is closed or belongs to another event loop."""
 
 
 @dataclass(frozen=True, slots=True)

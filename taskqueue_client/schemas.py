@@ -12,6 +12,7 @@ jsonschema finds the problems. It takes a second to import and a tenth of a mill
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache
@@ -25,7 +26,7 @@ from .errors import InvalidDefinition, Problem
 from .models import Priority
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import jsonschema
 
@@ -169,6 +170,13 @@ _UNCERTAIN = 60.0
 """Seconds: the Queue's clock is known to a few, and a call may be tried for a while."""
 
 
+_NUL = rb"\u0000"
+"""In JSON; it is not one after another backslash, which is for `_text_problems` to see."""
+
+_NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")
+"""What the Queue's database cannot keep, wherever it stands; the answer would be a 500."""
+
+
 def check_definition(definition: TaskDefinition, now: float) -> None:
     """Do nothing if the Queue may accept a task definition.
 
@@ -183,11 +191,17 @@ def check_definition(definition: TaskDefinition, now: float) -> None:
     try:
         encoded = msgspec.json.encode(definition)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidDefinition([Problem("$", type(definition), f"what JSON can hold: {error}")]) from error
-    if _is_plain(encoded, now):
+        problems = _surrogate_problems(definition) or [
+            Problem("$", type(definition), f"what JSON can hold: {error}")
+        ]
+        raise InvalidDefinition(problems) from error
+    has_nul = _NUL in encoded
+    if not has_nul and _is_plain(encoded, now):
         return
     document: Any = msgspec.json.decode(encoded)
     problems = _schema_problems(document)
+    if has_nul:
+        problems += _text_problems(document)
     if isinstance(document, dict):
         known = cast("dict[str, Any]", document)
         problems += [*_task_queue_problems(known), *_scope_problems(known), *_date_problems(known, now)]
@@ -308,6 +322,28 @@ def _json_path(*steps: str | int) -> str:
     return "$" + "".join(
         f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{step!r}]" for step in steps
     )
+
+
+def _surrogate_problems(definition: object) -> list[Problem]:
+    """The texts that keep a definition from being encoded; none if there is something else."""
+    try:
+        return [*_text_problems(msgspec.to_builtins(definition, str_keys=True))]
+    except (TypeError, ValueError, RecursionError):
+        return []
+
+
+def _text_problems(document: object) -> Iterator[Problem]:
+    waiting: list[tuple[tuple[str | int, ...], object]] = [((), document)]
+    while waiting:  # no recursion: a document may be nested as deeply as that of Python goes
+        path, given = waiting.pop()
+        if isinstance(given, str) and _NO_TEXT.search(given):
+            yield Problem(_json_path(*path), given, "a text without U+0000 and without lone surrogates")
+        elif isinstance(given, dict):
+            for key, value in reversed(cast("dict[str, object]", given).items()):
+                waiting += [((*path, key), value), ((*path, key), key)]
+        elif isinstance(given, list | tuple):
+            items = cast("Sequence[object]", given)
+            waiting += [((*path, index), items[index]) for index in reversed(range(len(items)))]
 
 
 def _task_queue_problems(document: dict[str, Any]) -> Iterator[Problem]:

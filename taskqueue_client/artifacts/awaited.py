@@ -16,9 +16,9 @@ from .downloading import DownloadResult, Wanted, downloading
 from .many import ManyUploads
 from .reporting import Contents, UploadReport, listed
 from .sources import Content
-from .steps import AsyncClient
+from .steps import AsyncClient, StorageName
 from .storage import Progress
-from .uploading import Artifact, Options, StorageName, UploadResult, uploading
+from .uploading import Artifact, Options, UploadResult, uploading
 
 
 async def upload_artifact(
@@ -31,7 +31,7 @@ async def upload_artifact(
     *,
     expires: datetime | str,
     content_type: str | None = None,
-    storage: StorageName = "s3",
+    storage: StorageName | None = None,
     compress: bool | None = None,
     task_expires: datetime | None = None,
     progress: Progress | None = None,
@@ -53,7 +53,8 @@ async def upload_artifact(
             file first.
         expires: Until when the artifact is kept: not longer than its task.
         content_type: Its type; by the ending of its name when left out.
-        storage: `s3`, or `object` for the object service, which stores hashes too.
+        storage: `s3`, or `object` for the object service, which stores hashes too; the client's
+            `artifact_storage` when left out.
         compress: Store it as gzip, which readers decode. True compresses all that is not compressed
             already, None only text of 1 kB and more. The object service takes no gzip.
         task_expires: The task's own `expires`, which the artifact's is cut down to.
@@ -66,7 +67,9 @@ async def upload_artifact(
         CallFailed: The Queue or the object service refused, or did not answer.
         OSError: The content cannot be read, or there is no room for a temporary file.
     """
-    options = Options.checked(expires, task_expires, storage, content_type, compress)
+    options = Options.checked(
+        expires, task_expires, storage or client.transfer_settings.storage, content_type, compress
+    )
     artifact = Artifact(task_id, run_id, name)
     steps = uploading(client.transfer_settings, artifact, source, options, _reported(progress))
     return await Performer(client).perform(steps)
@@ -81,7 +84,7 @@ async def upload_artifacts(
     *,
     expires: datetime | str,
     concurrency: int = CONCURRENCY,
-    storage: StorageName = "s3",
+    storage: StorageName | None = None,
     compress: bool | None = None,
     task_expires: datetime | None = None,
     progress: Callable[[str, int, int | None], object] | None = None,
@@ -108,7 +111,9 @@ async def upload_artifacts(
         InvalidArgument: An option is not allowed. What is wrong with one artifact is in the report.
         OSError: The folder cannot be read.
     """
-    options = Options.checked(expires, task_expires, storage, None, compress)
+    options = Options.checked(
+        expires, task_expires, storage or client.transfer_settings.storage, None, compress
+    )
     check_concurrency(concurrency)
     every = await Performer(client).on_thread(lambda _: listed(artifacts))
     uploads = ManyUploads(client, task_id, run_id, every, options, silently if progress is None else progress)

@@ -21,9 +21,9 @@ from .downloading import DownloadResult, Wanted, downloading
 from .performing import perform
 from .reporting import Contents, Listed, UploadOutcome, UploadReport, listed
 from .sources import SyncContent
-from .steps import Client
+from .steps import Client, StorageName
 from .storage import Progress
-from .uploading import Artifact, Options, StorageName, UploadResult, uploading
+from .uploading import Artifact, Options, UploadResult, uploading
 
 
 def upload_artifact(
@@ -36,7 +36,7 @@ def upload_artifact(
     *,
     expires: datetime | str,
     content_type: str | None = None,
-    storage: StorageName = "s3",
+    storage: StorageName | None = None,
     compress: bool | None = None,
     task_expires: datetime | None = None,
     progress: Progress | None = None,
@@ -57,7 +57,8 @@ def upload_artifact(
             or an iterable of bytes. What cannot be read twice is put into a temporary file first.
         expires: Until when the artifact is kept: not longer than its task.
         content_type: Its type; by the ending of its name when left out.
-        storage: `s3`, or `object` for the object service, which stores hashes too.
+        storage: `s3`, or `object` for the object service, which stores hashes too; the client's
+            `artifact_storage` when left out.
         compress: Store it as gzip, which readers decode. True compresses all that is not compressed
             already, None only text of 1 kB and more. The object service takes no gzip.
         task_expires: The task's own `expires`, which the artifact's is cut down to.
@@ -69,7 +70,9 @@ def upload_artifact(
         CallFailed: The Queue or the object service refused, or did not answer.
         OSError: The content cannot be read, or there is no room for a temporary file.
     """
-    options = Options.checked(expires, task_expires, storage, content_type, compress)
+    options = Options.checked(
+        expires, task_expires, storage or client.transfer_settings.storage, content_type, compress
+    )
     artifact = Artifact(task_id, run_id, name)
     steps = uploading(
         client.transfer_settings, artifact, source, options, silently if progress is None else progress
@@ -86,7 +89,7 @@ def upload_artifacts(
     *,
     expires: datetime | str,
     concurrency: int = CONCURRENCY,
-    storage: StorageName = "s3",
+    storage: StorageName | None = None,
     compress: bool | None = None,
     task_expires: datetime | None = None,
     progress: Callable[[str, int, int | None], object] | None = None,
@@ -113,7 +116,9 @@ def upload_artifacts(
         InvalidArgument: An option is not allowed. What is wrong with one artifact is in the report.
         OSError: The folder cannot be read.
     """
-    options = Options.checked(expires, task_expires, storage, None, compress)
+    options = Options.checked(
+        expires, task_expires, storage or client.transfer_settings.storage, None, compress
+    )
     check_concurrency(concurrency)
     one = partial(
         _upload_listed, client, (task_id, run_id), options, silently if progress is None else progress

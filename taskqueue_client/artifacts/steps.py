@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 from taskqueue_client._call import AsyncCaller, Call, Caller
 from taskqueue_client._retry import RetryPolicy
@@ -22,6 +22,8 @@ from .sources import Source
 from .storage import Put, Storage
 
 R = TypeVar("R")
+
+StorageName = Literal["s3", "object"]
 
 
 class _Step(Generic[R]):
@@ -85,11 +87,13 @@ class Settings:
             it takes, so the policy's `timeout`, which is for calls, does not count.
         clock: What waits between attempts are on.
         server_time: The service's time, in seconds since the epoch.
+        storage: Where artifacts go unless a call says otherwise.
     """
 
     retry: RetryPolicy
     clock: Clock
     server_time: Callable[[], float]
+    storage: StorageName
 
     @property
     def timeouts(self) -> Timeouts:

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Literal
 
 from taskqueue_client import calls
 from taskqueue_client._call import Call
@@ -21,10 +20,8 @@ from .naming import checked_content_type, checked_name, clamped_expiry
 from .object_service import Beginning, ObjectUpload
 from .putting import Putting, Target
 from .sources import Content, Source, open_source
-from .steps import Collecting, Settings, Steps, Work, releasing
+from .steps import Collecting, Settings, Steps, StorageName, Work, releasing
 from .storage import Progress
-
-StorageName = Literal["s3", "object"]
 
 _WORTH_COMPRESSING = 1024
 """Fewer bytes fit into a network packet anyhow."""

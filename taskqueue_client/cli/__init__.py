@@ -84,5 +84,6 @@ def main() -> None:
     TASKCLUSTER_ACCESS_TOKEN and, of temporary ones, TASKCLUSTER_CERTIFICATE; or, without credentials, a
     proxy that TASKCLUSTER_PROXY_URL names. Where there is none, `taskqueue local` runs one here.
 
-    With --json, a command prints JSON, one value in each line. Errors are one line on standard error.
+    With --json, a command prints JSON, one value in each line. Errors are one line on standard error, after
+    the usage if the command line is wrong.
     """

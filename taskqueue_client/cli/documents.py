@@ -21,7 +21,8 @@ def read_document(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        message = f"{path}: is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}"
+        place = _place(path, error.object[: error.start].decode())
+        message = f"{place}: is not UTF-8: byte {error.object[error.start]:#04x}"
         raise Failure(message) from error
     document = _read_json(path, text) if path.suffix == ".json" else _read_yaml(path, text)
     if not isinstance(document, dict):
@@ -56,9 +57,15 @@ def _read_yaml(path: Path, text: str) -> object:
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         message = f"{path}{where}: {error.problem or error.context}"
         raise Failure(message) from error
-    except yaml.YAMLError as error:  # such as a control character, of which only the position is known
-        message = f"{path}: {error}"
+    except yaml.reader.ReaderError as error:
+        message = f"{_place(path, text[: error.position])}: {error.reason}: #x{error.character:04x}"
         raise Failure(message) from error
+
+
+def _place(path: Path, before: str) -> str:
+    """Where in a file something is, by the text before it."""
+    lines = before.split("\n")
+    return f"{path}, line {len(lines)}, column {len(lines[-1]) + 1}"
 
 
 class _Loader(yaml.SafeLoader):

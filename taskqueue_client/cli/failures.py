@@ -73,7 +73,8 @@ def in_one_line(error: BaseException | None) -> str:
     if isinstance(error, InvalidDefinition):
         return "; ".join(map(str, error.problems))
     if isinstance(error, InvalidArgument):
-        return f"{error.argument}: {error.given!r}: must be {error.allowed}"
+        given = " is not set" if error.given is None or error.given == "" else f": {error.given!r}"
+        return f"{error.argument}{given}: must be {error.allowed}"
     if isinstance(error, ConnectionFailed):
         return f"cannot reach {_root_url(error)} ({error.reason}): check TASKCLUSTER_ROOT_URL and the network"
     if isinstance(error, ApiError):

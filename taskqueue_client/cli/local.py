@@ -85,9 +85,17 @@ class _ClientOption(click.ParamType[Client]):
 def command(*, clients: tuple[Client, ...], config: _Config | None, as_json: bool, **settings: Any) -> None:
     """Run a Taskcluster Queue on this machine until it is interrupted.
 
-    Prints the environment variables that point clients to it, ready for a shell's `eval`, as soon as it
-    answers, and logs requests to standard error.
-    """
+    As soon as it answers, it prints the environment variables that point clients to it, in the words of a
+    shell: copy them into another terminal. A script runs it in the background, and reads them from a file:
+
+    \b
+        rm -f env.sh
+        taskqueue local > env.sh 2> queue.log &
+        until [ -s env.sh ]; do sleep 0.1; done
+        . ./env.sh
+
+    Requests are logged to standard error.
+    """  # noqa: D301 - for click: it leaves the lines of a paragraph that begins with this character as they are
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)  # before there are threads: these signals are waited for
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     config = config or _Config()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import codecs
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 
 import click
 
-from taskqueue_client.artifacts import StreamInterrupted
+from taskqueue_client.artifacts import StorageFailed, StorageRefused, StreamInterrupted
+from taskqueue_client.artifacts.buffers import Block
+from taskqueue_client.artifacts.cancellation import Cancellation
+from taskqueue_client.artifacts.storage import Get, Incoming
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.errors import ResourceNotFound
@@ -21,6 +25,7 @@ from .output import json_option, print_json
 from .watch import interval_option
 
 _LOG = "public/logs/live.log"
+_PARTIAL, _NOT_MODIFIED = 206, 304
 
 
 @click.command()
@@ -98,6 +103,7 @@ class FollowedLog:
         self._artifact = (task_id, name, run_id)
         self._write = write
         self._written = 0
+        self._etag: str | None = None
 
     def print(self, interval: float | None, clock: Clock) -> None:
         """Write the log; with an interval in seconds, look for more until the run is resolved.
@@ -126,15 +132,55 @@ class FollowedLog:
     def _write_what_is_new(self, *, is_last: bool) -> bool:
         """Whether there is a log."""
         task_id, name, run_id = self._artifact
-        position = 0
         try:
-            for block in self._queue.stream_artifact(task_id, name, run_id=run_id):
-                self._write(block[max(self._written - position, 0) :])
-                position += len(block)
-                self._written = max(self._written, position)
+            if not (self._written and self._write_rest()):
+                self._write_from(0, self._queue.stream_artifact(task_id, name, run_id=run_id))
         except ResourceNotFound:
             return False
         except StreamInterrupted:
+            self._etag = None  # what is missing is asked for again, even of a log that does not grow
             if is_last:
                 raise
         return True
+
+    def _write_rest(self) -> bool:
+        """Write what comes after that which was written; whether the storage can give just that.
+
+        A worker replaces its log by a longer one, which is another file to the storage: so its first byte is
+        asked for first, to see whether there is another file, and whether its parts are parts of the log.
+        """
+        task_id, name, run_id = self._artifact
+        url = self._queue.artifact(task_id, run_id, name).url
+        if url is None:
+            return False
+        known = {"If-None-Match": self._etag} if self._etag else {}
+        begin = self._written - 1  # a byte that is there, even if nothing is new
+        try:
+            with self._part(url, "0-0", known) as first:
+                self._etag = first.header("ETag")
+                if not _is_part_of_the_log(first):
+                    return False
+                list(first.blocks())  # so that the connection can be used again
+            with self._part(url, f"{begin}-", {}) as rest:
+                if not _is_part_of_the_log(rest):
+                    return False
+                self._write_from(begin, rest.blocks(is_impatient=True))
+        except StorageFailed as error:
+            return isinstance(error, StorageRefused) and error.status == _NOT_MODIFIED
+        return True
+
+    def _part(self, url: str, span: str, headers: Mapping[str, str]) -> AbstractContextManager[Incoming]:
+        get = Get(url, {"Range": f"bytes={span}", **headers}, self._queue.transfer_settings.timeouts)
+        return self._queue.storage.get(get, Cancellation())
+
+    def _write_from(self, position: int, blocks: Iterable[Block]) -> None:
+        """Write what is new of the log from this position on."""
+        for block in blocks:
+            self._write(bytes(block[max(self._written - position, 0) :]))
+            position += len(block)
+            self._written = max(self._written, position)
+
+
+def _is_part_of_the_log(incoming: Incoming) -> bool:
+    """Not if it is all of it, or a part of a compressed file."""
+    return incoming.status == _PARTIAL and incoming.header("Content-Encoding") in {None, "", "identity"}

@@ -1,15 +1,23 @@
 """The Queue's messages: typed, from RabbitMQ, for as long as it takes.
 
-    from taskqueue_client import events
+>>> from taskqueue_client import Queue, events, slugid
+>>> from taskqueue_client.definitions import task_definition
+>>> about = {"name": "tests", "owner": "me@example.com", "source": "https://example.com"}
+>>> task_id = slugid()
+>>> listener = events.BlockingListener(
+...     events.PulseSettings.from_env(), [events.task_defined(task_id=task_id)]
+... )
+>>> with Queue.from_env() as queue, listener:
+...     status = queue.create_task(task_id, task_definition("proj/linux", {}, **about)).status
+...     for event in listener:
+...         print(event.exchange, event.message.status.task_id == task_id)
+...         break
+task-defined True
 
-    settings = events.PulseSettings.from_env()
-    async with events.Listener(settings, [events.task_completed(task_queue_id="proj/linux")]) as listener:
-        async for event in listener:
-            print(event.message.status.task_id)
-
-`BlockingListener` is the same for `with` and `for`. A listener needs the extra `events`; bindings,
+`Listener` is the same for `async with` and `async for`. A listener needs the extra `events`; bindings,
 messages and routing keys do not.
 """
+# The example needs: rabbitmq
 
 from __future__ import annotations
 

@@ -1,15 +1,21 @@
 """Graphs of tasks that name each other: put in order, checked as a whole, submitted, and followed.
 
-graph = plan_graph({
-    "defaults": {"taskQueueId": "proj/linux", "metadata": {"owner": …, "source": …}},
-    "tasks": {
-        "fetch": {"payload": {…}},
-        "build": {"payload": {"sources": {"task-reference": "<fetch>"}}, "dependencies": ["fetch"]},
-    },
-})
-submit_graph(queue, graph)
-for members in follow_group(queue, graph.task_group_id):
-    print(Counter(member.status.state for member in members))
+>>> from taskqueue_client import Queue
+>>> from taskqueue_client.graph import follow_group, plan_graph, submit_graph
+>>> about = {"owner": "me@example.com", "source": "https://example.com"}
+>>> graph = plan_graph({
+...     "defaults": {"taskQueueId": "proj/linux", "metadata": about},
+...     "tasks": {
+...         "fetch": {},
+...         "build": {"payload": {"sources": {"task-reference": "<fetch>"}}, "dependencies": ["fetch"]},
+...     },
+... })
+>>> with Queue.from_env() as queue:
+...     created = submit_graph(queue, graph)
+...     for members in follow_group(queue, graph.task_group_id):
+...         print(sorted(f"{member.task['metadata']['name']} {member.status.state}" for member in members))
+...         break
+['build unscheduled', 'fetch pending']
 """
 
 from __future__ import annotations

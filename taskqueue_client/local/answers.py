@@ -130,6 +130,8 @@ def _is_known(request: web.BaseRequest, answer: web.Response) -> bool:
 
 def _compress(request: web.BaseRequest, answer: web.Response, body: bytes) -> None:
     answer.headers["Vary"] = "Accept-Encoding"
+    if request.method == "HEAD":  # announces the length of the plain body, as the service's library does
+        return
     if len(body) >= _SMALLEST_COMPRESSED and _takes_gzip(request.headers.get("Accept-Encoding", "")):
         answer.body = gzip.compress(body, compresslevel=1, mtime=0)
         answer.headers["Content-Encoding"] = "gzip"

@@ -101,7 +101,12 @@ class Api:
         return finish(request, answer)
 
     def _error(self, call: _Call, refusal: Refusal) -> web.Response:
-        return error_answer(refusal, call.endpoint.name, call.params, call.payload, int(1000 * self._now()))
+        about = (refusal, call.endpoint.name, call.params)
+        now_ms = int(1000 * self._now())
+        try:
+            return error_answer(*about, call.payload, now_ms)
+        except RecursionError:  # it could just be read, and an answer about it is nested a little deeper
+            return error_answer(*about, {}, now_ms)
 
     async def _run(self, call: _Call) -> web.Response:
         await call.read_body()

@@ -119,24 +119,28 @@ def parse(text: str) -> Any:
     """An object or a list.
 
     Raises:
-        Refusal: The text is not JSON, is nested too deep, is a scalar, or has a NUL in a string, which
-            the service's database can't hold.
+        Refusal: The text is not JSON, is nested deeper than Python can handle, is a scalar, or has a NUL
+            in a string, which the service's database can't hold.
     """
     try:
-        value = _DECODER.decode(text)
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        refuse("MalformedPayload", f"Failed to parse JSON: {_reason(error)}")
+        return _parsed(text)
+    except RecursionError:
+        words = "nested deeper than Python can handle, which the local queue is written in"
+        refuse("MalformedPayload", f"Failed to parse JSON: {words}")
+    except (msgspec.DecodeError, ValueError) as error:
+        end = "truncated" in str(error)
+        refuse(
+            "MalformedPayload", f"Failed to parse JSON: {'Unexpected end of JSON input' if end else error}"
+        )
+
+
+def _parsed(text: str) -> Any:
+    value = _DECODER.decode(text)
     if not (is_object(value) or is_list(value)):
         refuse("MalformedPayload", "Failed to parse JSON: Must be an object or array")
     if "\\u0000" in text and any("\0" in each for each in _strings(value)):
         refuse("MalformedPayload", "Failed to parse JSON: a string holds the character NUL")
     return _with_doubles(value) if _LONG_NUMBER.search(text) else value
-
-
-def _reason(error: Exception) -> str:
-    if "truncated" in str(error):
-        return "Unexpected end of JSON input"
-    return "nested too deep" if isinstance(error, RecursionError) else str(error)
 
 
 def _number(digits: str) -> float:

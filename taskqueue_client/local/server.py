@@ -103,6 +103,7 @@ class Server:
             await _accept_no_more(self._socket)
         if self._runner is not None:
             await self._runner.cleanup()
+            await asyncio.sleep(0)  # what the requests that were cut have left to do
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         started = time.perf_counter()

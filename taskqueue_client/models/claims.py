@@ -13,8 +13,11 @@ from .status import TaskStatus
 class TaskClaim(Model, frozen=True, kw_only=True):
     """One claimed run: what to do, until when it is ours, and the credentials to do it with.
 
-    `task` is the definition as the plain dict of the Queue's schema. The credentials are temporary;
-    their certificate holds, in milliseconds since the epoch, the `expiry`.
+    `task` is the definition as the plain dict of the Queue's schema. If it is nested deeper
+    than Python can read (1,000 levels before Python 3.12, 10,000 since), the text `models.nesting.CUT_OFF`
+    stands for what is more than 500 levels deep in the answer.
+
+    The credentials are temporary; their certificate holds, in milliseconds since the epoch, the `expiry`.
     """
 
     status: TaskStatus

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,8 @@ from .outcomes import (
     Uploads,
     resolution_of,
 )
-from .payload import PayloadSchema
+from .payload import PayloadSchema, too_deep
+from .resolving import Resolver
 from .run_resources import RunResources
 from .run_state import Event, State
 from .task_run import TaskRun
@@ -50,9 +51,9 @@ class Host:
 
     Attributes:
         config: How the worker is set up.
-        keeper: Where runs are held and resolved.
-        queue: For uploads, in the loop that conducts runs.
-        schema: What payloads must satisfy; None if anything goes.
+        keeper: Where runs are held.
+        queue: For uploads and reports, in the loop that conducts runs.
+        schema: What payloads must satisfy; None if anything goes that is at most 100 levels deep.
         call_handler: Starts a handler.
         sender: Sends small artifacts.
         inbox: Of the loop that conducts runs.
@@ -91,7 +92,9 @@ class Conduct:
         self._loop = asyncio.get_running_loop()
         queue = held.credentials.client(host.queue)
         self._uploading = Uploading(resources, queue, host.sender, host.metrics)
+        self._resolver = Resolver(held, queue, host.keeper.renew, host.clock)
         self._stopped: asyncio.Future[Outcome] = self._loop.create_future()
+        self._until_stopped: asyncio.Timeout | None = None
         self._call: HandlerCall | None = None
         self._late_uploads: asyncio.Task[Outcome | None] | None = None
         self.concluded: asyncio.Future[None] = self._loop.create_future()
@@ -100,8 +103,11 @@ class Conduct:
     def stop(self, reason: Outcome) -> None:
         """Stop what is done for the run: the claim is lost, or the worker leaves."""
         self._resources.cancelled.cancel(reason)
-        if not self._stopped.done():
-            self._stopped.set_result(reason)
+        if self._stopped.done():
+            return
+        self._stopped.set_result(reason)
+        if self._until_stopped is not None:
+            self._until_stopped.reschedule(self._loop.time())
 
     def hurry(self) -> None:
         """Give up the uploads that follow a report."""
@@ -127,19 +133,16 @@ class Conduct:
             return self._stopped.result()
         self.held.apply(Event.START)
         try:
-            async with self._log_checkpoints():
+            interval = self._host.config.log_checkpoint_interval
+            async with nullcontext() if interval is None else self._log_checkpoints(interval):
                 self._check_payload()
                 return await self._try_handler()
         except Exception as error:  # noqa: BLE001 - the run ends with it
             return error
 
     @asynccontextmanager
-    async def _log_checkpoints(self) -> AsyncGenerator[None]:
-        """Upload the log so far now and then, if that was asked for."""
-        interval = self._host.config.log_checkpoint_interval
-        if interval is None:
-            yield
-            return
+    async def _log_checkpoints(self, interval: float) -> AsyncGenerator[None]:
+        """Upload the log so far now and then."""
         task = asyncio.create_task(self._upload_log_every(interval))
         try:
             yield
@@ -150,7 +153,7 @@ class Conduct:
     async def _upload_log_every(self, interval: float) -> None:
         while True:
             await self._host.clock.sleep_async(interval)
-            await self._uploading.log()
+            await self._uploading.log_so_far()
 
     async def _try_handler(self) -> BaseException | None:
         left = self._host.config.intermittent_attempts
@@ -163,9 +166,8 @@ class Conduct:
             await asyncio.to_thread(self._resources.start_over)
 
     def _check_payload(self) -> None:
-        if self._host.schema is None:
-            return
-        problems = self._host.schema.violations(self.held.claim.task["payload"])
+        schema, payload = self._host.schema, self.held.claim.task["payload"]
+        problems = too_deep(payload) if schema is None else schema.violations(payload)
         if problems:
             words = "".join(f"\n  {each}" for each in problems)
             message = f"the payload has {len(problems)} problems:{words}"
@@ -212,7 +214,7 @@ class Conduct:
         return resolution.reason.value
 
     async def _reported(self, resolution: Resolution) -> bool:
-        return await self._host.keeper.resolve(self.held, resolution) is State.RESOLVED
+        return await self._resolver.resolve(resolution) is State.RESOLVED
 
     async def _after_uploads(self, outcome: BaseException | None) -> BaseException | None:
         """Upload everything; how the run ends, which is as before only if that succeeds."""
@@ -225,14 +227,19 @@ class Conduct:
         return failure
 
     async def _unless_stopped(self, uploading: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
-        task = asyncio.create_task(uploading)
-        first: list[asyncio.Future[Any]] = [task, self._stopped]
-        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        task.cancel()
-        await asyncio.wait([task])
-        return self._stopped.result()
+        """How the uploads end; the reason to stop where there is one first."""
+        if self._stopped.done():
+            uploading.close()
+            return self._stopped.result()
+        try:
+            async with asyncio.timeout(None) as self._until_stopped:
+                return await uploading
+        except TimeoutError:
+            if not self._stopped.done():
+                raise
+            return self._stopped.result()
+        finally:
+            self._until_stopped = None
 
     async def _upload_late(self) -> None:
         """After the report of an exception: at best effort, for as long as the Queue takes it."""
@@ -246,10 +253,10 @@ class Conduct:
 
     async def _clean_up(self) -> None:
         """Give everything up; a handler that goes on keeps its slot, but not the worker."""
-        if self._call is not None:
+        if self._call is not None and not self._call.ended.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([self._call.ended])
-        self._host.keeper.give_back_slot()
+        self._host.keeper.let_go(self.held)
         if self._resources.is_light:
             self._resources.close()
             return

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -42,6 +42,7 @@ class WorkerConfig:
         termination_grace: Seconds between asking a command to end (SIGTERM) and killing it.
         work_directory: Where the directories of runs are made; None: where temporary files go.
         keep_work_directories: Leave a run's directory where it is when the run has ended.
+        artifact_storage: Where artifacts go unless their declaration says otherwise: `s3` or `object`.
         metrics_port: Serve `/metrics`, `/live` and `/ready` on it; 0: a free one; None: not at all.
         metrics_host: The address to serve them on; the default cannot be reached from other machines.
 
@@ -63,6 +64,7 @@ class WorkerConfig:
     termination_grace: float = 10.0
     work_directory: Path | None = None
     keep_work_directories: bool = False
+    artifact_storage: Literal["s3", "object"] = "s3"
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
 
@@ -107,6 +109,7 @@ _RULES: Mapping[str, _Rule] = {
     "termination_grace": _Rule(_DURATION, "seconds, 0 or more"),
     "work_directory": _Rule(Path | None, "the path of a directory" + _OR_NONE),
     "keep_work_directories": _Rule(bool, "true or false"),
+    "artifact_storage": _Rule(Literal["s3", "object"], "s3 or object"),
     "metrics_port": _Rule(_whole(0, 65535) | None, "a whole number, 0 to 65535" + _OR_NONE),
     "metrics_host": _Rule(Annotated[str, msgspec.Meta(min_length=1)], "a name or address of this machine"),
 }

@@ -25,7 +25,7 @@ class ArtifactOptions(TypedDict, total=False):
     content_type: str
     expires: datetime | str
     storage: Literal["s3", "object"]
-    compress: bool
+    compress: bool | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from .event_thread import EventThread
+from .handler_threads import HandlerThreads, Job
 from .inbox import Inbox
 
 
@@ -36,29 +36,31 @@ class _Reporting:
 
 
 class BlockingCall(_Reporting):
-    """A handler in a thread of its own. It is a daemon: one that never ends does not hold the process.
+    """A handler in a thread.
 
     Args:
         name: Of the thread.
         function: What to call.
+        threads: Where handlers run.
         inbox: Of the loop that starts it.
     """
 
-    def __init__(self, name: str, function: Callable[[], object], inbox: Inbox) -> None:
+    def __init__(
+        self, name: str, function: Callable[[], object], threads: HandlerThreads, inbox: Inbox
+    ) -> None:
         super().__init__(inbox)
         self._function = function
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        threads.start(Job(name, self._run, self._report))
 
     def interrupt(self) -> None:
         """A thread cannot be made to stop: it looks at `TaskRun.cancelled`, as its commands do."""
 
-    def _run(self) -> None:
-        raised = None
+    def _run(self) -> BaseException | None:
         try:
             self._function()
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is how its run ends
-            raised = error
-        self._report(raised)
+            return error
+        return None
 
 
 class AwaitedCall(_Reporting):

@@ -14,6 +14,7 @@ from taskqueue_client.aio import AsyncQueue
 from .blocked_loop import BlockedLoopWatch
 from .event_thread import EventThread
 from .handler_call import AwaitedCall, BlockingCall, HandlerCall
+from .handler_threads import HandlerThreads
 from .inbox import Inbox
 from .task_run import TaskRun
 
@@ -36,6 +37,7 @@ class Handlers:
         self._inbox = inbox
         self._run_task = run_task
         self._queue = queue
+        self._threads = HandlerThreads()
         self._thread: EventThread | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -48,6 +50,7 @@ class Handlers:
     async def __aexit__(self, *_: object) -> None:
         if self._watch is not None:
             self._watch.cancel()
+        await asyncio.to_thread(self._threads.close)
         if self._thread is not None:
             await asyncio.to_thread(self._stop, self._thread)
 
@@ -55,7 +58,7 @@ class Handlers:
         """Start the handler."""
         name = f"run {task.task_id}/{task.run_id}"
         if self._thread is None:
-            return BlockingCall(name, partial(self._run_task, task), self._inbox)
+            return BlockingCall(name, partial(self._run_task, task), self._threads, self._inbox)
         function = cast("Callable[[TaskRun], Coroutine[Any, Any, object]]", self._run_task)
         return AwaitedCall(name, partial(function, task), self._thread, self._inbox)
 

@@ -69,17 +69,27 @@ class HeldRun:
         state: Where it stands.
         credentials: What everything on behalf of the run signs with.
         lost: Why it is not ours any more; None as long as it is.
-        queue: The keeper's client for it: one attempt a call, as the keeper counts them by the lease.
     """
 
-    __slots__ = ("_lock", "_when_lost", "claim", "credentials", "lease", "lost", "queue", "state")
+    __slots__ = (
+        "_client",
+        "_lock",
+        "_queue",
+        "_when_lost",
+        "claim",
+        "credentials",
+        "lease",
+        "lost",
+        "state",
+    )
 
     def __init__(self, claim: TaskClaim, lease: Lease, queue: AsyncQueue) -> None:
         self.claim = claim
         self.lease = lease
         self.state = State.CLAIMED
         self.credentials = LiveCredentials(claim.credentials)
-        self.queue = self.credentials.client(queue)
+        self._client = queue
+        self._queue: AsyncQueue | None = None
         self.lost: ClaimLost | None = None
         self._when_lost: Callable[[ClaimLost], object] | None = None
         self._lock = threading.Lock()
@@ -93,6 +103,13 @@ class HeldRun:
     def run_id(self) -> int:
         """The run."""
         return self.claim.run_id
+
+    @property
+    def queue(self) -> AsyncQueue:
+        """The keeper's client for the run: one attempt a call, as the keeper counts them by the lease."""
+        if self._queue is None:  # many runs end before their first renewal
+            self._queue = self.credentials.client(self._client)
+        return self._queue
 
     @property
     def is_held(self) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
@@ -21,12 +20,8 @@ from .cancellation import CancellationWatch
 from .claiming import Claiming, Slots, WorkerIdentity
 from .event_thread import EventThread
 from .held_run import HeldRun
-from .inbox import Inbox
 from .keeper_events import KeeperEvents
-from .outcomes import Resolution, WorkerShutdown
 from .renewing import Renewals
-from .resolving import Resolver
-from .run_state import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +42,12 @@ class KeeperSettings:
 
 
 class Keeper:
-    """Claims runs, keeps them and resolves them. Its methods may be called from any thread.
+    """Claims runs and keeps them. Its methods may be called from any thread.
 
     Args:
         make_queue: Makes the client that everything here goes through, in the keeper's loop.
         settings: What to go by.
         events: Who is told.
-        replies: Of the loop that `resolve` is awaited in.
         clock: Where time comes from.
     """
 
@@ -62,11 +56,8 @@ class Keeper:
         make_queue: Callable[[], AsyncQueue],
         settings: KeeperSettings,
         events: KeeperEvents,
-        replies: Inbox,
         clock: Clock,
     ) -> None:
-        self._replies = replies
-        self._resolving: set[asyncio.Task[State]] = set()
         self._settings = settings
         self._events = events
         self._clock = clock
@@ -89,33 +80,17 @@ class Keeper:
         """Wait until there are no more claim calls; raises what should not have ended them."""
         await asyncio.wrap_future(self._thread.submit(self._claiming.ended()))
 
-    async def resolve(self, held: HeldRun, resolution: Resolution) -> State:
-        """Tell the Queue how a run ended, until it knows or the lease is over; where the run stands then.
+    async def renew(self, held: HeldRun) -> None:
+        """Try once, now, to renew a run's lease."""
+        await asyncio.wrap_future(self._thread.submit(self._renewals.try_once(held)))
 
-        Goes on even if whoever waits for it is cancelled.
-        """
-        resolved: asyncio.Future[State] = asyncio.get_running_loop().create_future()
-        self._thread.call(self._start_resolving, held, resolution, resolved)
-        return await asyncio.shield(resolved)
+    def let_go(self, held: HeldRun) -> None:
+        """A run has ended: its slot is free."""
+        self._thread.call(self._let_go, held)
 
-    def _start_resolving(
-        self, held: HeldRun, resolution: Resolution, resolved: asyncio.Future[State]
-    ) -> None:
-        task = asyncio.create_task(self._resolver.resolve(held, resolution))
-        self._resolving.add(task)
-        task.add_done_callback(partial(self._end_resolving, resolved))
-
-    def _end_resolving(self, resolved: asyncio.Future[State], task: asyncio.Task[State]) -> None:
-        self._resolving.discard(task)
-        error = WorkerShutdown() if task.cancelled() else task.exception()
-        if error is None:
-            self._replies.call(resolved.set_result, task.result())
-        else:
-            self._replies.call(resolved.set_exception, error)
-
-    def give_back_slot(self) -> None:
-        """A run that was handed over has ended."""
-        self._thread.call(self._slots.give_back)
+    def _let_go(self, held: HeldRun) -> None:
+        self._renewals.drop(held)
+        self._slots.give_back()
 
     def use_credentials(self, credentials: Credentials) -> None:
         """Make the worker's own calls with other credentials from now on."""
@@ -145,7 +120,6 @@ class Keeper:
         single = self._single = self._queue.with_options(attempts=1)
         self._slots = Slots(settings.concurrency, settings.max_tasks)
         self._renewals = Renewals(self._events, self._clock)
-        self._resolver = Resolver(self._renewals, self._clock)
         self._cancellations = CancellationWatch(
             single, self._renewals.held, settings.cancellation_poll_interval, self._clock
         )
@@ -168,8 +142,5 @@ class Keeper:
     async def _stop(self) -> None:
         self._claiming.hang_up()
         await self._cancellations.stop()
-        for task in self._resolving:  # of a worker that has left in a hurry
-            task.cancel()
-        for held in self._renewals.held():
-            await self._renewals.stop(held)
+        await self._renewals.stop()
         await self._queue.close()

@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.credentials import Credentials, checked, checked_root_url, from_environment
@@ -36,6 +36,7 @@ class WorkerSettings(TypedDict, total=False):
     termination_grace: float
     work_directory: Path | None
     keep_work_directories: bool
+    artifact_storage: Literal["s3", "object"]
     metrics_port: int | None
     metrics_host: str
 
@@ -51,7 +52,7 @@ class WorkerLoop(ABC):
         credentials: The worker's own; they need `queue:claim-work:<task_queue_id>` and
             `queue:worker-id:<worker_group>/<worker_id>`.
         pulse: The broker of the Queue's messages, from which the worker hears of canceled runs at once
-            (extra `events`); without it they are noticed within `cancellation_poll_interval`.
+            (extra `events`); without it they are noticed within about `cancellation_poll_interval`.
         clock: Where time comes from.
         **settings: What the file and the environment do not say, or say otherwise: see `WorkerConfig`.
 

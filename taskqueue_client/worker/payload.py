@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DEEPEST = 100
 """Levels of lists and objects in each other. jsonschema calls itself several times for each, and Python has
-only so many calls."""
+only so many calls. A payload of which a part was cut off as it was read is still deeper than this."""
 
 MOST = 1000
 """Violations that are explained: nobody reads more, and a large payload can have millions."""
@@ -53,8 +53,8 @@ class PayloadSchema:
 
         One with lists and objects more than 100 levels deep has that one violation. At most 1,000 are listed.
         """
-        if _is_too_deep(payload):
-            return [Problem("$", type(payload), f"lists and objects at most {DEEPEST} levels deep")]
+        if problems := too_deep(payload):
+            return problems
         try:
             problems = list(itertools.islice(_each_once(_problems(self._validator, payload)), MOST + 1))
         except RecursionError:
@@ -124,13 +124,14 @@ def _members(value: object) -> Iterable[tuple[str | int, object]]:
     return enumerate(cast("list[object]", value)) if isinstance(value, list) else ()
 
 
-def _is_too_deep(payload: object) -> bool:
+def too_deep(payload: object) -> list[Problem]:
+    """What is wrong with a payload of more than 100 levels, whatever its schema; nothing if it has less."""
     level = [payload]
     for _ in range(DEEPEST + 1):
         level = [member for each in level for _, member in _members(each)]
         if not level:
-            return False
-    return True
+            return []
+    return [Problem("$", type(payload), f"lists and objects at most {DEEPEST} levels deep")]
 
 
 def _is_date_time_if_text(given: object) -> bool:

@@ -38,12 +38,19 @@ class Renewals:
         task = self._tasks[held] = asyncio.create_task(self._keep(held))
         task.add_done_callback(partial(self._ended, held))
 
-    async def stop(self, held: HeldRun) -> None:
-        """Keep a run no longer; no renewal is under way when this returns."""
+    def drop(self, held: HeldRun) -> None:
+        """Keep a run no longer."""
         task = self._tasks.pop(held, None)
         if task is not None:
             task.cancel()
-            await asyncio.wait([task])
+
+    async def stop(self) -> None:
+        """Keep nothing any more."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     def held(self) -> list[HeldRun]:
         """The runs that are kept."""
@@ -58,8 +65,8 @@ class Renewals:
             held.credentials.replace(answer.credentials)
             held.lease = held.lease.renewed(answer, asked)
         except RequestConflict as error:
-            self._events.renewal_refused()
-            held.apply(Event.RENEWAL_REFUSED, error.message)
+            if held.apply(Event.RENEWAL_REFUSED, error.message):
+                self._events.renewal_refused()
         except Exception as error:  # noqa: BLE001 - whatever it is, the run is ours until its lease ends
             self._events.renewal_failed()
             log.warning("cannot renew the claim on %s: %s", held, str(error) or "no answer in time")
@@ -84,13 +91,15 @@ class Renewals:
     async def _renew(self, held: HeldRun) -> bool:
         """Try until it succeeds, is refused, or is too late; tell whether it has succeeded."""
         failures = 0
-        while held.lease.left(self._clock.monotonic()):
-            if await self.try_once(held):
+        while held.state in RENEWED_IN:
+            if not held.lease.left(self._clock.monotonic()):
+                held.apply(Event.LEASE_ENDED, LEASE_ENDED)
+            elif await self.try_once(held):
                 return held.is_held
-            failures += 1
-            left = held.lease.left(self._clock.monotonic())
-            await self._sleep(min(retry_in(failures, left, random()), left))  # noqa: S311 - as above
-        held.apply(Event.LEASE_ENDED, LEASE_ENDED)
+            else:
+                failures += 1
+                left = held.lease.left(self._clock.monotonic())
+                await self._sleep(min(retry_in(failures, left, random()), left))  # noqa: S311 - as above
         return False
 
     async def _sleep(self, seconds: float) -> None:

@@ -196,8 +196,7 @@ class RunResources:
                 kill_marked(self._variables)
             self._remove_work_directory()
             if self._log is not None:
-                self._log.close()
-                self._log.path.unlink(missing_ok=True)
+                self._log.remove()
 
     @property
     def _variables(self) -> dict[str, str]:

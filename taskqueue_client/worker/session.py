@@ -170,15 +170,15 @@ class Session:
             directories=stack.enter_context(directories),
             root_url=worker.root_url,
             guardian=stack.enter_context(closing(Guardian())),
-            queue=stack.enter_context(Queue(worker.root_url, clock=worker.clock)),
+            queue=stack.enter_context(
+                Queue(worker.root_url, artifact_storage=config.artifact_storage, clock=worker.clock)
+            ),
             async_queue=async_queue,
             clock=worker.clock,
         )
         handlers = await stack.enter_async_context(Handlers(worker.run_task, async_queue, self._inbox))
         uploads = await stack.enter_async_context(self._make_queue())
-        self._keeper = Keeper(
-            self._make_queue_of_worker, self._keeper_settings(), self, self._inbox, worker.clock
-        )
+        self._keeper = Keeper(self._make_queue_of_worker, self._keeper_settings(), self, worker.clock)
         stack.push_async_callback(asyncio.to_thread, self._keeper.stop)
         stack.push_async_callback(self._cancel_what_is_left)
         self._host = Host(
@@ -202,7 +202,10 @@ class Session:
             self._in_background(self._hear_of_cancellations(worker.pulse))
 
     def _make_queue(self) -> AsyncQueue:
-        return AsyncQueue(self._worker.root_url, clock=self._worker.clock)
+        worker = self._worker
+        return AsyncQueue(
+            worker.root_url, artifact_storage=worker.config.artifact_storage, clock=worker.clock
+        )
 
     def _make_queue_of_worker(self) -> AsyncQueue:
         return AsyncQueue(self._worker.root_url, self._credentials, clock=self._worker.clock)

@@ -1,4 +1,4 @@
-"""The log of one run: what its handler says and what its commands print, in a file."""
+"""The log of one run: what its handler says and what its commands print."""
 
 from __future__ import annotations
 
@@ -21,30 +21,34 @@ if TYPE_CHECKING:
 log = logging.getLogger("taskqueue_client.worker")
 
 
+KEPT_IN_MEMORY = 16 * 1024
+"""Bytes: making and removing a file takes longer than all else that a short log needs."""
+
+
 class TaskLog:
-    """A file of lines that begin with the time, as `2026-11-21T09:20:53.649Z `. Secrets are masked.
+    """Lines that begin with the time, as `2026-11-21T09:20:53.649Z `. Secrets are masked.
+
+    They are kept in memory as long as they are few, and in a file from then on.
 
     Everything but newlines is written as it comes, in whatever encoding. Writers take turns by the line:
     where one comes in before another one's line has ended, the line is broken. Safe to use from any thread.
 
     If the file cannot be written, nothing is raised: the error is kept, what comes is dropped until the
-    file can be written again, and a line tells how much is missing. After `close`, everything is dropped.
+    file can be written again, and a line tells how much is missing. After `remove`, everything is dropped.
 
     Args:
         path: The file; replaced if there is one.
         clock: Where the times come from.
+        kept_in_memory: How many bytes are not worth a file.
 
     Attributes:
         path: The file.
         logger: Takes messages of every level; has no part in the process's tree of loggers, so that
             nothing that it is told is shown elsewhere.
         error: Why something is missing; None as long as nothing is.
-
-    Raises:
-        OSError: The file cannot be made.
     """
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, kept_in_memory: int = KEPT_IN_MEMORY) -> None:
         self.path = path
         self.error: OSError | None = None
         self.logger = logging.Logger("taskqueue_client.task")  # noqa: LOG001 - a registered one would stay for ever
@@ -52,7 +56,9 @@ class TaskLog:
         self._clock = clock
         self._secrets = Secrets()
         self._lock = threading.Lock()
-        self._file = path.open("wb", buffering=0)
+        self._kept_in_memory = kept_in_memory
+        self._memory: io.BytesIO | None = io.BytesIO()  # None once there is a file
+        self._file: io.BytesIO | io.FileIO = self._memory
         self._size = 0
         self._whole_lines = 0  # the size at the end of the last line that is complete
         self._writer: object = None  # whose line is incomplete
@@ -73,15 +79,27 @@ class TaskLog:
         """A stream of its own for what a command prints."""
         return Output(self, self._secrets)
 
-    def checkpoint(self) -> LogPrefix:
-        """The complete lines so far, as a file that does not change. Close it."""
-        with self._lock:
-            return LogPrefix(self.path, self._whole_lines)
+    def checkpoint(self) -> io.BytesIO | LogPrefix:
+        """The complete lines so far, as a file that does not change. Close it.
 
-    def close(self) -> None:
-        """Write nothing more. May be called again."""
+        Raises:
+            OSError: It cannot be read.
+        """
+        with self._lock:
+            if self._memory is None:
+                return LogPrefix(self.path, self._whole_lines)
+            return io.BytesIO(self._memory.getvalue()[: self._whole_lines])
+
+    def remove(self) -> None:
+        """Write nothing more, and remove the file. May be called again.
+
+        Raises:
+            OSError: It cannot be removed.
+        """
         with self._lock:
             self._file.close()
+            if self._memory is None:
+                self.path.unlink(missing_ok=True)
 
     def append(self, writer: object, text: bytes) -> None:
         """Write what `writer` has to say: masked already, and not necessarily whole lines."""
@@ -117,6 +135,9 @@ class TaskLog:
         rest = memoryview(written)
         before = self._size
         try:
+            if self._memory is not None and before + len(rest) > self._kept_in_memory:
+                self._file = _file_with(self.path, self._memory.getvalue())
+                self._memory = None
             while rest:
                 count = self._file.write(rest)
                 self._size += count
@@ -134,6 +155,19 @@ class TaskLog:
             log.error("the task log %s is not complete: %s", self.path, error)
             self.error = error
         self._missing += dropped
+
+
+def _file_with(path: Path, content: bytes) -> io.FileIO:
+    """A new file that holds all of the content, or none at all."""
+    file = path.open("wb", buffering=0)
+    try:
+        while content:
+            content = content[file.write(content) :]
+    except BaseException:
+        file.close()
+        path.unlink(missing_ok=True)
+        raise
+    return file
 
 
 class Output:

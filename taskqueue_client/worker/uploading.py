@@ -57,17 +57,27 @@ class Uploading:
     async def everything(self) -> Outcome | None:
         """Upload the log and all artifacts that are not up yet; the outcome that a failure means."""
         pending = [each for each in self._resources.declared() if each.name not in self._uploaded]
+        if not pending:
+            return await self.log()
         failures = await asyncio.gather(self.log(), *map(self._artifact, pending))
         return max(filter(None, failures), key=_severity, default=None)
 
-    async def log(self) -> Outcome | None:
+    async def log_so_far(self) -> Outcome | None:
+        """`log`, while there is more to come: not compressed, so that readers can ask for what is new."""
+        return await self.log(compress=False)
+
+    async def log(self, *, compress: bool | None = None) -> Outcome | None:
         """Upload the log as it is now, with its link; the outcome that a failure means."""
+        # The object service has no way to replace the log as it grows.
+        options = ArtifactOptions(content_type="text/plain; charset=utf-8", storage="s3", compress=compress)
         try:
             with closing(self._resources.log.checkpoint()) as snapshot:
-                options = ArtifactOptions(content_type="text/plain; charset=utf-8")
-                file = cast("BinaryIO", snapshot)
-                await asyncio.gather(self._upload(LOG_NAME, file, options), self._link_log())
-        except Exception as error:  # noqa: BLE001 - a run without its log does not end as if all were well
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(self._link_log())
+                    await self._upload(LOG_NAME, cast("BinaryIO", snapshot), options)
+        except ExceptionGroup as errors:
+            return self._failed(LOG_NAME, errors.exceptions[0])
+        except OSError as error:  # of the log's own file
             return self._failed(LOG_NAME, error)
         return None
 
@@ -100,7 +110,7 @@ class Uploading:
         checked = Options.checked(
             expires,
             self._resources.held.claim.status.expires,
-            options.get("storage", "s3"),
+            options.get("storage") or self._queue.transfer_settings.storage,
             options.get("content_type"),
             options.get("compress"),
         )

@@ -79,6 +79,10 @@ class EitherClient:
         return call
 
     @property
+    def runner(self) -> asyncio.Runner | None:
+        return self._runner
+
+    @property
     def is_async(self) -> bool:
         return self._runner is not None
 

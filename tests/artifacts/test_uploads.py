@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from taskqueue_client import AsyncQueue, Queue
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Answer
@@ -106,6 +107,29 @@ def test_an_object_is_finished_with_the_hash_that_every_client_knows(client: Eit
     downloaded = client.download("public/x.bin")
     assert list(uploaded.hashes) == ["sha256"]
     assert downloaded.hashes == uploaded.hashes
+
+
+def test_the_storage_is_the_client_s_unless_a_call_says_otherwise(
+    client: EitherClient, local: LocalQueue
+) -> None:
+    mine = EitherClient(
+        type(client.queue)(local.root_url, local.credentials, artifact_storage="object"),
+        client.runner,
+        client.run,
+        client.clock,
+    )
+    assert mine.upload("public/one", BYTES).storage_type == "object"
+    assert mine.upload("public/two", BYTES, storage="s3").storage_type == "s3"
+    (outcome,) = mine.upload_many({"public/three": b"3"}).outcomes
+    assert outcome.result.storage_type == "object"
+    assert client.upload("public/four", BYTES).storage_type == "s3"
+    mine.close()
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+def test_a_storage_that_there_is_not_is_refused(kind: type[Queue | AsyncQueue]) -> None:
+    with pytest.raises(InvalidArgument, match="artifact_storage"):
+        kind("https://tc.example.com", artifact_storage="gcs")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] # what is tested
 
 
 @pytest.mark.parametrize(

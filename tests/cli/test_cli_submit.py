@@ -99,7 +99,7 @@ def test_dates_that_yaml_would_make_objects_of_stay_text(definition: dict[str, A
         ),
         ("a.yml", "- 1\n", "a.yml: must be an object"),
         ("a.yml", "", "a.yml: must be an object"),
-        ("a.yml", "a: \x00\n", "a.yml: unacceptable character #x0000"),
+        ("a.yml", "b: 1\na: \x00\n", "a.yml, line 2, column 4: special characters are not allowed: #x0000"),
         (
             "a.yml",
             "a: !!python/object:os.system {}\n",
@@ -116,8 +116,8 @@ def test_a_broken_file_is_refused_with_line_and_column(name: str, text: str, mes
 
 @pytest.mark.usefixtures("deployment")
 def test_a_file_that_is_no_text_is_refused() -> None:
-    Path("a.yml").write_bytes(b"a: \xff\n")
-    assert refused("submit", "a.yml") == "Error: a.yml: is not UTF-8: byte 3 is 0xff"
+    Path("a.yml").write_bytes(b"b: 1\na: \xff\n")
+    assert refused("submit", "a.yml") == "Error: a.yml, line 2, column 4: is not UTF-8: byte 0xff"
 
 
 @pytest.mark.usefixtures("deployment")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from taskqueue_client import Queue, slugid
 from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.cli.watch import progress
 from taskqueue_client.models import TaskAndStatus, TaskState
-from tests.cli.command import run, run_json
+from tests.cli.command import run, run_json, running
 from tests.cli.terminal import on_a_terminal
 
 pytestmark = pytest.mark.usefixtures("deployment")
@@ -111,6 +112,16 @@ def test_watch_as_json_is_a_status_in_each_line(create: Create, worker: Any) -> 
     assert [(line["name"], line["state"]) for line in run_json("watch", task_id)] == [
         ("compile", "completed")
     ]
+
+
+def test_ctrl_c_ends_watch_in_one_line(create: Create) -> None:
+    task_id = create("compile")
+    with running("watch", task_id) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{task_id} compile pending\n"
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output, errors) == (130, "", "Interrupted.\n")
 
 
 def test_watch_draws_a_table_and_a_bar_on_a_terminal(create: Create, worker: Any) -> None:

@@ -94,6 +94,16 @@ def test_a_wrong_setting_is_named_with_its_file(folder: Path, monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("deployment", "files")
+def test_a_setting_that_is_missing_is_named_with_the_places_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    result = run("work", "greeting:Greeter")
+    assert result.exit_code == ExitStatus.WRONG_USE
+    assert result.stderr.startswith("Error: task_queue_id is not set: ")
+    assert "TASKQUEUE_TASK_QUEUE_ID" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("deployment", "files")
 def test_without_credentials_the_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TASKCLUSTER_CLIENT_ID")
     monkeypatch.delenv("TASKCLUSTER_ACCESS_TOKEN")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 import pickle
 import socket
+import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from email.utils import formatdate
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import aiohttp
@@ -237,6 +241,35 @@ class TestEnvironment:
         monkeypatch.setenv("http_proxy", server.root_url.removeprefix("http://"))
         make_client("http://tc.example.test").send(PING)
         assert server.received[0].path.startswith("http://tc.example.test/")
+
+    @pytest.mark.parametrize("variable", ["HTTP_PROXY", "all_proxy"])
+    @pytest.mark.parametrize(
+        "proxy", ["socks5://h:1", "socks5h://me:hidden@h:1", "ftp://h", "http://", "http://h:x", "http://[h"]
+    )
+    def test_a_proxy_that_cannot_be_used_is_named_when_the_client_is_made(
+        self, make_client: Any, monkeypatch: pytest.MonkeyPatch, variable: str, proxy: str
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "socks", None)  # PySocks is not installed
+        monkeypatch.setattr(os, "environ", {variable: proxy})
+        with pytest.raises(InvalidArgument) as refused:
+            make_client("http://tc.example.test")
+        assert refused.value.argument == variable.upper()
+        assert proxy.replace("me:hidden@", "") in str(refused.value)
+
+    @pytest.mark.parametrize("others", [{"HTTPS_PROXY": "socks5://h:1"},
+                                        {"ALL_PROXY": "socks5://h:1", "NO_PROXY": "127.0.0.1"}])  # fmt: skip
+    def test_a_proxy_for_others_is_not_looked_at(
+        self, make_client: Any, monkeypatch: pytest.MonkeyPatch, others: dict[str, str]
+    ) -> None:
+        monkeypatch.setattr(os, "environ", others)
+        assert make_client().send(PING) == {}
+
+    def test_a_socks_proxy_may_be_used_where_requests_can(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pysocks = ModuleType("socks")
+        pysocks.__spec__ = ModuleSpec("socks", None)
+        monkeypatch.setitem(sys.modules, "socks", pysocks)
+        monkeypatch.setenv("HTTPS_PROXY", "socks5h://h:1")
+        assert Queue("https://tc.example.test").root_url == "https://tc.example.test"
 
     def test_no_proxy_may_name_a_port(
         self, make_client: Any, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch

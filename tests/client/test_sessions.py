@@ -20,7 +20,7 @@ import responses
 from taskqueue_client import AsyncQueue, Credentials, Queue, calls
 from taskqueue_client._call import Call
 from taskqueue_client.definitions import task_definition
-from taskqueue_client.errors import InvalidArgument, InvalidDefinition, UnreadableAnswer
+from taskqueue_client.errors import ClientUnusable, InvalidArgument, InvalidDefinition, UnreadableAnswer
 from tests.client.scripted import Say, ScriptedServer, say
 
 TASK = "Y9IplizWTj-eOJfHEC71Rw"
@@ -60,11 +60,57 @@ def test_an_injected_session_is_used_and_left_open(server: ScriptedServer) -> No
     assert server.connections == 1
 
 
+async def test_a_closed_async_client_sends_nothing_and_says_so(server: ScriptedServer) -> None:
+    async with AsyncQueue(server.root_url, CREDENTIALS) as queue:
+        await queue.send(PING)
+    never_used = AsyncQueue(server.root_url)
+    await never_used.close()
+    for closed in (queue, queue.with_options(attempts=2), queue.with_credentials(None), never_used):
+        with pytest.raises(ClientUnusable, match="closed: make a new one"):
+            await closed.send(PING)
+    assert len(server.received) == 1
+
+
+def test_an_async_client_in_another_event_loop_sends_nothing_and_says_so(server: ScriptedServer) -> None:
+    queue = AsyncQueue(server.root_url, CREDENTIALS)
+    with asyncio.Runner() as runner:
+        runner.run(queue.send(PING))
+        with asyncio.Runner() as another, pytest.raises(ClientUnusable, match="one for each loop"):
+            another.run(queue.send(PING))
+        runner.run(queue.send(PING))
+        runner.run(queue.close())
+    assert len(server.received) == 2
+
+
+async def test_a_closed_injected_async_session_is_named(server: ScriptedServer) -> None:
+    async with aiohttp.ClientSession() as session:
+        queue = AsyncQueue(server.root_url, session=session)
+    with pytest.raises(ClientUnusable, match="session of this AsyncQueue is closed"):
+        await queue.send(PING)
+
+
+def test_an_injected_async_session_of_another_event_loop_is_named(server: ScriptedServer) -> None:
+    async def opened() -> aiohttp.ClientSession:
+        return aiohttp.ClientSession()
+
+    with asyncio.Runner() as runner:
+        session = runner.run(opened())
+        queue = AsyncQueue(server.root_url, session=session)
+        with (
+            asyncio.Runner() as another,
+            pytest.raises(ClientUnusable, match="belongs to another event loop"),
+        ):
+            another.run(queue.send(PING))
+        runner.run(session.close())
+    assert server.received == []
+
+
 async def test_an_injected_async_session_is_used_and_left_open(server: ScriptedServer) -> None:
     async with aiohttp.ClientSession(headers={"X-Mine": "yes"}) as session:
         async with AsyncQueue(server.root_url, session=session) as queue:
             await queue.send(PING)
         assert not session.closed
+        await queue.send(PING)
         assert (await session.get(server.root_url)).status == 200
     assert server.received[0].headers["X-Mine"] == "yes"
 
@@ -127,10 +173,17 @@ def test_new_credentials_count_from_the_next_attempt_on(client: Any, server: Scr
 
 
 def test_credentials_can_be_replaced_while_a_slow_call_is_under_way(server: ScriptedServer) -> None:
-    answered = threading.Event()
-    server.script.append(Say(wait_for=answered))
+    arrived, answered = threading.Event(), threading.Event()
+
+    def at_first_slowly(_: Any) -> Say:
+        is_first = not arrived.is_set()
+        arrived.set()
+        return Say(wait_for=answered if is_first else None)
+
+    server.otherwise = at_first_slowly
     with Queue(server.root_url, CREDENTIALS) as queue, ThreadPoolExecutor(1) as thread:
         slow = thread.submit(queue.send, PING)
+        arrived.wait()
         queue.credentials = Credentials("tester/two", "another-secret")
         assert not slow.done()
         queue.send(PING)
@@ -232,8 +285,9 @@ def test_only_a_get_can_be_a_signed_url(client: Any, wrong: Call[Any]) -> None:
 def test_a_signed_url_needs_credentials_and_a_lifetime(make_client: Any) -> None:
     with pytest.raises(InvalidArgument, match="credentials"):
         make_client(credentials=None).queue.signed_url(calls.status(TASK))
-    with pytest.raises(InvalidArgument, match="lifetime"):
-        make_client().queue.signed_url(calls.status(TASK), lifetime=timedelta(0))
+    for lifetime in (timedelta(0), 5):
+        with pytest.raises(InvalidArgument, match="lifetime"):
+            make_client().queue.signed_url(calls.status(TASK), lifetime=lifetime)
 
 
 SILENT = {
@@ -260,6 +314,15 @@ SILENT = {
             async for _ in queue.iter_task_queues():
                 break
     """,
+    "a client that is garbage in a circle, and whose session comes first there": """
+        held = [AsyncQueue(url)]
+        await held[0].ping()
+        (session,) = (each for each in gc.get_objects() if isinstance(each, aiohttp.ClientSession))
+        gc.collect()
+        held.append(held)
+        del held, session
+        gc.collect()
+    """,
     "a blocking client that nobody closes": """
         Queue(url).ping()
     """,
@@ -273,7 +336,7 @@ def test_nothing_is_said_under_warnings_as_errors(server: ScriptedServer, what: 
     fine: dict[str, Any] = {"alive": True, "uptime": 1.0, "taskQueues": [], "continuationToken": ""}
     server.otherwise = lambda received: busy if received.path.endswith("/status") else say(fine)
     program = (
-        "import asyncio, sys\n"
+        "import aiohttp, asyncio, gc, sys\n"
         "from taskqueue_client import AsyncQueue, Queue\n"
         "url = sys.argv[1]\n"
         f"async def main():{SILENT[what]}\n"

@@ -1,10 +1,11 @@
 """How the examples of a document are run.
 
 Blocks in `python` are executed, one after the other in one namespace, and blocks in `console` are
-commands with what they print, where `...` stands for anything. Two comments before a block say what
+commands with what they print, where `...` stands for anything. A comment before a block may say what
 else to do with it:
 
     <!-- file: NAME -->        it is the content of that file, in the directory that all examples run in
+    <!-- until: Ctrl-C -->     its command goes on, and is interrupted when it has printed what is shown
     <!-- not run: REASON -->   it is left alone
 
 and a comment that begins with `hidden` holds Python that readers don't see.
@@ -12,11 +13,17 @@ and a comment that begins with `hidden` holds Python that readers don't see.
 
 from __future__ import annotations
 
+import ast
 import doctest
+import inspect
 import re
+import signal
 import subprocess
+import textwrap
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
+from threading import Timer
 
 from sybil import Document, Example, Region
 from sybil.document import PythonDocStringDocument
@@ -25,7 +32,7 @@ from sybil.parsers.doctest import DocTestParser
 from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, RawFencedCodeBlockLexer
 from sybil.typing import Evaluator
 
-_COMMENT = re.compile(r"<!-- (file|not run): (.+?) -->\s*\Z")
+_COMMENT = re.compile(r"<!-- (file|until|not run): (.+?) -->\s*\Z")
 _COMMAND = re.compile(r"^\$ (.*(?:\n> .*)*)\n?", re.MULTILINE)
 _SHELL_TIMEOUT = 120  # seconds: a command that hangs must not hang the tests
 
@@ -36,6 +43,18 @@ _compare = doctest.OutputChecker().check_output
 
 NOT_CODE = {"text", "toctree", "eval-rst", "image", "figure", "include", "glossary"}
 """What stands between fences, and is output, a picture, or for Sphinx."""
+
+_STATEMENTS = (
+    ast.Assign,
+    ast.AsyncFor,
+    ast.AsyncWith,
+    ast.Call,
+    ast.For,
+    ast.Import,
+    ast.ImportFrom,
+    ast.With,
+)
+"""What prose does not happen to be read as."""
 
 
 def read_page(path: Path) -> Document:
@@ -58,6 +77,33 @@ def run(document: Document) -> int:
     return count
 
 
+def left_alone(path: Path) -> list[str]:
+    """The languages of the blocks of a page that look like examples, and are not run."""
+    page = Document(path.read_text(), str(path))
+    blocks = [(region.lexemes["language"], _said_before(page, region.start)) for region in _fences(page)]
+    return [language for language, (kind, _) in blocks if kind == "not run" or language == "text"]
+
+
+def left_alone_in_docstrings(path: Path) -> list[str]:
+    """The paragraphs of a module's docstrings that are code, and are not run."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    texts = [each.value for each in nodes if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    return [
+        paragraph
+        for text in texts
+        for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text))
+        if "+SKIP" in paragraph or ("\n" in paragraph and _is_code(paragraph))
+    ]
+
+
+def _is_code(paragraph: str) -> bool:
+    try:
+        tree = ast.parse(textwrap.dedent(paragraph).replace("\N{HORIZONTAL ELLIPSIS}", "..."))
+    except SyntaxError:
+        return False
+    return any(isinstance(node, _STATEMENTS) for node in ast.walk(tree))
+
+
 def _parse_page(document: Document) -> Iterable[Region]:
     for region in _hidden(document):
         yield _example(region, _run_python)
@@ -73,7 +119,7 @@ def _example(region: Region, evaluator: Evaluator) -> Region:
 
 
 def _evaluate(example: Example) -> str | None:
-    kind, value = _said_before(example)
+    kind, value = _said_before(example.document, example.start)
     language: str = example.region.lexemes["language"]
     if kind == "file":
         Path(value).write_text(example.parsed)
@@ -83,14 +129,16 @@ def _evaluate(example: Example) -> str | None:
     if language == "python":
         _run_python(example)
         return None
+    if kind == "until":
+        return _run_until_interrupted(example)
     if language == "console":
         return _run_console(example)
     return f"nothing is known of the language {language!r}: say `not run`, and why"
 
 
-def _said_before(example: Example) -> tuple[str, str]:
+def _said_before(document: Document, start: int) -> tuple[str, str]:
     """What a comment right before a block says: its kind and its value, both empty if there is none."""
-    before = _COMMENT.search(example.document.text[: example.start])
+    before = _COMMENT.search(document.text[:start])
     return (before[1], before[2]) if before else ("", "")
 
 
@@ -107,9 +155,33 @@ def _run_console(example: Example) -> str | None:
         if expected is None:
             if done.returncode:
                 return f"$ {command}\nexit status {done.returncode}\n{done.stdout}"
-        elif not _compare(expected, done.stdout, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE):
-            return f"$ {command}\nexpected:\n{expected}\ngot:\n{done.stdout}"
+        elif problem := _difference(command, expected, done.stdout):
+            return problem
     return None
+
+
+def _run_until_interrupted(example: Example) -> str | None:
+    ((command, expected),) = _commands(example.parsed)
+    lines = (expected or "").splitlines(keepends=True)
+    with subprocess.Popen(["bash", "-ec", f"exec {command}"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        limit = Timer(_SHELL_TIMEOUT, process.kill)  # which ends what is waited for here
+        limit.start()
+        printed = "".join(islice(process.stdout, len(lines)))
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+        limit.cancel()
+    if problem := _difference(command, "".join(lines), printed):
+        return problem
+    if process.returncode < 0:
+        return f"$ {command}\nended by signal {-process.returncode}, not by itself when it was interrupted"
+    return None
+
+
+def _difference(command: str, expected: str, printed: str) -> str | None:
+    if _compare(expected, printed, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE):
+        return None
+    return f"$ {command}\nexpected:\n{expected}\ngot:\n{printed}"
 
 
 def _commands(source: str) -> Iterator[tuple[str, str | None]]:

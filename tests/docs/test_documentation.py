@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +15,19 @@ from taskqueue_client.local import LocalQueue
 from tests.docs import documents
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("docs/**/*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-MODULES = [path for path in sorted(ROOT.glob("taskqueue_client/**/*.py")) if ">>> " in path.read_text()]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changelog/*.md")])
+PAGES_WITH_EXAMPLES = [path for path in PAGES if "```" in path.read_text()]
+MODULES = sorted(ROOT.glob("taskqueue_client/**/*.py"))
+MODULES_WITH_EXAMPLES = [path for path in MODULES if ">>> " in path.read_text()]
 FRAGMENTS = sorted(path for path in ROOT.glob("changelog/*") if path.name != "README.md")
+NOT_RUN = {
+    "CONTRIBUTING.md": ["console"],
+    "README.md": ["console", "text", "text", "console"],
+    "docs/how-to/events.md": ["console"],
+    "docs/leases.md": ["text"],
+    "docs/tutorial.md": ["console"],
+}
+"""The blocks that no test can run, which say why, and pictures. They install things, or run the tests."""
 KINDS = ("added", "changed", "deprecated", "removed", "fixed", "security")
 
 
@@ -44,7 +56,7 @@ def page(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def local(page: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalQueue]:
-    amqp_url = broker_url() if "<!-- needs: rabbitmq -->" in page.read_text() else None
+    amqp_url = broker_url() if "needs: rabbitmq" in page.read_text() else None
     if amqp_url:
         monkeypatch.setenv("PULSE_URL", amqp_url)
     with LocalQueue(amqp_url=amqp_url) as local:
@@ -53,7 +65,7 @@ def local(page: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalQueue]:
 
 @pytest.fixture
 def reader(local: LocalQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody who follows a page: in an empty directory, with a queue in the environment."""
+    """Somebody who follows a page or a docstring: in an empty directory, with a queue in the environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TASKCLUSTER_ROOT_URL", local.root_url)
     monkeypatch.setenv("TASKCLUSTER_CLIENT_ID", local.client_id)
@@ -62,15 +74,51 @@ def reader(local: LocalQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of, indirect=True)
+@pytest.mark.parametrize("page", PAGES_WITH_EXAMPLES, ids=name_of, indirect=True)
 @pytest.mark.usefixtures("reader")
 def test_the_examples_of_a_page_do_what_it_says(page: Path) -> None:
     documents.run(documents.read_page(page))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_the_examples_of_docstrings_do_what_they_say(path: Path) -> None:
-    assert documents.run(documents.read_docstrings(path)) > 0
+@pytest.mark.parametrize("page", MODULES_WITH_EXAMPLES, ids=name_of, indirect=True)
+@pytest.mark.usefixtures("reader")
+def test_the_examples_of_docstrings_do_what_they_say(page: Path) -> None:
+    assert documents.run(documents.read_docstrings(page)) > 0
+
+
+def test_no_block_of_a_page_is_left_alone_but_those_that_are_known() -> None:
+    found = {name_of(page): documents.left_alone(page) for page in PAGES}
+    assert {name: blocks for name, blocks in found.items() if blocks} == NOT_RUN
+
+
+def test_no_code_in_a_docstring_is_left_alone() -> None:
+    found = {name_of(module): documents.left_alone_in_docstrings(module) for module in MODULES}
+    assert {name: code for name, code in found.items() if code} == {}
+
+
+def test_the_extras_that_pages_install_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {
+        extra
+        for page in PAGES
+        for extras in re.findall(r"^\$ pip install .*\[([\w,]+)\]", page.read_text(), re.MULTILINE)
+        for extra in extras.split(",")
+    }
+    assert named
+    assert named <= set(project["optional-dependencies"])
+
+
+def test_the_architecture_names_every_module_and_no_other() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    table = "".join(re.findall(r"^\| \d \|(.*?)\|", text, re.MULTILINE))
+    package = ROOT / "taskqueue_client"
+    modules = {
+        path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert set(re.findall(r"`(\w+)`", table)) == modules - {"__init__"}
+    named = re.findall(r"`([\w/.]+(?:\.(?:py|toml)|/))`", text)
+    assert named
+    assert [each for each in named if not ((package / each).exists() or (ROOT / each).exists())] == []
 
 
 @pytest.mark.parametrize("fragment", FRAGMENTS, ids=name_of)

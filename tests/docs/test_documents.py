@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,46 @@ def test_a_block_that_says_why_is_not_run() -> None:
 def test_a_block_in_an_unknown_language_has_to_say_why_it_is_not_run() -> None:
     with pytest.raises(SybilFailure, match="nothing is known of the language"):
         run("```ruby\nputs 1\n```\n")
+
+
+def test_a_command_that_goes_on_is_interrupted_when_it_has_printed_what_is_shown() -> None:
+    Path("goes_on.py").write_text(
+        "import signal\ntry:\n    print('begun', flush=True)\n    signal.pause()\n"
+        "except KeyboardInterrupt:\n    open('ended', 'w').close()\n"
+    )
+    run(f"<!-- until: Ctrl-C -->\n\n```console\n$ {sys.executable} goes_on.py\nbegun\n```\n")
+    assert Path("ended").exists()
+
+
+def test_a_command_that_goes_on_and_prints_something_else_is_noticed() -> None:
+    with pytest.raises(SybilFailure, match="expected:\ngood"):
+        run("<!-- until: Ctrl-C -->\n\n```console\n$ echo bad\ngood\n```\n")
+
+
+def test_a_command_that_does_not_know_an_interruption_is_noticed() -> None:
+    with pytest.raises(SybilFailure, match="ended by signal 2"):
+        run("<!-- until: Ctrl-C -->\n\n```console\n$ bash -c 'echo begun; exec sleep 600'\nbegun\n```\n")
+
+
+def test_blocks_that_are_not_run_are_found() -> None:
+    page = Path("page.md")
+    page.write_text(
+        "<!-- not run: why -->\n\n```console\n$ a\n```\n\n```text\nb\n```\n\n```python\nc = 1\n```\n"
+    )
+    assert documents.left_alone(page) == ["console", "text"]
+
+
+@pytest.mark.parametrize(
+    ("docstring", "count"),
+    [
+        ("Words.\n\n    with a as b:\n        c(b)\n", 1),
+        ("Words.\n\ngraph = plan({\n    1: \N{HORIZONTAL ELLIPSIS},\n})\n", 1),
+        ("Words.\n\n    >>> f()  # doctest: +SKIP\n", 1),
+        ("Words:\nmore of them.\n\nArgs:\n    a: The first.\n\n    >>> f(1)\n    2\n", 0),
+    ],
+    ids=["indented", "abridged", "skipped", "run"],
+)
+def test_code_in_docstrings_that_is_not_run_is_found(docstring: str, count: int) -> None:
+    module = Path("module.py")
+    module.write_text(f'"""{docstring}"""\n')
+    assert len(documents.left_alone_in_docstrings(module)) == count

@@ -45,6 +45,13 @@ def test_it_shows_how_each_task_ended_as_the_graph_says(shown: tuple[str, Path])
         assert re.search(rf"│ {name} .*│ {task['extra']['expected']} +│ yes │", output)
 
 
+def test_the_readme_shows_what_it_prints(shown: tuple[str, Path]) -> None:
+    table = re.compile(r"^│ (\w+) +│ (\w+) +│ ([\w-]+) +│ [\d.]+ s +│ ([\w-]+) +│ (\w+) +│$", re.MULTILINE)
+    rows = table.findall((ROOT / "README.md").read_text())
+    assert len(rows) == 5
+    assert rows == table.findall(shown[0])
+
+
 def test_it_shows_each_change_while_it_goes_on(shown: tuple[str, Path]) -> None:
     output, _ = shown
     assert re.search(r"^\S{22} fetch completed$", output, re.MULTILINE)

@@ -203,6 +203,14 @@ def test_what_the_deployment_files_run_is_a_worker_that_works(
     assert last_run(queue, task_id).reason_resolved == "completed"
 
 
+def test_what_the_image_is_built_from_is_there() -> None:
+    source = re.findall(r"/tmp/source/(\S+)", (DEPLOY / "Dockerfile").read_text())
+    let_in = re.findall(r"^!(\S+)$", (DEPLOY / "Dockerfile.dockerignore").read_text(), re.MULTILINE)
+    assert source
+    assert [each for each in (*source, *let_in) if not (ROOT / each).exists()] == []
+    assert {each.partition("/")[0] for each in source} <= set(let_in)
+
+
 def test_hosts_grant_more_time_than_the_worker_takes_to_leave() -> None:
     import yaml
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar, assert_type, cast
+from typing import Any, TypeVar, assert_type, cast, get_type_hints
 
 import pytest
 
 from taskqueue_client import calls
 from taskqueue_client._call import Call
 from taskqueue_client._paging import async_iterated, iterated
-from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.models import ArtifactsPage, IdentifiedTask, TaskQueuesPage, WorkersPage, WorkerSummary
+from taskqueue_client.errors import Attempted, ConnectionFailed, InvalidArgument
+from taskqueue_client.models import (
+    Artifact,
+    ArtifactsPage,
+    IdentifiedTask,
+    TaskQueuesPage,
+    WorkersPage,
+    WorkerSummary,
+)
 from tests.protocol.calls_contract import SLUGID
 
 R = TypeVar("R")
@@ -32,7 +39,10 @@ class Shelf:
 
     def send(self, call: Call[R], /) -> R:
         self.asked.append(call)
-        return cast("R", next(self._pages))
+        page = next(self._pages)
+        if isinstance(page, Exception):
+            raise page
+        return cast("R", page)
 
 
 class AsyncShelf:
@@ -97,6 +107,28 @@ async def test_an_async_walk_may_be_left_half_way_and_taken_up_again() -> None:
     assert [worker.worker_id async for worker in workers] == ["b", "c"]
 
 
+LOST = ConnectionFailed(Attempted("listWorkers", "GET", "http://h"), "lost")
+LOSING = [PAGES[0], LOST, LOST, *PAGES[1:]]
+
+
+def test_a_walk_goes_on_with_the_page_that_was_lost() -> None:
+    workers = Shelf(LOSING).iter_workers("p/w")
+    assert [next(workers).worker_id, next(workers).worker_id] == ["a", "b"]
+    for _ in range(2):
+        with pytest.raises(ConnectionFailed):
+            next(workers)
+    assert [worker.worker_id for worker in workers] == ["c"]
+
+
+async def test_an_async_walk_goes_on_with_the_page_that_was_lost() -> None:
+    workers = AsyncShelf(LOSING).iter_workers("p/w")
+    assert [(await anext(workers)).worker_id, (await anext(workers)).worker_id] == ["a", "b"]
+    for _ in range(2):
+        with pytest.raises(ConnectionFailed):
+            await anext(workers)
+    assert [worker.worker_id async for worker in workers] == ["c"]
+
+
 @pytest.mark.parametrize("shelf", [Shelf([]), AsyncShelf([])], ids=["blocking", "awaited"])
 def test_a_bad_argument_is_refused_before_the_first_step(shelf: Shelf | AsyncShelf) -> None:
     with pytest.raises(InvalidArgument, match="run_id"):
@@ -115,9 +147,9 @@ def test_each_list_has_its_iterator_of_the_same_arguments() -> None:
 
 def test_help_shows_self_and_what_is_iterated_over() -> None:
     shown = str(inspect.signature(Shelf.iter_artifacts))
-    assert shown.startswith("(self, /, task_id: 'str', run_id: 'int', *, page_size: 'int | None' = None)")
-    assert shown.endswith("-> 'Iterator[Artifact]'")
-    assert str(inspect.signature(AsyncShelf.iter_workers)).endswith("-> 'AsyncIterator[WorkerSummary]'")
+    assert shown.startswith("(self, /, task_id: str, run_id: int, *, page_size: int | None = None)")
+    assert get_type_hints(Shelf.iter_artifacts)["return"] == Iterator[Artifact]
+    assert get_type_hints(AsyncShelf.iter_workers)["return"] == AsyncIterator[WorkerSummary]
     assert Shelf.iter_artifacts.__doc__ == calls.iter_artifacts.__doc__
 
 

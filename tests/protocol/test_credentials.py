@@ -58,6 +58,12 @@ def test_a_restriction_of_the_issuer_is_kept() -> None:
     [
         ("lifetime", lambda: temporary_credentials(ISSUER, [], lifetime=timedelta(days=31, milliseconds=1))),
         ("lifetime", lambda: temporary_credentials(ISSUER, [], lifetime=timedelta(0))),
+        ("lifetime", lambda: temporary_credentials(ISSUER, [], lifetime=5)),  # type: ignore[arg-type] # wrong on purpose
+        ("lifetime", lambda: temporary_credentials(ISSUER, [], lifetime=None)),  # type: ignore[arg-type] # wrong on purpose
+        ("start", lambda: temporary_credentials(ISSUER, [], start=START.replace(tzinfo=None))),
+        ("start", lambda: temporary_credentials(ISSUER, [], start=1)),  # type: ignore[arg-type] # wrong on purpose
+        ("scopes", lambda: temporary_credentials(ISSUER, "a:b")),
+        ("scopes", lambda: temporary_credentials(ISSUER, None)),  # type: ignore[arg-type] # wrong on purpose
         ("scopes", lambda: temporary_credentials(ISSUER, ["grün"])),
         ("scopes", lambda: temporary_credentials(ISSUER, ["a\nb"])),
         ("name", lambda: temporary_credentials(ISSUER, [], name="with space")),

@@ -67,6 +67,39 @@ def test_every_problem_is_listed_with_its_json_path() -> None:
     ]
 
 
+@pytest.mark.parametrize("odd", ["\0", "a\0b", "\ud800", "b\udfff"])
+def test_a_text_that_the_queue_cannot_keep_is_found_wherever_it_stands(odd: str) -> None:
+    faulty = {
+        **GOOD,
+        "payload": {"deep": [{"down": ("fine", odd)}], odd: 1},
+        "tags": {"a": odd},
+        "metadata": {**GOOD["metadata"], "name": odd},
+    }
+    paths = ["$.payload.deep[0].down[1]", f"$.payload[{odd!r}]", "$.metadata.name", "$.tags.a"]
+    assert paths_of(faulty) == paths
+    assert {problem.given for problem in problems_of(faulty)} == {odd}
+
+
+def test_a_nul_is_one_problem_of_many() -> None:
+    assert paths_of({**GOOD, "retries": 50, "extra": {"nul": "\0"}}) == ["$.retries", "$.extra.nul"]
+
+
+def test_a_backslash_before_u0000_is_no_nul() -> None:
+    assert paths_of({**GOOD, "payload": {"text": r"\u0000"}}) == []
+
+
+def test_an_odd_text_is_found_however_deep() -> None:
+    payload: dict[str, Any] = {"at last": "\0"}
+    for _ in range(400):
+        payload = {"in": payload}
+    (path,) = paths_of({**GOOD, "payload": payload})
+    assert path == f"$.payload{400 * '.in'}['at last']"
+
+
+def test_a_surrogate_beside_what_json_cannot_hold_is_still_one_error() -> None:
+    assert paths_of({**GOOD, "payload": {"a": "\ud800", "b": object()}}) == ["$"]
+
+
 def test_the_error_says_what_was_given_and_what_is_allowed() -> None:
     (problem,) = problems_of({**GOOD, "retries": 50})
     assert problem == Problem("$.retries", 50, "a whole number, 0 to 49")

@@ -17,9 +17,9 @@ from taskqueue_client.models import Run, TaskStatus
 from taskqueue_client.worker.claiming import WorkerIdentity
 from taskqueue_client.worker.event_thread import EventThread
 from taskqueue_client.worker.held_run import HeldRun
-from taskqueue_client.worker.inbox import Inbox
 from taskqueue_client.worker.keeper import Keeper, KeeperSettings
 from taskqueue_client.worker.outcomes import Resolution
+from taskqueue_client.worker.resolving import Resolver
 from taskqueue_client.worker.run_state import State
 
 TASK_QUEUE_ID = "test-provisioner/test-worker"
@@ -127,16 +127,22 @@ class Keeping:
         self, make_queue: Callable[[], AsyncQueue], settings: KeeperSettings, told: Told, clock: Clock
     ) -> None:
         self._waiting = EventThread("whoever waits")
-        self._keeper = Keeper(make_queue, settings, told, Inbox(self._waiting.loop), clock)
+        self._keeper = Keeper(make_queue, settings, told, clock)
+        self._make_queue, self._clock = make_queue, clock
         self.hint_cancelled = self._keeper.hint_cancelled
         self.stop_claiming = self._keeper.stop_claiming
-        self.give_back_slot = self._keeper.give_back_slot
+        self.let_go = self._keeper.let_go
 
     def claiming_ended(self) -> None:
         self._waiting.submit(self._keeper.claiming_ended()).result(WAIT)
 
     def resolve(self, held: HeldRun, resolution: Resolution) -> State:
-        return self._waiting.submit(self._keeper.resolve(held, resolution)).result(WAIT)
+        return self._waiting.submit(self._resolve(held, resolution)).result(WAIT)
+
+    async def _resolve(self, held: HeldRun, resolution: Resolution) -> State:
+        async with self._make_queue() as queue:
+            client = held.credentials.client(queue)
+            return await Resolver(held, client, self._keeper.renew, self._clock).resolve(resolution)
 
     def stop(self) -> None:
         self._keeper.stop()

@@ -23,7 +23,7 @@ WAIT_MS = 30_000
 def context_in(directory: Path, env: Mapping[str, str] | None = None) -> Generator[CommandContext]:
     """A context as a run has it, with little patience."""
     guardian = Guardian()
-    log = TaskLog(directory / "task.log", SystemClock())
+    log = TaskLog(directory / "task.log", SystemClock(), kept_in_memory=0)
     work = directory / "work"
     work.mkdir()
     try:
@@ -37,12 +37,13 @@ def context_in(directory: Path, env: Mapping[str, str] | None = None) -> Generat
         )
     finally:
         guardian.close()
-        log.close()
+        log.remove()
 
 
 def text_of(context: CommandContext) -> str:
     """The log so far."""
-    return context.log.path.read_text(errors="replace")
+    path = context.log.path
+    return path.read_text(errors="replace") if path.exists() else ""  # nothing was written yet
 
 
 def printed_in(context: CommandContext) -> list[str]:

@@ -117,6 +117,7 @@ def test_memory_that_may_be_the_worker_s_own_is_said_to_be_a_limit() -> None:
 @pytest.mark.parametrize("command", [["/no/such/program"], ["/etc/passwd"], ["/"], ["echo", "x" * 3_000_000]])
 def test_what_cannot_be_started_is_a_failed_task(context: CommandContext, command: list[str]) -> None:
     context.guardian.start()
+    context.log.logger.info("begun")  # its file is open from now on
     before = open_descriptors()
     with pytest.raises(CommandNotStarted, match=f"^{command[0]}: cannot be started: "):
         run_command(command, context)

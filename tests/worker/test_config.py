@@ -105,6 +105,7 @@ def test_a_worker_needs_an_identity_and_is_told_where_to_give_it(missing: str) -
         ("termination_grace", "soon"),
         ("work_directory", 3),
         ("keep_work_directories", "yes"),
+        ("artifact_storage", "gcs"),
         ("metrics_port", 65536),
         ("metrics_host", ""),
     ],

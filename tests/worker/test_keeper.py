@@ -63,8 +63,8 @@ class TestClaiming:
         created = {world.create() for _ in range(5)}
         with keeping(world, told, concurrency=3) as keeper:
             first = told.runs(3)
-            keeper.give_back_slot()
-            keeper.give_back_slot()
+            keeper.let_go(first[0])
+            keeper.let_go(first[1])
             assert {held.task_id for held in [*first, *told.runs(2)]} == created
             assert told.claims.empty()
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import requests
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from taskqueue_client import calls
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Answer, Drop
 from taskqueue_client.worker import outcomes
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
+from tests.worker.run_outcomes import OUTCOMES, check, raising, reasons
 from tests.worker.worker_world import Working, artifact, artifact_names, log_of, work, worker_for
 
 
@@ -28,51 +31,6 @@ def world() -> Iterator[World]:
         world = World(local)
         yield world
         world.close()
-
-
-def raising(error: BaseException) -> Callable[[TaskRun], None]:
-    def handler(task: TaskRun) -> None:
-        del task
-        raise error
-
-    return handler
-
-
-def failing_command(task: TaskRun) -> None:
-    task.run_command(["false"])
-
-
-OUTCOMES: dict[str, tuple[Callable[[TaskRun], object], str, list[str]]] = {
-    "return": (lambda _: None, "completed", ["completed"]),
-    "TaskFailed": (raising(outcomes.TaskFailed("red")), "failed", ["failed"]),
-    "command": (failing_command, "failed", ["failed"]),
-    "MalformedPayload": (raising(outcomes.MalformedPayload("bad")), "exception", ["malformed-payload"]),
-    "ResourceUnavailable": (
-        raising(outcomes.outcome_for("resources-unavailable")("gone")),
-        "exception",
-        ["resource-unavailable"],
-    ),
-    "InternalError": (raising(outcomes.InternalError("oops")), "exception", ["internal-error"]),
-    "bug": (raising(ValueError("a bug")), "exception", ["internal-error"]),
-    "IntermittentTask": (
-        raising(outcomes.IntermittentTask("flaky")),
-        "pending",
-        ["intermittent-task", "None"],
-    ),
-    "WorkerShutdown": (raising(outcomes.WorkerShutdown("bye")), "pending", ["worker-shutdown", "None"]),
-}
-
-
-def reasons(world: World, task_id: str) -> list[str]:
-    return [str(run.reason_resolved) for run in world.status(task_id).runs]
-
-
-def check(world: World, task_id: str, outcome: str) -> None:
-    """The task has the right state, for the right reasons, once; and a log."""
-    _, state, expected = OUTCOMES[outcome]
-    assert world.status(task_id).state == state
-    assert reasons(world, task_id) == expected
-    assert artifact_names(world, task_id) >= {"public/logs/live.log", "public/logs/live_backing.log"}
 
 
 REPORTS = "queue.report*"
@@ -94,30 +52,25 @@ def test_each_outcome_is_reported_once_and_rightly(world: World, outcome: str, w
     assert world.local.faults.waiting() == []
 
 
-@pytest.mark.parametrize("outcome", OUTCOMES)
-def test_each_outcome_survives_a_restart_of_the_queue(tmp_path: Path, outcome: str) -> None:
-    local = LocalQueue(db=str(tmp_path / "queue.sqlite"))
-    local.start()
-    world = World(local)
+def test_artifacts_go_to_the_storage_that_the_worker_is_set_up_for(world: World) -> None:
     task_id = world.create()
-    started, restarted = threading.Event(), threading.Event()
 
     def handler(task: TaskRun) -> None:
-        started.set()
-        restarted.wait(WAIT)
-        OUTCOMES[outcome][0](task)
+        task.upload_artifact("public/one", b"1")
+        task.upload_artifact("public/two", b"2", storage="s3")
+        task.queue.upload_artifact(
+            task.task_id, task.run_id, "public/three", b"3", expires=task.definition["expires"]
+        )
 
-    with Working(world, worker_for(world, handler, max_tasks=1)) as working:
-        assert started.wait(WAIT)
-        local.stop()
-        port = int(world.queue.root_url.rpartition(":")[2])
-        again = LocalQueue(db=str(tmp_path / "queue.sqlite"), port=port, access_token=local.access_token)
-        with again:
-            world.local = again
-            restarted.set()
-            working.left()
-            check(world, task_id, outcome)
-            world.close()
+    work(world, handler, artifact_storage="object")
+    found = world.queue.list_artifacts(task_id, 0).artifacts
+    assert {each.name: each.storage_type for each in found} == {
+        "public/logs/live.log": "link",
+        "public/logs/live_backing.log": "s3",
+        "public/one": "object",
+        "public/two": "s3",
+        "public/three": "object",
+    }
 
 
 def test_an_unexpected_exception_leaves_its_traceback_in_the_log(world: World) -> None:
@@ -307,7 +260,15 @@ class TestUploads:
         def handler(task: TaskRun) -> None:
             task.upload_artifact("public/out.txt", b"x")
 
-        work(world, handler)
+        def is_resolved_a_second_later() -> bool:
+            world.local.clock.advance(seconds=1)
+            return world.run(task_id).reason_resolved is not None
+
+        worker = worker_for(world, handler, max_tasks=1)
+        worker.clock = world.local.clock
+        with Working(world, worker):
+            until(is_resolved_a_second_later)
+            world.local.faults.clear()
         assert reasons(world, task_id) == ["resource-unavailable"]
 
     def test_a_refusal_of_the_storage_is_an_internal_error(self, world: World) -> None:
@@ -349,14 +310,23 @@ class TestUploads:
         seen = threading.Event()
 
         def handler(task: TaskRun) -> None:
-            task.log.info("the beginning")
+            task.log.info("the beginning%s", " and more" * 200)
             assert seen.wait(WAIT)
 
         with Working(world, worker_for(world, handler, max_tasks=1, log_checkpoint_interval=0.05)):
             until(lambda: "public/logs/live.log" in artifact_names(world, task_id))
             until(lambda: "the beginning" in log_of(world, task_id))
+            # in parts: whoever follows it asks for what is new
+            assert encoding_of_log(world, task_id) is None
             seen.set()
         assert reasons(world, task_id) == ["completed"]
+        assert encoding_of_log(world, task_id) == "gzip"
+
+
+def encoding_of_log(world: World, task_id: str) -> str | None:
+    """The `Content-Encoding` that the log is stored with."""
+    url = world.queue.signed_url(calls.get_artifact(task_id, 0, "public/logs/live_backing.log"))
+    return requests.get(url, timeout=WAIT).headers.get("Content-Encoding")
 
 
 class TestTaskRun:
@@ -464,12 +434,3 @@ def test_it_leaves_after_some_time_without_work(world: World, monkeypatch: pytes
         world.local.clock.advance(seconds=21)
         working.left()
     assert len(idle) == 1
-
-
-def test_nothing_is_left_behind(world: World, tmp_path: Path) -> None:
-    world.create()
-    before = set(threading.enumerate())
-    work(world, lambda task: task.run_command(["true"]), work_directory=tmp_path)
-    left = {each for each in set(threading.enumerate()) - before if not each.name.startswith("artifacts")}
-    assert left == set()
-    assert list(tmp_path.iterdir()) == []

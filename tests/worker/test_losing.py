@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from taskqueue_client.lease import RENEW_BETWEEN
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay
-from taskqueue_client.worker.outcomes import ClaimLost, InternalError, Outcome
+from taskqueue_client.worker.outcomes import ClaimLost, InternalError, Outcome, TaskFailed
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
+from tests.worker.request_log import requests_noted
 from tests.worker.worker_world import Working, artifact_names, worker_for
 
 
@@ -153,6 +156,119 @@ def test_a_report_that_comes_too_late_changes_nothing(world: World, endpoint: st
         working.left()
     (run,) = world.status(task_id).runs
     assert run.reason_resolved == "canceled"
+
+
+class Conflict(NamedTuple):
+    """How a worker comes to be told that a run is not its own any more.
+
+    Attributes:
+        held_up: What the run waits for when somebody else resolves it; None for its handler.
+        known: How many artifacts the queue knows by then.
+        raises: How the handler ends.
+        resolve: Resolves it.
+        reason: As what.
+        refused: The ends of the paths that are refused.
+    """
+
+    held_up: Delay | None
+    known: int
+    raises: Outcome | None
+    resolve: Callable[[World, str], object]
+    reason: str
+    refused: set[str]
+
+
+def cancel(world: World, task_id: str) -> None:
+    world.queue.cancel_task(task_id)
+
+
+def report_failed(world: World, task_id: str) -> None:
+    """As nobody takes artifacts for such a run any more, which they do when it is canceled."""
+    world.queue.report_failed(task_id, 0)
+
+
+NEXT_RENEWAL = 1200 * max(RENEW_BETWEEN)
+"""Seconds after a claim by which it was to be renewed."""
+
+ARTIFACTS = {"public%2Fx", "public%2Flogs%2Flive_backing.log", "public%2Flogs%2Flive.log"}
+CONFLICTS = {
+    "reclaimTask, by a handler": Conflict(None, 0, None, cancel, "canceled", {"reclaim"}),
+    "reclaimTask, by uploads": Conflict(
+        Delay(endpoint="storage.put", seconds=2 * NEXT_RENEWAL, times=2),
+        3,
+        None,
+        cancel,
+        "canceled",
+        {"reclaim"},
+    ),
+    "createArtifact": Conflict(
+        Delay(endpoint="queue.createArtifact", seconds=500, times=3),
+        0,
+        None,
+        report_failed,
+        "failed",
+        {*ARTIFACTS, "exception"},
+    ),
+    "reportCompleted": Conflict(
+        Delay(endpoint="queue.reportCompleted", seconds=500), 3, None, cancel, "canceled", {"completed"}
+    ),
+    "reportFailed": Conflict(
+        Delay(endpoint="queue.reportFailed", seconds=500),
+        3,
+        TaskFailed("red"),
+        cancel,
+        "canceled",
+        {"failed"},
+    ),
+    "reportException": Conflict(
+        Delay(endpoint="queue.reportException", seconds=500),
+        0,
+        InternalError("oops"),
+        cancel,
+        "canceled",
+        {"exception"},
+    ),
+}
+
+
+@pytest.mark.parametrize("stage", CONFLICTS)
+def test_a_conflict_ends_a_run_at_each_stage_and_nothing_follows(world: World, stage: str) -> None:
+    conflict = CONFLICTS[stage]
+    clock = world.local.clock
+    first, second = world.create(), world.create()
+    if conflict.held_up is not None:
+        world.local.faults.add(conflict.held_up)
+    started = threading.Event()
+
+    def handler(task: TaskRun) -> None:
+        started.set()
+        if task.task_id == first:
+            task.upload_artifact("public/x", b"x")
+            if conflict.held_up is None:
+                assert task.cancelled.wait(WAIT)
+            if conflict.raises is not None:
+                raise conflict.raises
+
+    worker = worker_for(world, handler, max_tasks=2, cancellation_poll_interval=3600)
+    worker.clock = clock
+    with requests_noted(clock) as requests, Working(world, worker) as working:
+        assert started.wait(WAIT)
+        world.until_struck()
+        until(lambda: len(artifact_names(world, first)) == conflict.known)
+        conflict.resolve(world, first)
+        clock.advance(
+            NEXT_RENEWAL if conflict.held_up is None else min(conflict.held_up.seconds, NEXT_RENEWAL)
+        )
+        working.left()
+        (run,) = world.status(first).runs
+        assert run.reason_resolved == conflict.reason
+        assert len(artifact_names(world, first)) == conflict.known
+        assert world.run(second).reason_resolved == "completed"
+    resolved = next(at for at, each in enumerate(requests) if each.path.endswith(("/cancel", "/failed")))
+    later = [each for each in requests[resolved + 1 :] if first in each.path and each.method != "GET"]
+    assert {(each.path.rpartition("/")[2], each.status) for each in later} == {
+        (end, 409) for end in conflict.refused
+    }
 
 
 def test_a_claim_that_was_canceled_on_its_way_is_given_up(world: World) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -20,11 +19,13 @@ from taskqueue_client import Credentials
 from taskqueue_client.errors import AuthenticationFailed, InsufficientScopes
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Delay
-from taskqueue_client.worker import conduct
+from taskqueue_client.worker import conduct, session
 from taskqueue_client.worker.outcomes import InternalError, Outcome, WorkerShutdown
 from taskqueue_client.worker.task_run import TaskRun
+from tests.worker.gate import gate_before_handlers
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
-from tests.worker.worker_world import Working, artifact_names, log_of, worker_for
+from tests.worker.request_log import Request, requests_noted
+from tests.worker.worker_world import Working, artifact, artifact_names, log_of, worker_for
 
 
 @pytest.fixture
@@ -42,11 +43,30 @@ def reasons(world: World, task_id: str) -> list[str]:
 HANDED_BACK = ["worker-shutdown", "None"]
 
 
+def uploading(task: TaskRun) -> None:
+    task.upload_artifact("public/x", b"x")
+
+
+def claims_answered(requests: list[Request]) -> list[int]:
+    """What claim calls were answered with."""
+    return [each.status for each in requests if "/claim-work/" in each.path]
+
+
 class TestStages:
     def test_before_it_has_begun(self, world: World) -> None:
         worker = worker_for(world, lambda _: None)
         worker.shutdown()
         worker.serve()
+
+    def test_a_claim_call_that_waits_for_work_is_the_last_one(self, world: World) -> None:
+        worker = worker_for(world, lambda _: None)
+        with requests_noted(world.local.clock) as requests, Working(world, worker) as working:
+            until(lambda: world.queue.list_workers(TASK_QUEUE_ID).workers)
+            worker.shutdown()
+            world.local.clock.advance(seconds=21)
+            working.left()
+            until(lambda: claims_answered(requests))
+        assert claims_answered(requests) == [200]
 
     def test_a_claim_that_arrives_afterwards_is_handed_back_untouched(self, world: World) -> None:
         world.local.faults.add(Delay(endpoint="queue.claimWork", seconds=0.3, after=True, real_time=True))
@@ -59,6 +79,16 @@ class TestStages:
             working.left()
         assert called == []
         assert reasons(world, task_id) == HANDED_BACK
+
+    def test_a_run_that_was_just_claimed_may_finish_in_time(self, world: World) -> None:
+        task_id = world.create()
+        worker = worker_for(world, lambda _: None)
+        with gate_before_handlers() as gate, Working(world, worker) as working:
+            assert gate.reached.wait(WAIT)
+            worker.shutdown()
+            gate.opened.set()
+            working.left()
+        assert reasons(world, task_id) == ["completed"]
 
     def test_a_handler_may_finish_in_time(self, world: World) -> None:
         task_id = world.create()
@@ -144,6 +174,18 @@ class TestStages:
         assert reasons(world, task_id) == HANDED_BACK
         let_go.set()
 
+    def test_uploads_may_end_in_time(self, world: World) -> None:
+        task_id = world.create()
+        world.local.faults.add(Delay(endpoint="storage.put", seconds=600, times=2))
+        worker = worker_for(world, uploading)
+        with Working(world, worker) as working:
+            world.until_struck()
+            worker.shutdown()
+            world.local.clock.advance(seconds=600)
+            working.left()
+        assert reasons(world, task_id) == ["completed"]
+        assert artifact(world, task_id, "public/x") == "x"
+
     def test_uploads_that_take_too_long_are_given_up_and_the_run_handed_back(self, world: World) -> None:
         task_id = world.create()
         world.local.faults.add(Delay(endpoint="storage.put", seconds=1, real_time=True))
@@ -203,6 +245,79 @@ def test_the_second_call_hurries(world: World) -> None:
         worker.shutdown()  # does not wait for the claim call for the other slot either
         working.left()
     assert reasons(world, task_id) == HANDED_BACK
+
+
+class TestInAHurry:
+    """The second call, at the stages before and after the handler."""
+
+    @pytest.fixture(autouse=True)
+    def patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What is to be given up must be given up at once, not in the end."""
+        monkeypatch.setattr(session, "HURRIED", 2 * WAIT)
+
+    def test_a_claim_call_is_not_waited_for(self, world: World) -> None:
+        world.local.clock.hold()  # so that nothing else ends it
+        worker = worker_for(world, lambda _: None, graceful_shutdown_timeout=3600)
+        with Working(world, worker) as working:
+            until(lambda: world.queue.list_workers(TASK_QUEUE_ID).workers)
+            worker.shutdown()
+            worker.shutdown()
+            working.left()
+
+    def test_uploads_are_given_up_and_the_run_is_handed_back(self, world: World) -> None:
+        task_id = world.create()
+        world.local.faults.add(Delay(endpoint="storage.put", seconds=600, times=2))
+        worker = worker_for(world, uploading, graceful_shutdown_timeout=3600)
+        with Working(world, worker) as working:
+            world.until_struck()
+            worker.shutdown()
+            worker.shutdown()
+            working.left()
+        assert reasons(world, task_id) == HANDED_BACK
+
+    def test_a_report_under_way_is_seen_through(self, world: World) -> None:
+        task_id = world.create()
+        world.local.faults.add(Delay(endpoint="queue.reportCompleted", seconds=600))
+        worker = worker_for(world, uploading, graceful_shutdown_timeout=3600)
+        with Working(world, worker) as working:
+            world.until_struck()
+            worker.shutdown()
+            worker.shutdown()
+            world.local.clock.advance(seconds=600)
+            working.left()
+        assert reasons(world, task_id) == ["completed"]
+
+    def test_a_report_that_is_not_answered_is_given_up(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(session, "HURRIED", 0.1)
+        task_id = world.create()
+        world.local.faults.add(Delay(endpoint="queue.reportCompleted", seconds=600))
+        worker = worker_for(world, uploading, graceful_shutdown_timeout=3600)
+        with Working(world, worker) as working:
+            world.until_struck()
+            worker.shutdown()
+            worker.shutdown()
+            working.left()
+        world.local.clock.advance(seconds=1201)
+        assert reasons(world, task_id) == ["claim-expired", "None"]
+
+    def test_what_follows_a_report_is_given_up(self, world: World) -> None:
+        task_id = world.create()
+        world.local.faults.add(Delay(endpoint="storage.put", seconds=600, times=2))
+
+        def handler(task: TaskRun) -> None:
+            uploading(task)
+            message = "broken"
+            raise InternalError(message)
+
+        worker = worker_for(world, handler, graceful_shutdown_timeout=3600)
+        with Working(world, worker) as working:
+            world.until_struck()
+            worker.shutdown()
+            worker.shutdown()
+            working.left()
+        assert reasons(world, task_id) == ["internal-error"]
 
 
 def test_a_notice_that_the_machine_goes_away_begins_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +384,6 @@ SCRIPT = """
     class Sleeper(WorkerLoop):
         def run_task(self, task):
             task.log.info("sleeping")
-            logging.getLogger("taskqueue_client.worker").setLevel(logging.INFO)
             (task.work_directory / "file").touch()
             print(task.work_directory, flush=True)
             task.run_command(["sleep", "60"])
@@ -277,6 +391,7 @@ SCRIPT = """
     root_url, token, grace = sys.argv[1:]
     logging.basicConfig()
     logging.getLogger("taskqueue_client.worker").addFilter(lambda record: "received" in record.msg)
+    logging.getLogger("taskqueue_client.worker").setLevel(logging.INFO)
     Sleeper(
         task_queue_id="test-provisioner/test-worker", worker_group="group", worker_id="worker",
         root_url=root_url, credentials=Credentials("local", token), max_tasks=1,
@@ -328,25 +443,3 @@ class TestSignals:
             process.send_signal(signal.SIGTERM)
             assert process.wait(WAIT) == 0
         assert reasons(world, task_id) == HANDED_BACK
-
-    def test_a_worker_that_is_killed_leaves_the_task_to_be_tried_again(self, world: World) -> None:
-        task_id = world.create()
-        with start(world, grace=0) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            process.kill()
-            process.wait(WAIT)
-        world.local.clock.advance(seconds=1201)
-        assert reasons(world, task_id) == ["claim-expired", "None"]
-        assert not any(f"TASK_ID={task_id}".encode() in environment for environment in _environments())
-
-
-def _environments() -> list[bytes]:
-    found: list[bytes] = []
-    for each in Path("/proc").iterdir():
-        if each.name.isdecimal() and int(each.name) != os.getpid():
-            try:
-                found.append((each / "environ").read_bytes())
-            except OSError:
-                continue
-    return found

@@ -29,13 +29,14 @@ def clock() -> MovableClock:
 
 @pytest.fixture
 def log(tmp_path: Path, clock: MovableClock) -> Iterator[TaskLog]:
-    task_log = TaskLog(tmp_path / "task.log", clock)
+    """One that is in its file from the first byte on."""
+    task_log = TaskLog(tmp_path / "task.log", clock, kept_in_memory=0)
     yield task_log
-    task_log.close()
+    task_log.remove()
 
 
 def lines_of(log: TaskLog) -> list[str]:
-    return log.path.read_text().splitlines()
+    return log.path.read_text().splitlines() if log.path.exists() else []
 
 
 def test_each_line_begins_with_the_time(log: TaskLog, clock: MovableClock) -> None:
@@ -82,7 +83,7 @@ def test_messages_are_shown_nowhere_else(log: TaskLog, caplog: pytest.LogCapture
 
 def test_a_log_leaves_no_logger_behind(tmp_path: Path, clock: MovableClock) -> None:
     before = set(logging.Logger.manager.loggerDict)
-    TaskLog(tmp_path / "task.log", clock).close()
+    TaskLog(tmp_path / "task.log", clock).remove()
     assert set(logging.Logger.manager.loggerDict) == before
 
 
@@ -186,24 +187,62 @@ def test_a_checkpoint_before_the_first_line_is_empty(log: TaskLog) -> None:
 
 def test_after_the_end_nothing_is_written_and_nobody_harmed(log: TaskLog) -> None:
     log.logger.info("before")
-    log.close()
-    log.close()
+    assert log.path.exists()
+    log.remove()
+    log.remove()
     log.logger.info("after")
     log.output().write(b"after\n")
-    assert lines_of(log) == [STAMP + "INFO before"]
+    assert not log.path.exists()
+    assert log.error is None
+
+
+def test_few_lines_are_not_worth_a_file(tmp_path: Path, clock: MovableClock) -> None:
+    log = TaskLog(tmp_path / "task.log", clock, kept_in_memory=100)
+    log.output().write(b"one\n")
+    before = log.checkpoint()
+    assert before.read() == f"{STAMP}one\n".encode()
+    assert not log.path.exists()
+    log.output().write(b"x" * 70 + b"\n")
+    assert lines_of(log) == [STAMP + "one", STAMP + "x" * 70]
+    before.seek(0)
+    assert before.read() == f"{STAMP}one\n".encode()
+    with log.checkpoint() as checkpoint:
+        assert checkpoint.read() == log.path.read_bytes()
+    log.remove()
+    assert not log.path.exists()
+
+
+def test_what_was_in_memory_is_kept_where_there_is_no_room_for_a_file(
+    tmp_path: Path, clock: MovableClock
+) -> None:
+    """Neither is half of it in a file: it goes there when there is room."""
+    log = TaskLog(tmp_path / "task.log", clock, kept_in_memory=100)
+    log.output().write(b"one\n")
+    with file_size_limit(20):
+        log.output().write(b"x" * 80)
+        assert not log.path.exists()
+    assert log.checkpoint().read() == f"{STAMP}one\n".encode()
+    log.output().write(b"y" * 80 + b"\n")
+    lines = lines_of(log)
+    assert lines[0] == STAMP + "one"
+    assert f"[{80 + len(STAMP)} bytes are missing here" in lines[2]
+    assert lines[3] == STAMP + "y" * 80
+    log.remove()
 
 
 def test_a_full_disk_is_kept_as_an_error_and_told_once(
-    clock: MovableClock, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, clock: MovableClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = TaskLog(Path("/dev/full"), clock)
+    path = tmp_path / "task.log"
+    path.symlink_to("/dev/full")
+    log = TaskLog(path, clock, kept_in_memory=0)
     log.logger.info("lost")
     log.output().write(b"lost, too\n")
-    log.close()
+    log.remove()
     assert isinstance(log.error, OSError)
     assert "No space left on device" in str(log.error)
     assert [each.getMessage() for each in caplog.records] == [
-        f"the task log /dev/full is not complete: {log.error}"
+        f"the task log {path} is not complete: {log.error}"
     ]
 
 
@@ -247,6 +286,7 @@ def test_a_checkpoint_of_a_log_that_was_cut_short_has_whole_lines_only(log: Task
         assert checkpoint.read() == f"{STAMP}one\n".encode()
 
 
-def test_a_log_that_cannot_be_made_is_an_error(tmp_path: Path, clock: MovableClock) -> None:
-    with pytest.raises(FileNotFoundError):
-        TaskLog(tmp_path / "missing" / "task.log", clock)
+def test_a_log_whose_file_cannot_be_made_keeps_the_error(tmp_path: Path, clock: MovableClock) -> None:
+    log = TaskLog(tmp_path / "missing" / "task.log", clock, kept_in_memory=0)
+    log.logger.info("lost")
+    assert isinstance(log.error, FileNotFoundError)

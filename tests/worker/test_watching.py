@@ -61,11 +61,11 @@ def test_a_worker_is_ready_as_soon_as_the_queue_has_answered_and_counts_what_it_
         until(lambda: status(port, "ready") == 200)
         assert status(port, "live") == 200
         page = f"http://127.0.0.1:{port}/metrics"
+        until(lambda: "tasks_held 1" in requests.get(page, timeout=WAIT).text)  # ready a moment before
         held = requests.get(page, timeout=WAIT).text
         finish.set()
         until(lambda: 'tasks_total{outcome="completed"} 1' in requests.get(page, timeout=WAIT).text)
     assert 'claim_calls_total{result="unknown"} 1' in held
-    assert "tasks_held 1" in held
     assert "claims_total 1" in held
 
 

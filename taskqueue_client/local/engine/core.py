@@ -68,10 +68,20 @@ class Core:
     _outbox: list[Message] = field(default_factory=list[Message])
     _pending: set[str] = field(default_factory=set[str])
     _resolved: bool = False
+    _as_of: int | None = None
 
     def now(self) -> int:
         """Milliseconds since the epoch."""
-        return int(self.clock.now() * SECOND)
+        return int(self.clock.now() * SECOND) if self._as_of is None else self._as_of
+
+    @contextmanager
+    def as_of(self, moment: int) -> Generator[None]:
+        """Do the block at a moment that has passed, as if it had been noticed then; in milliseconds."""
+        self._as_of = moment
+        try:
+            yield
+        finally:
+            self._as_of = None
 
     @contextmanager
     def transition(self) -> Generator[int]:

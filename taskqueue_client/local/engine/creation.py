@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from taskqueue_client.local.engine import announce, times
 from taskqueue_client.local.engine.collation import sort_key
-from taskqueue_client.local.engine.dependencies import check_dependencies, track_dependencies
+from taskqueue_client.local.engine.dependencies import check_dependencies, track_again, track_dependencies
 from taskqueue_client.local.engine.groups import join_group
 from taskqueue_client.local.engine.jsonb import encode, normalised
 from taskqueue_client.local.engine.records import PRIORITIES, Task, encode_runs, find_task
-from taskqueue_client.local.engine.transitions import append_run, line_up
+from taskqueue_client.local.engine.transitions import add_run, append_run, line_up
 from taskqueue_client.local.refusal import Caller, bad_input, conflict
 
 if TYPE_CHECKING:
@@ -71,19 +71,22 @@ class Creation:
         task = _new_task(task_id, body, dates)
         with self.core.transition() as now:
             join_group(self.core, task.task_group_id, task.scheduler_id, task.expires)
-            stored = self._stored(task) or self._insert(task, body, now)
+            stored = self._stored(task, body["requires"], now) or self._insert(task, body, now)
             self.core.send(announce.defined, stored)
             if stored.runs and stored.runs[0].state == "pending":
                 self.core.send(announce.pending, stored, stored.runs[0])
         return {"status": stored.status()}
 
-    def _stored(self, task: Task) -> Task | None:
+    def _stored(self, task: Task, requires: str, now: int) -> Task | None:
+        """The task as it was made before; it runs now if the resolver has yet to see that it can."""
         stored = find_task(self.core.store, task.task_id)
         if stored is None:
             return None
         if (stored.encoded_definition, stored.priority) != (task.encoded_definition, task.priority):
             message = f"taskId `{task.task_id}` is in use by a task with another definition."
             raise conflict(message)
+        if not stored.runs and track_again(self.core, task.task_id, requires):
+            add_run(self.core, stored, "scheduled", now)
         return stored
 
     def _insert(self, task: Task, body: dict[str, Any], now: int) -> Task:

@@ -13,6 +13,9 @@ from taskqueue_client.local.refusal import bad_input
 if TYPE_CHECKING:
     from taskqueue_client.local.engine.core import Core
 
+_ENOUGH = {"all-resolved": {"completed", "failed", "exception"}, "all-completed": {"completed"}}
+"""By what a task requires: the states of a dependency that satisfy it."""
+
 
 def check_dependencies(core: Core, task_id: str, dependencies: list[str], deadline: int) -> dict[str, str]:
     """The states of the tasks that a new task depends on; it may depend on itself.
@@ -37,7 +40,7 @@ def check_dependencies(core: Core, task_id: str, dependencies: list[str], deadli
 
 def track_dependencies(core: Core, task: Task, states: dict[str, str], requires: str) -> bool:
     """Record a new task's dependencies and their states; whether they let it run at once."""
-    enough = {"completed", "failed", "exception"} if requires == "all-resolved" else {"completed"}
+    enough = _ENOUGH[requires]
     for required, state in states.items():
         core.store.change(
             "INSERT INTO dependencies (required, dependent, requires, satisfied, expires)"
@@ -49,6 +52,21 @@ def track_dependencies(core: Core, task: Task, states: dict[str, str], requires:
             task.expires,
         )
     return enough.issuperset(states.values())
+
+
+def track_again(core: Core, task_id: str, requires: str) -> bool:
+    """Mark what has been satisfied since, without the resolver; whether that lets the task run."""
+    waiting = "SELECT required FROM dependencies WHERE dependent = ? AND satisfied = 0"
+    satisfied = [
+        required
+        for (required,) in core.store.rows(waiting, task_id)
+        if (found := find_expiry_and_state(core.store, required)) and found[1] in _ENOUGH[requires]
+    ]
+    for required in satisfied:
+        core.store.change(
+            "UPDATE dependencies SET satisfied = 1 WHERE required = ? AND dependent = ?", required, task_id
+        )
+    return bool(satisfied) and not _is_blocked(core, task_id)
 
 
 def resolve_task(core: Core, task_id: str, task_group_id: str, resolution: str, now: int) -> None:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 _EXACT = 2**53  # the whole numbers up to here are their own doubles
 _NUL = "texts must not hold the character U+0000"
-_UNSTORABLE = "texts must be valid Unicode, and values must not be nested too deep"
+_HALF = "texts must be valid Unicode"
+_TOO_DEEP = "values must not be nested deeper than Python can handle, which is some hundred levels here"
 _encoder = msgspec.json.Encoder()
 
 
@@ -26,7 +27,7 @@ def normalised(value: Any) -> Any:
     try:
         return _normalised(value)
     except RecursionError:
-        raise bad_input(_UNSTORABLE) from None
+        raise bad_input(_TOO_DEEP) from None
 
 
 def encode(value: Any) -> bytes:
@@ -37,9 +38,12 @@ def encode(value: Any) -> bytes:
     """
     try:
         encoded = _encoder.encode(value)
-    except (UnicodeEncodeError, RecursionError):
-        raise bad_input(_UNSTORABLE) from None
-    if b"\\u0000" in encoded and _holds_nul(value):
+        holds_nul = b"\\u0000" in encoded and _holds_nul(value)
+    except UnicodeEncodeError:
+        raise bad_input(_HALF) from None
+    except RecursionError:
+        raise bad_input(_TOO_DEEP) from None
+    if holds_nul:
         raise bad_input(_NUL)
     return encoded
 

@@ -36,9 +36,17 @@ class Resolvers:
     core: Core
 
     def run_due(self) -> int:
-        """Do everything whose time has come; how many pieces of work that were."""
+        """Do everything whose time has come; how many pieces of work that were.
+
+        Each is done as of its own moment, the earliest first, however far a clock has jumped: a claim
+        that ran out an hour before the deadline has been retried when the deadline comes.
+        """
         resolvers = (self._resolve_claim, self._resolve_deadline, self._resolve_dependencies)
-        return sum(_exhaust(resolver) for resolver in resolvers)
+        done = 0
+        while (moment := self.next_due()) is not None and moment <= self.core.now():
+            with self.core.as_of(moment):
+                done += sum(_exhaust(resolver) for resolver in resolvers)
+        return done
 
     def resolve_at_once(self) -> None:
         """After a resolution: schedule dependents, unless a resolver with an interval does that."""

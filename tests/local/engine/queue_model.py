@@ -7,6 +7,7 @@ the order of ids it goes by that of creation: drive it with ids that ascend.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 Sent = tuple[str, str, int | None]
@@ -139,7 +140,18 @@ class Model:
         self._send("task-priority-changed", task)
 
     def advance(self, seconds: float) -> None:
-        self.now += seconds
+        end = self.now + seconds
+        while (moment := self._next_due()) <= end:
+            self.now = moment
+            self._do_due()
+        self.now = end
+
+    def _next_due(self) -> float:
+        deadlines = [task.deadline for task in self.tasks.values() if not task.deadline_seen]
+        running = [task.runs[-1] for task in self.tasks.values() if task.state == "running"]
+        return min([*deadlines, *(run.taken_until or 0 for run in running)], default=math.inf)
+
+    def _do_due(self) -> None:
         claims = {task.task_id: task.runs[-1].taken_until for task in self.tasks.values() if task.runs}
         for task in sorted(self.tasks.values(), key=lambda task: claims.get(task.task_id) or 0):
             taken_until = claims.get(task.task_id) if task.state == "running" else None

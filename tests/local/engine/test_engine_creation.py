@@ -211,7 +211,10 @@ def test_a_payload_that_is_nested_too_deep_is_refused(world: World) -> None:
     payload: dict[str, Any] = {}
     for _ in range(20_000):
         payload = {"a": payload}
-    assert refused(world, payload=payload).code == "InputError"
+    refusal = refused(world, payload=payload)
+    assert refusal.code == "InputError"
+    assert "nested deeper than Python can handle" in refusal.message
+    assert "Unicode" not in refusal.message
 
 
 def test_a_group_keeps_its_scheduler(world: World) -> None:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from taskqueue_client.local.engine import times
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
-from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, WORKER, World
+from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, START, WORKER, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,6 +73,37 @@ def test_an_expired_claim_two_runs_ago_is_not_announced_again(world: World) -> N
     world.sent()
     world.clock.advance(TIMEOUT)
     assert world.sent() == []
+
+
+def test_after_a_long_step_each_thing_was_done_at_its_own_moment(world: World) -> None:
+    task_id = world.running(retries=1)
+    claimed_until, deadline = world.now(TIMEOUT), world.now(2 * HOUR)
+    dependent = world.create(
+        dependencies=[task_id], requires="all-resolved", deadline=world.now(3 * HOUR), taskGroupId=task_id
+    )
+    world.sent()
+    world.clock.advance(days=1)
+    first, second = world.status(task_id)["runs"]
+    assert (first["reasonResolved"], first["resolved"]) == ("claim-expired", claimed_until)
+    assert (second["reasonCreated"], second["scheduled"]) == ("retry", claimed_until)
+    assert (second["reasonResolved"], second["resolved"]) == ("deadline-exceeded", deadline)
+    (run,) = world.status(dependent)["runs"]
+    assert (run["scheduled"], run["reasonResolved"]) == (deadline, "deadline-exceeded")
+    assert world.sent() == [
+        *("task-exception", "task-pending"),  # the claim
+        *("task-pending", "task-exception"),  # the deadline
+        *("task-group-resolved", "task-exception"),  # the dependent's deadline
+    ]
+    assert world.now() == times.text(int((START + DAY) * 1000))
+
+
+def test_in_production_the_moments_are_those_of_the_resolvers(production: World) -> None:
+    task_id = production.running(retries=1, deadline=production.now(HOUR + 1))
+    production.clock.advance(days=1)
+    first, second = production.status(task_id)["runs"]
+    late = -START % 5  # they look at every multiple of five seconds
+    moments = [START + TIMEOUT + late, START + HOUR + 1 + 60 - 1 + late]
+    assert [first["resolved"], second["resolved"]] == [times.text(int(each * 1000)) for each in moments]
 
 
 @pytest.fixture
@@ -218,6 +250,29 @@ def test_production_resolvers_act_at_their_next_look(production: World) -> None:
     due = production.engine.next_due()
     production.clock.advance(due - production.clock.now())
     assert production.status(dependent)["state"] == "pending"
+
+
+@pytest.mark.parametrize("requires", ["all-completed", "all-resolved"])
+def test_a_repeated_creation_sees_a_resolution_before_the_resolver(production: World, requires: str) -> None:
+    first, second = production.running(), production.running()
+    definition = production.definition(dependencies=[first, second], requires=requires)
+    task_id = production.create(**definition)
+    production.engine.report_completed(first, 0, {})
+    production.create(task_id, **definition)
+    assert production.status(task_id)["state"] == "unscheduled"
+    production.engine.report_failed(second, 0)
+    production.sent()
+    production.create(task_id, **definition)
+    seen = ["task-pending"] if requires == "all-resolved" else []
+    assert production.sent() == ["task-defined", *seen]
+    production.clock.advance(5)
+    runs = production.status(task_id)["runs"]
+    assert [run["reasonCreated"] for run in runs] == ["scheduled"] * len(seen)
+    production.rerun(second)
+    production.claim(second, 1)
+    production.engine.report_completed(second, 1, {})
+    production.create(task_id, **definition)
+    assert len(production.status(task_id)["runs"]) == 1
 
 
 def test_next_due_says_when_there_is_something_to_do(world: World) -> None:

@@ -88,6 +88,17 @@ def test_head_is_get_without_a_body(wire: Wire) -> None:
     assert reply.headers["content-length"] == "69"
 
 
+def test_head_announces_the_length_of_the_plain_body(wire: Wire, task_factory: TaskFactory) -> None:
+    task_id = slugid()
+    task = task_factory(payload={"text": "x" * 2000})
+    assert wire.json("PUT", f"{QUEUE}/task/{task_id}", task, key=wire.root).status == 200
+    plain = wire.send("GET", f"{QUEUE}/task/{task_id}")
+    head = wire.send("HEAD", f"{QUEUE}/task/{task_id}", headers={"Accept-Encoding": "gzip"})
+    assert head.headers["content-length"] == plain.headers["content-length"]
+    assert head.headers["vary"] == "Accept-Encoding"
+    assert "content-encoding" not in head.headers
+
+
 def test_options_names_the_methods_of_a_route(wire: Wire) -> None:
     reply = wire.send("OPTIONS", f"{QUEUE}/task/{NO_SUCH_TASK}")
     assert (reply.status, reply.headers["allow"]) == (200, "GET,HEAD,PUT")

@@ -226,7 +226,7 @@ _NOW = int(time.time() * 1000)
         ({"start": "1"}, "ext.certificate.start must be a number"),
         ({"expiry": None}, "ext.certificate.expiry must be a number"),
         ({"scopes": ["ä"]}, "ext.certificate.scopes must be an array of valid scopes"),
-        ({"start": _NOW + 900_000, "expiry": _NOW + 1_000_000}, "ext.certificate.start > now"),
+        ({"start": _NOW + _DAY, "expiry": _NOW + 2 * _DAY}, "ext.certificate.start > now"),
         ({"start": _NOW - 900_000, "expiry": _NOW - 600_000}, "ext.certificate.expiry < now"),
         ({"start": _NOW, "expiry": _NOW + 31 * _DAY + 1}, "ext.certificate cannot last longer than 31 days!"),
         ({"start": float("nan")}, "ext.certificate.start > now"),
@@ -251,17 +251,15 @@ def test_a_certificate_of_another_kind_is_refused(here: Wire, certificate: Any) 
     assert words.startswith("ext.certificate")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"start": _NOW, "expiry": _NOW + 31 * _DAY},
-        {"start": _NOW + 290_000, "expiry": _NOW + 1_000_000},
-        {"start": _NOW - 900_000, "expiry": _NOW - 200_000},
-        {"unknown": 1},
-    ],
-)
-def test_a_certificate_at_its_limits_is_good(here: Wire, changes: dict[str, Any]) -> None:
-    assert here.send("GET", SECRET, key=ISSUER.temporary(["queue:*"], **changes)).status == 200
+@pytest.mark.parametrize(("start", "expiry"), [(0, 31 * _DAY), (290_000, 1_000_000), (-900_000, -200_000)])
+def test_a_certificate_at_its_limits_is_good(here: Wire, start: int, expiry: int) -> None:
+    now = int(time.time() * 1000)
+    key = ISSUER.temporary(["queue:*"], start=now + start, expiry=now + expiry)
+    assert here.send("GET", SECRET, key=key).status == 200
+
+
+def test_a_certificate_with_an_unknown_key_is_good(here: Wire) -> None:
+    assert here.send("GET", SECRET, key=ISSUER.temporary(["queue:*"], unknown=1)).status == 200
 
 
 def test_a_name_the_issuer_may_not_make_is_refused(here: Wire) -> None:

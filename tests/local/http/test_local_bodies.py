@@ -99,6 +99,26 @@ def test_bodies_that_cannot_be_unpacked_are_malformed(wire: Wire, encoding: str,
     assert (reply.status, reply.json["code"]) == (400, "MalformedPayload")
 
 
+AROUND_THE_LIMITS = [300, *range(440, 500), *range(900, 1000), 9_990, 1_000_000]
+"""Levels: Python's limits are 1,000 calls within each other, and 10,000 for modules in C since 3.12."""
+
+
+def test_what_is_nested_too_deep_is_refused_with_the_reason(wire: Wire, task_factory: TaskFactory) -> None:
+    whole = json.dumps(task_factory(payload={"a": "HERE"}))
+    codes = set[bytes]()
+    for levels in AROUND_THE_LIMITS:
+        body = whole.replace('"HERE"', "[" * levels + "]" * levels).encode()
+        url = f"{QUEUE}/task/{slugid()}"
+        reply = wire.send("PUT", url, key=wire.root, body=body, headers={"Content-Type": "application/json"})
+        if reply.status == 200:
+            assert wire.send("GET", url).status == 200
+        else:
+            assert reply.status == 400
+            assert b"nested deeper than Python can handle" in reply.body  # which json may not read
+            codes.add(reply.body.split(b'"')[3])
+    assert codes == {b"InputError", b"MalformedPayload"}
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_body_over_ten_mebibytes_is_too_large(wire: Wire, packed: bool) -> None:  # noqa: FBT001 - a parameter of the test
     body = b'{"taskIds": ["' + b"x" * (10 * 1024 * 1024) + b'"]}'

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import textwrap
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -52,15 +54,21 @@ def _official(settings: dict[str, str], **credentials: str) -> Any:
     )
 
 
-def test_a_shell_can_evaluate_what_it_prints(tmp_path: Path) -> None:
+def test_a_script_reads_its_settings_as_the_help_says(tmp_path: Path) -> None:
+    (tmp_path / "env.sh").write_text("export TASKCLUSTER_ROOT_URL=http://from.an.earlier.run")
+    shown = subprocess.run([*_COMMAND, "--help"], capture_output=True, text=True, timeout=60, check=True)
+    recipe = textwrap.dedent(shown.stdout[shown.stdout.index("    rm -f") :].partition("\n\n")[0])
+    assert len(recipe.splitlines()) == 4
+    options = '--client-id me --access-token "it\'s"'
     script = (
-        f'"$@" > {tmp_path}/out 2> {tmp_path}/err & '
-        f'until [ "$(grep -c export {tmp_path}/out)" = 3 ]; do :; done; eval "$(cat {tmp_path}/out)"; '
-        "kill -TERM $!; wait $!; status=$?; "
+        f'taskqueue() {{ exec {shlex.join(_COMMAND[:-1])} "$@" {options}; }}\n{recipe}\n'
+        "kill -TERM $!; wait $!; status=$?\n"
         'echo "$TASKCLUSTER_ROOT_URL $TASKCLUSTER_CLIENT_ID $TASKCLUSTER_ACCESS_TOKEN $status"'
     )
-    command = ["sh", "-c", script, "sh", *_COMMAND, "--client-id", "me", "--access-token", "it's"]
-    words = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    words = done.stdout.split()
     assert words[0].startswith("http://127.0.0.1:")
     assert words[1:] == ["me", "it's", "0"]
 

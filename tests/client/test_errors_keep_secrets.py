@@ -1,0 +1,131 @@
+"""An error, and what it came from, may be logged whole: no signature and no secret hangs on it."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import socketserver
+import threading
+import traceback
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from taskqueue_client import Credentials, RetryPolicy
+from taskqueue_client._call import Call
+from taskqueue_client.errors import (
+    AuthenticationFailed,
+    CallFailed,
+    CallTimedOut,
+    ConnectionFailed,
+    InsufficientScopes,
+    ServerError,
+    UnreadableAnswer,
+)
+from taskqueue_client.hawk import Signer
+
+CREDENTIALS = Credentials("tester/one", "hidden-token", '{"signature":"hidden-certificate"}')
+SECRETS = ("Hawk mac", 'mac="', "hidden-", Signer(CREDENTIALS).ext)
+TWICE = RetryPolicy(attempts=2, wait_initial=0, wait_jitter=0, read_timeout=0.2)
+POST = Call("x", "POST", "/x", dict[str, Any], body={"a": 1})
+
+
+def http(status: str, body: str) -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
+
+
+SAID: dict[str, tuple[bytes, type[CallFailed]]] = {
+    "nothing": (b"", ConnectionFailed),
+    "half an answer": (b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"a"', ConnectionFailed),
+    "401": (http("401 Unauthorized", '{"code":"AuthenticationFailed"}'), AuthenticationFailed),
+    "403": (http("403 Forbidden", '{"code":"InsufficientScopes"}'), InsufficientScopes),
+    "500": (http("500 Oh no", '{"code":"InternalServerError"}'), ServerError),
+    "HTML": (http("200 OK", "<html>log in</html>"), UnreadableAnswer),
+    "garbage": (b"\x00\x01 no HTTP at all\r\n\r\n", ConnectionFailed),
+    "a header of no end": (b"HTTP/1.1 200 OK\r\nX: " + 100_000 * b"x" + b"\r\n\r\n", ConnectionFailed),
+    "an odd encoding": (
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}",
+        ConnectionFailed,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SAID)
+def test_no_secret_hangs_on_the_error_about_an_answer(make_client: Any, what: str) -> None:
+    said, kind = SAID[what]
+    with saying(said) as root_url:
+        assert_no_secret_hangs_on(make_client, root_url, kind)
+
+
+def test_no_secret_hangs_on_a_timeout(make_client: Any) -> None:
+    with saying(b"", until=threading.Event()) as root_url:
+        assert_no_secret_hangs_on(make_client, root_url, CallTimedOut)
+
+
+def test_no_secret_hangs_on_a_refused_connection(make_client: Any) -> None:
+    with socket.socket() as nobody_listens:
+        nobody_listens.bind(("127.0.0.1", 0))
+        root_url = f"http://127.0.0.1:{nobody_listens.getsockname()[1]}"
+        assert_no_secret_hangs_on(make_client, root_url, ConnectionFailed)
+
+
+def test_no_secret_hangs_on_the_error_of_a_proxy(make_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with saying(http("407 Proxy Authentication Required", "")) as proxy_url:
+        monkeypatch.setenv("HTTPS_PROXY", proxy_url)
+        assert_no_secret_hangs_on(make_client, "https://tc.example.test", ConnectionFailed)
+
+
+@contextmanager
+def saying(said: bytes, until: threading.Event | None = None) -> Generator[str]:
+    """A server that says the same to everybody and hangs up; not before an event, if one is given."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(ConnectionError):  # whoever has heard enough may hang up first
+                self.request.recv(2**16)
+                self.request.sendall(said)
+            if until is not None:
+                until.wait()
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            if until is not None:
+                until.set()
+            server.shutdown()
+            thread.join()
+
+
+def assert_no_secret_hangs_on(make_client: Any, root_url: str, kind: type[CallFailed]) -> None:
+    client = make_client(root_url, CREDENTIALS, retry=TWICE)
+    with pytest.raises(kind) as failed:
+        client.send(POST)
+    error = failed.value
+    shown = [*(f"{each} {each!r}" for each in reachable(error)), *traceback.format_exception(error)]
+    for secret in SECRETS:
+        assert [text for text in shown if secret in text] == []
+        assert secret.encode() not in pickle.dumps(error)
+
+
+HANGING = ("headers", "request", "request_info", "response")
+"""Where transports hang a request on their errors, and its headers on the request."""
+
+
+def reachable(error: BaseException) -> list[Any]:
+    """An error, those that it came from, and what hangs on them."""
+    found: dict[int, Any] = {}
+    waiting: list[Any] = [error]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in found:
+            continue
+        found[id(one)] = one
+        waiting += [getattr(one, name) for name in HANGING if hasattr(one, name)]
+        if isinstance(one, BaseException):
+            waiting += [one.__cause__, one.__context__, *one.args, *vars(one).values()]
+    return [*found.values()]

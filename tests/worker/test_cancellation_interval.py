@@ -1,0 +1,152 @@
+"""Looking for cancellations: one call for all held runs, an interval apart, which is drawn anew each time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import pairwise
+
+import pytest
+
+from taskqueue_client.clock import MovableClock
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.worker.cancellation import JITTER
+from taskqueue_client.worker.task_run import TaskRun
+from tests.worker.queue_world import WAIT, World, until
+from tests.worker.request_log import Request, requests_noted
+from tests.worker.worker_world import Working, worker_for
+
+A_LITTLE = 0.001
+"""Seconds that make sure that a moment is reached, whatever is lost where seconds are added up."""
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A queue whose clock stands still."""
+    with LocalQueue() as local:
+        local.clock.hold()
+        world = World(local)
+        yield world
+        world.close()
+
+
+class Diary:
+    """A worker's view of the queue's clock, which notes until when the worker sleeps.
+
+    Args:
+        clock: The queue's.
+        interval: Between looks for cancellations; what is about as long is taken for one.
+    """
+
+    def __init__(self, clock: MovableClock, interval: float) -> None:
+        self.now, self.monotonic, self.sleep = clock.now, clock.monotonic, clock.sleep
+        self._clock = clock
+        self._interval = interval
+        self.looks: list[float] = []
+
+    async def sleep_async(self, seconds: float) -> None:
+        due = self.monotonic() + seconds
+        if 0.7 < seconds / self._interval < 1.3:
+            self.looks.append(due)
+        while (left := due - self.monotonic()) > 0:  # the clock may have been moved since the note was made
+            await self._clock.sleep_async(left)
+
+
+@pytest.fixture
+def requests(world: World) -> Iterator[list[Request]]:
+    with requests_noted(world.local.clock) as requests:
+        yield requests
+
+
+def looks(requests: list[Request]) -> list[float]:
+    """When the queue was asked for statuses."""
+    return [each.moment for each in requests if each.path == "/api/queue/v1/tasks/status"]
+
+
+class Holders:
+    """Handlers that go on until they are told to stop, or the test is over."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.finish = threading.Event()
+        self.told: set[str] = set()
+
+    def run(self, task: TaskRun) -> None:
+        self.begun.release()
+        while not self.finish.is_set():
+            if task.cancelled.wait(0.01):
+                self.told.add(task.task_id)
+                task.cancelled.check()
+
+    def until_begun(self, count: int) -> None:
+        for _ in range(count):
+            assert self.begun.acquire(timeout=WAIT)
+
+
+@pytest.fixture
+def holders() -> Iterator[Holders]:
+    holders = Holders()
+    yield holders
+    holders.finish.set()
+
+
+def test_workers_that_were_set_up_alike_do_not_look_at_the_same_moments(
+    world: World, requests: list[Request], holders: Holders
+) -> None:
+    clock = world.local.clock
+    diaries = [Diary(clock, 100) for _ in range(2)]
+    with ExitStack() as stack:
+        for number, diary in enumerate(diaries):
+            world.create()
+            worker = worker_for(
+                world, holders.run, worker_id=f"worker-{number}", max_tasks=1, cancellation_poll_interval=100
+            )
+            worker.clock = diary
+            stack.enter_context(Working(world, worker))
+        stack.callback(holders.finish.set)
+        holders.until_begun(2)
+        for number in range(1, 11):
+            until(lambda: all(diary.looks for diary in diaries))
+            clock.advance(min(diary.looks[-1] for diary in diaries) + A_LITTLE - clock.monotonic())
+            until(lambda: len(looks(requests)) >= number)  # noqa: B023 - called in this turn only
+            until(lambda: all(diary.looks[-1] > clock.monotonic() for diary in diaries))
+    assert len(set(looks(requests))) == len(looks(requests)) == 10
+    for diary in diaries:
+        for before, after in pairwise(diary.looks):
+            assert 100 * (1 - JITTER) <= after - before <= 100 * (1 + JITTER) + 2 * A_LITTLE
+
+
+def test_one_call_is_about_all_runs(world: World, requests: list[Request], holders: Holders) -> None:
+    clock = world.local.clock
+    tasks = [world.create() for _ in range(3)]
+    diary = Diary(clock, 100)
+    worker = worker_for(world, holders.run, concurrency=3, max_tasks=3, cancellation_poll_interval=100)
+    worker.clock = diary
+    with Working(world, worker):
+        holders.until_begun(3)
+        for task_id in tasks[:2]:
+            world.queue.cancel_task(task_id)
+        clock.advance(diary.looks[0] + A_LITTLE - clock.monotonic())
+        until(lambda: len(holders.told) == 2)
+        until(lambda: len(diary.looks) == 2)  # it is about to look again
+        until(lambda: looks(requests))
+        assert len(looks(requests)) == 1
+        holders.finish.set()
+    assert holders.told == set(tasks[:2])
+
+
+@pytest.mark.parametrize("interval", [2.0, 300.0])
+def test_a_cancellation_is_noticed_before_the_interval_is_over(
+    world: World, requests: list[Request], holders: Holders, interval: float
+) -> None:
+    task_id = world.create()
+    worker = worker_for(world, holders.run, max_tasks=1, cancellation_poll_interval=interval)
+    worker.clock = world.local.clock
+    with Working(world, worker) as working:
+        holders.until_begun(1)
+        world.queue.cancel_task(task_id)
+        world.local.clock.advance(interval * (1 + JITTER) + A_LITTLE)
+        working.left()
+    assert holders.told == {task_id}
+    until(lambda: looks(requests))  # the answer arrives before it is noted

@@ -1,0 +1,110 @@
+"""Nothing is left of a worker that has left: threads, processes, connections, descriptors, files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from taskqueue_client.local import LocalQueue
+from tests.worker.queue_world import WAIT, World
+from tests.worker.run_outcomes import OUTCOMES, reasons
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with LocalQueue() as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+SCRIPT = """
+    import json, sys, threading
+    from pathlib import Path
+    import psutil
+    from taskqueue_client import Credentials
+    from taskqueue_client.worker import WorkerLoop
+    from tests.worker.run_outcomes import OUTCOMES
+
+    def declare(task):
+        task.log.info("about to end")
+        (task.work_directory / "large").write_bytes(bytes(1_000_000))
+        task.upload_artifact("public/large", "large")
+        task.upload_artifact("public/small", b"x")
+
+    class Blocking(WorkerLoop):
+        def run_task(self, task):
+            declare(task)
+            task.run_command(["true"])
+            task.queue.status(task.task_id)
+            if task.payload["outcome"] == "canceled":
+                print(task.task_id, flush=True)
+                task.run_command(["sleep", "600"])
+            OUTCOMES[task.payload["outcome"]][0](task)
+
+    class Awaiting(WorkerLoop):
+        async def run_task(self, task):
+            declare(task)
+            await task.run_command_async(["true"])
+            await task.async_queue.status(task.task_id)
+            if task.payload["outcome"] == "canceled":
+                print(task.task_id, flush=True)
+                await task.run_command_async(["sleep", "600"])
+            if task.payload["outcome"] == "command":
+                await task.run_command_async(["false"])
+            OUTCOMES[task.payload["outcome"]][0](task)
+
+    def held():
+        process = psutil.Process()
+        return {
+            "threads": [each.name for each in threading.enumerate()],
+            "processes": [each.name() for each in process.children(recursive=True)],
+            "connections": len(process.net_connections("all")),
+            "files": [each.path for each in process.open_files()],
+            "descriptors": process.num_fds(),
+        }
+
+    kind, root_url, token, directory, count = sys.argv[1:]
+    before = held()
+    {"blocking": Blocking, "awaited": Awaiting}[kind](
+        task_queue_id="test-provisioner/test-worker", worker_group="group", worker_id="worker",
+        root_url=root_url, credentials=Credentials("local", token), work_directory=Path(directory),
+        cancellation_poll_interval=0.1, concurrency=3, max_tasks=int(count), metrics_port=0,
+        termination_grace=0.1,
+    ).run()
+    for each in threading.enumerate():  # some end a moment later
+        if each is not threading.main_thread():
+            each.join(30)
+    print(json.dumps([before, held()]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaited"])
+def test_of_every_outcome(world: World, tmp_path: Path, kind: str) -> None:
+    tasks = {outcome: world.create({"outcome": outcome}, retries=0) for outcome in [*OUTCOMES, "canceled"]}
+    script = textwrap.dedent(SCRIPT)
+    arguments = [kind, world.local.root_url, world.local.access_token, str(tmp_path), str(len(tasks))]
+    with subprocess.Popen(
+        [sys.executable, "-W", "always::ResourceWarning", "-c", script, *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        world.queue.cancel_task(process.stdout.readline().strip())
+        printed, warned = process.communicate(timeout=WAIT)
+    before, after = json.loads(printed)
+    assert after == before
+    assert "ResourceWarning" not in warned
+    assert list(tmp_path.iterdir()) == []
+    ended = {outcome: reasons(world, task_id) for outcome, task_id in tasks.items()}
+    assert ended == {outcome: each[2][:1] for outcome, each in OUTCOMES.items()} | {"canceled": ["canceled"]}

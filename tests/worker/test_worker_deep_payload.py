@@ -1,0 +1,68 @@
+"""A task whose payload is nested deeper than Python can read ends as malformed; others are not harmed."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+
+from taskqueue_client.local import LocalQueue
+from tests.client.scripted import Received, Say, ScriptedServer
+from tests.worker.queue_world import WAIT, World
+from tests.worker.worker_world import Working, log_of, worker_for
+
+PLACE = "the payload goes here"
+
+
+@pytest.fixture(autouse=True)
+def no_collection() -> Iterator[None]:
+    """Let no garbage of other tests be collected while Python is at its last level, where nothing works."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with LocalQueue() as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+def in_front_of(local: LocalQueue, levels: int) -> ScriptedServer:
+    """The local queue, which does not take such payloads; on the way one is put into its answers."""
+    value = b'{"a":[' * (levels // 2) + b"]}" * (levels // 2)
+
+    def forward(request: Received) -> Say:
+        headers = {name: value for name, value in request.headers.items() if name != "Accept-Encoding"}
+        url = local.root_url + request.path
+        answer = requests.request(request.method, url, data=request.body, headers=headers, timeout=WAIT)
+        return Say(answer.status_code, answer.content.replace(f'"{PLACE}"'.encode(), value))
+
+    server = ScriptedServer()
+    server.otherwise = forward
+    return server
+
+
+@pytest.mark.parametrize("schema", [None, {}], ids=["without a schema", "with one"])
+@pytest.mark.parametrize("levels", [1000, 50_000])
+def test_it_is_malformed_and_the_task_beside_it_is_done(
+    world: World, levels: int, schema: dict[str, Any] | None
+) -> None:
+    deep, plain = world.create({"deep": PLACE}), world.create({"deep": 1})
+    with in_front_of(world.local, levels) as server:
+        worker = worker_for(
+            world, lambda _: None, schema=schema, root_url=server.root_url, concurrency=2, max_tasks=2
+        )
+        with Working(world, worker) as working:
+            working.left()
+    assert [world.run(task_id).reason_resolved for task_id in (deep, plain)] == [
+        "malformed-payload",
+        "completed",
+    ]
+    assert "lists and objects at most 100 levels deep" in log_of(world, deep)
