@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -106,7 +107,8 @@ def test_time_and_memory_of_the_descendants_are_measured(context: CommandContext
     result = run_command(f'{sys.executable} -c "{busy}"; true', context, shell=True)
     assert result.peak_memory > 300_000_000
     assert 0.1 <= result.user_time <= result.duration * (os.cpu_count() or 1)
-    assert f"peak memory {result.peak_memory / 1e6:.0f} MB" in text_of(context)
+    # "at most" where this process has been larger than that, as after many other tests
+    assert re.search(rf"peak memory (at most )?{result.peak_memory / 1e6:.0f} MB", text_of(context))
 
 
 def test_memory_that_may_be_the_worker_s_own_is_said_to_be_a_limit() -> None:
