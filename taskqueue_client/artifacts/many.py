@@ -82,6 +82,8 @@ class ManyUploads:
             self._outcomes[position] = await self._outcome(performer, name, content)
 
     async def _is_more_opened(self, performer: Performer) -> bool:
+        if self._opened:
+            return True
         async with self._opening:
             if not self._opened and self._seen < len(self._every):
                 self._opened = await performer.on_thread(self._open_some)

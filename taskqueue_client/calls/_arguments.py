@@ -30,12 +30,13 @@ def path(*parts: str | int) -> str:
     A part that is only dots would be taken for a step in a directory tree on its way, so its dots are
     encoded as well.
     """
-    return "".join("/" + _encoded(str(part)) for part in parts)
+    return "/" + "/".join([_encoded(part) for part in parts])
 
 
 @lru_cache(maxsize=512)  # most parts are words of the routes, and the same few ids come again
-def _encoded(part: str) -> str:
-    return part.replace(".", "%2E") if part in {".", ".."} else quote(part, safe="")
+def _encoded(part: str | int) -> str:
+    text = str(part)
+    return text.replace(".", "%2E") if text in {".", ".."} else quote(text, safe="")
 
 
 def slugid(argument: str, given: object) -> str:
