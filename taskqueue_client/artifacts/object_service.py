@@ -129,7 +129,7 @@ class ObjectUpload:
             self._renewed,
             self._body,
             self._progress,
-            algorithms=UPLOADED,
+            needs_hashes=True,
             target=target,
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from .errors import StorageFailed, StorageRefused
+from .hashing import UPLOADED
 from .repeating import repeated
 from .sources import Source
 from .steps import Sending, Settings, Steps
@@ -36,7 +37,7 @@ class Putting:
         settings: Those of the client.
         renew: Asks for a target; called again when its URL has expired.
         body: What to send.
-        algorithms: The hashes to compute of it.
+        needs_hashes: Whether what is sent must be hashed; it is anyhow, unless the kernel sends a file.
         progress: Told how far an attempt is.
         target: The first one, if it is known already.
     """
@@ -48,14 +49,14 @@ class Putting:
         body: Source,
         progress: Progress,
         *,
-        algorithms: tuple[str, ...] = (),
+        needs_hashes: bool = False,
         target: Target | None = None,
     ) -> None:
         self._settings = settings
         self._renew = renew
         self._body = body
         self._progress = progress
-        self._algorithms = algorithms
+        self._needs_hashes = needs_hashes
         self._target = target
 
     def steps(self) -> Steps[dict[str, str]]:
@@ -74,7 +75,9 @@ class Putting:
 
     def _put(self, target: Target) -> Put:
         timeouts = self._settings.timeouts
-        return Put(target.url, target.headers, self._body, self._algorithms, self._progress, timeouts)
+        return Put(
+            target.url, target.headers, self._body, UPLOADED, self._progress, timeouts, self._needs_hashes
+        )
 
     def _may_repeat(self, error: BaseException) -> bool:
         return isinstance(error, StorageFailed) and (error.is_temporary or self._target is None)

@@ -39,7 +39,8 @@ class UploadResult:
         size: Its bytes before compression.
         stored_size: The bytes that were sent.
         expires: Until when it is kept.
-        hashes: Of what was sent, in hex by algorithm; empty for S3, which has no use for them.
+        hashes: Of what was sent, in hex by algorithm: its `sha256`. Empty where the kernel sent a file to
+            S3 by itself, over plain HTTP.
     """
 
     name: str
@@ -153,8 +154,8 @@ class _Upload:
 
     def _to_s3(self, body: Source, encoding: str | None) -> Steps[UploadResult]:
         renew = partial(self._s3_target, encoding)
-        yield from Putting(self._settings, renew, body, self._progress).steps()
-        return self._result({}, body.size, encoding)
+        hashes = yield from Putting(self._settings, renew, body, self._progress).steps()
+        return self._result(hashes, body.size, encoding)
 
     def _s3_target(self, encoding: str | None) -> Steps[Target]:
         """Repeating the call with the same values gives a fresh URL."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import socket
 import ssl
@@ -87,7 +88,7 @@ def get(storage: Storage, url: str) -> bytes:
 @pytest.mark.usefixtures("trusting")
 @pytest.mark.parametrize("size", [10, 1_000_000])
 def test_uploads_and_downloads_go_through_tls(
-    raw_client: EitherClient, server: RawServer, tls_server: RawServer, size: int
+    raw_client: EitherClient, server: RawServer, tls_server: RawServer, size: int, tmp_path: Path
 ) -> None:
     stored: dict[str, bytes] = {}
 
@@ -106,7 +107,14 @@ def test_uploads_and_downloads_go_through_tls(
 
     tls_server.answer, server.answer = keep, queue
     contents = {f"public/{number}": bytes([number]) * size for number in range(6)}
-    assert raw_client.upload_many(contents, concurrency=2).is_complete
+    for name, content in contents.items():
+        (tmp_path / Path(name).name).write_bytes(content)
+    files = {name: tmp_path / Path(name).name for name in contents}
+    report = raw_client.upload_many(files, concurrency=2)
+    assert report.is_complete
+    assert {each.name: each.result.hashes["sha256"] for each in report.outcomes} == {
+        name: hashlib.sha256(content).hexdigest() for name, content in contents.items()
+    }
     assert {name: raw_client.download(name).content for name in contents} == contents
     assert len({request.peer for request in tls_server.requests}) <= 5  # of 12: connections are used again
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import os
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -100,6 +102,18 @@ def test_the_object_service_gets_small_content_within_the_request(
     local.faults.add(Answer(endpoint="storage.put", status=500, times=2))
     client.upload("public/x.bin", BYTES[:size], storage="object")
     assert sum(fault["times"] for fault in local.faults.waiting()) == 2 - 2 * puts
+
+
+def test_what_goes_to_s3_is_hashed_unless_the_kernel_sends_it(client: EitherClient, tmp_path: Path) -> None:
+    right = {"sha256": hashlib.sha256(BYTES).hexdigest()}
+    (tmp_path / "file").write_bytes(BYTES)
+    (tmp_path / "small").write_bytes(BYTES[:100])
+    assert client.upload("public/memory", BYTES).hashes == right
+    assert client.upload("public/small", tmp_path / "small").hashes == {
+        "sha256": hashlib.sha256(BYTES[:100]).hexdigest()
+    }
+    by_kernel = {} if sys.platform == "linux" else right
+    assert client.upload("public/file", tmp_path / "file").hashes == by_kernel
 
 
 def test_an_object_is_finished_with_the_hash_that_every_client_knows(client: EitherClient) -> None:
