@@ -7,6 +7,8 @@ from typing import Any, Self
 
 import msgspec
 
+from taskqueue_client.errors import InvalidArgument
+
 from ._base import Model
 
 
@@ -32,7 +34,12 @@ class Credentials(Model, frozen=True):
 
         A worker that makes calls on behalf of a task restricts them to `task.scopes`. An empty list
         leaves what everybody may do.
+
+        Raises:
+            InvalidArgument: One text is given, which would be a scope for each letter.
         """
+        if isinstance(scopes, str):
+            raise InvalidArgument("scopes", scopes, "a list of scopes")
         return msgspec.structs.replace(self, authorized_scopes=tuple(scopes))
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:

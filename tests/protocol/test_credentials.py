@@ -56,6 +56,7 @@ def test_a_restriction_of_the_issuer_is_kept() -> None:
 @pytest.mark.parametrize(
     ("argument", "refused"),
     [
+        ("scopes", lambda: ISSUER.restricted_to("abc")),
         ("lifetime", lambda: temporary_credentials(ISSUER, [], lifetime=timedelta(days=31, milliseconds=1))),
         ("lifetime", lambda: temporary_credentials(ISSUER, [], lifetime=timedelta(0))),
         ("lifetime", lambda: temporary_credentials(ISSUER, [], lifetime=5)),  # type: ignore[arg-type] # wrong on purpose
