@@ -52,6 +52,15 @@ def short() -> Iterator[World]:
         world.close()
 
 
+@pytest.fixture
+def brief() -> Iterator[World]:
+    """A queue with claims of two seconds: a machine that stands still for a moment does not lose them."""
+    with LocalQueue(claim_timeout=2) as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
 def lost(held: HeldRun) -> threading.Event:
     event = threading.Event()
     held.when_lost(lambda _: event.set())
@@ -116,24 +125,24 @@ class TestClaiming:
 
 
 class TestRenewing:
-    def test_a_short_lease_is_renewed_again_and_again(self, short: World, told: Told) -> None:
-        task_id = short.create()
-        with keeping(short, told):
+    def test_a_short_lease_is_renewed_again_and_again(self, brief: World, told: Told) -> None:
+        task_id = brief.create()
+        with keeping(brief, told):
             (held,) = told.runs(1)
-            for _ in range(5):
-                assert told.renewals.get(timeout=WAIT) < 0.3
+            for _ in range(3):
+                told.renewals.get(timeout=WAIT)
             assert held.is_held
-            assert short.status(task_id).state == "running"
-            assert len(short.status(task_id).runs) == 1
+            assert brief.status(task_id).state == "running"
+            assert len(brief.status(task_id).runs) == 1
 
     def test_everything_signs_with_the_credentials_of_the_last_renewal(
-        self, short: World, told: Told
+        self, brief: World, told: Told
     ) -> None:
-        short.create()
-        with keeping(short, told):
+        brief.create()
+        with keeping(brief, told):
             (held,) = told.runs(1)
-            client = held.credentials.client(short.queue)
-            restricted = held.credentials.client(short.queue, ("a-scope",))
+            client = held.credentials.client(brief.queue)
+            restricted = held.credentials.client(brief.queue, ("a-scope",))
             first = held.credentials.current
             told.renewals.get(timeout=WAIT)
             assert client.credentials != first
@@ -151,28 +160,28 @@ class TestRenewing:
             Drop(endpoint="queue.reclaimTask", after=True),
         ],
     )
-    def test_only_a_conflict_loses_a_run(self, short: World, told: Told, fault: Answer | Drop) -> None:
-        short.local.faults.add(fault)
-        task_id = short.create()
-        with keeping(short, told):
+    def test_only_a_conflict_loses_a_run(self, brief: World, told: Told, fault: Answer | Drop) -> None:
+        brief.local.faults.add(fault)
+        task_id = brief.create()
+        with keeping(brief, told):
             (held,) = told.runs(1)
             told.failed_renewals.get(timeout=WAIT)
             told.renewals.get(timeout=WAIT)
             told.renewals.get(timeout=WAIT)
             assert held.is_held
-        assert len(short.status(task_id).runs) == 1
+        assert len(brief.status(task_id).runs) == 1
 
     def test_a_refused_renewal_loses_the_run_and_nothing_else_is_called(
-        self, short: World, told: Told
+        self, brief: World, told: Told
     ) -> None:
-        task_id = short.create()
-        with keeping(short, told):
+        task_id = brief.create()
+        with keeping(brief, told):
             (held,) = told.runs(1)
             event = lost(held)
-            short.queue.cancel_task(task_id)
+            brief.queue.cancel_task(task_id)
             assert event.wait(WAIT)
             assert held.state is State.LOST
-        assert short.run(task_id).reason_resolved == "canceled"
+        assert brief.run(task_id).reason_resolved == "canceled"
 
     def test_a_lease_that_ends_before_the_queue_is_back_loses_the_run(self, short: World, told: Told) -> None:
         short.create()
@@ -249,16 +258,16 @@ class TestResolving:
             assert "canceled" in str(held.lost)
         assert world.run(task_id).reason_resolved == "canceled"
 
-    def test_a_lost_run_is_not_reported(self, short: World, told: Told) -> None:
-        task_id = short.create()
-        with keeping(short, told, poll=0.05) as keeper:
+    def test_a_lost_run_is_not_reported(self, brief: World, told: Told) -> None:
+        task_id = brief.create()
+        with keeping(brief, told, poll=0.05) as keeper:
             (held,) = told.runs(1)
             event = lost(held)
-            short.queue.cancel_task(task_id)
+            brief.queue.cancel_task(task_id)
             assert event.wait(WAIT)
-            short.local.faults.add(Answer(endpoint="queue.report*", status=500))
+            brief.local.faults.add(Answer(endpoint="queue.report*", status=500))
             assert keeper.resolve(held, COMPLETED) is State.LOST
-        assert len(short.local.faults.waiting()) == 1
+        assert len(brief.local.faults.waiting()) == 1
 
     def test_goes_on_until_the_lease_ends_and_not_longer(self, short: World, told: Told) -> None:
         short.create()
@@ -268,10 +277,11 @@ class TestResolving:
             assert keeper.resolve(held, COMPLETED) is State.LOST
             assert "lease ended" in str(held.lost)
 
-    def test_renewal_stops_before_the_report(self, short: World, told: Told) -> None:
-        short.create()
-        short.local.faults.add(Delay(endpoint="queue.reportCompleted", seconds=0.8, real_time=True))
-        with keeping(short, told) as keeper:
+    def test_renewal_stops_before_the_report(self, brief: World, told: Told) -> None:
+        brief.create()
+        slow = Delay(endpoint="queue.reportCompleted", seconds=1.6, times=2, real_time=True)
+        brief.local.faults.add(slow)  # the report arrives when a renewal would have been made
+        with keeping(brief, told) as keeper:
             (held,) = told.runs(1)
             assert keeper.resolve(held, COMPLETED) is State.RESOLVED
             assert told.renewals.empty()
