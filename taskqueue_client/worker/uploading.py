@@ -77,7 +77,7 @@ class Uploading:
                     await self._upload(LOG_NAME, cast("BinaryIO", snapshot), options)
         except ExceptionGroup as errors:
             return self._failed(LOG_NAME, errors.exceptions[0])
-        except OSError as error:  # of the log's own file
+        except Exception as error:  # noqa: BLE001 - a run without its log does not end as if all were well
             return self._failed(LOG_NAME, error)
         return None
 

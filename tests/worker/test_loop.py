@@ -19,6 +19,7 @@ from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Answer, Drop
 from taskqueue_client.worker import outcomes
+from taskqueue_client.worker.task_log import TaskLog
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.run_outcomes import OUTCOMES, check, raising, reasons
@@ -304,6 +305,18 @@ class TestUploads:
         work(world, handler)
         assert reasons(world, task_id) == ["completed"]
         assert refused[0].argument == "name"
+
+    def test_a_log_that_cannot_be_read_is_not_a_run_that_nobody_ends(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(_: TaskLog) -> None:
+            message = "no log today"
+            raise RuntimeError(message)
+
+        task_id = world.create()
+        monkeypatch.setattr(TaskLog, "checkpoint", broken)
+        work(world, lambda _: None)
+        assert reasons(world, task_id) == ["internal-error"]
 
     def test_the_log_goes_up_now_and_then_if_asked(self, world: World) -> None:
         task_id = world.create()
