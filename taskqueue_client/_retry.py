@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
@@ -103,9 +104,20 @@ def retry_after(value: str | None, now: float) -> float | None:
     if value.isdecimal():
         return float(value)
     try:
-        return max(parsedate_to_datetime(value).timestamp() - now, 0.0)
+        return max(moment_of(value) - now, 0.0)
     except (ValueError, OverflowError):
         return None
+
+
+def moment_of(date: str) -> float:
+    """Seconds since the epoch of a header's date, which is GMT also without a word of it (asctime's form).
+
+    Raises:
+        ValueError: It is no date.
+        OverflowError: It is none that can be reckoned with.
+    """
+    moment = parsedate_to_datetime(date)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def schedule(policy: RetryPolicy, call: Call[Any], elapsed: Callable[[], float]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from email.utils import parsedate_to_datetime
 from types import NoneType
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode, urlsplit
@@ -21,7 +20,7 @@ import msgspec
 
 from . import errors
 from ._call import Call
-from ._retry import is_ambiguous, retry_after
+from ._retry import is_ambiguous, moment_of, retry_after
 from .clock import Clock
 from .credentials import Credentials, checked, checked_root_url
 from .hawk import Origin, Signer, nonce
@@ -212,7 +211,7 @@ def _encoded(body: object) -> bytes:
 
 def _date(headers: Mapping[str, str]) -> float | None:
     try:
-        return parsedate_to_datetime(headers["date"]).timestamp()
+        return moment_of(headers["date"])
     except (KeyError, ValueError, OverflowError):
         return None
 

@@ -21,7 +21,7 @@ from ._deferred import Deferred
 from ._paging import async_iterated
 from ._retry import RetryPolicy, schedule
 from ._transport import USER_AGENT, Client, environment_proxy
-from ._wire import Answer, Attempts
+from ._wire import Answer, Attempts, Request
 from .clock import Clock
 from .credentials import Credentials
 from .errors import CallFailed, CallTimedOut, ClientUnusable, ConnectionFailed, InvalidArgument
@@ -241,7 +241,7 @@ class AsyncQueue(Client):
 
     async def _send_once(self, call: Call[R], timeouts: tuple[float, float]) -> R:
         sessions, request = self._sessions, self._wire.encode(call)
-        headers, middlewares = sessions.prevailing(request.headers)
+        headers, middlewares = sessions.prevailing(request)
         try:
             response = await sessions.get().request(
                 request.method,
@@ -319,7 +319,7 @@ class _Injected:
         # The argument of a request replaces the session's own, which cannot be read in another way.
         self._middlewares = (*getattr(session, "_middlewares", ()), _sent_once)
 
-    def prevailing(self, headers: Headers) -> tuple[Headers, Middlewares]:
+    def prevailing(self, sent: Request) -> tuple[Headers, Middlewares]:
         """Put our headers over the session's own ones, which the signature does not cover.
 
         aiohttp refuses an `Authorization` beside the session's `auth` or an entry of `.netrc`.
@@ -329,7 +329,7 @@ class _Injected:
             request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
         ) -> aiohttp.ClientResponse:
             request.headers.popall("Content-Type", None)
-            request.headers.update(headers)
+            request.headers.update(sent.headers)
             return await handler(request)
 
         return {}, (*self._middlewares, ours)
@@ -359,9 +359,9 @@ class _Owned:
         self.proxy = environment_proxy(root_url, _PROXIES, _PROXIES_IN_WORDS)
         self._tls = _tls_settings() if root_url.startswith("https:") else True
 
-    def prevailing(self, headers: Headers) -> tuple[Headers, Middlewares]:
-        """All headers are ours."""
-        return headers, _SENT_ONCE
+    def prevailing(self, sent: Request) -> tuple[Headers, Middlewares]:
+        """All headers are ours, and aiohttp sends a POST only once anyhow."""
+        return sent.headers, () if sent.method == "POST" else _SENT_ONCE
 
     def get(self) -> aiohttp.ClientSession:
         if self._session is None or self._loop is not asyncio.get_running_loop():

@@ -287,6 +287,12 @@ class _OneOrigin(HTTPAdapter):
             self._pool = super().get_connection_with_tls_context(*args, **kwargs)
         return self._pool
 
+    def request_url(self, request: requests.PreparedRequest, proxies: Any) -> str:
+        """What follows the host, taken from the URL as it was signed."""
+        if proxies or request.url is None:
+            return super().request_url(request, proxies)
+        return "/" + request.url.split("/", 3)[3]
+
     def build_response(self, req: requests.PreparedRequest, resp: Any) -> requests.Response:
         """The answer without the cookies in it, and without a guess at the encoding of its text."""
         response = requests.Response()

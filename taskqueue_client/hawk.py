@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from .credentials import Credentials, certificate_of
+from .credentials import Credentials
 from .errors import InvalidArgument
 
 LONGEST = 4096
@@ -74,7 +74,7 @@ class Signer:
         """The base64 of what goes with each request: certificate and authorized scopes."""
         ext: dict[str, object] = {}
         if self.credentials.certificate is not None:
-            ext["certificate"] = certificate_of(self.credentials.certificate)
+            ext["certificate"] = msgspec.Raw(self.credentials.certificate.encode())
         if self.credentials.authorized_scopes is not None:
             ext["authorizedScopes"] = self.credentials.authorized_scopes
         return urlsafe_b64encode(msgspec.json.encode(ext)).decode() if ext else ""

@@ -94,11 +94,17 @@ class _Validity(msgspec.Struct):
 
 
 def _issued(credentials: Credentials) -> list[datetime]:
-    """When the service made the credentials of a claim: its own clock, at the time of its answer."""
+    """When the service made the credentials of a claim: its own clock, at the time of its answer.
+
+    Nothing where they do not say: a lease is not lost for that, and calls that need them will say so.
+    """
     if credentials.certificate is None:
         return []
-    start = msgspec.json.decode(credentials.certificate, type=_Validity).start
-    return [datetime.fromtimestamp(start / 1000, UTC)]
+    try:
+        start = msgspec.json.decode(credentials.certificate, type=_Validity).start
+        return [datetime.fromtimestamp(start / 1000, UTC)]
+    except (msgspec.MsgspecError, ValueError, OverflowError, OSError):
+        return []
 
 
 def _seconds(taken_until: datetime, *server_times: datetime) -> float:

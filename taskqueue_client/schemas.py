@@ -190,16 +190,18 @@ def check_definition(definition: TaskDefinition, now: float) -> None:
     """
     try:
         encoded = msgspec.json.encode(definition)
+        # null is what msgspec makes of NaN and infinity, which the client does not send
+        odd_numbers = [*_number_problems(msgspec.to_builtins(definition))] if b"null" in encoded else []
     except (TypeError, ValueError, RecursionError) as error:
         problems = _surrogate_problems(definition) or [
             Problem("$", type(definition), f"what JSON can hold: {error}")
         ]
         raise InvalidDefinition(problems) from error
     has_nul = _NUL in encoded
-    if not has_nul and _is_plain(encoded, now):
+    if not has_nul and not odd_numbers and _is_plain(encoded, now):
         return
     document: Any = msgspec.json.decode(encoded)
-    problems = _schema_problems(document)
+    problems = odd_numbers + _schema_problems(document)
     if has_nul:
         problems += _text_problems(document)
     if isinstance(document, dict):
@@ -217,10 +219,10 @@ def _is_plain(encoded: bytes, now: float) -> bool:
         return False
     lists = [each for each in (plain.dependencies, plain.routes, plain.scopes) if each is not msgspec.UNSET]
     created, deadline = _seconds(plain.created), _seconds(plain.deadline)
+    in_time = math.isnan(now) or (now - _WINDOW < created < now + _WINDOW and now < deadline < now + _LONGEST)
     return (
         plain.provisionerId is plain.workerType is msgspec.UNSET is not plain.taskQueueId
-        and now - _WINDOW < created < now + _WINDOW
-        and now < deadline < now + _LONGEST
+        and in_time
         and created <= deadline
         and (plain.expires is msgspec.UNSET or deadline <= _seconds(plain.expires))
         and not any(lists)
@@ -333,17 +335,30 @@ def _surrogate_problems(definition: object) -> list[Problem]:
 
 
 def _text_problems(document: object) -> Iterator[Problem]:
+    for path, given in _everything_in(document):
+        if isinstance(given, str) and _NO_TEXT.search(given):
+            yield Problem(_json_path(*path), given, "a text without U+0000 and without lone surrogates")
+
+
+def _number_problems(document: object) -> Iterator[Problem]:
+    for path, given in _everything_in(document):
+        if isinstance(given, float) and not math.isfinite(given):
+            yield Problem(_json_path(*path), given, "a finite number, as JSON has no others")
+
+
+def _everything_in(document: object) -> Iterator[tuple[tuple[str | int, ...], object]]:
+    """All values and keys in a document, each with the way to it."""
     waiting: list[tuple[tuple[str | int, ...], object]] = [((), document)]
     while waiting:  # no recursion: a document may be nested as deeply as that of Python goes
         path, given = waiting.pop()
-        if isinstance(given, str) and _NO_TEXT.search(given):
-            yield Problem(_json_path(*path), given, "a text without U+0000 and without lone surrogates")
-        elif isinstance(given, dict):
+        if isinstance(given, dict):
             for key, value in reversed(cast("dict[str, object]", given).items()):
                 waiting += [((*path, key), value), ((*path, key), key)]
         elif isinstance(given, list | tuple):
             items = cast("Sequence[object]", given)
             waiting += [((*path, index), items[index]) for index in reversed(range(len(items)))]
+        else:
+            yield path, given
 
 
 def _task_queue_problems(document: dict[str, Any]) -> Iterator[Problem]:

@@ -20,9 +20,10 @@ _PARAMETER = re.compile(r"<([^>]*)>")
 
 def satisfies(held: Iterable[str], required: str) -> bool:
     """Whether one of the `held` scopes satisfies the `required` one."""
-    return any(
-        scope == required or (scope.endswith("*") and required.startswith(scope[:-1])) for scope in held
-    )
+    for scope in held:  # noqa: SIM110 - asked many times for a request, and `any` takes twice as long
+        if scope == required or (scope.endswith("*") and required.startswith(scope[:-1])):
+            return True
+    return False
 
 
 def missing_scopes(held: Sequence[str], required: Iterable[str]) -> list[str]:

@@ -191,7 +191,8 @@ async def stream_artifact(
     blocks = BlocksOfThread()
     wanted, destination = Wanted(task_id, run_id, name), StreamDestination(name, blocks.put)
     steps = downloading(client.transfer_settings, wanted, destination, silently)
-    task = asyncio.create_task(blocks.end_with(Performer(client).perform(steps)), name=f"stream of {name}")
+    performer = Performer(client, threads=client.storage.stream_threads)
+    task = asyncio.create_task(blocks.end_with(performer.perform(steps)), name=f"stream of {name}")
     try:
         while (block := await blocks.get()) is not None:
             yield block

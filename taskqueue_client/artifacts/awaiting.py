@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from contextlib import closing
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -41,11 +42,15 @@ class Performer:
     Args:
         client: What calls are made with.
         sender: Sends what it takes; the rest is sent on a thread.
+        threads: Where to let work block; the storage's own ones when left out.
     """
 
-    def __init__(self, client: AsyncClient, sender: Sender | None = None) -> None:
+    def __init__(
+        self, client: AsyncClient, sender: Sender | None = None, threads: Executor | None = None
+    ) -> None:
         self._client = client
         self._sender = sender
+        self._threads = threads
 
     async def perform(self, steps: Steps[R]) -> R:
         """The result of a transfer."""
@@ -95,7 +100,7 @@ class Performer:
     async def on_thread(self, work: Callable[[Cancellation], R]) -> R:
         """What `work` gives; it is told when nobody waits for that any more."""
         cancellation = Cancellation()
-        threads = self._client.storage.threads
+        threads = self._threads or self._client.storage.threads
         future = asyncio.get_running_loop().run_in_executor(threads, work, cancellation)
         try:
             return await asyncio.shield(future)

@@ -233,7 +233,7 @@ def stream_artifact(
         finally:
             blocks.put(None)
 
-    future = client.storage.threads.submit(download)
+    future = client.storage.stream_threads.submit(download)
     try:
         while (block := blocks.get()) is not None:
             yield block

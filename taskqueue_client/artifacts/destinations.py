@@ -39,6 +39,9 @@ class Destination(Protocol):
         ...
 
 
+_FILE = "the path of a file, not of a folder"
+
+
 class FileDestination:
     """A file that appears under its name only when it is complete.
 
@@ -47,11 +50,16 @@ class FileDestination:
 
     Args:
         path: The name. A file that has it is replaced.
+
+    Raises:
+        InvalidArgument: It has no last part, as `.` and `/`.
     """
 
     is_impatient = False
 
     def __init__(self, path: Path) -> None:
+        if not path.name:
+            raise InvalidArgument("to", str(path), _FILE)
         self._path = path
         self._partial = path.with_name(f".{slugid()}.part")
         self._file: FileIO | None = None
@@ -67,7 +75,7 @@ class FileDestination:
             self._file.seek(0)
             self._file.truncate()
         elif self._path.is_dir():
-            raise InvalidArgument("to", str(self._path), "the path of a file, not of a folder")
+            raise InvalidArgument("to", str(self._path), _FILE)
         else:
             self._file = FileIO(self._partial, "x")
 

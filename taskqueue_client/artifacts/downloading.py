@@ -9,7 +9,7 @@ from pathlib import Path
 
 from taskqueue_client import calls
 from taskqueue_client._call import Call
-from taskqueue_client.errors import Attempted, ErrorArtifact, Refused
+from taskqueue_client.errors import Attempted, AuthenticationFailed, ErrorArtifact, Refused
 from taskqueue_client.models import ArtifactContent, StorageType
 
 from .destinations import Destination
@@ -133,8 +133,15 @@ class _Download:
         if location is None or (location.expires is not None and now >= location.expires):
             if content.storage_type != StorageType.OBJECT:
                 content = yield from self._content()
-            location = self._location = yield from _located(content)
+            location = self._location = yield from self._located_again(content)
         return location
+
+    def _located_again(self, content: ArtifactContent) -> Steps[Location]:
+        """An object's credentials work for an hour: less than its download may take."""
+        try:
+            return (yield from _located(content))
+        except AuthenticationFailed:
+            return (yield from _located((yield from self._content())))
 
     def _may_repeat(self, error: BaseException) -> bool:
         return isinstance(error, StorageFailed) and (error.is_temporary or self._location is None)

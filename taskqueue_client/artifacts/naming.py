@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from functools import lru_cache
 
 from taskqueue_client._dates import instant, timestamp
 from taskqueue_client.errors import InvalidArgument
@@ -39,6 +40,7 @@ def checked_content_type(content_type: str) -> str:
     return content_type
 
 
+@lru_cache(maxsize=128)  # the artifacts of a run have the same
 def clamped_expiry(expires: datetime | str, task_expires: datetime | None) -> str:
     """Until when an artifact is kept: not longer than its task, as the Queue demands.
 

@@ -68,6 +68,7 @@ class Receiver:
                     incoming.blocks(is_impatient=self._destination.is_impatient)
                 ):
                     self._take(block)
+            self._check_part(incoming, url)
         if self._gunzip is not None and not self._gunzip.is_complete:
             raise DownloadCorrupt(self._name, "its gzip stream has no end")
 
@@ -94,6 +95,14 @@ class Receiver:
         if found is None or int(found[1]) != self._received:
             self._etag = None  # the next attempt begins at the start
             raise StorageFailed("GET", url, "the server sent another part than it was asked for")
+        if found[2] != "*":
+            self._total = int(found[2])
+
+    def _check_part(self, incoming: Incoming, url: str) -> None:
+        """A server may send less than the rest that it was asked for (RFC 9110, 15.3.7)."""
+        if incoming.status == _PARTIAL and self._total is not None and self._received < self._total:
+            missing = self._total - self._received
+            raise StorageFailed("GET", url, f"the server sent only a part: {missing} bytes are missing")
 
     def _take(self, block: Block) -> None:
         try:

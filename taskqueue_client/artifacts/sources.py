@@ -197,9 +197,10 @@ def _of_file(file: io.BufferedReader) -> Source:
     """A file that belongs to the caller, from where it stands to its end."""
     name = str(getattr(file, "name", "the file"))
     stamp = _stamper_of(file)
-    first_stamp = None if stamp is None else stamp()
     try:
         start = file.tell()
+        file.seek(0, io.SEEK_END)  # writes out what the file has buffered, which changes its stamp
+        first_stamp = None if stamp is None else stamp()
         size = file.seek(0, io.SEEK_END) - start
         file.seek(start)
     except (OSError, ValueError, AttributeError):  # a pipe, a compressed file: cannot go to its end

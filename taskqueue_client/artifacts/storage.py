@@ -6,6 +6,7 @@ nothing but what is written here is sent: no `Authorization`, no cookies.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -127,11 +128,20 @@ class Storage:
         """Where an event loop lets transfers block: not in its default pool, which others need too."""
         return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="artifacts")
 
+    @cached_property
+    def stream_threads(self) -> ThreadPoolExecutor:
+        """The same for streams, without a limit: each holds a thread for as long as its reader likes.
+
+        A reader that waits for another transfer of the client would wait for its own thread otherwise.
+        """
+        return ThreadPoolExecutor(sys.maxsize, thread_name_prefix="artifact-streams")
+
     def close(self) -> None:
-        """Close the idle connections, and let the threads end."""
+        """Close the idle connections, and let the threads end; a later transfer makes new ones."""
         self.connections.close()
-        if "threads" in vars(self):
-            self.threads.shutdown(wait=False)
+        for name in ("threads", "stream_threads"):
+            if threads := vars(self).pop(name, None):
+                threads.shutdown(wait=False)
 
     def __del__(self) -> None:
         """Close without a warning what nobody closed."""
@@ -315,10 +325,13 @@ def _redirected(url: str, location: str) -> str:
     """Where a redirect leads.
 
     Raises:
-        RedirectRefused: Out of TLS, or out of HTTP.
+        RedirectRefused: Out of TLS, out of HTTP, or to what is no URL.
     """
-    there = urljoin(url, location).partition("#")[0]
-    scheme = urlsplit(there).scheme
+    try:
+        there = urljoin(url, location).partition("#")[0]
+        scheme = urlsplit(there).scheme
+    except ValueError:
+        raise RedirectRefused("GET", url, "redirected to what is no URL") from None
     if scheme not in {"http", "https"} or (url.startswith("https:") and scheme == "http"):
         raise RedirectRefused("GET", url, f"redirected to a {scheme} URL, which is not followed")
     return there

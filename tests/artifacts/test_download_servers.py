@@ -77,6 +77,17 @@ def test_another_part_than_was_asked_for_is_not_taken(raw_client: EitherClient, 
     assert raw_client.download("x").content == CONTENT
 
 
+def test_less_than_the_rest_is_not_taken_for_all_of_it(raw_client: EitherClient, server: RawServer) -> None:
+    def next_part(request: Request) -> Answer:
+        start = int(request.headers["Range"].removeprefix("bytes=").removesuffix("-"))
+        span = ("Content-Range", f"bytes {start}-{start + 9}/{len(CONTENT)}")
+        return Answer(206, (span,), CONTENT[start : start + 10])
+
+    gets = serve(server, cut(("ETag", '"1"')), next_part, rest)
+    assert raw_client.download("x").content == CONTENT
+    assert gets[2].headers["Range"] == f"bytes={HALF + 10}-"
+
+
 def test_a_stream_cannot_begin_again(raw_client: EitherClient, server: RawServer) -> None:
     serve(server, cut(), whole())
     with pytest.raises(StreamInterrupted, match=f"after {HALF} bytes"):
@@ -172,6 +183,12 @@ def test_redirects_stay_within_http(raw_client: EitherClient, server: RawServer,
     with pytest.raises(RedirectRefused, match="not followed") as caught:
         raw_client.download("x")
     assert "secret" not in str(caught.value)
+
+
+def test_a_redirect_to_what_is_no_url_is_refused(raw_client: EitherClient, server: RawServer) -> None:
+    serve(server, redirect("http://[::1"))
+    with pytest.raises(RedirectRefused, match="no URL"):
+        raw_client.download("x")
 
 
 @pytest.mark.parametrize(

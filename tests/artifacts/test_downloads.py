@@ -124,6 +124,8 @@ def test_the_limit_counts_decoded_bytes(client: EitherClient) -> None:
 def test_a_folder_is_no_place_for_a_download(client: EitherClient, folder: Path) -> None:
     with pytest.raises(InvalidArgument, match="to="):
         client.download(NAME, to=folder)
+    with pytest.raises(InvalidArgument, match="to="):
+        client.download(NAME, to=".")
     with pytest.raises(FileNotFoundError):
         client.download(NAME, to=folder / "missing" / "x")
 
@@ -193,6 +195,15 @@ def test_a_url_that_expired_during_an_interruption_is_renewed(
     local.faults.add(CutDownload(endpoint="storage.get", at=500_000))
     local.faults.add(Answer(endpoint="storage.get", status=503, headers={"Retry-After": "1"}))
     client.clock.sleeps_at_least = 600
+    assert client.download("private/x").content == content.read_bytes()
+
+
+def test_credentials_of_an_object_that_expired_during_an_interruption_are_renewed(
+    client: EitherClient, local: LocalQueue, content: Path
+) -> None:
+    client.upload("private/x", content, storage="object")
+    local.faults.add(CutDownload(endpoint="storage.get", at=500_000))
+    client.clock.sleeps_at_least = 2 * 3600
     assert client.download("private/x").content == content.read_bytes()
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskqueue_client import AsyncQueue, Credentials, slugid
+from taskqueue_client import AsyncQueue, Credentials, Queue, slugid
 from taskqueue_client.artifacts import (
     COMPRESSED_ENDINGS,
     CONTENT_TYPES,
@@ -158,4 +158,39 @@ def test_a_stream_that_is_left_early_ends_its_download(raw_client: EitherClient,
     else:
         assert next(blocks)
         blocks.close()
-    raw_client.queue.storage.threads.shutdown(wait=True)  # returns when the thread has ended
+    raw_client.queue.storage.stream_threads.shutdown(wait=True)  # returns when the thread has ended
+
+
+def test_an_open_stream_leaves_the_threads_to_other_transfers(
+    raw_client: EitherClient, server: RawServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taskqueue_client.artifacts.storage.MOST_THREADS", 1)
+    big = Answer(body=bytes(20_000_000))
+    reference = json_answer({"storageType": "reference", "url": f"{server.url}/file"})
+    server.answer = lambda request: reference if request.path.startswith("/api/") else big
+    blocks: Any = raw_client.queue.stream_artifact(raw_client.run.task_id, "x")
+
+    async def begin() -> None:
+        assert await anext(blocks)
+
+    async def leave() -> None:
+        await blocks.aclose()
+
+    if raw_client.is_async:
+        raw_client.result(begin())
+    else:
+        assert next(blocks)
+    assert raw_client.queue.storage.threads.submit(int).result(timeout=10) == 0
+    if raw_client.is_async:
+        raw_client.result(leave())
+    else:
+        blocks.close()
+
+
+def test_a_stream_after_close_begins_anew(server: RawServer) -> None:
+    reference = json_answer({"storageType": "reference", "url": f"{server.url}/file"})
+    server.answer = lambda request: reference if request.path.startswith("/api/") else Answer(body=b"x")
+    queue = Queue(server.url)
+    for _ in range(2):
+        assert b"".join(queue.stream_artifact(slugid(), "x")) == b"x"
+        queue.close()

@@ -276,6 +276,16 @@ def test_a_missing_file_is_the_usual_error(client: EitherClient, tmp_path: Path)
         client.upload("x", tmp_path / "missing")
 
 
+def test_a_file_with_buffered_writes_counts_as_unchanged(client: EitherClient, content: Path) -> None:
+    with content.open("r+b") as file:
+        assert file.read(4)
+        file.seek(0)
+        file.write(b"HEAD")
+        file.seek(0)  # within the buffer, which stays unwritten
+        client.upload("x", file)
+    assert client.download("x").content == content.read_bytes()
+
+
 def test_a_file_of_the_caller_s_stays_open(client: EitherClient, content: Path) -> None:
     with content.open("rb") as file:
         client.upload("x", file)

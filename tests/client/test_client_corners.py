@@ -75,7 +75,7 @@ class TestArguments:
         assert refused.value.argument == named
 
     @pytest.mark.parametrize("options", [{"attempts": "3"}, {"attempts": math.nan}, {"timeout": "5"},
-                                         {"read_timeout": None}, {"wait_max": "1"}])  # fmt: skip
+                                         {"read_timeout": None}, {"wait_max": [1]}])  # fmt: skip
     def test_an_option_of_the_wrong_type_is_refused_by_name(
         self, client: Any, options: dict[str, Any]
     ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from email.utils import formatdate
 from typing import Any
 
@@ -47,6 +48,21 @@ def test_with_the_clock_wrong_every_call_works(
     for _ in range(3):
         assert client.send(call) == {"fine": True}
     assert len(server.received) == 4  # only the first call had to be signed again
+
+
+def test_a_date_without_a_zone_is_gmt(
+    client: Any, server: ScriptedServer, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RFC 9110, 5.6.7: asctime's form is obsolete, but has to be read."""
+    monkeypatch.setenv("TZ", "Etc/GMT+5")
+    time.tzset()
+    try:
+        server.otherwise = say({"fine": True}, Date=time.asctime(time.gmtime(clock.now())))
+        client.send(CALLS[0])
+        assert abs(client.now().timestamp() - clock.now()) < 10
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_clock_that_jumps_later_is_noticed_too(client: Any, server: ScriptedServer, clock: Any) -> None:

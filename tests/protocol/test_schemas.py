@@ -65,11 +65,16 @@ def is_accepted(definition: object) -> bool:
     return True
 
 
+def _text(max_size: int | None = None) -> st.SearchStrategy[str]:
+    """Any text but one with a NUL, which is refused by another rule than the schema."""
+    return st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=max_size)
+
+
 def _texts(pattern: str) -> st.SearchStrategy[object]:
     """Texts that are on a pattern, nearly so, or not at all."""
     on = st.from_regex(pattern, fullmatch=True)
     nearly = st.builds(str.__add__, on, st.sampled_from(["\n", " ", "-", "/", "é", "*"]))
-    return on | nearly | st.text(max_size=5) | st.integers() | st.none()
+    return on | nearly | _text(5) | st.integers() | st.none()
 
 
 def _lists(items: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
@@ -86,10 +91,10 @@ def _not_a_double_star(scope: str) -> bool:
 SLUGIDS = _texts(r"[A-Za-z0-9_-]{8}[Q-T][A-Za-z0-9_-][CGKOSWaeimquy26-][A-Za-z0-9_-]{10}[AQgw]")
 IDENTIFIERS = _texts(r"[a-zA-Z0-9-_]{1,38}")
 LENGTHS = st.sampled_from([0, 1, 249, 250, 255, 256, 4096, 4097, 32768, 32769])
-LONG = LENGTHS.map(lambda length: "ä" * length) | st.text(max_size=5) | st.integers()
+LONG = LENGTHS.map(lambda length: "ä" * length) | _text(5) | st.integers()
 SOURCES = st.sampled_from(["https://", "http://", "ssh://", "git@", "ftp://", "x https://", ""])
-SCALARS = st.none() | st.booleans() | st.floats(allow_nan=False) | st.text()
-VALUES = SCALARS | st.lists(SCALARS, max_size=2) | st.dictionaries(st.text(), SCALARS, max_size=2)
+SCALARS = st.none() | st.booleans() | st.floats(allow_nan=False) | _text()
+VALUES = SCALARS | st.lists(SCALARS, max_size=2) | st.dictionaries(_text(), SCALARS, max_size=2)
 DATES = st.sampled_from(ACCEPTED_DATES + REFUSED_DATES) | st.none()
 
 FIELDS: dict[str, st.SearchStrategy[object]] = {
@@ -110,10 +115,10 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "scopes": _lists(st.text(st.characters(codec="ascii")).filter(_not_a_double_star)),
     "payload": VALUES,
     "extra": VALUES,
-    "tags": st.dictionaries(st.text(max_size=3), LONG, max_size=2) | VALUES,
+    "tags": st.dictionaries(_text(3), LONG, max_size=2) | VALUES,
     "metadata": st.fixed_dictionaries(
         {"name": LONG, "description": LONG, "owner": LONG},
-        optional={"source": st.builds(str.__add__, SOURCES, st.text(max_size=3)) | LONG, "url": LONG},
+        optional={"source": st.builds(str.__add__, SOURCES, _text(3)) | LONG, "url": LONG},
     ),
     "unheardOf": VALUES,
 }

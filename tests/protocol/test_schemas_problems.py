@@ -192,6 +192,12 @@ def test_what_another_minute_on_the_clock_would_make_good_is_left_to_the_queue(s
     assert paths_of({**GOOD, "created": from_now(seconds=seconds)}) == []
 
 
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_json_lacks_is_refused_where_it_stands(number: float) -> None:
+    assert paths_of({**GOOD, "payload": {"a": [1, {"b": number}], "c": None}}) == ["$.payload.a[1].b"]
+    assert paths_of({**GOOD, "extra": {"x": number}}, math.nan) == ["$.extra.x"]
+
+
 def test_while_the_queues_time_is_not_known_nothing_is_compared_with_it() -> None:
     ancient = {"created": "1999-01-01T00:00:00Z", "deadline": "1999-01-02T00:00:00Z"}
     assert paths_of({**GOOD, **ancient}, math.nan) == []
@@ -208,11 +214,12 @@ def test_dates_in_other_time_zones_are_compared_as_moments() -> None:
     assert paths_of({**GOOD, "created": "2026-11-21T10:00:00-02:30"}) == ["$.created", "$.created"]
 
 
-def test_a_good_definition_costs_no_import_of_jsonschema() -> None:
+@pytest.mark.parametrize("now", [NOW.timestamp(), math.nan], ids=["known", "unknown"])
+def test_a_good_definition_costs_no_import_of_jsonschema(now: float) -> None:
     program = f"""
 import sys
 from taskqueue_client.schemas import check_definition
-check_definition({GOOD!r}, {NOW.timestamp()})
+check_definition({GOOD!r}, float("{now}"))
 assert "jsonschema" not in sys.modules
 try:
     check_definition({{}}, 0.0)
