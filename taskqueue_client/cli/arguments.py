@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -30,6 +31,24 @@ class SlugId(click.ParamType[str]):
                 ctx,
             )
         return str(value)
+
+
+class Seconds(click.FloatRange):
+    """A time to sleep for: at most a day."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 86_400, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The seconds.
+
+        Raises:
+            BadParameter: It is no number, or out of range.
+        """
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):  # no comparison finds it out of range
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        return seconds
 
 
 def group_option(command: F) -> F:

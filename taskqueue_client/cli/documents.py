@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, cast
@@ -33,10 +34,31 @@ def read_document(path: Path) -> dict[str, Any]:
 
 def _read_json(path: Path, text: str) -> object:
     try:
-        return json.loads(text, object_pairs_hook=lambda pairs: _without_twins(path, pairs))
+        return json.loads(
+            text,
+            object_pairs_hook=lambda pairs: _without_twins(path, pairs),
+            parse_float=_finite,
+            parse_constant=_finite,
+        )
     except json.JSONDecodeError as error:
         message = f"{path}, line {error.lineno}, column {error.colno}: {error.msg}"
         raise Failure(message) from error
+    except ValueError as error:  # of a number
+        message = f"{path}: {error}"
+        raise Failure(message) from error
+
+
+def _finite(text: str) -> float:
+    """A number that JSON can hold, though Python reads and writes others.
+
+    Raises:
+        ValueError: It is infinite, or none.
+    """
+    number = float(text)
+    if not math.isfinite(number):
+        message = f"{text} is no number in JSON"
+        raise ValueError(message)
+    return number
 
 
 def _without_twins(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -69,7 +91,18 @@ def _place(path: Path, before: str) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Leaves dates alone, which are text in JSON, and refuses the same key twice."""
+    """Leaves dates alone, which are text in JSON, and refuses the same key twice and what is no number."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's signature
+        try:
+            value: object = super().construct_object(node, deep)  # pyright: ignore[reportUnknownMemberType] # its node has no type
+            return _finite(str(value)) if isinstance(value, float) else value
+        except (ValueError, LookupError, AttributeError) as error:  # PyYAML's, at `0x_` or `!!bool maybe`
+            if not isinstance(node, yaml.ScalarNode):
+                raise
+            kind = str(node.tag).rpartition(":")[2]
+            problem = f"cannot be read as {kind} in JSON"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
         keys: set[str] = set()

@@ -46,7 +46,13 @@ class Failure(click.ClickException):
 
 
 def failure_of(error: Exception) -> Failure | None:
-    """What an error means to whoever typed the command; None if it is a defect of this program."""
+    """What an error means to whoever typed the command.
+
+    None if it is a defect of this program, or nobody reads its output any more (`| head`), which click ends
+    without a word.
+    """
+    if isinstance(error, BrokenPipeError):
+        return None
     if isinstance(error, (TaskQueueError, OSError)):
         return Failure(in_one_line(error), _status(error))
     if isinstance(error, RecursionError):

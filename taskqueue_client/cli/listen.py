@@ -87,7 +87,11 @@ def _bindings(
     if not (tasks or groups or task_queues or routes):
         every = [Binding(exchange.full_name, "#") for exchange in EXCHANGES]
     names = {exchange.full_name for exchange in EXCHANGES if not exchanges or exchange.name in exchanges}
-    return [binding for binding in every if binding.exchange in names]
+    found = [binding for binding in every if binding.exchange in names]
+    if not found:
+        message = f"No messages about that are in {', '.join(exchanges)}: leave out --exchange, or widen it."
+        raise click.UsageError(message)
+    return found
 
 
 def _each(bind: Callable[[str], Sequence[Binding]], chosen: Sequence[str]) -> list[Binding]:

@@ -17,6 +17,7 @@ import msgspec
 from taskqueue_client.clock import MovableClock, SystemClock
 from taskqueue_client.local import Client, LocalQueue
 
+from .documents import read_document
 from .failures import Failure
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ class _ConfigFile(click.ParamType[_Config]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> _Config:
         try:
-            return msgspec.yaml.decode(Path(value).read_bytes(), type=_Config)
-        except (OSError, msgspec.DecodeError) as error:
+            return msgspec.convert(read_document(Path(value)), _Config)
+        except (OSError, msgspec.ValidationError) as error:
             self.fail(f"{value}: {error}", param, ctx)
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from taskqueue_client.graph import blocked_tasks, follow
 from taskqueue_client.models import TaskAndStatus, TaskState
 
-from .arguments import check_either, group_option, task_ids_argument
+from .arguments import Seconds, check_either, group_option, task_ids_argument
 from .connection import connect
 from .failures import ExitStatus
 from .output import console, json_option, print_json, printable
@@ -32,7 +32,7 @@ interval_option = click.option(
     "--interval",
     default=2.0,
     show_default=True,
-    type=click.FloatRange(0, min_open=True),
+    type=Seconds(),
     help="Seconds between looks.",
 )
 

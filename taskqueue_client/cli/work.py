@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import logging
 import sys
@@ -52,7 +53,7 @@ def command(worker: str, config_file: Path | None, *, as_json: bool, **settings:
 
 def _worker_class(name: str) -> type[WorkerLoop]:
     module_name, _, class_name = name.partition(":")
-    if not (module_name and class_name):
+    if not (module_name and class_name) or module_name.startswith("."):
         message = f"{name!r} is no worker: write MODULE:CLASS, such as my_workers.build:Builder"
         raise Failure(message)
     sys.path.insert(0, str(Path.cwd()))
@@ -64,6 +65,9 @@ def _worker_class(name: str) -> type[WorkerLoop]:
     found = getattr(module, class_name, None)
     if not (isinstance(found, type) and issubclass(found, WorkerLoop)):
         message = f"{class_name!r} in {module_name} is no subclass of WorkerLoop"
+        raise Failure(message)
+    if inspect.isabstract(found):
+        message = f"{class_name!r} in {module_name} lacks {', '.join(sorted(found.__abstractmethods__))}"
         raise Failure(message)
     return found
 

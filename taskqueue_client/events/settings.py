@@ -113,4 +113,9 @@ class PulseSettings:
         Raises:
             OSError: The file of authorities cannot be read.
         """
-        return ssl.create_default_context(cafile=self.ca_file) if self.tls else None
+        if not self.tls:
+            return None
+        try:
+            return ssl.create_default_context(cafile=self.ca_file)
+        except OSError as error:  # which does not say which file
+            raise OSError(error.errno, error.strerror, self.ca_file) from error

@@ -78,3 +78,12 @@ def test_without_a_broker_the_variable_is_named(monkeypatch: pytest.MonkeyPatch)
     result = run("listen")
     assert result.exit_code == ExitStatus.WRONG_USE
     assert "PULSE_URL" in result.stderr
+
+
+def test_exchanges_without_messages_about_what_is_chosen_are_wrong_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PULSE_URL", "amqp://u:p@127.0.0.1:1/")
+    result = run("listen", "--task", slugid(), "--exchange", "task-group-sealed")
+    assert result.exit_code == ExitStatus.WRONG_USE
+    assert "No messages about that are in task-group-sealed" in result.stderr

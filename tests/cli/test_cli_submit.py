@@ -105,6 +105,13 @@ def test_dates_that_yaml_would_make_objects_of_stay_text(definition: dict[str, A
             "a: !!python/object:os.system {}\n",
             "a.yml, line 1, column 4: could not determine a constructor",
         ),
+        ("a.yml", "b: 1\na: 0x_\n", "a.yml, line 2, column 4: cannot be read as int"),
+        ("a.yml", "a: " + 5000 * "9", "a.yml, line 1, column 4: cannot be read as int"),
+        ("a.yml", "a: !!bool maybe\n", "a.yml, line 1, column 4: cannot be read as bool"),
+        ("a.yml", "a: !!timestamp today\n", "a.yml, line 1, column 4: cannot be read as timestamp"),
+        ("a.yml", "a: [.inf]\n", "a.yml, line 1, column 5: cannot be read as float"),
+        ("a.json", '{"a": ' + 5000 * "9" + "}", "a.json: Exceeds the limit"),
+        ("a.json", '{"a": 1e999}', "a.json: 1e999 is no number in JSON"),
         ("a.json", '{\n  "tasks": {,\n', "a.json, line 2, column 13: "),
         ("a.json", '{"tasks": 1, "tasks": 2}', "a.json: the key 'tasks' is there twice"),
     ],
@@ -124,6 +131,16 @@ def test_a_file_that_is_no_text_is_refused() -> None:
 def test_a_file_nested_too_deeply_is_refused() -> None:
     Path("a.json").write_text('{"tasks": {"a": {"payload": ' + 5000 * '{"a":' + "1" + 5003 * "}")
     assert refused("submit", "a.json") == "Error: what is to be read is nested too deeply"
+
+
+@pytest.mark.usefixtures("deployment")
+@pytest.mark.parametrize("name", ["tasks.yml", "tasks.json"])
+def test_a_number_that_json_lacks_is_refused_and_nothing_is_created(
+    graph: dict[str, Any], queue: Queue, name: str
+) -> None:
+    graph["tasks"]["build"]["payload"]["limit"] = float("nan")
+    assert "JSON" in refused("submit", write(graph, name))
+    assert queue.task_queue_counts("proj/linux").pending_tasks == 0
 
 
 @pytest.mark.usefixtures("deployment")

@@ -124,6 +124,23 @@ def test_ctrl_c_ends_watch_in_one_line(create: Create) -> None:
     assert (process.returncode, output, errors) == (130, "", "Interrupted.\n")
 
 
+def test_output_that_nobody_reads_any_more_ends_watch_without_a_word(create: Create) -> None:
+    with running("watch", create("tests")) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        assert process.wait(60) == ExitStatus.NOT_COMPLETED
+
+
+@pytest.mark.parametrize("interval", ["nan", "inf", "1e30", "0", "soon"])
+def test_an_interval_that_nobody_can_wait_for_is_wrong_use(create: Create, interval: str) -> None:
+    result = run("watch", create("tests"), "--interval", interval)
+    assert result.exit_code == ExitStatus.WRONG_USE
+    assert "--interval" in result.stderr
+    assert result.stdout == ""
+
+
 def test_watch_draws_a_table_and_a_bar_on_a_terminal(create: Create, worker: Any) -> None:
     task_id = create("compile")
     with worker(compile="completed"):

@@ -68,6 +68,8 @@ def test_a_signal_has_it_leave_in_an_orderly_way(queue: Queue, task_factory: Any
     ("name", "message"),
     [
         ("greeting", "'greeting' is no worker: write MODULE:CLASS"),
+        (".greeting:Greeter", "'.greeting:Greeter' is no worker: write MODULE:CLASS"),
+        ("taskqueue_client.worker:WorkerLoop", "'WorkerLoop' in taskqueue_client.worker lacks run_task"),
         ("nothing:Greeter", "cannot import 'nothing': No module named 'nothing'"),
         ("broken:Greeter", "cannot import 'broken': No module named 'no_such_module'"),
         ("greeting:Missing", "'Missing' in greeting is no subclass of WorkerLoop"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from pathlib import Path
 
 import pytest
 
@@ -87,3 +88,16 @@ def test_the_password_is_in_no_representation() -> None:
     assert SECRET not in f"{settings} {settings!r}"
     assert str(settings) == "amqps://u:***@h:5671/%2F"
     assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+def test_a_file_of_authorities_that_is_not_there_is_named(tmp_path: Path) -> None:
+    missing = str(tmp_path / "ca.pem")
+    with pytest.raises(FileNotFoundError, match=r"ca\.pem"):
+        PulseSettings(host="h", user="u", password=SECRET, ca_file=missing).ssl_context()
+
+
+def test_a_file_without_authorities_is_named(tmp_path: Path) -> None:
+    empty = tmp_path / "ca.pem"
+    empty.touch()
+    with pytest.raises(OSError, match=r"ca\.pem"):
+        PulseSettings(host="h", user="u", password=SECRET, ca_file=str(empty)).ssl_context()

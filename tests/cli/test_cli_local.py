@@ -1,0 +1,31 @@
+"""`taskqueue local`: what is said of a broken file of clients and roles; all else is under tests/local."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from taskqueue_client.cli.failures import ExitStatus
+from tests.cli.command import run
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("clients: [\n", "config.yml, line 2, column 1: "),
+        ("clients: 0x_\n", "config.yml, line 1, column 10: cannot be read as int"),
+        ("roles: {}\nroles: {}\n", "config.yml, line 2, column 1: the key 'roles' is there twice"),
+        ("", "config.yml: must be an object"),
+        ("clients: 3\n", "config.yml: Expected `array`, got `int` - at `$.clients`"),
+        ("client: []\n", "config.yml: Object contains unknown field `client`"),
+    ],
+)
+def test_a_broken_config_is_refused_with_its_place(text: str, message: str) -> None:
+    Path("config.yml").write_text(text)
+    result = run("local", "--config", "config.yml")
+    assert result.exit_code == ExitStatus.WRONG_USE
+    assert message in result.stderr.splitlines()[-1]
+    assert result.stdout == ""
