@@ -12,8 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _DATE_TIME = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:[Zz]|[+-](\d\d)(?::?(\d\d))?)?", re.ASCII
+    r"(?!0000)(\d{4})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+    r"[Tt ](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?"
+    r"(?:[Zz]|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?",
+    re.ASCII,
 )
+_SHORTEST_MONTH = 28
 _URI = re.compile(
     r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9._~:/?#@!$&'()*+,;=-]|%[0-9A-Fa-f]{2}|\[[0-9A-Fa-f:.]+\])+",
     re.ASCII,
@@ -27,11 +31,8 @@ def is_date_time(text: str) -> bool:
     found = _DATE_TIME.fullmatch(text)
     if found is None:
         return False
-    year, month, day, hour, minute, second, zone_hour, zone_minute = map(int, found.groups("0"))
-    if not (year and 1 <= month <= 12):  # noqa: PLR2004  the months of a year
-        return False
-    is_day = 1 <= day <= monthrange(year, month)[1]
-    return is_day and max(hour, zone_hour) < 24 and max(minute, second, zone_minute) < 60  # noqa: PLR2004  a clock's hands
+    year, month, day = map(int, found.groups())
+    return day <= _SHORTEST_MONTH or day <= monthrange(year, month)[1]
 
 
 def is_uri(text: str) -> bool:

@@ -247,8 +247,9 @@ class ObjectService:
 
 
 def _decode(data: str) -> bytes:
+    """The bytes of base64 text, which may lack its padding."""
     try:
-        return b64decode(data, validate=True)
+        return b64decode(data + "=" * (-len(data) % 4), validate=True)
     except (binascii.Error, ValueError):
         message = "Invalid base64 objectData"
         raise bad_input(message) from None

@@ -162,6 +162,17 @@ async def test_data_that_is_not_base64_is_refused_and_nothing_begins(objects: Ob
     assert create(objects, uploadId=OTHER_UPLOAD_ID)["uploadId"] == OTHER_UPLOAD_ID
 
 
+@pytest.mark.parametrize(
+    ("text", "data"), [("ZGF0YQ==", b"data"), ("ZGF0YQ", b"data"), ("A" * 10926, bytes(8194))]
+)
+async def test_base64_may_lack_its_padding(text: str, data: bytes) -> None:
+    async with serving() as served:
+        method = {"dataInline": {"contentType": "text/plain", "objectData": text}}
+        create(served.storage.objects, proposedUploadMethods=method)
+        finish(served.storage.objects)
+        assert (await fetch(served.storage.objects.download(NAME))).content == data
+
+
 @pytest.mark.parametrize("method", ["dataInline", "putUrl"])
 async def test_a_content_type_that_no_header_can_hold_is_refused(objects: ObjectService, method: str) -> None:
     proposed = {**inline(content_type="a/b\r\nX-Evil: 1"), **put_url(4, "a/b\r\nX-Evil: 1")}

@@ -99,12 +99,13 @@ class Roles:
             in its scopes for the rest of the id.
 
     Raises:
-        ValueError: A role's scope is malformed.
+        ValueError: A role's scope is malformed, or some roles make scopes longer and longer.
     """
 
     def __init__(self, roles: Mapping[str, Sequence[str]]) -> None:
         for role_id, scopes in roles.items():
             check_scopes(scopes, f"role {role_id!r}")
+        _check_growth(roles)
         self._roles = {role_id: tuple(scopes) for role_id, scopes in roles.items()}
         self._expand = lru_cache(maxsize=1024)(self._expand_uncached)
 
@@ -148,6 +149,35 @@ def _fill_in(scope: str, rest: str) -> str:
     if not parameter:
         return scope
     return before + rest if rest.endswith("*") else before + rest + after
+
+
+def _check_growth(roles: Mapping[str, Sequence[str]]) -> None:
+    """Raise a ValueError if expanding some scope might never end, each scope giving a longer one.
+
+    The service refuses all roles that assume each other in a circle; those in which nothing grows do no
+    harm here.
+    """
+    steps = list(_growing_steps({role_id: each for role_id, each in roles.items() if role_id.endswith("*")}))
+    longest = dict.fromkeys(roles, 0)
+    for _ in longest:  # the longest path without a circle has fewer steps than there are roles
+        before = dict(longest)
+        for giver, taker, growth in steps:
+            longest[taker] = max(longest[taker], longest[giver] + growth)
+        if longest == before:
+            return
+    if steps:
+        message = "roles assume each other in a circle with `<..>`, and make scopes longer without end"
+        raise ValueError(message)
+
+
+def _growing_steps(roles: Mapping[str, Sequence[str]]) -> Iterable[tuple[str, str, int]]:
+    """From which role to which one `<..>` may lead, and by how much the scope gets longer."""
+    for giver, scopes in roles.items():
+        for scope in scopes:
+            before, parameter, after = scope.partition("<..>")
+            growth = len(before + after) - len(f"assume:{giver[:-1]}")
+            takers = [role_id for role_id in roles if parameter and _rest(f"{before}*", role_id) is not None]
+            yield from ((giver, taker, growth) for taker in takers)
 
 
 def normalized(scopes: Iterable[str]) -> list[str]:

@@ -48,7 +48,6 @@ class Claims:
     def claim_task(self, caller: Caller, task_id: str, run_id: int, body: dict[str, Any]) -> dict[str, Any]:
         """Claim one run; the worker that holds it so may repeat the call."""
         task = get_task(self.core.store, task_id)
-        run = task.run(run_id)
         worker = body["workerGroup"], body["workerId"]
         provisioner_id, worker_type = task.task_queue_id.split("/")
         caller.require(
@@ -59,6 +58,7 @@ class Claims:
             if self.workers.seen_by_claim_task(task.task_queue_id, worker, now):
                 message = f"Worker `{'/'.join(worker)}` is in quarantine: it cannot claim tasks."
                 raise conflict(message)
+            run = task.run(run_id)
             taken_until = self._claim_by_id(task, run, worker, now)
             self.workers.add_recent_tasks(task.task_queue_id, worker, [(task_id, run_id)])
             self._send_running(task, run, taken_until)

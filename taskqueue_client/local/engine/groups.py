@@ -22,16 +22,15 @@ def join_group(core: Core, task_group_id: str, scheduler_id: str, task_expires: 
     Raises:
         Refusal: `RequestConflict`: the group belongs to another scheduler, or is sealed.
     """
-    row = core.store.row(
+    expires = min(task_expires + times.HOUR, times.LATEST)
+    is_new = core.store.change(
+        "INSERT OR IGNORE INTO task_groups VALUES (?, ?, ?, NULL)", task_group_id, scheduler_id, expires
+    )
+    if is_new:
+        return
+    ((owner, group_expires, sealed),) = core.store.rows(
         "SELECT scheduler_id, expires, sealed FROM task_groups WHERE task_group_id = ?", task_group_id
     )
-    expires = min(task_expires + times.HOUR, times.LATEST)
-    if row is None:
-        core.store.change(
-            "INSERT INTO task_groups VALUES (?, ?, ?, NULL)", task_group_id, scheduler_id, expires
-        )
-        return
-    owner, group_expires, sealed = row
     if owner != scheduler_id:
         message = f"Task group `{task_group_id}` has schedulerId `{owner}`, not `{scheduler_id}`."
         raise conflict(message)

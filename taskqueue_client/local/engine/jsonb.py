@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _EXACT = 2**53  # the whole numbers up to here are their own doubles
+_PLAIN = 1e21  # below, JavaScript writes whole numbers without an exponent
 _NUL = "texts must not hold the character U+0000"
 _HALF = "texts must be valid Unicode"
 _TOO_DEEP = "values must not be nested deeper than Python can handle, which is some hundred levels here"
@@ -64,9 +66,9 @@ def _normalised(value: Any) -> Any:
     if isinstance(value, list):
         return [_normalised(element) for element in cast("Sequence[Any]", value)]
     if isinstance(value, int) and abs(value) > _EXACT:
-        return _double(value)
-    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
-        return int(value)
+        value = _double(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < _PLAIN:
+        return int(Decimal(repr(value)))  # the digits that tell the double from others, then zeros
     return value
 
 

@@ -85,16 +85,14 @@ class TaskQueues:
             raise not_found(message)
         return _provisioner(row)
 
-    def touch(self, task_queue_id: str, expires: int, now: int, interval: float) -> None:
-        """Note that a queue is in use, if that was not done in the last `interval` seconds."""
+    def touch(self, task_queue_id: str, expires: int, now: int) -> None:
+        """Note that a queue is in use, within a transition; what it lasts is never shortened."""
         self.core.store.change(
             "INSERT INTO task_queues VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET"
-            " expires = max(expires, excluded.expires), last_date_active = excluded.last_date_active"
-            " WHERE last_date_active <= ?",
+            " expires = max(expires, excluded.expires), last_date_active = excluded.last_date_active",
             task_queue_id,
             expires,
             now,
-            now - int(interval * times.SECOND),
         )
 
 

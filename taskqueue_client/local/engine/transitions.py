@@ -38,6 +38,8 @@ def append_run(task: Task, reason: str, now: int) -> Run:
 def line_up(core: Core, task: Task, now: int) -> None:
     """Put a task's new run at the end of its priority's line, unless it is too late for it."""
     if task.deadline <= now:
+        # in the very millisecond of the deadline a rerun is allowed, and its resolver may have been there
+        core.store.change("UPDATE tasks SET deadline_open = 1 WHERE task_id = ?", task.task_id)
         return
     core.store.change(
         "INSERT INTO pending (task_queue_id, priority, inserted, expires, task_id, run_id)"

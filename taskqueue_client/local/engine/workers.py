@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,6 +27,7 @@ _RECENT = 20
 _CLAIM_WORK_LIFE = times.DAY
 _CLAIM_TASK_LIFE = 5 * times.DAY
 _UNSPECIFIED = "[unspecified]"
+_WORKER_TYPE = re.compile(r"[a-z]([-a-z0-9]{0,36}[a-z0-9])?")  # what the schemas of answers can hold
 
 _encode = msgspec.json.encode
 _decode = msgspec.json.decode
@@ -83,6 +85,8 @@ class Workers:
 
     core: Core
     task_queues: TaskQueues
+    _noted: dict[str, int] = field(default_factory=dict[str, int])
+    """When the claim calls last wrote down that a queue or a worker is in use: it is not stored."""
 
     def list_workers(
         self,
@@ -167,36 +171,44 @@ class Workers:
     ) -> dict[str, Any]:
         """Make a worker and its task queue known until `expires`, or for longer than before."""
         caller.require(properties=list(body))
+        if not _WORKER_TYPE.fullmatch(worker_type):
+            message = f"`{worker_type}` is no worker type that a task can have"
+            raise bad_input(message)
         expires = times.parse(body["expires"], "expires")
         task_queue_id = f"{provisioner_id}/{worker_type}"
         with self.core.transition() as now:
             if expires <= now:
                 message = "`expires` must be in the future"
                 raise bad_input(message)
-            self.task_queues.touch(task_queue_id, expires, now, interval=0)
+            self.task_queues.touch(task_queue_id, expires, now)
             worker = self._refresh(task_queue_id, (worker_group, worker_id), expires, now)
         return worker.shown()
 
     def seen(self, task_queue_id: str, worker: tuple[str, str]) -> bool:
         """Note that a worker asks for tasks; whether it is in quarantine."""
         now = self.core.now()
-        interval = self.core.settings.worker_info_interval
         known = self._find(task_queue_id, worker)
-        if known is None or known.last_date_active <= now - interval * times.SECOND:
+        is_queue_due = self._is_due(task_queue_id, now)
+        is_worker_due = self._is_due("/".join([task_queue_id, *worker]), now)
+        if known is None or is_queue_due or is_worker_due:
             with self.core.transition() as now:
-                self.task_queues.touch(task_queue_id, now + _CLAIM_WORK_LIFE, now, interval)
-                known = self._refresh(task_queue_id, worker, now + _CLAIM_WORK_LIFE, now)
+                if is_queue_due:
+                    self.task_queues.touch(task_queue_id, now + _CLAIM_WORK_LIFE, now)
+                if known is None or is_worker_due:
+                    known = self._refresh(task_queue_id, worker, now + _CLAIM_WORK_LIFE, now)
         return known.is_quarantined(now)
 
     def seen_by_claim_task(self, task_queue_id: str, worker: tuple[str, str], now: int) -> bool:
         """Note that a task queue is in use, within a transition; whether the worker is in quarantine.
 
-        As in the service, claimTask makes no worker known.
+        As in the service, claimTask makes no worker known, and a worker in quarantine does not count.
         """
-        interval = self.core.settings.worker_info_interval
-        self.task_queues.touch(task_queue_id, now + _CLAIM_TASK_LIFE, now, interval)
         known = self._find(task_queue_id, worker)
-        return known is not None and known.is_quarantined(now)
+        if known is not None and known.is_quarantined(now):
+            return True
+        if self._is_due(task_queue_id, now):
+            self.task_queues.touch(task_queue_id, now + _CLAIM_TASK_LIFE, now)
+        return False
 
     def add_recent_tasks(
         self, task_queue_id: str, worker: tuple[str, str], runs: list[tuple[str, int]]
@@ -206,6 +218,15 @@ class Workers:
         if known:
             known.recent_tasks += [{"runId": run_id, "taskId": task_id} for task_id, run_id in runs]
             self._save(known)
+
+    def _is_due(self, key: str, now: int) -> bool:
+        """Whether to write down that a queue or a worker is in use; if so, not again for a while."""
+        interval = int(self.core.settings.worker_info_interval * times.SECOND)
+        noted = self._noted.get(key)
+        if noted is not None and noted > now - interval:
+            return False
+        self._noted[key] = now
+        return True
 
     def _refresh(self, task_queue_id: str, key: tuple[str, str], expires: int, now: int) -> _Worker:
         never = times.add_years(now, _NEVER)

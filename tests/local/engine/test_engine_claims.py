@@ -205,15 +205,22 @@ async def test_a_worker_in_quarantine_waits_and_gets_nothing(world: World) -> No
     assert world.status(task_id)["state"] == "pending"
 
 
-def test_claim_task_checks_task_run_scopes_and_deadline_in_this_order(world: World) -> None:
+def test_claim_task_checks_task_scopes_deadline_quarantine_and_run_in_this_order(world: World) -> None:
     body = {"workerGroup": GROUP, "workerId": WORKER}
     nobody = Asker(refuse=True)
-    assert refused(world.engine.claim_task, nobody, slugid(), 0, body).status == 404
+    assert refused(world.engine.claim_task, nobody, slugid(), 1, body).status == 404
     task_id = world.create()
-    assert refused(world.engine.claim_task, nobody, task_id, 1, body).status == 404
+    assert refused(world.engine.claim_task, nobody, task_id, 1, body).status == 403
+    assert refused(world.engine.claim_task, world.caller, task_id, 1, body).status == 404
+    worker = world.caller, "prov", "wt", GROUP, WORKER
+    world.engine.declare_worker(*worker, {"expires": world.now(48 * HOUR)})
+    world.engine.quarantine_worker(*worker, {"quarantineUntil": world.now(48 * HOUR)})
+    quarantined = refused(world.engine.claim_task, world.caller, task_id, 1, body)
+    assert (quarantined.status, "quarantine" in quarantined.message) == (409, True)
     world.clock.advance(2 * HOUR)
-    assert refused(world.engine.claim_task, nobody, task_id, 0, body).status == 403
-    assert refused(world.engine.claim_task, world.caller, task_id, 0, body).status == 409
+    assert refused(world.engine.claim_task, nobody, task_id, 1, body).status == 403
+    late = refused(world.engine.claim_task, world.caller, task_id, 1, body)
+    assert (late.status, "deadline" in late.message) == (409, True)
 
 
 def test_claim_task_asks_scopes_for_the_queue_and_the_worker(world: World) -> None:

@@ -76,6 +76,15 @@ def test_numbers_are_kept_as_doubles(world: World) -> None:
     }
 
 
+def test_large_whole_numbers_come_back_as_javascript_writes_them(world: World) -> None:
+    payload = {"a": 1732212345678901234, "b": -(2**53) - 1, "c": 1e17, "d": 10**20, "e": 1e21}
+    task_id = world.create(payload=payload)
+    shown = world.engine.task(task_id)["payload"]
+    written = [1732212345678901200, -(2**53), 10**17, 10**20, 1e21]
+    assert [*map(repr, shown.values())] == [*map(repr, written)]
+    assert world.create(task_id, payload={**payload, "a": 1732212345678901200}) == task_id
+
+
 @pytest.mark.parametrize(
     ("given", "completed"),
     [

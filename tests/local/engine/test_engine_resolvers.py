@@ -252,6 +252,19 @@ def test_production_resolvers_act_at_their_next_look(production: World) -> None:
     assert production.status(dependent)["state"] == "pending"
 
 
+def test_a_rerun_in_the_millisecond_of_the_deadline_meets_the_deadline_too(world: World) -> None:
+    task_id = world.completed()
+    world.clock.advance(2 * HOUR)
+    assert world.rerun(task_id)["state"] == "pending"
+    world.sent()
+    world.clock.advance(0.001)
+    assert [run["reasonResolved"] for run in world.status(task_id)["runs"]] == [
+        "completed",
+        "deadline-exceeded",
+    ]
+    assert world.sent() == ["task-group-resolved", "task-exception"]
+
+
 @pytest.mark.parametrize("requires", ["all-completed", "all-resolved"])
 def test_a_repeated_creation_sees_a_resolution_before_the_resolver(production: World, requires: str) -> None:
     first, second = production.running(), production.running()

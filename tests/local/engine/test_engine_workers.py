@@ -88,6 +88,46 @@ async def test_activity_is_written_down_every_half_hour(world: World) -> None:
     assert world.engine.get_task_queue(QUEUE)["lastDateActive"] == world.now()
 
 
+async def test_a_declaration_does_not_put_off_that_activity_is_written_down(world: World) -> None:
+    declare(world, WORKER, 60)
+    world.clock.advance(30)
+    await seen(world)
+    assert get(world)["expires"] == world.engine.get_task_queue(QUEUE)["expires"] == world.now(DAY)
+    assert get(world)["lastDateActive"] == world.now()
+    world.clock.advance(1790)
+    declare(world, WORKER, 60)
+    world.clock.advance(10)
+    await seen(world)
+    assert get(world)["lastDateActive"] == world.engine.get_task_queue(QUEUE)["lastDateActive"] == world.now()
+
+
+async def test_activity_of_a_queue_and_of_each_worker_is_written_down_on_its_own(world: World) -> None:
+    await seen(world, "w1")
+    world.clock.advance(1200)
+    await seen(world, "w2")
+    late = world.now()
+    world.clock.advance(600)
+    await seen(world, "w2")
+    assert world.engine.get_task_queue(QUEUE)["lastDateActive"] == world.now()
+    assert get(world, "w2")["lastDateActive"] == late
+
+
+def test_claim_task_makes_a_declared_queue_known_for_five_days(world: World) -> None:
+    declare(world, WORKER, HOUR)
+    world.running()
+    assert world.engine.get_task_queue(QUEUE)["expires"] == world.now(5 * DAY)
+
+
+def test_a_claim_that_a_quarantine_forbids_is_no_activity(world: World) -> None:
+    declare(world, WORKER, 2 * HOUR)
+    quarantine(world, 2 * HOUR)
+    before = world.engine.get_task_queue(QUEUE)
+    world.clock.advance(HOUR)
+    task_id = world.create()
+    assert refused(world.claim, task_id).status == 409
+    assert world.engine.get_task_queue(QUEUE) == before
+
+
 def test_claim_task_makes_the_queue_known_for_five_days_and_no_worker(world: World) -> None:
     world.running()
     assert world.engine.get_task_queue(QUEUE)["expires"] == world.now(5 * DAY)
@@ -119,6 +159,16 @@ def test_declaring_makes_known_and_never_shortens(world: World) -> None:
     assert refused(get, world, "w3").status == 404
     refusal = refused(world.engine.declare_worker, Asker(refuse=True), "prov", "wt", GROUP, "w3", body)
     assert refusal.status == 403
+
+
+@pytest.mark.parametrize("worker_type", ["Linux", "linux_64", "linux-", "9", "-", "x\n"])
+def test_a_worker_of_a_type_that_no_task_can_have_is_not_declared(world: World, worker_type: str) -> None:
+    body = {"expires": world.now(HOUR)}
+    address = ("prov", worker_type, GROUP, WORKER)
+    refusal = refused(world.engine.declare_worker, Asker(refuse=True), *address, body)
+    assert refusal.status == 403
+    assert refused(world.engine.declare_worker, world.caller, *address, body).code == "InputError"
+    assert world.engine.list_task_queues(None, ALL) == {"taskQueues": []}
 
 
 def test_an_expired_worker_or_queue_is_not_found(world: World) -> None:
@@ -185,13 +235,13 @@ def test_pages_of_workers_may_be_short_and_still_go_on(world: World) -> None:
 
 
 def test_queues_are_seen_by_provisioner_and_worker_type(world: World) -> None:
-    for queue in ("prov/b", "prov/A", "prov2/c", "pro/d"):
+    for queue in ("prov/b", "prov/a", "prov2/c", "pro/d"):
         declare(world, WORKER, HOUR, queue)
     engine = world.engine
     listed = [queue["taskQueueId"] for queue in engine.list_task_queues(None, ALL)["taskQueues"]]
-    assert listed == ["pro/d", "prov2/c", "prov/A", "prov/b"]
+    assert listed == ["pro/d", "prov2/c", "prov/a", "prov/b"]
     types = engine.list_worker_types("prov", None, ALL)["workerTypes"]
-    assert [kind["workerType"] for kind in types] == ["A", "b"]
+    assert [kind["workerType"] for kind in types] == ["a", "b"]
     assert engine.get_worker_type("prov", "b") == types[1]
     assert list(types[0]) == [
         "taskQueueId",

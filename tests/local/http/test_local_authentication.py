@@ -231,6 +231,7 @@ _NOW = int(time.time() * 1000)
         ({"start": _NOW, "expiry": _NOW + 31 * _DAY + 1}, "ext.certificate cannot last longer than 31 days!"),
         ({"start": float("nan")}, "ext.certificate.start > now"),
         ({"start": -(10**400)}, "ext.certificate cannot last longer than 31 days!"),
+        ({"start": 0.5, "expiry": 10**400}, "ext.certificate cannot last longer than 31 days!"),
         ({"signature": "x"}, "ext.certificate.signature is not valid"),
         ({"signature": "ä"}, "ext.certificate.signature is not valid"),
         ({"signature": None}, "ext.certificate.signature is not valid"),
@@ -396,6 +397,22 @@ def test_a_scope_is_expanded_by_each_role_it_assumes(scopes: list[str], expanded
     assert roles.expand(scopes) == expanded
 
 
+@pytest.mark.parametrize(
+    ("roles", "expanded"),
+    [
+        ({"a*": ["assume:a<..>"]}, ["assume:aab"]),
+        ({"a*": ["assume:<..>"]}, ["assume:aab", "assume:ab", "assume:b"]),
+        ({"a*": ["assume:b<..>"], "b*": ["assume:a<..>"]}, ["assume:aab", "assume:bab"]),
+        ({"a*": ["assume:a"], "a": ["b-<..>-and-more"]}, ["assume:a", "assume:aab", "b-<..>-and-more"]),
+        ({"a*": ["b:<..>/and/more"]}, ["assume:aab", "b:ab/and/more"]),
+    ],
+)
+def test_roles_in_a_circle_are_expanded_if_no_scope_grows(
+    roles: dict[str, list[str]], expanded: list[str]
+) -> None:
+    assert Roles(roles).expand(["assume:aab"]) == expanded
+
+
 def test_scopes_that_others_cover_are_left_out() -> None:
     assert normalized(["ab", "a*", "a", "b", "b", "abc*"]) == ["a*", "b"]
 
@@ -408,6 +425,10 @@ def test_scopes_that_others_cover_are_left_out() -> None:
         ({"clients": [Client("a", "t", ["x**"])]}, "must not end in"),
         ({"clients": [Client("local", "t")]}, "two clients"),
         ({"roles": {"r": ["ä"]}}, "role 'r'"),
+        ({"roles": {"a*": ["assume:a<..>x"]}}, "longer without end"),
+        ({"roles": {"a*": ["assume:aa<..>"]}}, "longer without end"),
+        ({"roles": {"a:*": ["assume:b:<..>/x"], "b:*": ["y", "assume:a:<..>"]}}, "longer without end"),
+        ({"roles": {"*": ["assume:<..>x"]}}, "longer without end"),
     ],
 )
 def test_malformed_clients_and_roles_are_refused_at_once(settings: dict[str, Any], words: str) -> None:
