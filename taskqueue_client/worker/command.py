@@ -64,6 +64,7 @@ class CommandContext:
         guardian: Ends them if this process is killed.
         work_directory: Where they run.
         env: All of their environment; see `environment.command_environment`.
+        mark: The variables among them that no other run's processes have.
         grace: Seconds between asking them to end and killing them.
     """
 
@@ -72,6 +73,7 @@ class CommandContext:
     guardian: Guardian
     work_directory: Path
     env: Mapping[str, str]
+    mark: Mapping[str, str]
     grace: float
 
 
@@ -229,17 +231,18 @@ class _Run:
     def result(self) -> CommandResult:
         context = self._context
         context.cancelled.check()
-        context.log.logger.info("$ %s", self._shown)
+        context.log.say(f"$ {self._shown}")
         context.guardian.start()
-        with context.log.output() as output, self._process(output) as process:
-            with context.guardian.watching(process.pid):
+        with context.guardian.watching(context.mark) as watch, context.log.output() as output:
+            with self._process(output) as process:
+                watch(process.pid)
                 finished = self._follow(process)
             ended = process.ended
         if ended is None:
             message = f"{self.program}: cannot be killed"
             raise InternalError(message)
         result = _result(ended)
-        context.log.logger.info("%s: %s", self.program, result)
+        context.log.say(f"{self.program}: {result}")
         self._judge(result, finished=finished)
         return result
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from taskqueue_client.aio import AsyncQueue
@@ -26,6 +27,7 @@ from .outcomes import (
     Resolution,
     TaskFailed,
     Uploads,
+    meant_by,
     resolution_of,
 )
 from .payload import PayloadSchema, too_deep
@@ -40,6 +42,9 @@ log = logging.getLogger("taskqueue_client.worker")
 
 HANDLER_GRACE = 10.0
 """Seconds, beyond those that its commands get, for a handler to clean up after it was told to stop."""
+
+HURRIED_GRACE = 5.0
+"""The same, commands and all, in a hurry: there is still time to report the run before the worker is gone."""
 
 UPLOAD_WINDOW = 24 * 60.0
 """Seconds: the Queue takes artifacts of an exception for 25 minutes after the report."""
@@ -90,15 +95,25 @@ class Conduct:
         self._resources = resources
         self._host = host
         self._loop = asyncio.get_running_loop()
-        queue = held.credentials.client(host.queue)
-        self._uploading = Uploading(resources, queue, host.sender, host.metrics)
-        self._resolver = Resolver(held, queue, host.keeper.renew, host.clock)
         self._stopped: asyncio.Future[Outcome] = self._loop.create_future()
+        self._hurried: asyncio.Future[None] = self._loop.create_future()
         self._until_stopped: asyncio.Timeout | None = None
         self._call: HandlerCall | None = None
         self._late_uploads: asyncio.Task[Outcome | None] | None = None
         self.concluded: asyncio.Future[None] = self._loop.create_future()
         held.when_lost(lambda lost: host.inbox.call(self.stop, lost))
+
+    @cached_property
+    def _queue(self) -> AsyncQueue:
+        return self.held.credentials.client(self._host.queue)
+
+    @cached_property
+    def _uploading(self) -> Uploading:
+        return Uploading(self._resources, self._queue, self._host.sender, self._host.metrics)
+
+    @cached_property
+    def _resolver(self) -> Resolver:
+        return Resolver(self.held, self._queue, self._host.keeper.renew, self._host.clock)
 
     def stop(self, reason: Outcome) -> None:
         """Stop what is done for the run: the claim is lost, or the worker leaves."""
@@ -110,9 +125,14 @@ class Conduct:
             self._until_stopped.reschedule(self._loop.time())
 
     def hurry(self) -> None:
-        """Give up the uploads that follow a report."""
+        """Give up the uploads that follow a report, and soon a handler that does not end."""
+        self._loop.call_later(HURRIED_GRACE, self._lose_patience)
         if self._late_uploads is not None:
             self._late_uploads.cancel()
+
+    def _lose_patience(self) -> None:
+        if not self._hurried.done():
+            self._hurried.set_result(None)
 
     async def run(self) -> None:
         """From the claim to the end. Raises nothing: whatever goes wrong is how the run ends."""
@@ -121,6 +141,8 @@ class Conduct:
             ended_as = await self._conclude(await self._handle())
             self._host.metrics.tasks.add(of=ended_as)
             log.info("run %s has ended: %s", self.held, ended_as, extra=self._about)
+        except asyncio.CancelledError:
+            self._call = None  # the worker leaves now: nobody waits for the handler any more
         except Exception:
             log.exception("run %s cannot be ended; its claim will expire", self.held, extra=self._about)
         finally:
@@ -157,13 +179,26 @@ class Conduct:
 
     async def _try_handler(self) -> BaseException | None:
         left = self._host.config.intermittent_attempts
-        while True:
-            raised = await self._call_handler()
-            left -= 1
-            if not (left and isinstance(raised, IntermittentTask)):
-                return raised
-            self._log.warning("the task asks to be tried again, tries left: %d: %s", left, raised)
-            await asyncio.to_thread(self._resources.start_over)
+        over = self._time_limit()
+        try:
+            while True:
+                raised = await self._call_handler(over)
+                left -= 1
+                if not (left and isinstance(raised, IntermittentTask)):
+                    return raised
+                self._log.warning("the task asks to be tried again, tries left: %d: %s", left, raised)
+                await asyncio.to_thread(self._resources.start_over)
+                if self._stopped.done():
+                    return self._stopped.result()
+        finally:
+            over.cancel()
+
+    def _time_limit(self) -> asyncio.Future[None]:
+        """Done when all tries together have taken longer than `max_run_time`."""
+        limit = self._host.config.max_run_time
+        if limit is None:
+            return self._loop.create_future()
+        return asyncio.create_task(self._host.clock.sleep_async(limit))
 
     def _check_payload(self) -> None:
         schema, payload = self._host.schema, self.held.claim.task["payload"]
@@ -173,15 +208,13 @@ class Conduct:
             message = f"the payload has {len(problems)} problems:{words}"
             raise MalformedPayload(message)
 
-    async def _call_handler(self) -> BaseException | None:
+    async def _call_handler(self, over: asyncio.Future[None]) -> BaseException | None:
         self._call = call = self._host.call_handler(TaskRun(self._resources))
-        limit = self._host.config.max_run_time
-        timer = None if limit is None else asyncio.create_task(self._host.clock.sleep_async(limit))
-        first: list[asyncio.Future[Any]] = [call.ended, self._stopped]
-        if timer is not None:
-            first.append(timer)
+        _ = self._uploading, self._resolver  # made now, while the handler works
+        first: list[asyncio.Future[Any]] = [call.ended, self._stopped, over]
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-        if timer is not None and not timer.cancel() and not call.ended.done():
+        if over.done() and not call.ended.done():
+            limit = self._host.config.max_run_time
             self._resources.cancelled.cancel(TaskFailed(f"it has run for longer than {limit} s"))
         if not call.ended.done():
             await self._interrupt(call)
@@ -190,16 +223,17 @@ class Conduct:
     async def _interrupt(self, call: HandlerCall) -> None:
         call.interrupt()
         grace = self._host.config.termination_grace + HANDLER_GRACE
-        await asyncio.wait([call.ended], timeout=grace)
+        ending: list[asyncio.Future[Any]] = [call.ended, self._hurried]
+        await asyncio.wait(ending, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         if not call.ended.done():
-            log.warning("the handler of %s was told to stop %.0f s ago, and goes on", self.held, grace)
+            log.warning("the handler of %s was told to stop, and goes on", self.held)
 
     def _judged(self, call: HandlerCall) -> BaseException | None:
         """How the handler ended. A reason to stop counts more than what came of it.
 
         That it returned says nothing then: `while not task.cancelled.is_set()` does.
         """
-        return self._resources.cancelled.reason or call.ended.result()
+        return self._resources.cancelled.reason or meant_by(call.ended.result())
 
     async def _conclude(self, outcome: BaseException | None) -> str:
         """Report the run and upload what belongs to it; what it was reported as, or that it was lost."""
@@ -257,8 +291,7 @@ class Conduct:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([self._call.ended])
         self._host.keeper.let_go(self.held)
-        if self._resources.is_light:
-            self._resources.close()
+        if self._resources.close_at_once():
             return
         closing = asyncio.create_task(asyncio.to_thread(self._resources.close))
         while not closing.done():
@@ -268,7 +301,7 @@ class Conduct:
     def _explain(self, outcome: BaseException | None) -> None:
         """Say in the task's log how the run ends."""
         if outcome is None:
-            self._log.info("the task is completed")
+            self._resources.log.say("the task is completed")
         elif isinstance(outcome, ClaimLost):
             pass  # nobody will read it
         elif isinstance(outcome, Outcome):

@@ -36,7 +36,8 @@ class WorkerConfig:
         max_tasks: Leave after so many runs; None: never.
         max_idle: Leave after so many seconds without work; None: never.
         cancellation_poll_interval: Seconds between looks whether runs were canceled.
-        max_run_time: A run that takes longer fails, in seconds; None: no limit but the task's deadline.
+        max_run_time: A run whose tries together take longer fails, in seconds; None: no limit but the
+            task's deadline.
         intermittent_attempts: How often a handler is called before its `IntermittentTask` is reported.
         log_checkpoint_interval: Upload the log so far every so many seconds; None: at the end only.
         termination_grace: Seconds between asking a command to end (SIGTERM) and killing it.

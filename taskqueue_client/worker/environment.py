@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from taskqueue_client.errors import InvalidArgument
@@ -55,16 +56,17 @@ def command_environment(
         InvalidArgument: What is given is no text, or cannot stand in an environment. Shows no value.
     """
     _check(given)
-    private = {name for name, value in worker.items() if _is_private(name, value)}
-    inherited = {name: value for name, value in worker.items() if name not in private}
+    all_of_it = dict(worker)
+    inherited = {name: value for name, value in all_of_it.items() if not _is_private(name, value)}
     added = {
         name: value
         for name, value in given.items()
-        if name not in CREDENTIALS and not (name in private and worker[name] == value)
+        if name not in CREDENTIALS and (name in inherited or all_of_it.get(name) != value)
     }
     return {**inherited, **added, **task}
 
 
+@lru_cache(maxsize=1024)  # it is the same environment for every command
 def _is_private(name: str, value: str) -> bool:
     return bool(_PRIVATE_NAME.fullmatch(name) or _PASSWORD_IN_URL.search(value))
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar, TypeVarTuple
 
 from .inbox import Inbox
+
+log = logging.getLogger("taskqueue_client.worker")
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -25,6 +28,7 @@ class EventThread:
 
     def __init__(self, name: str) -> None:
         started: Future[asyncio.AbstractEventLoop] = Future()
+        self._is_stopping = False
         self._thread = threading.Thread(target=self._run, args=(started,), name=name, daemon=True)
         self._thread.start()
         self.loop = started.result()
@@ -45,6 +49,7 @@ class EventThread:
 
     def stop(self, timeout: float | None = None) -> bool:
         """Cancel what still runs there, and wait for the thread; tell whether it has ended."""
+        self._is_stopping = True
         self.call(self.loop.stop)
         self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -53,4 +58,12 @@ class EventThread:
         with asyncio.Runner() as runner:
             loop = runner.get_loop()
             loop.call_soon(started.set_result, loop)
-            loop.run_forever()
+            self._run_until_stopped(loop)
+
+    def _run_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A `sys.exit` in a task that user code has started is not the end of all the others."""
+        while not self._is_stopping:
+            try:
+                loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                log.exception("in the thread %s, a task wanted to end the process", self._thread.name)

@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 log = logging.getLogger("taskqueue_client.worker")
@@ -25,7 +25,7 @@ class Guardian:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._groups: set[int] = set()
+        self._watched: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -35,43 +35,63 @@ class Guardian:
                 self._start()
 
     @contextmanager
-    def watching(self, group: int) -> Generator[None]:
-        """Have a process group killed if this process ends meanwhile."""
-        with self._lock:
-            self._groups.add(group)
-            self._tell(f"+{group}\n")
+    def watching(self, mark: Mapping[str, str]) -> Generator[Callable[[int], None]]:
+        """Have a command killed that is started within, if this process ends meanwhile.
+
+        Gives a function that is to be told its process group. Until then, nobody knows which it is, and all
+        processes with the variables of `mark` in their environment are killed.
+        """
+        watched = "\0".join(f"{name}={value}" for name, value in mark.items())
+
+        def watch(group: int) -> None:
+            nonlocal watched
+            self._change(add=str(group), remove=watched)
+            watched = str(group)
+
+        self._change(add=watched)
         try:
-            yield
+            yield watch
         finally:
-            with self._lock:
-                self._groups.discard(group)
-                self._tell(f"-{group}\n")
+            self._change(remove=watched)
+
+    def _change(self, *, add: str | None = None, remove: str | None = None) -> None:
+        told = ""
+        with self._lock:
+            if add is not None:
+                self._watched.append(add)
+                told += f"+{add}\n"
+            if remove is not None:
+                self._watched.remove(remove)
+                told += f"-{remove}\n"
+            self._tell(told)
 
     def close(self) -> None:
         """End the process. May be called again."""
         with self._lock:
             self._end()
 
-    def _tell(self, line: str) -> None:
+    def _tell(self, lines: str) -> None:
         try:
             if self._process is not None:
-                _write(self._process, line)
+                _write(self._process, lines)
                 return
         except BrokenPipeError:
             self._end()  # somebody killed it
-        if self._groups:
+        if self._watched:
             self._start()
 
     def _start(self) -> None:
         try:
             self._process = _started()
-            _write(self._process, "".join(f"+{group}\n" for group in self._groups))
+            _write(self._process, "".join(f"+{watched}\n" for watched in self._watched))
         except OSError as error:
             log.warning("commands would outlive this worker if it was killed: no guardian: %s", error)
 
     def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
+            with suppress(BrokenPipeError):
+                _write(process, ".\n")  # a child that a handler has forked may hold its input open
             process.stdin.close()
             process.wait()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -35,6 +36,15 @@ class _Reporting:
         self._inbox.call(self.ended.set_result, raised)
 
 
+def _check_done(returned: object) -> None:
+    """A handler that returns work instead of doing it has not completed its task."""
+    if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()  # not that it warns of it as never awaited
+        message = f"run_task gave a {type(returned).__name__}, which nobody runs: is it to be `async def`?"
+        raise TypeError(message)
+
+
 class BlockingCall(_Reporting):
     """A handler in a thread.
 
@@ -57,7 +67,7 @@ class BlockingCall(_Reporting):
 
     def _run(self) -> BaseException | None:
         try:
-            self._function()
+            _check_done(self._function())
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is how its run ends
             return error
         return None
@@ -84,7 +94,7 @@ class AwaitedCall(_Reporting):
         self._name = name
         self._function = function
         self._thread = thread
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[BaseException | None] | None = None
         thread.call(self._start)
 
     def interrupt(self) -> None:
@@ -93,15 +103,19 @@ class AwaitedCall(_Reporting):
 
     def _start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=self._name)
+        self._task.add_done_callback(self._has_ended)
 
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    async def _run(self) -> None:
-        raised = None
+    async def _run(self) -> BaseException | None:
         try:
-            await self._function()
-        except BaseException as error:  # noqa: BLE001 - as above; a SystemExit would end the loop of all
-            raised = error
-        self._report(raised)
+            _check_done(await self._function())
+        except BaseException as error:  # noqa: BLE001 - as above
+            return error
+        return None
+
+    def _has_ended(self, task: asyncio.Task[BaseException | None]) -> None:
+        """Also where it was cancelled before its first step, and `_run` saw nothing of it."""
+        self._report(asyncio.CancelledError() if task.cancelled() else task.result())

@@ -30,17 +30,19 @@ class HandlerThreads:
 
     def __init__(self) -> None:
         self._idle: list[_Thread] = []
+        self._closed = threading.Event()
 
     def start(self, job: Job) -> None:
         """Do it on a thread of its own. Not to be called from several threads at a time."""
         try:
             thread = self._idle.pop()
         except IndexError:
-            thread = _Thread(self._idle)
+            thread = _Thread(self._idle, self._closed)
         thread.jobs.put(job)
 
     def close(self) -> None:
-        """End the threads that are free."""
+        """End the threads that are free; the others end when they are."""
+        self._closed.set()
         while self._idle:
             thread = self._idle.pop()
             thread.jobs.put(None)
@@ -48,10 +50,11 @@ class HandlerThreads:
 
 
 class _Thread(threading.Thread):
-    def __init__(self, idle: list[_Thread]) -> None:
+    def __init__(self, idle: list[_Thread], closed: threading.Event) -> None:
         super().__init__(name="taskqueue handler", daemon=True)
         self.jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._idle = idle
+        self._closed = closed
         self.start()
 
     def run(self) -> None:
@@ -62,3 +65,5 @@ class _Thread(threading.Thread):
             self._idle.append(self)  # before anybody hears of the end, and may close
             job.ended(raised)
             del job, raised  # they hold the run
+            if self._closed.is_set():
+                return

@@ -82,7 +82,7 @@ class WorkerLoop(ABC):
         self.pulse = pulse
         self.clock = SystemClock() if clock is None else clock
         self.schema = None if self.payload_schema is None else PayloadSchema(self.payload_schema)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a host's signal handler may call `shutdown` at any point
         self._session: Session | None = None
         self._told_to_leave = False
 
@@ -91,7 +91,8 @@ class WorkerLoop(ABC):
         """Do what a task says: `def`, in a thread of its own, or `async def`, in one loop with others.
 
         Returning completes the task. Raise an `Outcome` to end it otherwise; any other exception ends it
-        as `internal-error`.
+        as `internal-error`, and so does returning a coroutine or generator that nobody has run. A group
+        that holds nothing but outcomes which are reported alike, as of a `TaskGroup`, is the first of them.
         """
 
     def on_idle(self, seconds: float) -> None:  # noqa: B027 - a hook that need not be used
@@ -162,12 +163,15 @@ class WorkerLoop(ABC):
 
     def _serve(self, *, signals: bool) -> None:
         with asyncio.Runner() as runner:
+            runner.run(self._live(signals=signals))
+
+    async def _live(self, *, signals: bool) -> None:
+        """One session. Made in its loop: what it is told meanwhile is heard when it has started."""
+        try:
             with self._lock:
-                if self._told_to_leave:
-                    return
-                session = self._session = Session(self, self._credentials, runner.get_loop())
-            try:
-                runner.run(session.run(signals=signals))
-            finally:
-                with self._lock:
-                    self._session = None
+                session = self._session = Session(self, self._credentials)
+            if not self._told_to_leave:
+                await session.run(signals=signals)
+        finally:
+            with self._lock:
+                self._session = None

@@ -8,6 +8,7 @@ import socketserver
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from types import TracebackType
@@ -29,7 +30,7 @@ class _Page(NamedTuple):
 
 
 class Monitor:
-    """Serves `/metrics`, `/live` and `/ready`, in threads of its own, until it is closed.
+    """Serves `/metrics`, `/live` and `/ready`, in threads of its own, from its start until it is closed.
 
     `/live` and `/ready` answer 200, or 503 with the reasons, one in a line.
 
@@ -59,15 +60,20 @@ class Monitor:
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_LOOK,), name="monitor", daemon=True
         )
+
+    def start(self) -> None:
+        """Answer; whoever has connected before has waited."""
         self._thread.start()
 
     def close(self) -> None:
         """Stop listening, and wait for the threads."""
-        self._server.shutdown()
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
         self._server.server_close()
-        self._thread.join()
 
     def __enter__(self) -> Self:
+        self.start()
         return self
 
     def __exit__(
@@ -90,8 +96,24 @@ class _Server(socketserver.ThreadingTCPServer):
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], _Page]]) -> None:
         self.pages = pages
+        self._connections: set[Any] = set()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Cut what is still open: a client that says little, and slowly, does not hold the worker."""
+        for each in list(self._connections):
+            with suppress(OSError):  # ended meanwhile
+                each.shutdown(socket.SHUT_RDWR)
+        super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that has gone away is nobody's fault."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import cast
 
 from taskqueue_client import calls
 from taskqueue_client._call import Call
@@ -115,6 +116,19 @@ def resolution_of(outcome: BaseException | None) -> Resolution | None:
         if kind in RESOLUTIONS:
             return RESOLUTIONS[kind]
     return RESOLUTIONS[InternalError]
+
+
+def meant_by(raised: BaseException | None) -> BaseException | None:
+    """What a handler means that raised a group, as `asyncio.TaskGroup` does.
+
+    That is the first outcome in it, if there is nothing in it but outcomes that are reported alike.
+    """
+    group: object = raised
+    if isinstance(group, BaseExceptionGroup):
+        members = [meant_by(each) for each in cast("BaseExceptionGroup[BaseException]", group).exceptions]
+        if all(isinstance(each, Outcome) for each in members) and len(set(map(resolution_of, members))) == 1:
+            return members[0]
+    return raised
 
 
 _BY_REASON: Mapping[str, type[Outcome]] = {

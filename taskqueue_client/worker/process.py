@@ -178,17 +178,21 @@ class CommandProcess:
             return len(chunk)
         return 0
 
-    def _signal(self, number: signal.Signals, patience: float) -> set[int]:
-        """Send a signal to each process of the tree, once; those that live on after a while."""
+    def _signal(self, number: signal.Signals, patience: float) -> list[int]:
+        """Send a signal to each process of the tree, once; those that live on after a while.
+
+        A parent before its children: a shell whose child is gone before it has the signal goes on.
+        """
         deadline = time.monotonic() + patience
         told: set[int] = set()
         while (living := self._living()) and (time.monotonic() < deadline or not told):
-            for pid in living - told:
-                send(number, pid)
-            told |= living
+            for pid in living:
+                if pid not in told:
+                    send(number, pid)
+            told.update(living)
             self._copy(TICK)
         return living
 
-    def _living(self) -> set[int]:
+    def _living(self) -> list[int]:
         survivors = self._tree.survivors()
-        return survivors if self._has_ended() else {*survivors, self.pid}
+        return survivors if self._has_ended() or self.pid in survivors else [self.pid, *survivors]

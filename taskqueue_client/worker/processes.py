@@ -54,11 +54,14 @@ class ProcessTree:
             return True
         return True
 
-    def survivors(self) -> set[int]:
-        """The process ids of those that live; of the group, negative, where there is no /proc."""
+    def survivors(self) -> list[int]:
+        """The process ids of those that live, the oldest first, so that each comes before its children.
+
+        That of the group, negative, where there is no /proc.
+        """
         if not PROC.joinpath("self", "stat").exists():
-            return {-self._leader} if self.has_group() else set()
-        found = list(_living())
+            return [-self._leader] if self.has_group() else []
+        found = sorted(_living(), key=_age)
         tree = {
             each.pid
             for each in found
@@ -67,7 +70,11 @@ class ProcessTree:
         while children := {each.pid for each in found if each.parent in tree} - tree:
             tree |= children
         self._known = {(each.pid, each.started) for each in found if each.pid in tree}
-        return tree
+        return [each.pid for each in found if each.pid in tree]
+
+
+def _age(process: _Process) -> tuple[int, int]:
+    return process.started, process.pid
 
 
 def send(number: signal.Signals, pid: int) -> None:

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from taskqueue_client.aio import AsyncQueue
@@ -21,6 +22,7 @@ from .declared import ArtifactOptions, Content, Declared, declared
 from .environment import command_environment, task_variables
 from .guardian import Guardian
 from .held_run import HeldRun
+from .outcomes import InternalError
 from .processes import kill_marked
 from .task_log import TaskLog
 from .work_directory import WorkDirectories
@@ -72,6 +74,7 @@ class RunResources:
         self._work_directory: Path | None = None
         self._tries = 1
         self._has_commands = False
+        self._has_ended = False
         self._queue: Queue | None = None
         self._async_queue: AsyncQueue | None = None
         self._lock = threading.RLock()
@@ -99,23 +102,13 @@ class RunResources:
             if self._log is None:
                 path = self._shared.directories.path / f"{self._name}.log"
                 self._log = TaskLog(path, self._shared.clock)
-                self.held.credentials.watch(self._mask)
+                self.held.credentials.watch(partial(_mask, self._log))
                 config = self._shared.config
-                self._log.logger.info(
-                    "run %d of task %s, on worker %s/%s of %s",
-                    self.held.run_id,
-                    self.held.task_id,
-                    config.worker_group,
-                    config.worker_id,
-                    config.task_queue_id,
+                self._log.say(
+                    f"run {self.held.run_id} of task {self.held.task_id}, "
+                    f"on worker {config.worker_group}/{config.worker_id} of {config.task_queue_id}"
                 )
             return self._log
-
-    def _mask(self, credentials: Credentials) -> None:
-        """Keep the run's own secrets out of its log, though a handler prints them."""
-        self.log.register_secret(credentials.access_token)
-        if credentials.certificate is not None:
-            self.log.register_secret(credentials.certificate)
 
     @property
     def queue(self) -> Queue:
@@ -151,14 +144,21 @@ class RunResources:
 
     @property
     def work_directory(self) -> Path:
-        """A directory of the run's own."""
+        """A directory of the run's own.
+
+        Raises:
+            InternalError: The run has ended: a thread that its handler has left behind asks for it.
+        """
         with self._lock:
+            if self._has_ended:
+                message = f"run {self.held} has ended, and its directory is gone"
+                raise InternalError(message)
             if self._work_directory is None:
                 self._work_directory = self._shared.directories.make(self._name)
             return self._work_directory
 
-    def _remove_work_directory(self) -> None:
-        path, self._work_directory = self._work_directory, None
+    def _remove(self, path: Path | None) -> None:
+        """Remove a directory. Without the lock: it may take minutes, and loops wait for the lock, too."""
         if path is not None:
             try:
                 self._shared.directories.remove(path)
@@ -174,6 +174,7 @@ class RunResources:
             guardian=self._shared.guardian,
             work_directory=self.work_directory,
             env=command_environment(os.environ, env or {}, self._variables),
+            mark=self._variables,
             grace=self._shared.config.termination_grace,
         )
 
@@ -181,20 +182,31 @@ class RunResources:
         """Forget what a try has left, before the next one; its log goes on."""
         with self._lock:
             self._declared.clear()
-            self._remove_work_directory()
+            path, self._work_directory = self._work_directory, None
             self._tries += 1
+        self._remove(path)
 
-    @property
-    def is_light(self) -> bool:
-        """Whether `close` is a matter of microseconds: there is no directory to remove."""
-        return self._work_directory is None
+    def close_at_once(self) -> bool:
+        """`close`, if that is a matter of microseconds: nothing is in the directory, or there is none."""
+        if self._has_commands and self.cancelled.is_set():
+            return False
+        with self._lock:
+            path = self._work_directory
+            if path is not None and not self._shared.directories.remove_empty(path):
+                return False
+            self._work_directory = None
+        self.close()
+        return True
 
     def close(self) -> None:
         """Remove everything, and end what commands of a cancelled run have left."""
+        if self._has_commands and self.cancelled.is_set():
+            kill_marked(self._variables)
         with self._lock:
-            if self._has_commands and self.cancelled.is_set():
-                kill_marked(self._variables)
-            self._remove_work_directory()
+            self._has_ended = True
+            path, self._work_directory = self._work_directory, None
+        self._remove(path)
+        with self._lock:
             if self._log is not None:
                 self._log.remove()
 
@@ -207,3 +219,13 @@ class RunResources:
     def _name(self) -> str:
         """Of its files; each try has its own directory, as those of others may be kept."""
         return f"{self.held.task_id}-{self.held.run_id}-{self._tries}"
+
+
+def _mask(task_log: TaskLog, credentials: Credentials) -> None:
+    """Keep the run's own secrets out of its log, though a handler prints them.
+
+    Called by the keeper, which must not wait for a lock of the run's.
+    """
+    task_log.register_secret(credentials.access_token)
+    if credentials.certificate is not None:
+        task_log.register_secret(credentials.certificate)

@@ -21,6 +21,8 @@ from .claiming import WorkerIdentity
 from .conduct import Conduct, Host
 from .config import WorkerConfig
 from .guardian import Guardian
+from .handler_call import BlockingCall
+from .handler_threads import HandlerThreads
 from .handlers import Handlers
 from .health import Vitals
 from .held_run import HeldRun
@@ -65,22 +67,19 @@ class Worker(Protocol):
 
 
 class Session:
-    """Runs a worker, in a loop of this thread.
+    """Runs a worker, in the loop that it is made in, which must not turn before `run`.
 
     The methods that are not coroutines may be called from any thread, before `run` and until it returns.
 
     Args:
         worker: Whose life it is.
         credentials: The worker's own.
-        loop: Where it will run.
     """
 
-    def __init__(
-        self, worker: Worker, credentials: Credentials | None, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, worker: Worker, credentials: Credentials | None) -> None:
         self._worker = worker
-        self._loop = loop
-        self._inbox = Inbox(loop)
+        self._loop = asyncio.get_running_loop()
+        self._inbox = Inbox(self._loop)
         self._credentials = credentials
         self._runs: dict[Conduct, asyncio.Task[None]] = {}
         self._unconcluded = 0
@@ -89,6 +88,7 @@ class Session:
         self._idle_since = worker.clock.monotonic()
         self._finished = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
+        self._notice_threads = HandlerThreads()
         self._metrics = WorkerMetrics(self._vitals)
 
     def shutdown(self, within: float | None = None) -> None:
@@ -162,8 +162,10 @@ class Session:
     # Start and end
 
     async def _start(self, stack: AsyncExitStack) -> None:
+        """Start everything. Nothing here lets the loop turn: what the inbox brings finds all of it there."""
         worker, config = self._worker, self._worker.config
         directories = WorkDirectories(config.work_directory, keep=config.keep_work_directories)
+        stack.callback(self._notice_threads.close)
         async_queue = self._make_queue()
         self._shared = SharedResources(
             config=config,
@@ -176,6 +178,10 @@ class Session:
             async_queue=async_queue,
             clock=worker.clock,
         )
+        monitor = None
+        if config.metrics_port is not None:  # before anything is claimed, as the port may be taken
+            monitor = Monitor(self._metrics, config.metrics_host, config.metrics_port)
+            stack.callback(monitor.close)
         handlers = await stack.enter_async_context(Handlers(worker.run_task, async_queue, self._inbox))
         uploads = await stack.enter_async_context(self._make_queue())
         self._keeper = Keeper(self._make_queue_of_worker, self._keeper_settings(), self, worker.clock)
@@ -192,8 +198,8 @@ class Session:
             metrics=self._metrics,
             clock=worker.clock,
         )
-        if config.metrics_port is not None:
-            monitor = stack.enter_context(Monitor(self._metrics, config.metrics_host, config.metrics_port))
+        if monitor is not None:
+            monitor.start()
             log.info("serving /metrics, /live and /ready on port %d", monitor.port)
         self._claiming = asyncio.create_task(self._keeper.claiming_ended())
         self._claiming.add_done_callback(self._look_for_the_end)
@@ -316,8 +322,14 @@ class Session:
             self._shut_down(min(grace, max(left - TIME_TO_REPORT, 0)))
 
     async def _notice(self) -> float | None:
-        try:
-            return await asyncio.to_thread(self._worker.termination_notice)
-        except Exception:
-            log.exception("termination_notice failed")
-            return None
+        """What the worker's hook says. Its thread is a daemon: one that hangs does not hold the worker."""
+        said: list[float | None] = []
+
+        def ask() -> None:
+            said.append(self._worker.termination_notice())
+
+        asked = BlockingCall("termination notice", ask, self._notice_threads, self._inbox)
+        await asyncio.wait([asked.ended])
+        if (error := asked.ended.result()) is not None:
+            log.error("termination_notice failed", exc_info=error)
+        return said[0] if said else None

@@ -6,7 +6,9 @@ import logging
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
+
+import msgspec
 
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.client import Queue
@@ -31,6 +33,7 @@ class TaskRun:
 
     def __init__(self, resources: RunResources) -> None:
         self._resources = resources
+        self._definition: dict[str, Any] | None = None
 
     @property
     def _claim(self) -> TaskClaim:
@@ -53,13 +56,17 @@ class TaskRun:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The task as it was created, with everything that was left out filled in."""
-        return self._claim.task
+        """The task as it was created, with everything that was left out filled in; the handler's own copy."""
+        if self._definition is None:
+            self._definition = cast(
+                "dict[str, Any]", msgspec.to_builtins(self._claim.task)
+            )  # copies any depth
+        return self._definition
 
     @property
     def payload(self) -> dict[str, Any]:
         """What to do; satisfies the worker's `payload_schema`."""
-        payload: dict[str, Any] = self._claim.task["payload"]
+        payload: dict[str, Any] = self.definition["payload"]
         return payload
 
     @property

@@ -51,6 +51,7 @@ class Uploading:
         self._metrics = metrics
         self._resources = resources
         self._queue = queue
+        self._settings = queue.transfer_settings
         self._uploaded: set[str] = set()
         self._at_once = asyncio.Semaphore(CONCURRENCY)
 
@@ -106,17 +107,16 @@ class Uploading:
 
     async def _upload(self, name: str, content: SyncContent, options: ArtifactOptions) -> None:
         """`AsyncQueue.upload_artifact`, except that opening and sending what is small takes no thread."""
-        expires = options.get("expires", self._resources.expires)
+        task_expires = self._resources.held.claim.status.expires
         checked = Options.checked(
-            expires,
-            self._resources.held.claim.status.expires,
-            options.get("storage") or self._queue.transfer_settings.storage,
+            options.get("expires", task_expires),
+            task_expires,
+            options.get("storage") or self._settings.storage,
             options.get("content_type"),
             options.get("compress"),
         )
         artifact = Artifact(*self._resources.key, name)
-        settings = self._queue.transfer_settings
-        steps = uploading(settings, artifact, open_source(content), checked, silently)
+        steps = uploading(self._settings, artifact, open_source(content), checked, silently)
         result = await Performer(self._queue, self._sender).perform(steps)
         self._metrics.uploads.add(of="uploaded")
         self._metrics.uploaded_bytes.add(result.size)

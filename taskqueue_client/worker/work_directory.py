@@ -52,6 +52,15 @@ class WorkDirectories:
         path.mkdir(0o700)
         return path
 
+    def remove_empty(self, path: Path) -> bool:
+        """Remove a run's directory if nothing is in it; tell whether there is nothing left to do."""
+        try:
+            if not self._keep:
+                path.rmdir()
+        except OSError:
+            return False
+        return True
+
     def remove(self, path: Path) -> None:
         """Remove a run's directory, unless it is to be kept. See `remove_tree`.
 

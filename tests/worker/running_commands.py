@@ -9,6 +9,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from taskqueue_client import slugid
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.worker.cancelled import Cancelled
 from taskqueue_client.worker.command import CommandContext
@@ -26,13 +27,15 @@ def context_in(directory: Path, env: Mapping[str, str] | None = None) -> Generat
     log = TaskLog(directory / "task.log", SystemClock(), kept_in_memory=0)
     work = directory / "work"
     work.mkdir()
+    mark = {"TASK_ID": slugid(), "RUN_ID": "0"}
     try:
         yield CommandContext(
             log=log,
             cancelled=Cancelled(),
             guardian=guardian,
             work_directory=work,
-            env={"PATH": os.environ["PATH"], **(env or {})},
+            env={"PATH": os.environ["PATH"], **mark, **(env or {})},
+            mark=mark,
             grace=30.0,
         )
     finally:
@@ -80,7 +83,7 @@ def wait_until_gone(pid: int) -> None:
 
 
 def open_descriptors() -> set[str]:
-    """What this process has open, of what may be left by a command."""
+    """What this process has open. What earlier tests have left may go at any moment: compare with `<=`."""
     found: set[str] = set()
     for each in Path("/proc/self/fd").iterdir():
         try:

@@ -123,7 +123,7 @@ def test_what_cannot_be_started_is_a_failed_task(context: CommandContext, comman
     before = open_descriptors()
     with pytest.raises(CommandNotStarted, match=f"^{command[0]}: cannot be started: "):
         run_command(command, context)
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_a_missing_directory_is_a_failed_task(context: CommandContext) -> None:
@@ -194,7 +194,7 @@ def test_nothing_is_left_open(context: CommandContext) -> None:
     run_command(["true"], context)  # starts the guardian, which stays
     before = open_descriptors()
     run_command("sleep 1000 & exit 1", context, shell=True, check=False)
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_without_process_handles_a_command_ends_all_the_same(

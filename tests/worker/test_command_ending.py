@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue_client.worker import processes
+from taskqueue_client.worker import guardian, processes
 from taskqueue_client.worker.command import (
     CommandContext,
     CommandFailed,
@@ -162,8 +162,31 @@ def test_a_zombie_that_nobody_waits_for_is_no_survivor() -> None:
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     tree = ProcessTree(child.pid)
     assert tree.has_group()
-    assert tree.survivors() == set()
+    assert tree.survivors() == []
     child.wait()
+
+
+def test_a_process_comes_before_its_children_so_that_it_is_asked_to_end_first(fifo: Fifo) -> None:
+    child = 'if [ $1 -gt 0 ]; then sh -c "$0" "$0" $(($1 - 1)) & else sleep 1000 & fi'
+    script = f"{child}; echo $$ >> {fifo.path}; wait"
+    told = os.open(fifo.path, os.O_RDWR)
+    leader = subprocess.Popen(["sh", "-c", script, script, "9"], start_new_session=True)
+    try:
+        pids: list[int] = []
+        with os.fdopen(told) as lines:
+            while len(pids) < 10:
+                pids.append(int(lines.readline()))
+        survivors = ProcessTree(leader.pid).survivors()
+        assert set(pids) < set(survivors)
+        for pid in set(pids) - {leader.pid}:
+            assert survivors.index(parent_of(pid)) < survivors.index(pid)
+    finally:
+        os.killpg(leader.pid, signal.SIGKILL)
+        leader.wait()
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 async def test_an_awaited_command_has_the_same_result(context: CommandContext) -> None:
@@ -212,7 +235,7 @@ async def test_many_commands_run_at_a_time_and_leave_nothing(context: CommandCon
         results = await asyncio.gather(*commands)
     assert [each.exit_code for each in results] == [0] * 50
     wait_for_command_threads()
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def _read_lines(file: RawIOBase, count: int) -> None:
@@ -304,6 +327,26 @@ guardian._write = tell_and_fork
         wait_until_gone(pid)
 
 
+def test_a_command_is_killed_even_if_its_worker_is_killed_while_it_starts(
+    start_worker: Callable[[str], subprocess.Popen[bytes]], fifo: Fifo
+) -> None:
+    stop_before_it_is_known = """
+from taskqueue_client.worker.guardian import Guardian
+import signal
+change = Guardian._change
+def stop_or_change(self, *, add=None, remove=None):
+    if add and remove:
+        signal.pause()
+    change(self, add=add, remove=remove)
+Guardian._change = stop_or_change
+"""
+    worker = start_worker(stop_before_it_is_known)
+    pids = fifo.numbers()
+    worker.kill()
+    for pid in pids:
+        wait_until_gone(pid)
+
+
 def test_a_guardian_that_was_killed_is_replaced(context: CommandContext) -> None:
     run_command(["true"], context)
     (first,) = guardians()
@@ -313,6 +356,31 @@ def test_a_guardian_that_was_killed_is_replaced(context: CommandContext) -> None
     (second,) = guardians()
     assert second != first
     context.guardian.close()
+    assert guardians() == []
+
+
+def test_a_guardian_ends_though_a_child_of_the_worker_holds_its_input_open(
+    context: CommandContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that a handler has forked."""
+    held: list[int] = []
+    start = guardian._started  # pyright: ignore[reportPrivateUsage]
+
+    def start_and_hold() -> subprocess.Popen[bytes]:
+        process = start()
+        assert process.stdin is not None
+        held.append(os.dup(process.stdin.fileno()))
+        return process
+
+    monkeypatch.setattr(guardian, "_started", start_and_hold)
+    run_command(["true"], context)
+    closing = threading.Thread(target=context.guardian.close, daemon=True)
+    closing.start()
+    closing.join(30)
+    is_closed = not closing.is_alive()
+    for each in held:
+        os.close(each)
+    assert is_closed
     assert guardians() == []
 
 

@@ -19,7 +19,9 @@ from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay, ExpireUrl
 from taskqueue_client.worker import handlers
 from taskqueue_client.worker.blocked_loop import BlockedLoopWatch
+from taskqueue_client.worker.outcomes import IntermittentTask
 from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.work_directory import WorkDirectories
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.worker_world import Working, artifact, worker_for
 
@@ -105,3 +107,36 @@ def test_an_upload_may_take_longer_than_the_credentials_and_urls_it_began_with(
     assert world.run(task_id).reason_resolved == "completed"
     assert artifact(world, task_id, "public/x") == "x" * 100_000
     assert world.local.faults.waiting() == []
+
+
+def test_a_large_directory_that_is_removed_between_two_tries_delays_no_renewal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes longer than several leases, on a clock that moves on only when one was renewed."""
+    remove = WorkDirectories.remove
+    tries: list[TaskRun] = []
+
+    def remove_slowly(directories: WorkDirectories, path: Path) -> None:
+        for _ in range(3 if len(tries) == 1 else 0):
+            before = world.run(task_id)
+            clock.advance(1200 * max(RENEW_BETWEEN))
+            world.until_changed(task_id, before)
+        remove(directories, path)
+
+    def handler(task: TaskRun) -> None:
+        tries.append(task)
+        task.log.info("in %s", task.work_directory)
+        if len(tries) == 1:
+            raise IntermittentTask
+
+    monkeypatch.setattr(WorkDirectories, "remove", remove_slowly)
+    with LocalQueue(claim_timeout=1200) as local:
+        world, clock = World(local), local.clock
+        clock.hold()
+        task_id = world.create()
+        worker = worker_for(world, handler, max_tasks=1, intermittent_attempts=2)
+        worker.clock = clock
+        with Working(world, worker) as working:
+            working.left()
+        assert world.run(task_id).reason_resolved == "completed"
+        world.close()

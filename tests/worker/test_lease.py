@@ -84,6 +84,15 @@ def test_a_lease_needs_no_certificate() -> None:
     assert Lease.of_claim(claim(1200, with_certificate=False), 0).length == pytest.approx(1200)
 
 
+@pytest.mark.parametrize(
+    "certificate", ["", "{}", "[]", '{"start": "now"}', '{"start": 1e300}', '{"start": -1e17}']
+)
+def test_a_certificate_that_cannot_be_read_loses_no_lease(certificate: str) -> None:
+    granted = claim(1200)
+    odd = msgspec.structs.replace(granted.credentials, certificate=certificate)
+    assert Lease.of_claim(msgspec.structs.replace(granted, credentials=odd), 0).length == pytest.approx(1200)
+
+
 def test_credentials_that_are_dated_back_do_not_make_a_lease_longer() -> None:
     lease = Lease.of_claim(claim(1200, certificate_age=900), 0)
     assert lease.length == pytest.approx(1200)

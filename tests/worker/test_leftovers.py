@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from taskqueue_client.local import LocalQueue
+from taskqueue_client.worker.handler_threads import HandlerThreads, Job
 from tests.worker.queue_world import WAIT, World
 from tests.worker.run_outcomes import OUTCOMES, reasons
 
@@ -24,6 +26,26 @@ def world() -> Iterator[World]:
         world = World(local)
         yield world
         world.close()
+
+
+def test_a_handler_that_ends_after_its_worker_leaves_no_thread() -> None:
+    threads = HandlerThreads()
+    started, let_go = threading.Event(), threading.Event()
+    used: list[threading.Thread] = []
+
+    def handler() -> None:
+        used.append(threading.current_thread())
+        started.set()
+        assert let_go.wait(WAIT)
+
+    ended: list[BaseException | None] = []
+    threads.start(Job("a run", handler, ended.append))
+    assert started.wait(WAIT)
+    threads.close()
+    let_go.set()
+    used[0].join(WAIT)
+    assert ended == [None]
+    assert not used[0].is_alive()
 
 
 SCRIPT = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,13 +15,15 @@ import requests
 sys.path.insert(0, str(Path(__file__).parent))
 
 from taskqueue_client import calls
+from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Answer, Drop
-from taskqueue_client.worker import outcomes
+from taskqueue_client.worker import WorkerLoop, outcomes
+from taskqueue_client.worker.run_resources import RunResources
 from taskqueue_client.worker.task_log import TaskLog
 from taskqueue_client.worker.task_run import TaskRun
-from tests.worker.queue_world import WAIT, World, until
+from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.run_outcomes import OUTCOMES, check, raising, reasons
 from tests.worker.worker_world import Working, artifact, artifact_names, log_of, work, worker_for
 
@@ -143,6 +145,41 @@ class TestIntermittence:
         assert not any(each.exists() for each in directories)
         assert "public/of-a-failed-try" not in artifact_names(world, task_id)
 
+    def test_the_handler_finds_the_payload_as_it_was(self, world: World) -> None:
+        task_id = world.create({"steps": ["a", "b"]})
+        tries: list[int] = []
+
+        def handler(task: TaskRun) -> None:
+            tries.append(len(task.payload["steps"]))
+            task.payload["steps"].clear()
+            if len(tries) < 2:
+                raise outcomes.IntermittentTask
+
+        work(world, handler, intermittent_attempts=2)
+        assert reasons(world, task_id) == ["completed"]
+        assert tries == [2, 2]
+
+    def test_a_run_that_was_lost_between_two_tries_is_not_tried_again(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task_id = world.create()
+        start_over = RunResources.start_over
+        tries: list[TaskRun] = []
+
+        def handler(task: TaskRun) -> None:
+            tries.append(task)
+            raise outcomes.IntermittentTask
+
+        def start_over_when_lost(resources: RunResources) -> None:
+            world.queue.cancel_task(task_id)
+            assert resources.cancelled.wait(WAIT)
+            start_over(resources)
+
+        monkeypatch.setattr(RunResources, "start_over", start_over_when_lost)
+        work(world, handler, intermittent_attempts=2)
+        assert reasons(world, task_id) == ["canceled"]
+        assert len(tries) == 1
+
     def test_what_stays_intermittent_is_reported_as_that(self, world: World) -> None:
         task_id = world.create()
         calls: list[TaskRun] = []
@@ -170,6 +207,23 @@ class TestTimes:
         assert reasons(world, task_id) == ["failed"]
         assert "longer than 0.2 s" in seen[0]
         assert "longer than 0.2 s" in log_of(world, task_id)
+
+    def test_the_time_of_all_tries_counts(self, world: World) -> None:
+        task_id = world.create()
+        cancelled: list[bool] = []
+
+        def handler(task: TaskRun) -> None:
+            if cancelled:  # the limit counts from the first try's beginning, if not from before it
+                clock.advance(seconds=100)
+            cancelled.append(task.cancelled.wait(WAIT if len(cancelled) == 3 else 0))
+            raise outcomes.IntermittentTask
+
+        worker = worker_for(world, handler, max_tasks=1, max_run_time=250, intermittent_attempts=4)
+        worker.clock = clock = MovableClock()
+        with Working(world, worker) as working:
+            working.left()
+        assert cancelled == [False, False, False, True]
+        assert reasons(world, task_id) == ["failed"]
 
     def test_its_command_is_ended(self, world: World) -> None:
         task_id = world.create()
@@ -201,6 +255,94 @@ class TestTimes:
         work(world, awaited=handler, max_tasks=2)
         assert reasons(world, first) == ["internal-error"]
         assert reasons(world, second) == ["completed"]
+
+    def test_a_subtask_of_a_handler_that_wants_to_end_the_process_ends_its_run_only(
+        self, world: World
+    ) -> None:
+        first, second = world.create(), world.create()
+        tasks: list[str] = []
+
+        async def exiting() -> None:
+            raise SystemExit(3)
+
+        async def handler(task: TaskRun) -> None:
+            tasks.append(task.task_id)
+            if len(tasks) == 1:
+                await asyncio.gather(exiting())
+
+        work(world, awaited=handler, max_tasks=2)
+        assert reasons(world, first) == ["internal-error"]
+        assert reasons(world, second) == ["completed"]
+
+
+class TestWhatAHandlerGives:
+    def test_a_coroutine_that_nobody_runs_is_no_completed_task(self, world: World) -> None:
+        async def inner(task: TaskRun) -> None:
+            del task
+
+        check_not_completed(world, inner)
+
+    def test_nor_is_a_generator(self, world: World) -> None:
+        def inner(task: TaskRun) -> Iterator[None]:
+            del task
+            yield
+
+        check_not_completed(world, inner)
+
+    def test_nor_is_a_coroutine_within_a_coroutine(self, world: World) -> None:
+        async def inner() -> None:
+            pass
+
+        async def handler(task: TaskRun) -> Any:
+            del task
+            return inner()
+
+        task_id = world.create()
+
+        class Doubly(WorkerLoop):
+            async def run_task(self, task: TaskRun) -> None:
+                given: None = await handler(task)
+                return given
+
+        serve_one(world, Doubly)
+        assert reasons(world, task_id) == ["internal-error"]
+
+    def test_commands_that_fail_side_by_side_are_a_failed_task(self, world: World) -> None:
+        task_id = world.create()
+
+        async def handler(task: TaskRun) -> None:
+            async with asyncio.TaskGroup() as together:
+                together.create_task(task.run_command_async(["false"]))
+                together.create_task(task.run_command_async(["true"]))
+
+        work(world, awaited=handler)
+        assert reasons(world, task_id) == ["failed"]
+
+
+def serve_one(world: World, kind: type[WorkerLoop]) -> None:
+    """Have a worker of this kind work on one task."""
+    kind(
+        root_url=world.local.root_url,
+        credentials=world.local.credentials,
+        task_queue_id=TASK_QUEUE_ID,
+        worker_group="group",
+        worker_id="worker",
+        max_tasks=1,
+    ).serve()
+
+
+def check_not_completed(world: World, function: Callable[[TaskRun], Any]) -> None:
+    """A plain handler that gives what the function gives ends its run as an internal error, and says why."""
+
+    class Giving(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            given: None = function(task)
+            return given
+
+    task_id = world.create()
+    serve_one(world, Giving)
+    assert reasons(world, task_id) == ["internal-error"]
+    assert "which nobody runs" in log_of(world, task_id)
 
 
 class TestUploads:
@@ -336,6 +478,11 @@ class TestUploads:
         assert encoding_of_log(world, task_id) == "gzip"
 
 
+def siblings(task: TaskRun) -> list[Path]:
+    """What there is beside the run's own directory."""
+    return list(task.work_directory.parent.iterdir())
+
+
 def encoding_of_log(world: World, task_id: str) -> str | None:
     """The `Content-Encoding` that the log is stored with."""
     url = world.queue.signed_url(calls.get_artifact(task_id, 0, "public/logs/live_backing.log"))
@@ -405,6 +552,25 @@ class TestTaskRun:
         work(world, awaited=handler)
         assert states == ["running"]
         assert reasons(world, task_id) == ["completed"]
+
+    def test_a_thread_that_outlives_the_handler_makes_no_new_directory(self, world: World) -> None:
+        first, second = world.create(), world.create()
+        left: list[TaskRun] = []
+
+        def handler(task: TaskRun) -> None:
+            if not left:
+                task.run_command(["true"])
+                left.append(task)
+                return
+            (before,) = left
+            until(lambda: not any(before.task_id in each.name for each in siblings(task)))
+            with pytest.raises(outcomes.InternalError, match="has ended"):
+                before.run_command(["true"])
+            assert not any(before.task_id in each.name for each in siblings(task))
+
+        work(world, handler, max_tasks=2)
+        assert reasons(world, first) == ["completed"]
+        assert reasons(world, second) == ["completed"]
 
     def test_secrets_do_not_get_into_the_log(self, world: World) -> None:
         task_id = world.create()

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from taskqueue_client.lease import RENEW_BETWEEN
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay
+from taskqueue_client.worker import conduct
 from taskqueue_client.worker.outcomes import ClaimLost, InternalError, Outcome, TaskFailed
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
@@ -300,3 +301,34 @@ def test_a_hint_is_enough(world: World) -> None:
         worker.hint_cancelled(task_id)
         working.left()
     check_lost(world, task_id)
+
+
+def test_an_awaited_handler_that_was_cancelled_before_its_first_step_gives_its_slot_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another handler holds the loop when it is to begin, and still when it is to end."""
+    monkeypatch.setattr(conduct, "HANDLER_GRACE", 0.1)
+    first = world.create()
+    holding, let_go, has_begun = threading.Event(), threading.Event(), threading.Event()
+    called: list[str] = []
+
+    async def handler(task: TaskRun) -> None:
+        called.append(task.task_id)
+        if task.task_id == first:
+            holding.set()
+            assert let_go.wait(WAIT)
+            assert await asyncio.to_thread(has_begun.wait, WAIT)
+        has_begun.set()
+
+    worker = worker_for(world, awaited=handler, concurrency=2, max_tasks=3, termination_grace=0.1)
+    with Working(world, worker) as working:
+        assert holding.wait(WAIT)
+        second = world.create()
+        until(lambda: world.status(second).state == "running")
+        world.queue.cancel_task(second)
+        until(lambda: f"{second}/0 was told to stop" in caplog.text)
+        let_go.set()
+        third = world.create()
+        working.left()
+    assert called == [first, third]
+    assert world.run(first).reason_resolved == "completed"

@@ -9,7 +9,7 @@ import pytest
 from taskqueue_client.errors import InvalidArgument, TaskQueueError
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker import outcomes
-from taskqueue_client.worker.outcomes import Outcome, Uploads, outcome_for, resolution_of
+from taskqueue_client.worker.outcomes import Outcome, Uploads, meant_by, outcome_for, resolution_of
 
 TABLE = [
     (None, "reportCompleted", "completed", Uploads.BEFORE_REPORT),
@@ -72,3 +72,23 @@ def test_an_unknown_reason_is_refused_with_the_known_ones() -> None:
 
 def test_everything_a_handler_may_raise_is_one_of_our_errors() -> None:
     assert issubclass(Outcome, TaskQueueError)
+
+
+def test_a_group_of_outcomes_that_are_reported_alike_is_the_first_of_them() -> None:
+    first, second = outcomes.TaskFailed("red"), outcomes.TaskFailed("too")
+    assert meant_by(ExceptionGroup("", [ExceptionGroup("", [first]), second])) is first
+
+
+@pytest.mark.parametrize("other", [ValueError("a bug"), outcomes.MalformedPayload("bad"), SystemExit(1)])
+def test_any_other_group_is_an_internal_error(other: BaseException) -> None:
+    group = BaseExceptionGroup("", [outcomes.TaskFailed("red"), other])
+    assert meant_by(group) is group
+    resolution = resolution_of(group)
+    assert resolution is not None
+    assert resolution.reason is ReasonResolved.INTERNAL_ERROR
+
+
+def test_what_is_no_group_is_what_it_is() -> None:
+    bug = ValueError("a bug")
+    assert meant_by(bug) is bug
+    assert meant_by(None) is None

@@ -8,14 +8,16 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from taskqueue_client import Credentials
+from taskqueue_client.clock import SystemClock
 from taskqueue_client.errors import AuthenticationFailed, InsufficientScopes
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Delay
@@ -57,6 +59,38 @@ class TestStages:
         worker = worker_for(world, lambda _: None)
         worker.shutdown()
         worker.serve()
+
+    def test_while_it_begins(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        task_id = world.create()
+        worker = worker_for(world, lambda _: None)
+        run = session.Session.run
+
+        def told_to_leave(started: session.Session, *, signals: bool) -> Coroutine[Any, Any, None]:
+            worker.shutdown()
+            return run(started, signals=signals)
+
+        monkeypatch.setattr(session.Session, "run", told_to_leave)
+        with Working(world, worker) as working:
+            working.left()
+        # the claim call that had begun by then may have brought one run, which is handed back
+        assert reasons(world, task_id) in (["None"], ["completed"], HANDED_BACK)
+
+    def test_by_a_signal_handler_of_the_host_that_comes_at_a_bad_moment(self, world: World) -> None:
+        """It interrupts whatever its thread does, such as beginning."""
+        worker = worker_for(world, lambda _: None)
+
+        class Interrupted(SystemClock):
+            def monotonic(self) -> float:
+                if threading.current_thread() is serving:
+                    worker.shutdown()
+                return super().monotonic()
+
+        worker.clock = Interrupted()
+        serving = threading.Thread(target=worker.serve, daemon=True)
+        serving.start()
+        serving.join(WAIT)
+        assert not serving.is_alive()
+        assert not world.queue.list_workers(TASK_QUEUE_ID).workers
 
     def test_a_claim_call_that_waits_for_work_is_the_last_one(self, world: World) -> None:
         worker = worker_for(world, lambda _: None)
@@ -247,6 +281,56 @@ def test_the_second_call_hurries(world: World) -> None:
     assert reasons(world, task_id) == HANDED_BACK
 
 
+def test_the_second_call_does_not_wait_for_a_handler_that_never_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conduct, "HURRIED_GRACE", 0.1)
+    monkeypatch.setattr(conduct, "HANDLER_GRACE", 3600.0)
+    task_id = world.create()
+    started, let_go = threading.Event(), threading.Event()
+
+    def handler(task: TaskRun) -> None:
+        del task
+        started.set()
+        let_go.wait()
+
+    worker = worker_for(world, handler, graceful_shutdown_timeout=3600)
+    try:
+        with Working(world, worker) as working:
+            assert started.wait(WAIT)
+            worker.shutdown()
+            worker.shutdown()
+            working.left()
+    finally:
+        let_go.set()
+    assert reasons(world, task_id) == HANDED_BACK
+
+
+def test_a_handler_that_never_ends_and_a_queue_that_does_not_answer_do_not_hold_the_worker(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conduct, "HURRIED_GRACE", 0.1)
+    monkeypatch.setattr(session, "HURRIED", 0.5)
+    world.create()
+    world.local.faults.add(Delay(endpoint="queue.reportException", seconds=600))
+    started, let_go = threading.Event(), threading.Event()
+
+    def handler(task: TaskRun) -> None:
+        del task
+        started.set()
+        let_go.wait()
+
+    worker = worker_for(world, handler, graceful_shutdown_timeout=3600)
+    try:
+        with Working(world, worker) as working:
+            assert started.wait(WAIT)
+            worker.shutdown()
+            worker.shutdown()
+            working.left()
+    finally:
+        let_go.set()
+
+
 class TestInAHurry:
     """The second call, at the stages before and after the handler."""
 
@@ -337,6 +421,41 @@ def test_a_notice_that_the_machine_goes_away_begins_it(world: World, monkeypatch
     with Working(world, worker) as working:
         working.left()
     assert reasons(world, task_id) == HANDED_BACK
+
+
+def test_a_notice_that_is_waited_for_in_vain_does_not_hold_the_worker(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_id = world.create()
+    answered = threading.Event()
+    worker = worker_for(world, lambda _: None, max_tasks=1)
+    monkeypatch.setattr(worker, "termination_notice", answered.wait)
+    try:
+        with Working(world, worker) as working:
+            working.left()
+    finally:
+        answered.set()
+    assert reasons(world, task_id) == ["completed"]
+
+
+def test_a_hook_for_notices_that_fails_is_said_so_and_asked_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(session, "NOTICE_INTERVAL", 0.01)
+
+    def notice() -> float | None:
+        asked.append(True)
+        if len(asked) == 1:
+            message = "no cloud here"
+            raise OSError(message)
+        return 1.0
+
+    worker = worker_for(world, lambda _: None)
+    monkeypatch.setattr(worker, "termination_notice", notice)
+    with Working(world, worker):
+        until(lambda: len(asked) == 2)
+    assert "no cloud here" in caplog.text
 
 
 class TestStart:

@@ -14,10 +14,11 @@ import requests
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Answer
 from taskqueue_client.worker.task_run import TaskRun
-from tests.worker.queue_world import WAIT, World, until
+from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Working, worker_for
 
 
@@ -89,3 +90,13 @@ def test_the_workers_log_says_which_run_a_line_is_about(
     about = [record for record in caplog.records if getattr(record, "task_id", None) == task_id]
     assert [record.getMessage().rpartition(" ")[2] for record in about] == ["begins", "completed"]
     assert all(vars(record)["run_id"] == 0 for record in about)
+
+
+def test_a_port_that_is_taken_ends_the_worker_before_it_claims_anything(world: World) -> None:
+    task_id = world.create()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        worker = worker_for(world, lambda _: None, metrics_port=taken.getsockname()[1])
+        with pytest.raises(InvalidArgument, match="metrics_port"):
+            worker.serve()
+    assert world.status(task_id).state == "pending"
+    assert not world.queue.list_workers(TASK_QUEUE_ID).workers

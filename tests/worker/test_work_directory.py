@@ -50,6 +50,22 @@ def test_a_run_s_directory_is_removed_with_all_that_is_in_it(tmp_path: Path) -> 
         assert list(directories.path.iterdir()) == []
 
 
+def test_only_a_directory_with_nothing_in_it_is_removed_at_once(tmp_path: Path) -> None:
+    with WorkDirectories(tmp_path) as directories:
+        full, empty = directories.make("full"), directories.make("empty")
+        (full / "file").write_text("text")
+        assert not directories.remove_empty(full)
+        assert directories.remove_empty(empty)
+        assert list(directories.path.iterdir()) == [full]
+
+
+def test_an_empty_directory_that_is_to_be_kept_stays(tmp_path: Path) -> None:
+    with WorkDirectories(tmp_path, keep=True) as directories:
+        path = directories.make("run")
+        assert directories.remove_empty(path)
+        assert path.is_dir()
+
+
 def test_a_worker_leaves_nothing(tmp_path: Path) -> None:
     directories = WorkDirectories(tmp_path)
     (directories.make("run") / "file").write_text("text")
