@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# The machine may be busy: a slow example is no failure.
-settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The machine may be busy: a slow example is no failure. The examples of `steady` are the same each time,
+# so that a failure belongs to the change at hand; `--hypothesis-profile exploring` looks for new ones.
+settings.register_profile("exploring", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("steady", settings.get_profile("exploring"), derandomize=True)
 settings.load_profile("steady")
 
 CONTRACT = Path(__file__).parents[2] / "shared" / "contract"
