@@ -32,6 +32,7 @@ from taskqueue_client.clock import SystemClock
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker import TaskRun, WorkerLoop
 from taskqueue_client.worker.claiming import WorkerIdentity
+from taskqueue_client.worker.direct_queue import DirectQueue
 from taskqueue_client.worker.held_run import HeldRun
 from taskqueue_client.worker.keeper import Keeper, KeeperSettings
 
@@ -264,7 +265,7 @@ def held_runs() -> Iterator[Row]:
     watcher = Watcher()
     with canned_queue(lease=LEASE, runs=HELD) as root_url:
         settings = KeeperSettings(WorkerIdentity("prov/wt", "wg", "w1"), HELD, None, 3600.0)
-        keeper = Keeper(lambda: AsyncQueue(root_url, CREDENTIALS), settings, watcher, SystemClock())
+        keeper = Keeper(lambda: DirectQueue(root_url, CREDENTIALS), settings, watcher, SystemClock())
         held = [watcher.runs.get(timeout=60) for _ in range(HELD)]
         cost = watched(lambda: len(watcher.late))
         lost = sum(not each.is_held for each in held)

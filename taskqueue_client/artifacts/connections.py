@@ -23,6 +23,8 @@ from urllib.request import getproxies, proxy_bypass
 
 import certifi
 
+from taskqueue_client._exchange import Address
+
 from .errors import StorageFailed
 
 _MOST_IDLE = 16
@@ -36,14 +38,6 @@ class Timeouts(NamedTuple):
 
     connect: float
     read: float
-
-
-class Address(NamedTuple):
-    """Where a connection goes."""
-
-    scheme: str
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, slots=True)

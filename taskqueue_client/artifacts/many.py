@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 
 from taskqueue_client.errors import InvalidArgument
@@ -68,10 +69,11 @@ class ManyUploads:
     async def perform(self, concurrency: int) -> tuple[UploadOutcome, ...]:
         """Upload all of them, `concurrency` at a time; gives their outcomes in the list's order."""
         try:
-            async with DirectSender(self._client.storage.connections) as sender, asyncio.TaskGroup() as group:
-                performer = Performer(self._client, sender)
-                for _ in range(min(concurrency, len(self._every))):
-                    group.create_task(self._work(performer))
+            with closing(self._client.storage.exchanges()) as exchanges:
+                performer = Performer(self._client, DirectSender(exchanges))
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(concurrency, len(self._every))):
+                        group.create_task(self._work(performer))
         finally:
             self._opened.close()
         return tuple(self._outcomes[position] for position in range(len(self._every)))

@@ -71,6 +71,7 @@ class Source:
         first_stamp: What marks the content as it was when its size was measured.
         stamp: The same for now; None where nobody else can change it.
         owned: Close the file with the source.
+        content: All of it, if it is small and at hand.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Source:
         first_stamp: _Stamp | None = None,
         stamp: Callable[[], _Stamp] | None = None,
         owned: bool = True,
+        content: bytes | None = None,
     ) -> None:
         self.name = name
         self.size = size
@@ -91,9 +93,9 @@ class Source:
         self._stamp = stamp
         self._first_stamp = first_stamp
         self._owned = owned
-        self.content: bytes | None = None
+        self.content = content
         """All of it, if it is small."""
-        if size <= SMALL:
+        if content is None and size <= SMALL:
             self.content = b"".join(bytes(block) for block in self._read(repeat(memoryview(bytearray(size)))))
             self.close()
 
@@ -150,7 +152,9 @@ def open_source(content: SyncContent) -> Source:
     if isinstance(content, (str, os.PathLike)):
         return _of_path(os.fsdecode(content))
     if isinstance(content, (bytes, bytearray, memoryview)):
-        return Source("bytes", io.BytesIO(content), size=memoryview(content).nbytes)
+        size = memoryview(content).nbytes
+        small = bytes(content) if size <= SMALL else None
+        return Source("bytes", io.BytesIO(content), size=size, content=small)
     return _of_object(content)
 
 

@@ -15,11 +15,12 @@ from functools import cached_property
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from urllib.parse import urljoin, urlsplit
 
+from taskqueue_client._exchange import Exchanges
 from taskqueue_client._version import __version__
 
 from .buffers import BLOCK, Block, blocks_in_turn
 from .cancellation import Cancellation
-from .connections import Address, Connections, Place, Timeouts, proxy_for, proxy_headers
+from .connections import Connections, Place, Timeouts, proxy_for, proxy_headers
 from .errors import RedirectRefused, StorageFailed, StorageRefused
 from .hashing import Hashes, hexdigests
 from .kernel_copy import can_send, send_all_but_last_block
@@ -136,6 +137,10 @@ class Storage:
         """
         return ThreadPoolExecutor(sys.maxsize, thread_name_prefix="artifact-streams")
 
+    def exchanges(self) -> Exchanges:
+        """Another way to places that no proxy leads to, for small content, from the running event loop."""
+        return Exchanges(lambda: self.connections.tls)
+
     def close(self) -> None:
         """Close the idle connections, and let the threads end; a later transfer makes new ones."""
         self.connections.close()
@@ -212,7 +217,7 @@ class _Exchange:
     def send_head(self, place: Place, method: str, headers: Mapping[str, str]) -> None:
         target, extra = _seen_by_proxy(place)
         self.connection.putrequest(method, target, skip_accept_encoding=True, skip_host=True)
-        ours = {"Host": host_header(place.address), "User-Agent": USER_AGENT}
+        ours = {"Host": place.address.header, "User-Agent": USER_AGENT}
         for name, value in {**ours, **headers, **extra}.items():
             self.connection.putheader(name, value)
         self.connection.endheaders()
@@ -245,14 +250,7 @@ def _seen_by_proxy(place: Place) -> tuple[str, dict[str, str]]:
     proxy = proxy_for(place.address) if place.address.scheme == "http" else None
     if proxy is None:
         return place.target, {}
-    return f"http://{host_header(place.address)}{place.target}", proxy_headers(proxy)
-
-
-def host_header(address: Address) -> str:
-    """The value of `Host`."""
-    host = f"[{address.host}]" if ":" in address.host else address.host
-    is_usual = address.port == (443 if address.scheme == "https" else 80)
-    return host if is_usual else f"{host}:{address.port}"
+    return f"http://{place.address.header}{place.target}", proxy_headers(proxy)
 
 
 def _send_body(

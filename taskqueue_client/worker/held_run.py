@@ -138,10 +138,12 @@ class HeldRun:
             before, self.state = self.state, after(self.state, event)
             if self.state is before:
                 return False
+            if self.state in HELD_IN:
+                return True
+            callback, self._when_lost = self._when_lost, None  # who is told refers to the run: free both
             if self.state is not State.LOST:
                 return True
             lost = self.lost = ClaimLost(f"run {self} is not ours any more: {reason}")
-            callback = self._when_lost
         if callback is not None:
             callback(lost)
         return True

@@ -36,6 +36,14 @@ class Secrets:
             self.known = (*{*self.known, *(text.encode(errors="backslashreplace") for text in texts)},)
 
 
+def masked(text: bytes, secrets: Secrets) -> bytes:
+    """A text that is all there, with what must not be shown masked."""
+    if not any(map(text.__contains__, secrets.known)):
+        return text
+    masking = Masking(secrets)
+    return masking.feed(text) + masking.flush()
+
+
 class Masking:
     """A stream of bytes on its way, in chunks. A secret is masked wherever the chunks are cut.
 

@@ -20,6 +20,7 @@ from taskqueue_client.events.settings import PulseSettings
 from .claiming import WorkerIdentity
 from .conduct import Conduct, Host
 from .config import WorkerConfig
+from .direct_queue import DirectQueue
 from .guardian import Guardian
 from .handler_call import BlockingCall
 from .handler_threads import HandlerThreads
@@ -166,7 +167,7 @@ class Session:
         worker, config = self._worker, self._worker.config
         directories = WorkDirectories(config.work_directory, keep=config.keep_work_directories)
         stack.callback(self._notice_threads.close)
-        async_queue = self._make_queue()
+        async_queue = self._make_queue_of_handlers()
         self._shared = SharedResources(
             config=config,
             directories=stack.enter_context(directories),
@@ -183,7 +184,7 @@ class Session:
             monitor = Monitor(self._metrics, config.metrics_host, config.metrics_port)
             stack.callback(monitor.close)
         handlers = await stack.enter_async_context(Handlers(worker.run_task, async_queue, self._inbox))
-        uploads = await stack.enter_async_context(self._make_queue())
+        uploads = await stack.enter_async_context(self._make_queue_of_runs())
         self._keeper = Keeper(self._make_queue_of_worker, self._keeper_settings(), self, worker.clock)
         stack.push_async_callback(asyncio.to_thread, self._keeper.stop)
         stack.push_async_callback(self._cancel_what_is_left)
@@ -193,7 +194,7 @@ class Session:
             queue=uploads,
             schema=worker.schema,
             call_handler=handlers.call,
-            sender=await stack.enter_async_context(DirectSender(uploads.storage.connections)),
+            sender=DirectSender(uploads.exchanges),
             inbox=self._inbox,
             metrics=self._metrics,
             clock=worker.clock,
@@ -207,14 +208,16 @@ class Session:
         if worker.pulse is not None:
             self._in_background(self._hear_of_cancellations(worker.pulse))
 
-    def _make_queue(self) -> AsyncQueue:
-        worker = self._worker
-        return AsyncQueue(
-            worker.root_url, artifact_storage=worker.config.artifact_storage, clock=worker.clock
-        )
+    def _make_queue_of_handlers(self) -> AsyncQueue:
+        worker, storage = self._worker, self._worker.config.artifact_storage
+        return AsyncQueue(worker.root_url, artifact_storage=storage, clock=worker.clock)
 
-    def _make_queue_of_worker(self) -> AsyncQueue:
-        return AsyncQueue(self._worker.root_url, self._credentials, clock=self._worker.clock)
+    def _make_queue_of_runs(self) -> DirectQueue:
+        worker, storage = self._worker, self._worker.config.artifact_storage
+        return DirectQueue(worker.root_url, artifact_storage=storage, clock=worker.clock)
+
+    def _make_queue_of_worker(self) -> DirectQueue:
+        return DirectQueue(self._worker.root_url, self._credentials, clock=self._worker.clock)
 
     def _keeper_settings(self) -> KeeperSettings:
         config = self._worker.config

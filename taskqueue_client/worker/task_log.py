@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from taskqueue_client._dates import timestamp
 from taskqueue_client.clock import Clock
 
-from .masking import Masking, Secrets
+from .masking import Masking, Secrets, masked
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -43,16 +43,13 @@ class TaskLog:
 
     Attributes:
         path: The file.
-        logger: Takes messages of every level; has no part in the process's tree of loggers, so that
-            nothing that it is told is shown elsewhere.
         error: Why something is missing; None as long as nothing is.
     """
 
     def __init__(self, path: Path, clock: Clock, kept_in_memory: int = KEPT_IN_MEMORY) -> None:
         self.path = path
         self.error: OSError | None = None
-        self.logger = logging.Logger("taskqueue_client.task")  # noqa: LOG001 - a registered one would stay for ever
-        self.logger.addHandler(_Handler(self))
+        self._logger: logging.Logger | None = None
         self._clock = clock
         self._secrets = Secrets()
         self._lock = threading.Lock()
@@ -63,6 +60,18 @@ class TaskLog:
         self._whole_lines = 0  # the size at the end of the last line that is complete
         self._writer: object = None  # whose line is incomplete
         self._missing = 0
+
+    @property
+    def logger(self) -> logging.Logger:
+        """Takes messages of every level.
+
+        Has no part in the process's tree of loggers, so that nothing that it is told is shown elsewhere.
+        """
+        with self._lock:
+            if self._logger is None:
+                self._logger = logging.Logger("taskqueue_client.task")  # noqa: LOG001 - a registered one would stay for ever
+                self._logger.addHandler(_Handler(self))
+            return self._logger
 
     def register_secret(self, secret: str) -> None:
         """Mask a text from now on, and each of its lines of 8 characters and more.
@@ -97,6 +106,7 @@ class TaskLog:
             OSError: It cannot be removed.
         """
         with self._lock:
+            self._logger = None  # it refers to this log: whoever has it may go on
             self._file.close()
             if self._memory is None:
                 self.path.unlink(missing_ok=True)
@@ -113,9 +123,7 @@ class TaskLog:
 
     def append_message(self, message: str) -> None:
         """Write whole lines."""
-        masking = Masking(self._secrets)
-        text = message.encode(errors="backslashreplace") + b"\n"
-        self.append(masking, masking.feed(text) + masking.flush())
+        self.append(self, masked(message.encode(errors="backslashreplace") + b"\n", self._secrets))
 
     def _write(self, writer: object, text: bytes) -> None:
         stamp = timestamp(datetime.fromtimestamp(self._clock.now(), UTC)).encode() + b" "

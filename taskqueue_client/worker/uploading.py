@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 from contextlib import closing
 from typing import BinaryIO, Literal, cast
 
@@ -20,6 +21,7 @@ from taskqueue_client.errors import InvalidArgument, TaskQueueError
 from .declared import LOG_LINK, LOG_NAME, ArtifactOptions, Declared
 from .outcomes import InternalError, Outcome, ResourceUnavailable, TaskFailed
 from .run_resources import RunResources
+from .task_log import LogPrefix
 from .worker_metrics import WorkerMetrics
 
 CONCURRENCY = 16
@@ -75,7 +77,7 @@ class Uploading:
             with closing(self._resources.log.checkpoint()) as snapshot:
                 async with asyncio.TaskGroup() as both:
                     both.create_task(self._link_log())
-                    await self._upload(LOG_NAME, cast("BinaryIO", snapshot), options)
+                    await self._upload(LOG_NAME, _content_of(snapshot), options)
         except ExceptionGroup as errors:
             return self._failed(LOG_NAME, errors.exceptions[0])
         except Exception as error:  # noqa: BLE001 - a run without its log does not end as if all were well
@@ -145,6 +147,10 @@ class Uploading:
             else:
                 self._uploaded.add(declared.name)
         return outcome
+
+
+def _content_of(snapshot: io.BytesIO | LogPrefix) -> SyncContent:
+    return snapshot.getvalue() if isinstance(snapshot, io.BytesIO) else cast("BinaryIO", snapshot)
 
 
 def outcome_of_failed_upload(name: str, error: Exception) -> Outcome:

@@ -1,4 +1,4 @@
-"""Each test of a client is written once, and run over both clients."""
+"""Each test of a client is written once, and run over both clients, and over the one that workers have."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from taskqueue_client import AsyncQueue, Credentials, Queue
 from taskqueue_client.clock import MovableClock
+from taskqueue_client.worker.direct_queue import DirectQueue
 from tests.client.scripted import ScriptedServer
 
 CREDENTIALS = Credentials("tester/one", "a-secret-of-the-tests")
@@ -37,7 +38,7 @@ class RestlessClock(MovableClock):
 
 
 class EitherClient:
-    """A client whose methods block, whichever of the two it is."""
+    """A client whose methods block, whichever it is."""
 
     def __init__(self, queue: Queue | AsyncQueue, runner: asyncio.Runner | None) -> None:
         self.queue = queue
@@ -69,16 +70,19 @@ class EitherClient:
         return result if self._runner is None or not asyncio.iscoroutine(result) else self._runner.run(result)
 
 
-@pytest.fixture(params=["sync", "async"])
+KINDS: dict[str, Any] = {"sync": Queue, "async": AsyncQueue, "direct": DirectQueue}
+
+
+@pytest.fixture(params=KINDS)
 def make_client(request: pytest.FixtureRequest, server: ScriptedServer) -> Iterator[Any]:
     """A function that makes a client of the scripted server."""
-    runner = asyncio.Runner() if request.param == "async" else None
+    runner = None if request.param == "sync" else asyncio.Runner()
     made: list[EitherClient] = []
 
     def make(
         root_url: str | None = None, credentials: Credentials | None = CREDENTIALS, **kwargs: Any
     ) -> Any:
-        kind: Any = Queue if runner is None else AsyncQueue
+        kind = KINDS[request.param]
         client = EitherClient(kind(root_url or server.root_url, credentials, **kwargs), runner)
         made.append(client)
         return client
