@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Generator, Iterable
+from contextlib import contextmanager
 
 from .buffers import Block
 from .cancellation import Cancellation
 from .compression import BadGzip, Gunzip
 from .connections import Timeouts
 from .destinations import Destination
-from .errors import DownloadCorrupt, StorageFailed
+from .errors import DownloadCorrupt, StorageFailed, StorageRefused
 from .hashing import Hashes
 from .storage import Get, Incoming, Progress, Storage
 
 _PARTIAL = 206
+_NO_SUCH_RANGE = 416
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
@@ -61,7 +63,7 @@ class Receiver:
             OSError: It cannot be written.
         """
         get = Get(url, {"Accept-Encoding": "gzip", **self._resume_headers()}, timeouts)
-        with storage.get(get, cancellation) as incoming:
+        with self._range_refused(url), storage.get(get, cancellation) as incoming:
             self._take_head(incoming, url)
             with self._hashes:
                 for block in cancellation.checked(
@@ -77,6 +79,17 @@ class Receiver:
         if not self._received or self._etag is None:
             return {}
         return {"Range": f"bytes={self._received}-", "If-Range": self._etag}
+
+    @contextmanager
+    def _range_refused(self, url: str) -> Generator[None]:
+        """There is no rest where only the end mark of the last answer was missing: begin at the start."""
+        try:
+            yield
+        except StorageRefused as error:
+            if error.status != _NO_SUCH_RANGE:
+                raise
+            self._etag = None  # the next attempt begins at the start
+            raise StorageFailed("GET", url, "the rest that it was asked for is not there") from error
 
     def _take_head(self, incoming: Incoming, url: str) -> None:
         if incoming.status == _PARTIAL:

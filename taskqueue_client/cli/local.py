@@ -111,7 +111,10 @@ def command(*, clients: tuple[Client, ...], config: _Config | None, as_json: boo
             **settings,
         )
         local.start()
-    except (ValueError, OSError, ImportError, sqlite3.Error) as error:
+    except sqlite3.Error as error:
+        message = f"{settings['db']}: {error}"
+        raise Failure(message) from None
+    except (ValueError, OSError, ImportError) as error:
         raise Failure(str(error)) from None
     try:
         _print_settings(local, as_json=as_json)

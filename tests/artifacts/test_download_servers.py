@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from taskqueue_client.artifacts import DownloadCorrupt, RedirectRefused, StorageFailed, StreamInterrupted
+from taskqueue_client.artifacts.buffers import BLOCK
 from tests.artifacts.conftest import EitherClient, no_isal
 from tests.artifacts.raw_server import Answer, RawServer, Request, json_answer
 
@@ -101,6 +102,16 @@ def test_a_body_in_chunks_is_read(raw_client: EitherClient, server: RawServer) -
     body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(CONTENT), CONTENT)
     serve(server, Answer(headers=CHUNKS, body=body))
     assert raw_client.download("x").content == CONTENT
+
+
+def test_where_only_the_end_was_missing_everything_is_asked_for_again(
+    raw_client: EitherClient, server: RawServer
+) -> None:
+    block, headers = bytes(BLOCK), (*CHUNKS, ("ETag", '"1"'))
+    no_end = Answer(headers=headers, body=b"%x\r\n%b\r\n" % (BLOCK, block), hangs_up=True)
+    gets = serve(server, no_end, Answer(416), Answer(body=block))
+    assert raw_client.download("x").content == block
+    assert [each.headers["Range"] for each in gets] == [None, f"bytes={BLOCK}-", None]
 
 
 def test_a_body_whose_last_chunk_is_missing_is_not_taken(
