@@ -70,7 +70,7 @@ class PulseSettings:
         url = environ.get("PULSE_URL")
         if not url:
             raise InvalidArgument("PULSE_URL", url, _ALLOWED)
-        return cls.from_url(url)
+        return cls._of_url("PULSE_URL", url)
 
     @classmethod
     def from_url(cls, url: str) -> Self:
@@ -83,11 +83,15 @@ class PulseSettings:
         Raises:
             InvalidArgument: It is not; the error does not show the URL.
         """
+        return cls._of_url("url", url)
+
+    @classmethod
+    def _of_url(cls, argument: str, url: str) -> Self:
         try:
             return cls._of_parts(urlsplit(url))
         except ValueError as error:
             problem = error.allowed if isinstance(error, InvalidArgument) else _ALLOWED
-        raise InvalidArgument("url", "<not shown>", problem)
+        raise InvalidArgument(argument, "<not shown>", problem)
 
     @classmethod
     def _of_parts(cls, parts: SplitResult) -> Self:

@@ -55,6 +55,8 @@ def test_the_environment_s_url_is_taken() -> None:
 def test_an_environment_without_a_url_is_refused_by_name() -> None:
     with pytest.raises(InvalidArgument, match="PULSE_URL=None is not allowed: amqps://"):
         PulseSettings.from_env({})
+    with pytest.raises(InvalidArgument, match="PULSE_URL='<not shown>' is not allowed: amqps://"):
+        PulseSettings.from_env({"PULSE_URL": f"http://u:{SECRET}@h/"})
 
 
 @pytest.mark.parametrize(
