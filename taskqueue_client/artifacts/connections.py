@@ -23,7 +23,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import certifi
 
-from taskqueue_client._exchange import Address
+from taskqueue_client._http import Address
 
 from .errors import StorageFailed
 

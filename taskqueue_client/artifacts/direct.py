@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from taskqueue_client._exchange import Exchanges, Received, Sent
+from taskqueue_client._exchange import Exchanges
+from taskqueue_client._http import Received, Sent
 
 from .connections import Place, proxy_for
 from .errors import StorageFailed, StorageRefused

@@ -43,7 +43,7 @@ async def read_body(request: web.BaseRequest) -> bytes:
     """The whole body, decompressed.
 
     Raises:
-        Refusal: It is too large, or compressed in an unknown or wrong way.
+        Refusal: It is too large, compressed in an unknown or wrong way, or did not come to its end.
     """
     if not request.body_exists:
         return b""
@@ -52,10 +52,13 @@ async def read_body(request: web.BaseRequest) -> bytes:
         _too_large()
     await _say_continue(request)
     body = bytearray()
-    async for chunk in request.content.iter_any():
-        body += chunk
-        if len(body) > LARGEST_BODY:
-            _too_large()
+    try:
+        async for chunk in request.content.iter_any():
+            body += chunk
+            if len(body) > LARGEST_BODY:
+                _too_large()
+    except ConnectionError:  # for the log of requests only, as nobody hears it
+        refuse("InputError", "request aborted")
     return _decompress(bytes(body), encoding)
 
 

@@ -193,17 +193,7 @@ async def run_command_async(
 ) -> CommandResult:
     """`run_command`, awaited. A command whose awaiting is cancelled is ended, and waited for."""
     run = _Run(command, context, options)
-    future: Future[CommandResult] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(run.result())
-        except BaseException as error:  # noqa: BLE001 - it is for whoever awaits
-            future.set_exception(error)
-
-    # a thread of its own, as the shared executor has but a few
-    threading.Thread(target=work, name=f"command {run.program}", daemon=True).start()
-    ended = asyncio.wrap_future(future)
+    ended = _begun(run)
     try:
         return await asyncio.shield(ended)
     except asyncio.CancelledError:
@@ -213,6 +203,25 @@ async def run_command_async(
                 await asyncio.wait([ended])
         ended.exception()  # it has been seen
         raise
+    finally:
+        del ended  # it holds what the command raised, whose traceback holds this frame
+
+
+def _begun(run: _Run) -> asyncio.Future[CommandResult]:
+    """Start a command in a thread of its own, as the shared executor has but a few."""
+    future: Future[CommandResult] = Future()
+    name = f"command {run.program}"
+    threading.Thread(target=_see_through, args=(run, future), name=name, daemon=True).start()
+    return asyncio.wrap_future(future)
+
+
+def _see_through(run: _Run, future: Future[CommandResult]) -> None:
+    try:
+        future.set_result(run.result())
+    except BaseException as error:  # noqa: BLE001 - it is for whoever awaits
+        future.set_exception(error)
+    finally:
+        del future  # as above
 
 
 class _Run:

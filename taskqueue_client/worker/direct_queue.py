@@ -6,7 +6,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from taskqueue_client._call import Call
-from taskqueue_client._exchange import Address, Sent, UnfitAnswer
+from taskqueue_client._http import Address, Sent, UnfitAnswer
 from taskqueue_client._retry import RetryPolicy
 from taskqueue_client._transport import USER_AGENT
 from taskqueue_client._wire import Answer
@@ -22,13 +22,14 @@ _ANSWER = 1 << 30
 """Bytes of an answer that are read at most: what 32 tasks with the largest payloads need, and more."""
 
 
+_OUR_HEADERS = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
+"""Who says nothing about encodings takes any of them (RFC 9110, section 12.5.3)."""
+
+
 class DirectQueue(AsyncQueue):
     """An `AsyncQueue` that goes through aiohttp only where the environment names a proxy.
 
     It has the arguments of `AsyncQueue`, but for `session`.
-
-    Attributes:
-        exchanges: What calls go over.
     """
 
     def __init__(
@@ -49,14 +50,14 @@ class DirectQueue(AsyncQueue):
             artifact_storage=artifact_storage,
             clock=clock,
         )
-        self.exchanges = self.storage.exchanges()
+        self._exchanges = self.storage.exchanges()
         parts = urlsplit(self.root_url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         self._address = Address(parts.scheme, parts.hostname or "", port)
 
     async def close(self) -> None:
         """See `AsyncQueue`."""
-        self.exchanges.close()
+        self._exchanges.close()
         await super().close()
 
     async def _send_once(self, call: Call[R], timeouts: tuple[float, float]) -> R:
@@ -65,13 +66,13 @@ class DirectQueue(AsyncQueue):
         request = self._wire.encode(call)
         target = "/" + request.url.split("/", 3)[3]
         body = b"" if request.body is None and request.method != "GET" else request.body
-        sent = Sent(request.method, target, {"User-Agent": USER_AGENT, **request.headers}, body)
+        sent = Sent(request.method, target, {**_OUR_HEADERS, **request.headers}, body)
         connect, read = timeouts
         try:
-            received = await self.exchanges.exchange(
+            received = await self._exchanges.exchange(
                 self._address, sent, connect=connect, read=read, longest=_ANSWER
             )
-            if "content-encoding" in received.headers:  # nobody has asked for one
+            if received.headers.get("content-encoding", "identity").lower() != "identity":
                 raise UnfitAnswer
         except (OSError, EOFError, ValueError) as error:
             failed = CallTimedOut if isinstance(error, TimeoutError) else ConnectionFailed

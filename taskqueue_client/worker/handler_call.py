@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol
 
 from .event_thread import EventThread
@@ -45,6 +46,24 @@ def _check_done(returned: object) -> None:
         raise TypeError(message)
 
 
+def _raised_by(function: Callable[[], object]) -> BaseException | None:
+    """What a handler raises. No method: a traceback holds this frame, and a call what was raised."""
+    try:
+        _check_done(function())
+    except BaseException as error:  # noqa: BLE001 - whatever a handler raises is how its run ends
+        return error
+    return None
+
+
+async def _raised_by_awaited(function: Callable[[], Coroutine[Any, Any, object]]) -> BaseException | None:
+    """The same for a coroutine."""
+    try:
+        _check_done(await function())
+    except BaseException as error:  # noqa: BLE001 - as above
+        return error
+    return None
+
+
 class BlockingCall(_Reporting):
     """A handler in a thread.
 
@@ -59,18 +78,10 @@ class BlockingCall(_Reporting):
         self, name: str, function: Callable[[], object], threads: HandlerThreads, inbox: Inbox
     ) -> None:
         super().__init__(inbox)
-        self._function = function
-        threads.start(Job(name, self._run, self._report))
+        threads.start(Job(name, partial(_raised_by, function), self._report))
 
     def interrupt(self) -> None:
         """A thread cannot be made to stop: it looks at `TaskRun.cancelled`, as its commands do."""
-
-    def _run(self) -> BaseException | None:
-        try:
-            _check_done(self._function())
-        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is how its run ends
-            return error
-        return None
 
 
 class AwaitedCall(_Reporting):
@@ -102,20 +113,13 @@ class AwaitedCall(_Reporting):
         self._thread.call(self._cancel)
 
     def _start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=self._name)
+        self._task = asyncio.create_task(_raised_by_awaited(self._function), name=self._name)
         self._task.add_done_callback(self._has_ended)
 
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    async def _run(self) -> BaseException | None:
-        try:
-            _check_done(await self._function())
-        except BaseException as error:  # noqa: BLE001 - as above
-            return error
-        return None
-
     def _has_ended(self, task: asyncio.Task[BaseException | None]) -> None:
-        """Also where it was cancelled before its first step, and `_run` saw nothing of it."""
+        """Also where it was cancelled before its first step, and nothing of it ran."""
         self._report(asyncio.CancelledError() if task.cancelled() else task.result())

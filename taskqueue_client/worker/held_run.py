@@ -122,8 +122,9 @@ class HeldRun:
     def when_lost(self, callback: Callable[[ClaimLost], object]) -> None:
         """Call `callback` when the run is lost, in the thread where it is; at once if it already is."""
         with self._lock:
-            self._when_lost = callback
             lost = self.lost
+            if self.is_held:
+                self._when_lost = callback
         if lost is not None:
             callback(lost)
 

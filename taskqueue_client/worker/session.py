@@ -185,6 +185,8 @@ class Session:
             stack.callback(monitor.close)
         handlers = await stack.enter_async_context(Handlers(worker.run_task, async_queue, self._inbox))
         uploads = await stack.enter_async_context(self._make_queue_of_runs())
+        # Connections of its own: storage that hangs does not hold up the reports.
+        sender = DirectSender(stack.enter_context(closing(uploads.storage.exchanges())))
         self._keeper = Keeper(self._make_queue_of_worker, self._keeper_settings(), self, worker.clock)
         stack.push_async_callback(asyncio.to_thread, self._keeper.stop)
         stack.push_async_callback(self._cancel_what_is_left)
@@ -194,7 +196,7 @@ class Session:
             queue=uploads,
             schema=worker.schema,
             call_handler=handlers.call,
-            sender=DirectSender(uploads.exchanges),
+            sender=sender,
             inbox=self._inbox,
             metrics=self._metrics,
             clock=worker.clock,

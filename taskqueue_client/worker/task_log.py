@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import threading
+from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -52,7 +53,9 @@ class TaskLog:
         self._logger: logging.Logger | None = None
         self._clock = clock
         self._secrets = Secrets()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may call what logs here, at any point
+        self._is_writing = False
+        self._put_off: deque[tuple[object, bytes]] = deque()
         self._kept_in_memory = kept_in_memory
         self._memory: io.BytesIO | None = io.BytesIO()  # None once there is a file
         self._file: io.BytesIO | io.FileIO = self._memory
@@ -67,11 +70,14 @@ class TaskLog:
 
         Has no part in the process's tree of loggers, so that nothing that it is told is shown elsewhere.
         """
+        return self._logger or self._kept(_logger_of(self))
+
+    def _kept(self, made: logging.Logger) -> logging.Logger:
+        """`made`: the logger from now on, unless another thread was first. After `remove`, none is kept."""
         with self._lock:
-            if self._logger is None:
-                self._logger = logging.Logger("taskqueue_client.task")  # noqa: LOG001 - a registered one would stay for ever
-                self._logger.addHandler(_Handler(self))
-            return self._logger
+            if self._logger is None and not self._file.closed:
+                self._logger = made
+            return self._logger or made
 
     def register_secret(self, secret: str) -> None:
         """Mask a text from now on, and each of its lines of 8 characters and more.
@@ -115,7 +121,8 @@ class TaskLog:
         """Write what `writer` has to say: masked already, and not necessarily whole lines."""
         with self._lock:
             if text and not self._file.closed:
-                self._write(writer, text)
+                self._put_off.append((writer, text))
+                self._write_all()
 
     def say(self, message: str) -> None:
         """`logger.info`, for what the worker itself has to say: a logger takes longer than the rest."""
@@ -124,6 +131,16 @@ class TaskLog:
     def append_message(self, message: str) -> None:
         """Write whole lines."""
         self.append(self, masked(message.encode(errors="backslashreplace") + b"\n", self._secrets))
+
+    def _write_all(self) -> None:
+        if self._is_writing:
+            return  # a finalizer logs in the middle of a line: it is next
+        self._is_writing = True
+        try:
+            while self._put_off:
+                self._write(*self._put_off.popleft())
+        finally:
+            self._is_writing = False
 
     def _write(self, writer: object, text: bytes) -> None:
         stamp = timestamp(datetime.fromtimestamp(self._clock.now(), UTC)).encode() + b" "
@@ -167,6 +184,12 @@ class TaskLog:
             log.error("the task log %s is not complete: %s", self.path, error)
             self.error = error
         self._missing += dropped
+
+
+def _logger_of(task_log: TaskLog) -> logging.Logger:
+    logger = logging.Logger("taskqueue_client.task")  # noqa: LOG001 - a registered one would stay for ever
+    logger.addHandler(_Handler(task_log))
+    return logger
 
 
 def _file_with(path: Path, content: bytes) -> io.FileIO:

@@ -79,6 +79,7 @@ class Uploading:
                     both.create_task(self._link_log())
                     await self._upload(LOG_NAME, _content_of(snapshot), options)
         except ExceptionGroup as errors:
+            errors.__traceback__ = None  # its last frame, of the task group, holds the group of errors
             return self._failed(LOG_NAME, errors.exceptions[0])
         except Exception as error:  # noqa: BLE001 - a run without its log does not end as if all were well
             return self._failed(LOG_NAME, error)

@@ -15,6 +15,7 @@ from taskqueue_client.errors import CallFailed
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.models import Run, TaskStatus
 from taskqueue_client.worker.claiming import WorkerIdentity
+from taskqueue_client.worker.direct_queue import DirectQueue
 from taskqueue_client.worker.event_thread import EventThread
 from taskqueue_client.worker.held_run import HeldRun
 from taskqueue_client.worker.keeper import Keeper, KeeperSettings
@@ -162,7 +163,7 @@ def keeping(
     """A keeper; its claim call is hung up at the end."""
     clock = SystemClock()
     keeping = Keeping(
-        lambda: AsyncQueue(world.local.root_url, credentials or world.local.credentials, clock=clock),
+        lambda: DirectQueue(world.local.root_url, credentials or world.local.credentials, clock=clock),
         KeeperSettings(WorkerIdentity(TASK_QUEUE_ID, "group", "worker"), concurrency, max_tasks, poll),
         told,
         clock,

@@ -9,9 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from taskqueue_client.local import LocalQueue
+from taskqueue_client.local.faults import Answer
+from taskqueue_client.worker.outcomes import ClaimLost, TaskFailed
+from taskqueue_client.worker.run_state import Event
 from taskqueue_client.worker.task_run import TaskRun
-from tests.worker.queue_world import World
-from tests.worker.worker_world import work
+from tests.worker.queue_world import Told, World, keeping
+from tests.worker.worker_world import AsyncHandler, Handler, work
 
 
 @pytest.fixture
@@ -49,3 +52,86 @@ def test_a_run_that_has_ended_is_freed_at_once(world: World, *, is_awaited: bool
         world.create()
     work(world, None if is_awaited else handler, awaited=awaited if is_awaited else None, max_tasks=2)
     assert [each() for each in freed] == [None, None]
+
+
+def fails(task: TaskRun) -> None:
+    message = f"{task.task_id} has failed"
+    raise TaskFailed(message)
+
+
+def has_a_command_that_fails(task: TaskRun) -> None:
+    task.run_command(["false"])
+
+
+async def fails_awaited(task: TaskRun) -> None:
+    fails(task)
+
+
+async def has_an_awaited_command_that_fails(task: TaskRun) -> None:
+    await task.run_command_async(["false"])
+
+
+@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.parametrize("handler", [fails, has_a_command_that_fails])
+def test_so_is_one_that_has_failed(world: World, handler: Handler) -> None:
+    """Though the traceback of what it raised holds it."""
+    freed: list[weakref.ref[object]] = []
+
+    def seen(task: TaskRun) -> None:
+        freed.append(weakref.ref(task))
+        handler(task)
+
+    for _ in range(2):
+        world.create()
+    work(world, seen, max_tasks=2)
+    assert [each() for each in freed] == [None, None]
+
+
+@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.parametrize("handler", [fails_awaited, has_an_awaited_command_that_fails])
+def test_so_is_one_that_has_failed_and_was_awaited(world: World, handler: AsyncHandler) -> None:
+    freed: list[weakref.ref[object]] = []
+
+    async def seen(task: TaskRun) -> None:
+        freed.append(weakref.ref(task))
+        await handler(task)
+
+    for _ in range(2):
+        world.create()
+    work(world, awaited=seen, max_tasks=2)
+    assert [each() for each in freed] == [None, None]
+
+
+@pytest.mark.usefixtures("_no_collector")
+def test_so_is_one_whose_log_is_refused(world: World) -> None:
+    freed: list[weakref.ref[object]] = []
+    world.create()
+    world.local.faults.add(Answer(endpoint="storage.put", status=413))
+    work(world, lambda task: freed.append(weakref.ref(task.cancelled)))
+    assert [each() for each in freed] == [None]
+
+
+class Heard:
+    """Of a run that was lost."""
+
+    def __init__(self) -> None:
+        self.reasons: list[ClaimLost] = []
+
+    def hear(self, reason: ClaimLost) -> None:
+        self.reasons.append(reason)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_run_that_is_lost_keeps_nobody_who_has_heard_of_it(world: World, *, is_late: bool) -> None:
+    world.create()
+    told, heard = Told(), Heard()
+    with keeping(world, told, max_tasks=1):
+        (held,) = told.runs(1)
+        if is_late:
+            held.apply(Event.LEASE_ENDED)
+        held.when_lost(heard.hear)
+        held.apply(Event.LEASE_ENDED)
+        assert len(heard.reasons) == 1
+        freed = weakref.ref(heard)
+        del heard
+        assert freed() is None

@@ -14,12 +14,15 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from taskqueue_client import RetryPolicy
 from taskqueue_client.lease import RENEW_BETWEEN
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay, ExpireUrl
 from taskqueue_client.worker import handlers
 from taskqueue_client.worker.blocked_loop import BlockedLoopWatch
-from taskqueue_client.worker.outcomes import IntermittentTask
+from taskqueue_client.worker.direct_queue import DirectQueue
+from taskqueue_client.worker.outcomes import IntermittentTask, InternalError
+from taskqueue_client.worker.session import Session
 from taskqueue_client.worker.task_run import TaskRun
 from taskqueue_client.worker.work_directory import WorkDirectories
 from tests.worker.queue_world import WAIT, World, until
@@ -107,6 +110,33 @@ def test_an_upload_may_take_longer_than_the_credentials_and_urls_it_began_with(
     assert world.run(task_id).reason_resolved == "completed"
     assert artifact(world, task_id, "public/x") == "x" * 100_000
     assert world.local.faults.waiting() == []
+
+
+def test_storage_that_hangs_does_not_hold_up_the_reports_of_other_runs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it is asked for as much as may be at a time, and waited for longer than this test takes."""
+
+    def patient_queue(_: Session) -> DirectQueue:
+        return DirectQueue(world.local.root_url, retry=RetryPolicy(read_timeout=2 * WAIT))
+
+    monkeypatch.setattr(Session, "_make_queue_of_runs", patient_queue)
+    world.local.faults.add(Delay(endpoint="storage.put", seconds=600, times=100))
+    for _ in range(7):
+        world.create({"artifacts": 16})
+
+    def handler(task: TaskRun) -> None:
+        for number in range(task.payload["artifacts"]):
+            task.upload_artifact(f"public/{number}", b"x")
+        if not task.payload["artifacts"]:
+            message = "broken"
+            raise InternalError(message)
+
+    with Working(world, worker_for(world, handler, concurrency=8)):
+        world.until_struck()
+        task_id = world.create({"artifacts": 0})
+        until(lambda: world.run(task_id).reason_resolved == "internal-error")
+        world.local.clock.advance(seconds=600)
 
 
 def test_a_large_directory_that_is_removed_between_two_tries_delays_no_renewal(

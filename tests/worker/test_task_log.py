@@ -8,7 +8,8 @@ import os
 import resource
 import threading
 import tracemalloc
-from collections.abc import Generator, Iterator
+import weakref
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.worker.task_log import TaskLog
+from tests.worker.queue_world import WAIT
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 STAMP = "2026-11-21T12:00:00.000Z "
@@ -194,6 +196,42 @@ def test_after_the_end_nothing_is_written_and_nobody_harmed(log: TaskLog) -> Non
     log.output().write(b"after\n")
     assert not log.path.exists()
     assert log.error is None
+
+
+def test_a_logger_that_is_asked_for_after_the_end_keeps_nothing_alive(log: TaskLog) -> None:
+    log.remove()
+    freed = weakref.ref(log.logger.handlers[0])
+    assert freed() is None
+
+
+class TellingClock(MovableClock):
+    """Says something itself when it is asked in the middle of a line, as what the collector finalizes may."""
+
+    def __init__(self) -> None:
+        super().__init__(NOON, held=True)
+        self.tell: Callable[[], object] | None = None
+
+    def now(self) -> float:
+        tell, self.tell = self.tell, None
+        if tell is not None:
+            tell()
+        return super().now()
+
+
+def test_a_finalizer_that_logs_in_the_middle_of_a_line_is_next(tmp_path: Path) -> None:
+    clock = TellingClock()
+    log = TaskLog(tmp_path / "task.log", clock)
+    clock.tell = lambda: log.logger.info("out of the blue")
+    writer = threading.Thread(target=log.logger.info, args=["a line"], daemon=True)
+    writer.start()
+    writer.join(WAIT)
+    assert not writer.is_alive()
+    with log.checkpoint() as checkpoint:
+        assert checkpoint.read().decode().splitlines() == [
+            STAMP + "INFO a line",
+            STAMP + "INFO out of the blue",
+        ]
+    log.remove()
 
 
 def test_few_lines_are_not_worth_a_file(tmp_path: Path, clock: MovableClock) -> None:
