@@ -21,7 +21,6 @@ R = TypeVar("R")
 _ANSWER = 1 << 30
 """Bytes of an answer that are read at most: what 32 tasks with the largest payloads need, and more."""
 
-
 _OUR_HEADERS = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
 """Who says nothing about encodings takes any of them (RFC 9110, section 12.5.3)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gzip
 import json
@@ -9,12 +10,17 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiohttp import StreamReader
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.test_utils import make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
 
 from taskqueue_client import slugid
 from taskqueue_client.local.formats import FORMATS
+from taskqueue_client.local.json_bodies import read_body
 from taskqueue_client.local.json_types import is_list, is_object
+from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.local.request_schemas import REQUEST_SCHEMAS
 from taskqueue_client.local.schema_check import compile_schema
 from tests.local.contract_schemas import violations
@@ -51,6 +57,16 @@ def test_what_is_not_a_json_object_or_list_is_malformed(wire: Wire, body: str, w
         else reply.words.startswith("Failed to parse JSON: ")
     )
     assert reply.json["requestInfo"]["payload"] == body
+
+
+async def test_a_client_that_has_hung_up_before_its_body_is_read_is_no_trouble() -> None:
+    """Made, and not sent: when it is read so late depends on which of two events a loop sees first."""
+    loop = asyncio.get_running_loop()
+    body = StreamReader(BaseProtocol(loop), 2**16, loop=loop)
+    request = make_mocked_request("POST", "/", {"Content-Length": "9"}, payload=body)
+    body.set_exception(ConnectionResetError("Connection lost"))
+    with pytest.raises(Refusal, match="request aborted"):
+        await read_body(request)
 
 
 def test_json_is_parsed_even_where_no_body_is_wanted(wire: Wire) -> None:
