@@ -57,9 +57,9 @@ async def test_a_stream_of_20000_messages_survives_cuts_with_nothing_lost_or_ski
     assert seen.keys() == set(sent)
     assert acknowledged_at_cut > 14_000
     assert listener.counts.connections == 1 + cuts
-    assert seen.total() - len(sent) <= cuts * prefetch  # what the broker had not heard of comes again
     queue_left = await publisher.channel.queue_declare(listener.queue or "", passive=True)
-    assert queue_left.message_count == 0
+    again = seen.total() - len(sent) + (queue_left.message_count or 0)
+    assert again <= cuts * prefetch  # what the broker had not heard of comes again, or is about to
 
 
 async def test_what_is_sent_while_the_wire_is_down_comes_when_it_is_up(
