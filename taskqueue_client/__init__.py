@@ -1,7 +1,7 @@
 """Write workers for the Taskcluster Queue, submit tasks to it, and test both on one machine.
 
-`Queue` and `AsyncQueue` are the typed clients, `WorkerLoop` is the worker to subclass, `LocalQueue` is
-the queue at home. What costs time to import is imported when it is first asked for.
+`Queue` and `AsyncQueue` are the typed clients, `WorkerLoop` is the base class of workers, `LocalQueue` runs a
+queue on this machine. Names that take time to import are imported on first use.
 """
 
 from __future__ import annotations
@@ -9,17 +9,21 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from taskqueue_client._protocol.retry import RetryPolicy
+
 from . import errors
-from ._retry import RetryPolicy
 from ._version import __version__ as __version__
 from .credentials import Credentials, temporary_credentials
 from .definitions import TaskDefinition, from_now, task_definition
 from .errors import TaskQueueError
+from .models import ReasonResolved, TaskState
+from .scopes import missing_scopes
 from .slugid import slugid
 
 if TYPE_CHECKING:
     from .aio import AsyncQueue
     from .client import Queue
+    from .graph import follow_group, follow_group_async, plan_graph, submit_graph, submit_graph_async
     from .local import LocalQueue
     from .worker import (
         ClaimLost,
@@ -42,17 +46,25 @@ __all__ = [
     "LocalQueue",
     "MalformedPayload",
     "Queue",
+    "ReasonResolved",
     "ResourceUnavailable",
     "RetryPolicy",
     "TaskDefinition",
     "TaskFailed",
     "TaskQueueError",
     "TaskRun",
+    "TaskState",
     "WorkerLoop",
     "WorkerShutdown",
     "errors",
+    "follow_group",
+    "follow_group_async",
     "from_now",
+    "missing_scopes",
+    "plan_graph",
     "slugid",
+    "submit_graph",
+    "submit_graph_async",
     "task_definition",
     "temporary_credentials",
 ]
@@ -61,6 +73,11 @@ _LAZY = {
     "AsyncQueue": ".aio",
     "LocalQueue": ".local",
     "Queue": ".client",
+    "follow_group": ".graph",
+    "follow_group_async": ".graph",
+    "plan_graph": ".graph",
+    "submit_graph": ".graph",
+    "submit_graph_async": ".graph",
     "ClaimLost": ".worker",
     "IntermittentTask": ".worker",
     "InternalError": ".worker",
@@ -84,5 +101,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What is public, also what has not been imported yet."""
+    """Return the public names, also those that have not been imported yet."""
     return sorted({*globals(), *__all__})

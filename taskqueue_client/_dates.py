@@ -6,9 +6,12 @@ case, and the zone may be `Z`, `+hh`, `+hhmm`, `+hh:mm` or missing (the server's
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
+
+from .errors import InvalidArgument
 
 DATE_TIME = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt\s]"
@@ -18,11 +21,26 @@ DATE_TIME = re.compile(
 """The form of a date-time that the Queue takes (use `fullmatch`)."""
 
 
-@lru_cache(maxsize=128)  # the tasks of a graph have the same few dates
 def is_date_time(text: str) -> bool:
-    """Whether the Queue takes `text` as a date-time: in form, and as a day that exists."""
+    """Return whether the Queue accepts `text` as a date-time: by its form, and as a day that exists."""
+    return epoch_seconds(text) is not None
+
+
+@lru_cache(maxsize=128)  # the tasks of a graph have the same few dates
+def epoch_seconds(text: str) -> float | None:
+    """Return a date-time as seconds since the epoch; None if the Queue does not accept it as one.
+
+    NaN if the moment is uncertain: without a zone, and for leap seconds, zones that do not exist, and years
+    that Python does not know.
+    """
     found = DATE_TIME.fullmatch(text)
-    return found is not None and _is_day(int(found[1]), int(found[2]), int(found[3]))
+    if found is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text.upper())
+    except (ValueError, OverflowError):
+        return math.nan if _is_day(int(found[1]), int(found[2]), int(found[3])) else None
+    return moment.timestamp() if moment.tzinfo else math.nan
 
 
 def _is_day(year: int, month: int, day: int) -> bool:
@@ -33,19 +51,14 @@ def _is_day(year: int, month: int, day: int) -> bool:
     return True
 
 
-@lru_cache(maxsize=128)
 def instant(text: str) -> datetime | None:
-    """The moment that a date-time names, or None if that is not certain.
-
-    It is not if the zone is missing, and for leap seconds, zones that do not exist, and years that
-    Python does not know.
-    """
-    found = DATE_TIME.fullmatch(text)
-    if found is None or found["zone"] is None:
+    """Return the moment of a date-time; None if it is uncertain (see `epoch_seconds`) or not one."""
+    seconds = epoch_seconds(text)
+    if seconds is None or math.isnan(seconds):
         return None
     try:
         return datetime.fromisoformat(text.upper()).astimezone(UTC)
-    except (ValueError, OverflowError):
+    except OverflowError:
         return None
 
 
@@ -66,3 +79,75 @@ def a_year_after(moment: datetime) -> datetime:
         return moment.replace(year=moment.year + 1)
     except ValueError:
         return moment.replace(year=moment.year + 1, day=28) + timedelta(days=1)
+
+
+_UNITS = {
+    "years": (r"y(?:ears?)?", timedelta(days=365)),
+    "months": (r"mo(?:nths?)?", timedelta(days=30)),
+    "weeks": (r"w(?:eeks?)?", timedelta(weeks=1)),
+    "days": (r"d(?:ays?)?", timedelta(days=1)),
+    "hours": (r"h(?:ours?)?", timedelta(hours=1)),
+    "minutes": (r"m(?:in(?:utes?)?)?", timedelta(minutes=1)),
+    "seconds": (r"s(?:ec(?:onds?)?)?", timedelta(seconds=1)),
+}
+"""The units of the official clients; a year has 365 days and a month 30."""
+
+_OFFSET = re.compile(
+    r"\s*(?P<past>-?)\s*\+?"
+    + "".join(rf"(?:\s*(?P<{unit}>\d+)\s*{spelling})?" for unit, (spelling, _) in _UNITS.items())
+    + r"\s*"
+)
+
+
+def shifted(argument: str, offset: str, start: datetime, allowed: str = "") -> datetime:
+    """Return the time at a distance from another one, such as `14 days`; see `definitions.from_now`.
+
+    Raises:
+        InvalidArgument: `offset` cannot be parsed, or the result is out of range.
+    """
+    distance = _distance(offset)
+    if distance is None:
+        allowed = allowed or "numbers with units, largest first, like '1 day 12 hours'"
+        raise InvalidArgument(argument, offset, allowed)
+    try:
+        return start + distance
+    except OverflowError:
+        raise InvalidArgument(argument, offset, "a time between the years 1 and 9999") from None
+
+
+def seconds_of(text: str) -> float | None:
+    """Return the seconds of a duration such as `10 minutes` or `2h30m`; None if `text` is not a duration."""
+    distance = _distance(text) if re.search(r"\d", text) else None
+    return None if distance is None else distance.total_seconds()
+
+
+@lru_cache(maxsize=64)  # a program uses the same few offsets for all its tasks
+def _distance(offset: str) -> timedelta | None:
+    """Return the distance of an offset, negative after a minus sign; None if it cannot be parsed."""
+    found = _OFFSET.fullmatch(offset)
+    if found is None:
+        return None
+    distance = sum((int(found[unit] or 0) * length for unit, (_, length) in _UNITS.items()), timedelta())
+    return -distance if found["past"] else distance
+
+
+_TIME = "a datetime with a time zone, text like '2026-11-21T09:20:53.649Z', or a distance like '14 days'"
+
+
+def moment_of(argument: str, given: object, start: datetime | None = None) -> datetime:
+    """Return the time that an argument describes, in any of the accepted forms.
+
+    Args:
+        argument: The name of the argument, for the error.
+        given: A datetime or date-time with a time zone, or a distance as in `from_now`.
+        start: The time from which a distance is measured; default: now.
+
+    Raises:
+        InvalidArgument: `given` has none of these forms.
+    """
+    moment = instant(given) if isinstance(given, str) else given
+    if isinstance(moment, datetime) and moment.tzinfo is not None:
+        return moment
+    if not isinstance(given, str) or not any(map(str.isdigit, given)):
+        raise InvalidArgument(argument, given, _TIME)
+    return shifted(argument, given, start or datetime.now(UTC), _TIME)

@@ -1,4 +1,4 @@
-"""Time as a seam: what the package waits on and reads the time from, so that a test can hold it."""
+"""Clocks: the source of time and waiting for the whole package, so that tests can control both."""
 
 from __future__ import annotations
 
@@ -11,37 +11,34 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import asyncio
 
+__all__ = ["Clock", "MovableClock", "MovableMachineClock", "SystemClock"]
+
 
 class Clock(Protocol):
-    """Where time comes from: all values are seconds."""
+    """The source of time; all values are in seconds."""
 
     def now(self) -> float:
-        """Seconds since the epoch; jumps when somebody sets the machine's clock."""
+        """Return the seconds since the epoch; jumps when the machine's clock is set."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment; never jumps. Only differences mean something."""
+        """Return the seconds since an arbitrary moment; never jumps. Only differences are meaningful."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Block this thread."""
+        """Block this thread for `seconds`."""
         ...
 
     async def sleep_async(self, seconds: float) -> None:
-        """Let the event loop go on with other work."""
+        """Suspend this coroutine for `seconds`; the event loop runs others."""
         ...
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The machine's clock; see `Clock`."""
 
-    def now(self) -> float:
-        """See `Clock.now`."""
-        return time.time()
-
-    def monotonic(self) -> float:
-        """See `Clock.monotonic`."""
-        return time.monotonic()
+    now = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)
 
     def sleep(self, seconds: float) -> None:
         """See `Clock.sleep`."""
@@ -49,19 +46,19 @@ class SystemClock:
 
     async def sleep_async(self, seconds: float) -> None:
         """See `Clock.sleep_async`."""
-        import asyncio  # noqa: PLC0415 - costs 20 ms that the blocking client does not need
+        import asyncio  # noqa: PLC0415 - costs 20 ms that the synchronous client does not need
 
         await asyncio.sleep(seconds)
 
 
 class MovableClock:
-    """A clock for tests: it runs like the machine's until it is held, and can be moved forward.
+    """A clock for tests: runs like the machine's clock until it is held, and can be moved forward.
 
-    Whoever sleeps on it wakes as soon as it has been moved far enough. Safe to use from any thread.
+    A sleep on this clock ends as soon as the clock has moved far enough. Safe to use from any thread.
 
     Args:
-        start: The time to begin at, in seconds since the epoch; the machine's time when left out.
-        held: Begin standing still.
+        start: The initial time, in seconds since the epoch; default: the machine's time.
+        held: Whether the clock is held from the start.
     """
 
     def __init__(self, start: float | None = None, *, held: bool = False) -> None:
@@ -83,28 +80,33 @@ class MovableClock:
                 return self._offset
             return self._offset + time.monotonic() - self._running_since
 
+    @property
+    def is_held(self) -> bool:
+        """Whether the clock is held."""
+        return self._running_since is None
+
     def hold(self) -> None:
-        """Stand still from now on."""
+        """Stop the clock until `release`; `advance` still moves it."""
         with self._moved:
             self._offset = self.monotonic()
             self._running_since = None
 
     def release(self) -> None:
-        """Run again, from where the clock stands."""
+        """Let the clock run again, from its current time."""
         with self._moved:
             if self._running_since is None:
                 self._running_since = time.monotonic()
         self._wake_sleepers()
 
     def advance(self, seconds: float = 0, *, minutes: float = 0, hours: float = 0, days: float = 0) -> None:
-        """Move forward at once, and return when everything registered with `after_move` has run.
+        """Move the clock forward, and return after all `after_move` callbacks have run.
 
         Raises:
-            ValueError: The clock would go backwards.
+            ValueError: The sum is negative.
         """
         step = seconds + 60 * (minutes + 60 * (hours + 24 * days))
         if step < 0:
-            message = f"a clock moves forward only, not by {step} s"
+            message = f"advance: {step} s is not valid; expected 0 or more: the clock cannot go back"
             raise ValueError(message)
         with self._moved:
             self._offset += step
@@ -143,5 +145,22 @@ class MovableClock:
         with self._moved:
             self._moved.notify_all()
         for loop, moved in list(self._async_sleepers):
-            with suppress(RuntimeError):  # that loop was closed: nobody sleeps there any more
+            with suppress(RuntimeError):  # that loop is closed, so no coroutine of it waits
                 loop.call_soon_threadsafe(moved.set)
+
+
+class MovableMachineClock(MovableClock):
+    """A movable clock that also follows jumps of the machine's clock, such as after a laptop's sleep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asleep = _jumped()
+
+    def now(self) -> float:
+        """See `Clock.now`."""
+        return super().now() + (0 if self.is_held else _jumped() - self._asleep)
+
+
+def _jumped() -> float:
+    """Return a value that only changes when the machine's clock is set or the machine sleeps."""
+    return time.time() - time.monotonic()

@@ -1,4 +1,4 @@
-"""Credentials: checked, made temporary, and found in the environment.
+"""Credentials: checks, temporary credentials, and credentials from the environment.
 
 The rules are those of Taskcluster's authentication documents (temporary credentials,
 authorizedScopes) and, for the variables, of its worker environment.
@@ -19,26 +19,32 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from taskqueue_client.models._base import Credentials
+
 from .errors import InvalidArgument
-from .models.credentials import Credentials as Credentials  # noqa: PLC0414 - looked for here by users
 from .slugid import slugid
+
+__all__ = [
+    "LONGEST_LIFE", "START_BEFORE_NOW", "Credentials", "checked", "from_environment",
+    "temporary_credentials",
+]  # fmt: skip
 
 T = TypeVar("T")
 
 LONGEST_LIFE = timedelta(days=31)
-"""The auth service refuses temporary credentials that last longer."""
+"""The longest lifetime of temporary credentials that the auth service accepts."""
 
 START_BEFORE_NOW = timedelta(minutes=5)
-"""Temporary credentials start a little earlier, for callers and services whose clocks differ."""
+"""How long before now temporary credentials become valid by default, to allow for differing clocks."""
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9!@/:.+|_-]+")
 _TOKEN = re.compile(r"[\x21-\x7e]+")
-_ROOT_URL = re.compile(r"[^\x00-\x20\x7f-\U0010ffff@?#\\]+")
+_ROOT_URL = re.compile(r"[!\"$->A-\[\]-~]+")  # printable ASCII except # ? @ \\ and space
 _SCOPE = re.compile(r"[\x20-\x7e]*")
 
 
 def checked(credentials: Credentials) -> Credentials:
-    """The credentials, if they can be used at all.
+    """Return the credentials after checking their form.
 
     Raises:
         InvalidArgument: The client id, token, certificate or a scope is malformed. The error does not
@@ -58,28 +64,37 @@ def checked(credentials: Credentials) -> Credentials:
 
 
 def _matches(pattern: re.Pattern[str], given: object) -> bool:
-    """Whether it is a text of the pattern: a variable that is not set gives None where text is due."""
+    """Return whether `given` is text that matches; an unset environment variable may give None."""
     return isinstance(given, str) and pattern.fullmatch(given) is not None
 
 
 def certificate_of(text: str) -> Mapping[str, object]:
-    """The certificate that `text` holds as a JSON object.
+    """Return the certificate that `text` contains as a JSON object.
 
     Raises:
-        InvalidArgument: It is something else.
+        InvalidArgument: `text` is not a JSON object.
     """
     return _decoded(_READ, text)
 
 
+def expires_at(credentials: Credentials | None) -> float | None:
+    """Return when temporary credentials expire, in seconds since the epoch; None for others."""
+    if credentials is None or credentials.certificate is None:
+        return None
+    expiry = certificate_of(credentials.certificate).get("expiry")
+    return expiry / 1000 if isinstance(expiry, (int, float)) else None
+
+
 _READ = msgspec.json.Decoder(dict[str, object])
 _UNREAD = msgspec.json.Decoder(dict[str, msgspec.Raw])
-"""For a look at the form: workers look at several a second."""
+"""Checks the form only: workers check several certificates a second."""
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], certificate: str) -> T:
     try:
         return decoder.decode(certificate.encode())
-    except (msgspec.MsgspecError, AttributeError, UnicodeError):  # a dict, as other clients take it, too
+    # AttributeError: not text; other clients accept a dict
+    except (msgspec.MsgspecError, AttributeError, UnicodeError, RecursionError):
         raise InvalidArgument("certificate", _HIDDEN, "a JSON object as text") from None
 
 
@@ -91,23 +106,23 @@ def temporary_credentials(
     start: datetime | None = None,
     name: str | None = None,
 ) -> Credentials:
-    """Credentials for less, and for a while: made here, without asking any service.
+    """Return temporary credentials with fewer scopes, made without a request to a service.
 
     Args:
-        issuer: Permanent credentials that hold the scopes.
-        scopes: What the new credentials may do.
-        lifetime: From `start`; at most 31 days.
-        start: When they begin to work; five minutes ago when left out.
-        name: Their client id; the issuer needs `auth:create-client:<name>`. Without a name they go
-            by the issuer's.
+        issuer: Permanent credentials that have the scopes.
+        scopes: The scopes of the new credentials.
+        lifetime: Time from `start` until they expire; at most 31 days.
+        start: When they become valid; default: five minutes ago.
+        name: Their client id; the issuer needs `auth:create-client:<name>`. Default: the issuer's
+            client id.
 
     Raises:
-        InvalidArgument: The issuer is temporary, the lifetime too long or not positive, the start
-            without a time zone, a scope or the name malformed.
+        InvalidArgument: The issuer is temporary, the lifetime is too long or not positive, the start
+            has no time zone, or a scope or the name is malformed.
     """
     if checked(issuer).certificate is not None:
         raise InvalidArgument(
-            "issuer", issuer.client_id, "permanent credentials: temporary ones cannot issue others"
+            "issuer", issuer.client_id, "permanent credentials: temporary credentials cannot issue others"
         )
     if not _is_lifetime(lifetime):
         raise InvalidArgument("lifetime", lifetime, "a timedelta of more than 0 and at most 31 days")
@@ -169,14 +184,14 @@ def _check_scopes(argument: str, scopes: object) -> None:
         raise InvalidArgument(argument, scopes, "a list of scopes")
     for scope in cast("Sequence[object]", scopes):
         if not _matches(_SCOPE, scope):
-            raise InvalidArgument(argument, scope, "scopes of printable ASCII")
+            raise InvalidArgument(argument, scope, "printable ASCII in each scope")
 
 
 def checked_root_url(url: object) -> str:
-    """The root URL without a slash at its end.
+    """Return the root URL without a slash at its end.
 
     Raises:
-        InvalidArgument: It is no absolute http or https URL, or holds a user, query or fragment.
+        InvalidArgument: The URL is not an absolute http or https URL, or has a user, query or fragment.
     """
     allowed = "an absolute URL such as https://tc.example.com, without user, query and fragment"
     if not isinstance(url, str) or not _is_root_url(url):
@@ -190,23 +205,23 @@ def _is_root_url(url: str) -> bool:
         parts = urlsplit(url)
         named = parts.hostname and parts.hostname.encode("idna")
         usable = parts.scheme in {"http", "https"} and named and (parts.port is None or parts.port)
-    except ValueError:  # a port that is no number, a bracket that is not closed, a name that is too long
+    except ValueError:  # the port is not a number, a bracket is not closed, or a name is too long
         return False
     return bool(usable) and _ROOT_URL.fullmatch(url) is not None
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> tuple[str, Credentials | None]:
-    """The root URL and credentials that the environment asks for.
+    """Return the root URL and the credentials of the environment.
 
     1. `TASKCLUSTER_PROXY_URL`, if set: that URL, without credentials, as the proxy adds its own.
     2. Else `TASKCLUSTER_ROOT_URL`, with `TASKCLUSTER_CLIENT_ID`, `TASKCLUSTER_ACCESS_TOKEN` and
-       `TASKCLUSTER_CERTIFICATE` (of temporary credentials), or without credentials where neither
+       `TASKCLUSTER_CERTIFICATE` (of temporary credentials), or no credentials if neither
        client id nor token is set.
 
     An empty variable counts as unset.
 
     Raises:
-        InvalidArgument: Neither URL is set, or only one of client id and token; names the variable.
+        InvalidArgument: Neither URL is set, or only one of client id and token.
     """
     environ = os.environ if environ is None else environ
     proxy_url = environ.get("TASKCLUSTER_PROXY_URL")
@@ -214,7 +229,12 @@ def from_environment(environ: Mapping[str, str] | None = None) -> tuple[str, Cre
         return checked_root_url(proxy_url), None
     root_url = environ.get("TASKCLUSTER_ROOT_URL")
     if not root_url:
-        raise InvalidArgument("TASKCLUSTER_ROOT_URL", root_url, "the deployment's URL: set the variable")
+        raise InvalidArgument(
+            "TASKCLUSTER_ROOT_URL",
+            root_url,
+            "the deployment's root URL",
+            "the environment variable is not set",
+        )
     return checked_root_url(root_url), _credentials_in(environ)
 
 
@@ -226,12 +246,12 @@ def _credentials_in(environ: Mapping[str, str]) -> Credentials | None:
     if not client_id or not token:
         unset = "TASKCLUSTER_ACCESS_TOKEN" if client_id else "TASKCLUSTER_CLIENT_ID"
         other = "TASKCLUSTER_CLIENT_ID" if client_id else "TASKCLUSTER_ACCESS_TOKEN"
-        raise InvalidArgument(unset, "", f"a value, because {other} is set")
+        raise InvalidArgument(unset, "", "", f"the environment variable is not set, but {other} is")
     return checked(Credentials(client_id, token, environ.get("TASKCLUSTER_CERTIFICATE") or None))
 
 
 class _Hidden:
-    """Stands in an error for a secret that was given."""
+    """The replacement of a secret in an error."""
 
     def __repr__(self) -> str:
         return "<hidden>"

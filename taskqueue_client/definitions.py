@@ -1,32 +1,37 @@
-"""What the Queue is asked, as the plain dicts of its own schemas; and helpers to write a task definition.
+"""Request bodies as plain dicts, and helpers to write a task definition.
 
-The keys are the wire's, in camelCase, so that a dict from YAML or from another generator is as good.
+The keys are those of the Queue's schemas, in camelCase, so a dict from YAML or from another generator works.
 """
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, Required, TypedDict, Unpack, cast
 
 import msgspec
 
-from ._dates import a_year_after, instant, normalised, timestamp
-from .errors import InvalidArgument
+from ._dates import a_year_after, instant, moment_of, normalised, shifted, timestamp
 from .models import Priority
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+__all__ = [
+    "AcceptedDownloadMethods", "CreateArtifactRequest", "DataInline", "ErrorArtifactRequest",
+    "LinkArtifactRequest", "ObjectArtifactRequest", "PriorityName", "ProposedUploadMethods",
+    "PutUrlProposal", "ReferenceArtifactRequest", "Requires", "S3ArtifactRequest", "TaskDefinition",
+    "TaskMetadata", "TaskOptions", "from_now", "task_definition",
+]  # fmt: skip
+
 PriorityName = Priority | Literal["highest", "very-high", "high", "medium", "low", "very-low", "lowest"]
+"""The priority of a task, as a value of `Priority` or as text."""
 
 Requires = Literal["all-completed", "all-resolved"]
-"""When a task is scheduled: when all its dependencies are completed, or when they are resolved anyhow."""
+"""When a task is scheduled: when all its dependencies are completed, or are resolved in any way."""
 
 
 class TaskMetadata(TypedDict):
-    """What people are told about a task; `source` is a URL of what it was made from."""
+    """Information about a task for people; `source` is the URL of the task's source."""
 
     name: str
     description: str
@@ -68,7 +73,7 @@ class TaskDefinition(TaskOptions, total=False):
 
 
 class S3ArtifactRequest(TypedDict):
-    """An artifact whose content goes to S3, or what stands for it."""
+    """An artifact whose content is stored in S3."""
 
     storageType: Literal["s3"]
     expires: str
@@ -77,7 +82,7 @@ class S3ArtifactRequest(TypedDict):
 
 
 class ObjectArtifactRequest(TypedDict):
-    """An artifact whose content goes to the object service.
+    """An artifact whose content is stored by the object service.
 
     Do not give `contentLength`: the Queue accepts it, and then fails to finish the artifact.
     """
@@ -89,7 +94,7 @@ class ObjectArtifactRequest(TypedDict):
 
 
 class ReferenceArtifactRequest(TypedDict):
-    """An artifact that is somewhere else."""
+    """An artifact whose content is at a URL."""
 
     storageType: Literal["reference"]
     expires: str
@@ -107,7 +112,7 @@ class LinkArtifactRequest(TypedDict):
 
 
 class ErrorArtifactRequest(TypedDict):
-    """An artifact that says why there is none."""
+    """An artifact without content: `reason` and `message` say why the content is missing."""
 
     storageType: Literal["error"]
     expires: str
@@ -127,17 +132,18 @@ CreateArtifactRequest = (
     | LinkArtifactRequest
     | ErrorArtifactRequest
 )
+"""The request of `create_artifact`, one type for each storage type."""
 
 
 class DataInline(TypedDict):
-    """Data that travels within the request: base64, at most 10926 characters of it."""
+    """Data within the request: base64, at most 10926 characters."""
 
     contentType: str
     objectData: str
 
 
 class PutUrlProposal(TypedDict):
-    """Data that is to be sent to a URL: its type, and its length in bytes."""
+    """Data to PUT to a URL: its type, and its length in bytes."""
 
     contentType: str
     contentLength: int
@@ -157,26 +163,8 @@ class AcceptedDownloadMethods(TypedDict, total=False):
     simple: Literal[True]
 
 
-_UNITS = {
-    "years": (r"y(?:ears?)?", timedelta(days=365)),
-    "months": (r"mo(?:nths?)?", timedelta(days=30)),
-    "weeks": (r"w(?:eeks?)?", timedelta(weeks=1)),
-    "days": (r"d(?:ays?)?", timedelta(days=1)),
-    "hours": (r"h(?:ours?)?", timedelta(hours=1)),
-    "minutes": (r"m(?:in(?:utes?)?)?", timedelta(minutes=1)),
-    "seconds": (r"s(?:ec(?:onds?)?)?", timedelta(seconds=1)),
-}
-"""As the official clients have them: a year has 365 days here, and a month 30."""
-
-_OFFSET = re.compile(
-    r"\s*(?P<past>-?)\s*\+?"
-    + "".join(rf"(?:\s*(?P<{unit}>\d+)\s*{spelling})?" for unit, (spelling, _) in _UNITS.items())
-    + r"\s*"
-)
-
-
 def from_now(offset: str, reference: datetime | str | None = None) -> str:
-    """A moment by its distance from now, as the text that task definitions hold.
+    """Return the time at a distance from now, as text in the form of task definitions.
 
     >>> from_now("2 hours 30 minutes", "2026-11-21T10:00:00Z")
     '2026-11-21T12:30:00.000Z'
@@ -186,44 +174,13 @@ def from_now(offset: str, reference: datetime | str | None = None) -> str:
     Args:
         offset: Numbers with their units, largest first: `1 year 2 months`, `3w`, `2h30m`. A minus sign
             before all of it goes back in time. A year has 365 days and a month 30.
-        reference: The moment to start from; now, when left out.
+        reference: The time to start from; default: now.
 
     Raises:
-        InvalidArgument: The offset or the reference cannot be read, or it is too far away.
+        InvalidArgument: `offset` or `reference` cannot be parsed, or the result is out of range.
     """
-    return _shifted("offset", offset, _moment("reference", reference))
-
-
-def _shifted(argument: str, offset: str, start: datetime) -> str:
-    try:
-        distance = _distance(offset)
-        if distance is None:
-            raise InvalidArgument(
-                argument, offset, "numbers with units, largest first, like '1 day 12 hours'"
-            )
-        return timestamp(start + distance)
-    except OverflowError:
-        raise InvalidArgument(argument, offset, "a moment between the years 1 and 9999") from None
-
-
-@lru_cache(maxsize=64)  # a program uses the same few for all of its tasks
-def _distance(offset: str) -> timedelta | None:
-    """How far an offset goes, backwards if it says so; None if it cannot be read."""
-    found = _OFFSET.fullmatch(offset)
-    if found is None:
-        return None
-    distance = sum((int(found[unit] or 0) * length for unit, (_, length) in _UNITS.items()), timedelta())
-    return -distance if found["past"] else distance
-
-
-def _moment(argument: str, given: datetime | str | None) -> datetime:
-    """A moment that may be given as text, and that is now if it is not given."""
-    if given is None:
-        return datetime.now(UTC)
-    moment = instant(given) if isinstance(given, str) else given
-    if moment is None or moment.tzinfo is None:
-        raise InvalidArgument(argument, given, "a date-time with a time zone")
-    return moment
+    start = datetime.now(UTC) if reference is None else moment_of("reference", reference)
+    return timestamp(shifted("offset", offset, start))
 
 
 def task_definition(
@@ -234,12 +191,12 @@ def task_definition(
     owner: str,
     source: str,
     description: str = "",
-    deadline: str = "1 day",
-    expires: str = "1 year",
+    deadline: datetime | str = "1 day",
+    expires: datetime | str = "1 year",
     created: datetime | str | None = None,
     **options: Unpack[TaskOptions],
 ) -> TaskDefinition:
-    """A task definition with `created`, `deadline`, `expires` and `metadata` filled in.
+    """Return a task definition with `created`, `deadline`, `expires` and `metadata` filled in.
 
     >>> definition = task_definition(
     ...     "project/ci",
@@ -252,26 +209,26 @@ def task_definition(
     ... )
 
     Args:
-        task_queue_id: Where the task is to run.
-        payload: What to run: free, as far as the Queue is concerned.
+        task_queue_id: The task queue that the task is submitted to.
+        payload: Input of the worker; the Queue does not check it.
         name: The task's name.
-        owner: Whom to ask about it; an e-mail address, usually.
-        source: A URL of what the task was made from.
-        description: Markdown.
-        deadline: How long after `created` the task must be resolved, as in `from_now`.
-        expires: How long after `created` the task is kept, as in `from_now`.
-        created: When the task was made; now, when left out.
+        owner: The e-mail address of the person responsible for the task.
+        source: The URL of the task's source, such as a commit.
+        description: A description in Markdown.
+        deadline: When the task must be resolved: a time, or a distance from `created` as in `from_now`.
+        expires: When the task expires, in the same forms.
+        created: When the task is created; default: now.
         options: Any other keys of the definition.
 
     Raises:
-        InvalidArgument: `deadline`, `expires` or `created` cannot be read.
+        InvalidArgument: `deadline`, `expires` or `created` cannot be parsed.
     """
-    start = _moment("created", created)
+    start = datetime.now(UTC) if created is None else moment_of("created", created)
     definition: TaskDefinition = {
         "taskQueueId": task_queue_id,
         "created": timestamp(start),
-        "deadline": _shifted("deadline", deadline, start),
-        "expires": _shifted("expires", expires, start),
+        "deadline": timestamp(moment_of("deadline", deadline, start)),
+        "expires": timestamp(moment_of("expires", expires, start)),
         "payload": payload,
         "metadata": {"name": name, "description": description, "owner": owner, "source": source},
     }
@@ -282,16 +239,17 @@ _DATES = ("created", "deadline", "expires")
 
 
 def same_definition(given: TaskDefinition, task_id: str, stored: Mapping[str, Any]) -> bool:
-    """Whether the Queue would store `given` as the definition that it has `stored` for `task_id`.
+    """Return whether the Queue would store `given` as the definition that it has `stored` for `task_id`.
 
     Compares as the Queue does when a task is created again: after its defaults are filled in, and with
-    dates in UTC to the millisecond. A date without zone is taken for UTC.
+    dates in UTC to the millisecond. A date without a time zone is read as UTC.
     """
     document = msgspec.json.decode(msgspec.json.encode(given))
     return _same(_as_stored(document, task_id), dict(stored))
 
 
 def _as_stored(given: dict[str, Any], task_id: str) -> dict[str, Any]:
+    """Return a definition as the Queue stores it: with its defaults, and dates in UTC."""
     deadline = instant(normalised(given["deadline"]))
     defaults: dict[str, Any] = {
         "schedulerId": "-",
@@ -312,14 +270,14 @@ def _as_stored(given: dict[str, Any], task_id: str) -> dict[str, Any]:
 
 
 def _task_queue(given: dict[str, Any]) -> dict[str, str]:
-    """All three names of the task queue; the pair is overwritten by `taskQueueId`."""
+    """Return the three names of the task queue; `taskQueueId` takes precedence over the pair."""
     task_queue_id = given.get("taskQueueId") or f"{given.get('provisionerId')}/{given.get('workerType')}"
     provisioner_id, _, worker_type = task_queue_id.partition("/")
     return {"taskQueueId": task_queue_id, "provisionerId": provisioner_id, "workerType": worker_type}
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two JSON values are the same; Python has 1 == True, JSON has not."""
+    """Return whether two JSON values are equal; in Python 1 == True, in JSON not."""
     if isinstance(one, dict) and isinstance(other, dict):
         ours, theirs = cast("dict[str, object]", one), cast("dict[str, object]", other)
         return ours.keys() == theirs.keys() and all(_same(ours[key], theirs[key]) for key in ours)

@@ -1,38 +1,42 @@
-"""Everything that can go wrong.
+"""Every error that this package raises.
 
 TaskQueueError
 ├── InvalidArgument (ValueError)      refused before any request; names the argument
-│   └── InvalidDefinition             a task definition, with every problem it has
-├── ClientUnusable (RuntimeError)     refused before any request; the client is closed, or not this loop's
-├── CallFailed                        a call did not give its answer; tells of all its attempts
-│   ├── ConnectionFailed              no answer came; the call may or may not have taken effect
-│   │   └── CallTimedOut              not even in time
-│   ├── UnreadableAnswer              an answer that is not what the endpoint returns
-│   └── ApiError                      the service answered, and said no: below
-├── artifacts.ArtifactError           an upload or download that did not end well
-├── events.BrokerRefused, …           what a listener and its broker get into
-├── graph.SubmissionFailed            a graph of tasks that is not whole
-└── worker.Outcome                    what a handler raises to say how its run ended
+│   └── InvalidDefinition             a task definition, with every problem in it
+├── ClientUnusable (RuntimeError)     refused before any request; the client is closed
+├── CallFailed                        a call failed; has the number of attempts
+│   ├── ConnectionFailed              no response; the call may have taken effect
+│   │   └── CallTimedOut              no response within the timeout
+│   ├── UnreadableResponse            a response that is not what the endpoint returns
+│   └── ApiError                      the service refused the call: below
+├── artifacts.ArtifactError           an upload or download failed
+├── BrokerRefused                     the broker refused: credentials, permissions, names
+├── BrokerLost                        no connection to the broker; listeners reconnect
+│   └── QueueDeleted                  the AMQP queue was deleted, with its messages
+├── ReconcileFailed                   a listener's reconcile hook raised an error
+├── WaitTimedOut (TimeoutError)       a task or task group was not resolved in time
+├── graph.SubmissionFailed            a graph of tasks was created in part, or not at all
+└── worker.Outcome                    raised by a handler to say how its run ended
 
 ApiError
 ├── BadRequest              400
 │   ├── MalformedRequestBody      code MalformedPayload: the body is not JSON
-│   ├── InvalidRequestArguments   a URL or query parameter is off its pattern
-│   ├── InputValidationError      the body is off its schema
-│   ├── InputError                the body is refused for what it says
-│   └── NoMatchingBackend         the object service has no place for the object
+│   ├── InvalidRequestArguments   a URL or query parameter does not match its pattern
+│   ├── InputValidationError      the body does not match its schema
+│   ├── InputError                a value in the body is refused
+│   └── NoMatchingBackend         the object service has no backend for the object
 ├── AuthenticationFailed    401
 ├── InsufficientScopes      403   with the missing scopes
 ├── NotFound                404   no such route
 │   └── ResourceNotFound          no such task, run, artifact, …
 ├── NoMatchingMethod        406   no download method in common
-├── RequestConflict         409   the state of the task does not allow it
-├── ResourceExpired         410   an expired artifact
+├── RequestConflict         409   the state of the task does not allow the call
+├── ResourceExpired         410   the artifact has expired
 ├── InputTooLarge           413
-├── ErrorArtifact           424   the artifact says why there is none
+├── ErrorArtifact           424   an artifact of the storage type `error`
 ├── TooManyRequests         429
 └── ServerError             5xx
-    └── InternalServerError       the service's own
+    └── InternalServerError       500 of the service itself
 
 Codes and statuses: the Queue's API reference, section errors.
 """
@@ -40,11 +44,23 @@ Codes and statuses: the Queue's API reference, section errors.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
+
+from .scopes import ScopeExpression, in_words
+
+__all__ = [
+    "ApiError", "Attempted", "AuthenticationFailed", "BadRequest", "BrokerLost", "BrokerRefused",
+    "CallFailed", "CallTimedOut", "ClientUnusable", "ConnectionFailed", "ErrorArtifact", "InputError",
+    "InputTooLarge", "InputValidationError", "InsufficientScopes", "InternalServerError", "InvalidArgument",
+    "InvalidDefinition", "InvalidRequestArguments", "MalformedRequestBody", "NoMatchingBackend",
+    "NoMatchingMethod", "NotFound", "Problem", "QueueDeleted", "ReconcileFailed", "Refused",
+    "RequestConflict", "ResourceExpired", "ResourceNotFound", "ServerError", "TaskQueueError",
+    "TooManyRequests", "UnreadableResponse", "WaitTimedOut",
+]  # fmt: skip
 
 
 class TaskQueueError(Exception):
@@ -52,22 +68,30 @@ class TaskQueueError(Exception):
 
 
 class InvalidArgument(TaskQueueError, ValueError):
-    """An argument that no request was made with, because the Queue would refuse it.
+    """An argument that is not valid; nothing was sent.
 
     Attributes:
-        argument: Its name.
-        given: What was passed.
-        allowed: What is allowed, in words.
+        argument: The argument's name.
+        given: The value that was passed.
+        allowed: What is allowed, as a phrase that follows "expected"; empty if `finding` says it.
+        finding: What is wrong, if it is not simply the value.
     """
 
-    def __init__(self, argument: str, given: object, allowed: str) -> None:
-        super().__init__(argument, given, allowed)
+    def __init__(self, argument: str, given: object, allowed: str, finding: str = "") -> None:
+        super().__init__(argument, given, allowed, finding)
         self.argument = argument
         self.given = given
         self.allowed = allowed
+        self.finding = finding
 
     def __str__(self) -> str:
-        return f"{self.argument}={_shortened(repr(self.given))} is not allowed: {self.allowed}"
+        return _complaint(self.argument, self.given, self.allowed, self.finding)
+
+
+def _complaint(where: str, given: object, allowed: str, finding: str) -> str:
+    """Return a text such as `retries: 50 is not valid; expected a whole number, 0 to 49`."""
+    expected = f"; expected {allowed}" if allowed else ""
+    return f"{where}: {finding or f'{_shortened(repr(given))} is not valid'}{expected}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +99,30 @@ class Problem:
     """One thing that is wrong with a document.
 
     Attributes:
-        path: Where, as a JSON path: `$.metadata.owner`.
-        given: What stands there.
-        allowed: What is allowed there, in words.
+        path: The JSON path, such as `$.metadata.owner`.
+        given: The value at the path; None if it is missing.
+        allowed: What is allowed at the path, as a phrase that follows "expected"; empty if `finding` says it.
+        finding: What is wrong, if it is not simply the value, such as `missing`.
     """
 
     path: str
     given: object
     allowed: str
+    finding: str = ""
 
     def __str__(self) -> str:
-        return f"{self.path}: {_shortened(repr(self.given))}: {self.allowed}"
+        return _complaint(self.path, self.given, self.allowed, self.finding)
 
 
 class InvalidDefinition(InvalidArgument):
-    """A task definition that the Queue would refuse.
+    """A task definition that the Queue would refuse; nothing was sent.
 
     Attributes:
-        problems: Every problem found, in the order of the document.
+        problems: Every problem, in the order of the document.
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__("definition", None, f"{len(problems)} problems")
+        super().__init__("definition", None, "", f"{len(problems)} problems")
         self.args = (problems,)
         self.problems = tuple(problems)
 
@@ -111,15 +137,15 @@ class ClientUnusable(TaskQueueError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Attempted:
-    """What a failed call had done until it failed.
+    """The attempts of a failed call.
 
     Attributes:
         endpoint: The name in the service's reference.
         method: The HTTP method.
         url: Without the signature of a signed URL.
-        attempts: How often it was sent.
+        attempts: Number of times the request was sent.
         elapsed: Seconds from the first attempt's start to the last one's end.
-        outcome_unknown: An attempt ended without an answer that says whether it took effect.
+        outcome_unknown: An attempt ended without a response that says whether it took effect.
     """
 
     endpoint: str
@@ -135,7 +161,7 @@ class Attempted:
 
 
 class CallFailed(TaskQueueError):
-    """A call that did not give its answer.
+    """A call that failed.
 
     Attributes:
         attempted: Endpoint, URL, attempts and elapsed time.
@@ -154,7 +180,7 @@ class CallFailed(TaskQueueError):
 
     @property
     def attempts(self) -> int:
-        """How often the call was sent."""
+        """Number of times the request was sent."""
         return self.attempted.attempts
 
     @property
@@ -164,7 +190,7 @@ class CallFailed(TaskQueueError):
 
 
 class ConnectionFailed(CallFailed):
-    """No answer came. The call may or may not have taken effect."""
+    """No response came. The call may or may not have taken effect."""
 
     def __init__(self, attempted: Attempted, reason: str) -> None:
         super().__init__(attempted, reason)
@@ -172,15 +198,15 @@ class ConnectionFailed(CallFailed):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.attempted}: no answer: {self.reason}"
+        return f"{self.attempted}: no response: {self.reason}"
 
 
 class CallTimedOut(ConnectionFailed):
-    """No answer came in time. The call may or may not have taken effect."""
+    """No response came within the timeout. The call may or may not have taken effect."""
 
 
-class UnreadableAnswer(CallFailed):
-    """An answer of success that is not what the endpoint returns, such as a login page."""
+class UnreadableResponse(CallFailed):
+    """A response with a success status that is not what the endpoint returns, such as a login page."""
 
     def __init__(self, attempted: Attempted, status: int, reason: str) -> None:
         super().__init__(attempted, status, reason)
@@ -189,20 +215,20 @@ class UnreadableAnswer(CallFailed):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.attempted}: HTTP {self.status} with an unreadable answer: {self.reason}"
+        return f"{self.attempted}: HTTP {self.status} with an unreadable response: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What a service's answer says about a refusal.
+    """The response of a service that refused a call.
 
     Attributes:
         status: The HTTP status.
-        code: The service's name for it, or None where a proxy answered.
-        message: In words, without the trailer that repeats the request.
-        request_info: The service's view of the request: `method`, `params`, `payload`, `time`.
-        retry_after: Seconds that the service asks to wait for.
-        document: The whole JSON answer, where it was a JSON object.
+        code: The service's error code; None if a proxy sent the response.
+        message: The error message, without the trailer that repeats the request.
+        request_info: The request as the service received it: `method`, `params`, `payload`, `time`.
+        retry_after: Seconds to wait before a retry, from `Retry-After`.
+        document: The whole response, if it was a JSON object.
     """
 
     status: int
@@ -214,7 +240,7 @@ class Refused:
 
 
 class ApiError(CallFailed):
-    """The service answered, and said no.
+    """The service refused the call.
 
     Attributes:
         attempted: Endpoint, URL, attempts and elapsed time.
@@ -227,8 +253,10 @@ class ApiError(CallFailed):
         self.refused = refused
 
     def __str__(self) -> str:
-        code = f" {self.code}" if self.code else ""
-        return f"{self.attempted}: HTTP {self.status}{code}: {self.message}"
+        return f"{self._summary()}: {self.message}"
+
+    def _summary(self) -> str:
+        return f"{self.attempted}: HTTP {self.status}{f' {self.code}' if self.code else ''}"
 
     @property
     def status(self) -> int:
@@ -237,22 +265,22 @@ class ApiError(CallFailed):
 
     @property
     def code(self) -> str | None:
-        """The service's name for the refusal; None where something in between answered."""
+        """The service's error code; None if a proxy sent the response."""
         return self.refused.code
 
     @property
     def message(self) -> str:
-        """The service's words, without the trailer that repeats the request."""
+        """The service's error message, without the trailer that repeats the request."""
         return self.refused.message
 
     @property
     def request_info(self) -> Mapping[str, Any]:
-        """The service's view of the request."""
+        """The request as the service received it."""
         return self.refused.request_info
 
 
 class BadRequest(ApiError):
-    """400."""
+    """400: the service refused the request as not valid."""
 
 
 class MalformedRequestBody(BadRequest):
@@ -260,32 +288,45 @@ class MalformedRequestBody(BadRequest):
 
 
 class InvalidRequestArguments(BadRequest):
-    """400: a URL or query parameter is off its pattern."""
+    """400: a URL or query parameter does not match its pattern."""
 
 
 class InputValidationError(BadRequest):
-    """400: the body is off its schema; the message lists every violation."""
+    """400: the body does not match its schema; the message lists every violation."""
 
 
 class InputError(BadRequest):
-    """400: the body was refused for what it says, such as a deadline in the past."""
+    """400: a value in the body is refused, such as a deadline in the past."""
 
 
 class NoMatchingBackend(BadRequest):
-    """400: the object service has no place for an object of this name."""
+    """400: the object service has no backend for an object of this name."""
 
 
 class AuthenticationFailed(ApiError):
-    """401: credentials were given and are not good."""
+    """401: the credentials are not accepted: unknown client, wrong token, or expired."""
 
 
 class InsufficientScopes(ApiError):
-    """403: the credentials, or no credentials, do not hold the scopes that the call needs."""
+    """403: the credentials do not have the scopes that the call needs, or no credentials were sent."""
+
+    def __str__(self) -> str:
+        missing = self.missing
+        return super().__str__() if missing is None else f"{self._summary()}: missing {in_words(missing)}"
+
+    @property
+    def missing(self) -> ScopeExpression | None:
+        """The scope expression that is not satisfied; `AnyOf` in it lists alternatives.
+
+        None if the response does not name any scope.
+        """
+        return _expression_in(self.message)
 
     @property
     def missing_scopes(self) -> list[str]:
-        """The scopes that would have to be added (of alternatives, all of them)."""
-        return _scopes_in(self.message)
+        """Every scope in `missing`, each once; of alternatives, all."""
+        missing = self.missing
+        return [] if missing is None else list(dict.fromkeys(_leaves(missing)))
 
 
 class NotFound(ApiError):
@@ -301,7 +342,7 @@ class NoMatchingMethod(ApiError):
 
 
 class RequestConflict(ApiError):
-    """409: the state of the task, or something created before, does not allow this."""
+    """409: the state of the task, or something created before, does not allow the call."""
 
 
 class ResourceExpired(ApiError):
@@ -309,102 +350,51 @@ class ResourceExpired(ApiError):
 
 
 class InputTooLarge(ApiError):
-    """413: the body is larger than a service or proxy takes."""
+    """413: the body is larger than the service or a proxy accepts."""
 
 
 class ErrorArtifact(ApiError):
-    """424: the artifact exists to say why there is no file."""
+    """424: the artifact has the storage type `error`: its message says why there is no file."""
 
     @property
     def reason(self) -> str:
-        """Why, in one word, such as `file-missing-on-worker`."""
+        """The reason as a code, such as `file-missing-on-worker`."""
         return str(self.refused.document.get("reason", ""))
 
 
 class TooManyRequests(ApiError):
-    """429: slow down."""
+    """429: too many requests in a short time."""
 
 
 class ServerError(ApiError):
-    """5xx: the service, or a proxy before it, is in trouble."""
+    """5xx: the service, or a proxy before it, has failed."""
 
 
 class InternalServerError(ServerError):
-    """500 of the service itself; its message holds the incident's id."""
+    """500 of the service itself; its message contains the incident's id."""
 
 
-_BY_CODE: dict[str, type[ApiError]] = {
-    "MalformedPayload": MalformedRequestBody,
-    "InvalidRequestArguments": InvalidRequestArguments,
-    "InputValidationError": InputValidationError,
-    "InputError": InputError,
-    "NoMatchingBackend": NoMatchingBackend,
-    "AuthenticationFailed": AuthenticationFailed,
-    "InsufficientScopes": InsufficientScopes,
-    "ResourceNotFound": ResourceNotFound,
-    "NoMatchingMethod": NoMatchingMethod,
-    "RequestConflict": RequestConflict,
-    "ResourceExpired": ResourceExpired,
-    "InputTooLarge": InputTooLarge,
-    "InternalServerError": InternalServerError,
-}
-
-_BY_STATUS: dict[int, type[ApiError]] = {
-    400: BadRequest,
-    401: AuthenticationFailed,
-    403: InsufficientScopes,
-    404: NotFound,
-    406: NoMatchingMethod,
-    409: RequestConflict,
-    410: ResourceExpired,
-    413: InputTooLarge,
-    424: ErrorArtifact,
-    429: TooManyRequests,
-}
+class BrokerRefused(TaskQueueError):
+    """The broker refused the connection, a queue or a binding; the message contains the broker's reason."""
 
 
-def of_answer(attempted: Attempted, status: int, body: bytes, retry_after: float | None = None) -> ApiError:
-    """The error that an answer stands for, whoever sent it: a service, a proxy, nobody in particular."""
-    document = _json_object(body)
-    code, info = document.get("code"), document.get("requestInfo")
-    refused = Refused(
-        status=status,
-        code=code if isinstance(code, str) else None,
-        message=_message(status, document, body),
-        request_info=cast("dict[str, Any]", info) if isinstance(info, dict) else {},
-        retry_after=retry_after,
-        document=document,
-    )
-    return _kind(status, refused.code)(attempted, refused)
+class BrokerLost(TaskQueueError):
+    """The connection to the broker ended, could not be made, or does not respond."""
 
 
-def _kind(status: int, code: str | None) -> type[ApiError]:
-    if code in _BY_CODE:
-        return _BY_CODE[code]
-    server_error = 500  # and above
-    return _BY_STATUS.get(status, ServerError if status >= server_error else ApiError)
+class QueueDeleted(BrokerLost):
+    """The AMQP queue was deleted, and the messages in it are lost."""
 
 
-def _json_object(body: bytes) -> dict[str, Any]:
-    try:
-        document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
-    return cast("dict[str, Any]", document) if isinstance(document, dict) else {}
+class ReconcileFailed(TaskQueueError):
+    """The reconcile hook of a listener raised an error, which is this error's cause."""
 
 
-_TRAILER = re.compile(r"\n\n---\n\n\* method: ")
-_TAG = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^>]*>", re.DOTALL | re.IGNORECASE)
-_WHITE = re.compile(r"\s+")
-_LONGEST = 500  # characters of somebody's page that are worth reading in an error
+class WaitTimedOut(TaskQueueError, TimeoutError):
+    """A task or task group was not resolved in time; the message contains its state."""
 
 
-def _message(status: int, document: Mapping[str, Any], body: bytes) -> str:
-    words = document.get("message") or document.get("error")
-    if isinstance(words, str):
-        return _TRAILER.split(words, maxsplit=1)[0]
-    text = _WHITE.sub(" ", _TAG.sub(" ", body[: 20 * _LONGEST].decode(errors="replace"))).strip()
-    return _shortened(text) or f"an empty answer with status {status}"
+_LONGEST = 500  # characters of a value, or of a proxy's page, that are worth reading in an error
 
 
 def _shortened(text: str) -> str:
@@ -414,24 +404,34 @@ def _shortened(text: str) -> str:
 _BLOCK = re.compile(r"```\n?(.*?)\n?```", re.DOTALL)
 
 
-def _scopes_in(message: str) -> list[str]:
-    """The scopes of the first expression in a refusal: one scope as text, or an expression as JSON."""
+def _expression_in(message: str) -> ScopeExpression | None:
+    """Return the first scope expression in an error message: one scope as text, or an expression as JSON."""
     block = _BLOCK.search(message)
     if block is None:
-        return []
+        return None
     try:
         expression = msgspec.json.decode(block[1])
-    except msgspec.DecodeError:
-        return [block[1].strip()]
-    return list(dict.fromkeys(_leaves(expression)))
+    except (msgspec.DecodeError, RecursionError):
+        return block[1].strip()
+    return cast("ScopeExpression", expression) if _is_expression(expression) else None
 
 
-def _leaves(expression: object) -> list[str]:
+def _is_expression(given: object) -> bool:
+    """Return whether a JSON value is a well-formed scope expression."""
+    if not isinstance(given, dict):
+        return isinstance(given, str)
+    members = [*cast("dict[str, object]", given).items()]
+    kind, parts = members[0] if len(members) == 1 else ("", None)
+    return (
+        kind in {"AllOf", "AnyOf"}
+        and isinstance(parts, list)
+        and all(map(_is_expression, cast("list[object]", parts)))
+    )
+
+
+def _leaves(expression: ScopeExpression) -> Iterator[str]:
     if isinstance(expression, str):
-        return [expression]
-    parts: list[Any] = []
-    if isinstance(expression, dict):
-        parts = [*cast("dict[str, Any]", expression).values()]
-    elif isinstance(expression, list):
-        parts = [*cast("Sequence[Any]", expression)]
-    return [leaf for part in parts for leaf in _leaves(part)]
+        yield expression
+    else:
+        for parts in expression.values():
+            yield from (leaf for part in parts for leaf in _leaves(part))

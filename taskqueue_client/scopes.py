@@ -1,8 +1,8 @@
-"""Scopes: when one satisfies another, and the scope expressions of the Queue's reference.
+"""Scopes, and the scope expressions of the Queue's reference.
 
-The rules are those of Taskcluster's scopes documentation: a scope satisfies another if both are
-equal, or if it ends in `*` and the other begins with what stands before that `*`. A required scope
-is compared as plain text: a required `x*` needs `x*` or something wider.
+The rules are those of Taskcluster's scopes documentation: a scope satisfies another if both are equal, or if
+it ends in `*` and the other begins with the text before the `*`. A required scope is plain text: a required
+`x*` is satisfied by `x*` or by a shorter prefix with `*`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+__all__ = [
+    "ScopeExpression", "holds", "in_words", "is_satisfied", "missing_scopes", "render", "satisfies",
+    "unsatisfied",
+]  # fmt: skip
+
 ScopeExpression = str | Mapping[str, Any]
 """`"text<param>"`, or a dict: `AllOf`, `AnyOf`, `for`/`in`/`each`, `if`/`then`/`else`."""
 
@@ -19,23 +24,23 @@ _PARAMETER = re.compile(r"<([^>]*)>")
 
 
 def satisfies(held: Iterable[str], required: str) -> bool:
-    """Whether one of the `held` scopes satisfies the `required` one."""
-    for scope in held:  # noqa: SIM110 - asked many times for a request, and `any` takes twice as long
+    """Return whether one of the `held` scopes satisfies the `required` scope."""
+    for scope in held:  # noqa: SIM110 - runs many times in a request, and `any` takes twice as long
         if scope == required or (scope.endswith("*") and required.startswith(scope[:-1])):
             return True
     return False
 
 
 def missing_scopes(held: Sequence[str], required: Iterable[str]) -> list[str]:
-    """Those of the `required` scopes that no `held` scope satisfies, in their order."""
+    """Return the `required` scopes that no `held` scope satisfies, in their order."""
     return [scope for scope in required if not satisfies(held, scope)]
 
 
 def render(expression: ScopeExpression, params: Mapping[str, Any]) -> ScopeExpression:
-    """The expression with its parameters filled in: only scopes, `AllOf` and `AnyOf` remain.
+    """Return an expression with its parameters filled in: only scopes, `AllOf` and `AnyOf` remain.
 
     Args:
-        expression: As the Queue's reference has it.
+        expression: A scope expression of the Queue's reference.
         params: A value for each parameter: text and numbers for `<param>`, a list for `for … in`,
             a bool for `if`.
 
@@ -53,7 +58,7 @@ def render(expression: ScopeExpression, params: Mapping[str, Any]) -> ScopeExpre
 
 
 def holds(expression: ScopeExpression, params: Mapping[str, Any], held: Sequence[str]) -> bool:
-    """Whether the `held` scopes satisfy an expression, rendered no further than it takes to tell.
+    """Return whether the `held` scopes satisfy an expression; only the parts that matter are rendered.
 
     Raises:
         KeyError: A parameter that matters has no value.
@@ -70,7 +75,7 @@ def holds(expression: ScopeExpression, params: Mapping[str, Any], held: Sequence
 
 
 def _is_alternative(part: ScopeExpression, params: Mapping[str, Any], held: Sequence[str]) -> bool:
-    """Whether a part of an AnyOf holds: each scope of a `for` in it is an alternative of its own."""
+    """Return whether a part of an AnyOf holds; each scope of a `for` in it is a separate alternative."""
     if isinstance(part, Mapping) and "for" in part:
         return any(satisfies(held, scope) for scope in _each(part, params))
     return holds(part, params, held)
@@ -88,14 +93,14 @@ def _filled_in(scope: str, params: Mapping[str, Any]) -> str:
     return "".join([str(params[each]) if at % 2 else each for at, each in enumerate(texts)])
 
 
-@lru_cache(maxsize=256)  # as many as there are in the reference, and they never change
+@lru_cache(maxsize=256)  # more than the reference has
 def _texts_and_names(scope: str) -> list[str]:
-    """A scope's text taken apart: every other part is the name of a parameter."""
+    """Split a scope at its parameters: every other part is the name of a parameter."""
     return _PARAMETER.split(scope)
 
 
 def _in_list(part: ScopeExpression, params: Mapping[str, Any]) -> list[ScopeExpression]:
-    """What `part` becomes within an AllOf or AnyOf: a `for` becomes one scope per element."""
+    """Return what `part` is rendered to in an AllOf or AnyOf: a `for` gives one scope per element."""
     if isinstance(part, Mapping) and "for" in part:
         return [*_each(part, params)]
     return [render(part, params)]
@@ -106,7 +111,7 @@ def _each(loop: Mapping[str, Any], params: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_satisfied(expression: ScopeExpression, held: Sequence[str]) -> bool:
-    """Whether the `held` scopes satisfy a rendered expression."""
+    """Return whether the `held` scopes satisfy a rendered expression."""
     if isinstance(expression, str):
         return satisfies(held, expression)
     if "AllOf" in expression:
@@ -115,7 +120,7 @@ def is_satisfied(expression: ScopeExpression, held: Sequence[str]) -> bool:
 
 
 def unsatisfied(expression: ScopeExpression, held: Sequence[str]) -> ScopeExpression | None:
-    """The part of a rendered expression that the `held` scopes do not satisfy, or None.
+    """Return the part of a rendered expression that the `held` scopes do not satisfy, or None.
 
     Alternatives of an `AnyOf` stay alternatives, and a list with one entry becomes that entry.
     """
@@ -126,3 +131,13 @@ def unsatisfied(expression: ScopeExpression, held: Sequence[str]) -> ScopeExpres
     kind = "AllOf" if "AllOf" in expression else "AnyOf"
     parts = [part for part in (unsatisfied(each, held) for each in expression[kind]) if part is not None]
     return parts[0] if len(parts) == 1 else {kind: parts}
+
+
+def in_words(expression: ScopeExpression) -> str:
+    """Return a rendered expression as text: `a and one of: b, c`."""
+    if isinstance(expression, str):
+        return expression
+    kind, parts = next(iter(expression.items()))
+    if kind == "AllOf":
+        return " and ".join(in_words(part) for part in parts)
+    return "one of: " + ", ".join(f"({text})" if " " in text else text for text in map(in_words, parts))

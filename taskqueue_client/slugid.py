@@ -11,10 +11,10 @@ SLUGID = re.compile(r"[A-Za-z0-9_-]{8}[Q-T][A-Za-z0-9_-][CGKOSWaeimquy26-][A-Za-
 
 
 def slugid() -> str:
-    """A fresh task id that does not begin with a dash.
+    """Return a new task id that does not begin with a dash.
 
-    The first bit of the UUID is cleared, as the `slugid` packages do for their "nice" ids, so that
-    an id can be given to a command without being taken for an option.
+    The first bit of the UUID is cleared, as the `slugid` packages do for their "nice" ids: a command
+    would read an id that begins with a dash as an option.
     """
     raw = bytearray(uuid4().bytes)
     raw[0] &= 0x7F
@@ -22,5 +22,5 @@ def slugid() -> str:
 
 
 def is_slugid(text: str) -> bool:
-    """Whether the Queue takes `text` as a task id."""
+    """Return whether the Queue accepts `text` as a task id."""
     return SLUGID.fullmatch(text) is not None

@@ -1,6 +1,6 @@
-"""The pytest plugin: a local queue for each test that asks for one, and clients that talk to it.
+"""Tests of workers and of programs that call the Queue.
 
-Nothing has to be imported: pytest finds the fixtures when the package is installed.
+pytest finds the fixtures when the package is installed; no import is needed. `run_handler` needs no queue.
 """
 
 from __future__ import annotations
@@ -8,26 +8,77 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
 
 import pytest
 
 async_fixture: Callable[..., Any] = pytest.fixture
-with suppress(ImportError):  # else whatever runs the asynchronous tests takes care of fixtures, too
+with suppress(ImportError):  # without pytest-asyncio, another plugin handles asynchronous fixtures
     from pytest_asyncio import fixture as async_fixture
 
 if TYPE_CHECKING:
     from taskqueue_client import AsyncQueue, Queue
-    from taskqueue_client.definitions import TaskDefinition
-    from taskqueue_client.local import LocalQueue
+
+    from .definitions import TaskDefinition
+    from .local import LocalQueue
+    from .worker import WorkerLoop
+    from .worker.handler_trial import TaskResult, run_handler
+    from .worker.loop import WorkerSettings
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Import what needs the whole worker when it is first used: pytest loads this module each time."""
+        if name not in {"TaskResult", "run_handler"}:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        return getattr(import_module(".worker.handler_trial", __package__), name)
+
+
+__all__ = [
+    "TaskFactory",
+    "TaskResult",
+    "TaskRunner",
+    "async_queue",
+    "local_queue",
+    "queue",
+    "run_handler",
+    "run_worker",
+    "task_factory",
+]
 
 TaskFactory = Callable[..., "TaskDefinition"]
+
+_TASK_QUEUE_ID = "test-provisioner/test-worker"
+
+
+class TaskRunner(Protocol):
+    """The type of the fixture `run_worker`."""
+
+    def __call__(
+        self,
+        worker: type[WorkerLoop],
+        payload: dict[str, Any],
+        /,
+        *,
+        task: dict[str, Any] | None = None,
+        **settings: Unpack[WorkerSettings],
+    ) -> TaskResult:
+        """Create a task, have a worker run it, and return the result of its last run.
+
+        Args:
+            worker: The worker's class.
+            payload: The task's payload.
+            task: Other keys of the task's definition.
+            **settings: Settings of the worker.
+        """
+        ...
 
 
 @pytest.fixture
 def local_queue() -> Iterator[LocalQueue]:
     """A queue in memory, on a free port of this machine and on a clock that the test can move."""
-    from taskqueue_client.local import LocalQueue  # noqa: PLC0415 - tests that need no queue don't pay for it
+    from .local import LocalQueue  # noqa: PLC0415 - imported only by tests that need a queue
 
     with LocalQueue() as local:
         yield local
@@ -44,7 +95,7 @@ def queue(local_queue: LocalQueue) -> Iterator[Queue]:
 
 @async_fixture
 async def async_queue(local_queue: LocalQueue) -> AsyncIterator[AsyncQueue]:
-    """An asynchronous client of the local queue with all scopes; needs pytest-asyncio or the like."""
+    """An asynchronous client of the local queue with all scopes; needs pytest-asyncio or a similar plugin."""
     from taskqueue_client import AsyncQueue  # noqa: PLC0415 - as above
 
     async with AsyncQueue(local_queue.root_url, local_queue.credentials) as client:
@@ -53,12 +104,12 @@ async def async_queue(local_queue: LocalQueue) -> AsyncIterator[AsyncQueue]:
 
 @pytest.fixture
 def task_factory(local_queue: LocalQueue) -> TaskFactory:
-    """Makes task definitions: valid as they are, with any key replaced or added by name."""
+    """A function that returns a valid task definition; keyword arguments replace or add keys."""
 
     def make_task(**changes: Any) -> TaskDefinition:
         now = datetime.fromtimestamp(local_queue.clock.now(), UTC)
         definition: dict[str, Any] = {
-            "taskQueueId": "test-provisioner/test-worker",
+            "taskQueueId": _TASK_QUEUE_ID,
             "created": _iso(now),
             "deadline": _iso(now + timedelta(hours=1)),
             "expires": _iso(now + timedelta(days=1)),
@@ -74,6 +125,39 @@ def task_factory(local_queue: LocalQueue) -> TaskFactory:
         return cast("TaskDefinition", definition)
 
     return make_task
+
+
+@pytest.fixture
+def run_worker(local_queue: LocalQueue, queue: Queue, task_factory: TaskFactory) -> TaskRunner:
+    """A function that has a worker run one task of the local queue, and returns the result."""
+    from .slugid import slugid  # noqa: PLC0415 - as above
+    from .worker.handler_trial import result_of  # noqa: PLC0415 - as above
+
+    def run(
+        worker: type[WorkerLoop],
+        payload: dict[str, Any],
+        /,
+        *,
+        task: dict[str, Any] | None = None,
+        **settings: Unpack[WorkerSettings],
+    ) -> TaskResult:
+        task_id = slugid()
+        given = settings.get("task_queue_id", _TASK_QUEUE_ID)
+        task_queue_id = given if isinstance(given, str) else given[0]
+        definition = task_factory(**{"taskQueueId": task_queue_id, "payload": payload, **(task or {})})
+        queue.create_task(task_id, definition)
+        used: WorkerSettings = {
+            "task_queue_id": definition.get("taskQueueId", task_queue_id),
+            "worker_group": "testing",
+            "worker_id": "worker",
+            "max_tasks": 1,
+            "cancellation_poll_interval": 0.1,
+            **settings,
+        }
+        worker(root_url=local_queue.root_url, credentials=local_queue.credentials, **used).serve()
+        return result_of(queue, task_id)
+
+    return run
 
 
 def _iso(moment: datetime) -> str:

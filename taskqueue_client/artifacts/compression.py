@@ -1,71 +1,66 @@
-"""Gzip, streamed both ways. isal, where it is installed, is several times as fast as zlib."""
+"""Streamed compression and decompression of gzip. isal, if installed, makes both several times faster."""
 
 from __future__ import annotations
 
-import os
+import struct
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .buffers import Block
-from .sources import Source, Spool
-
-if TYPE_CHECKING:
-    from .cancellation import Cancellation
-
-_GZIP = 31
+GZIP = 31
 """zlib's `wbits` for a gzip header and the largest window."""
 
-_MOST_THREADS = 4
-"""More don't help: the source is read by one."""
+_RAW = -15
+"""The same window without a header."""
 
 _PIECE = 1024 * 1024
-"""Bytes that decompressing gives at a time, however small they were packed."""
+"""Bytes that decompression returns at a time: a bound for memory."""
 
 
-def gzipped(source: Source, cancellation: Cancellation) -> Source:
-    """The source, compressed into a temporary file. Blocks.
+class GrowingGzip:
+    """Compresses content that grows, as gzip that can be ended more than once.
 
-    Raises:
-        SourceChanged: It was changed meanwhile.
-        OSError: It cannot be read, or the disk is full.
+    A stream is the `HEADER`, what `add` and `flush` return, and what `end` returns. What comes up to a
+    `flush` is the beginning of every longer stream.
     """
-    spool = Spool()
-    try:
-        _compress(cancellation.checked(source.blocks()), spool)
-        return spool.source()
-    except BaseException:
-        spool.close()
-        raise
 
+    HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+    """Neither name nor time (RFC 1952, 2.3)."""
 
-def _compress(blocks: Iterable[Block], spool: Spool) -> None:
-    threaded = _isal("igzip_threaded")
-    if threaded is None:
-        _compress_by_zlib(blocks, spool)
-        return
-    threads = min(os.cpu_count() or 1, _MOST_THREADS)
-    with closing(threaded.open(spool.file, "wb", threads=threads)) as stream:
-        for block in blocks:
-            stream.write(block)
+    def __init__(self) -> None:
+        self._library: Any = isal("isal_zlib") or zlib
+        self._compressor = self._new_compressor()
+        self._checksum = self._size = 0
 
+    def _new_compressor(self) -> Any:
+        return self._library.compressobj(wbits=_RAW)
 
-def _compress_by_zlib(blocks: Iterable[Block], spool: Spool) -> None:
-    compressor = zlib.compressobj(wbits=_GZIP)
-    for block in blocks:
-        spool.write(compressor.compress(block))
-    spool.write(compressor.flush())
+    def add(self, block: bytes) -> bytes:
+        """Return what can be written for a block now."""
+        self._checksum = self._library.crc32(block, self._checksum)
+        self._size += len(block)
+        return bytes(self._compressor.compress(block))
+
+    def flush(self) -> bytes:
+        """Return what is left to write of all blocks."""
+        return bytes(self._compressor.flush(zlib.Z_SYNC_FLUSH))
+
+    def end(self, tail: bytes) -> bytes:
+        """Return what ends the stream after a `flush`: a last text, and the checksum."""
+        last = self._new_compressor()
+        checksum = self._library.crc32(tail, self._checksum)
+        trailer = struct.pack("<II", checksum, (self._size + len(tail)) % 2**32)
+        return bytes(last.compress(tail) + last.flush()) + trailer
 
 
 class BadGzip(ValueError):
-    """What should be gzip is something else, or is damaged."""
+    """Data that is not gzip, or is damaged."""
 
 
 class Gunzip:
-    """Decodes gzip, of one member or several, in pieces of bounded size."""
+    """Decoder of gzip with one or more members. Returns pieces of bounded size."""
 
     def __init__(self) -> None:
         self._decompressor = _decompressor()
@@ -76,11 +71,11 @@ class Gunzip:
         """Whether the stream may end here."""
         return not self._begun
 
-    def decode(self, block: Block) -> Iterator[bytes]:
-        """What a block of the encoded stream stands for.
+    def decode(self, block: bytes | memoryview) -> Iterator[bytes]:
+        """Return the decoded content of a block.
 
         Raises:
-            BadGzip: It is no gzip, or its checksum is wrong.
+            BadGzip: The data is not gzip, or its checksum is wrong.
         """
         is_cut = False
         while block or is_cut:
@@ -90,14 +85,14 @@ class Gunzip:
             is_cut = len(piece) == _PIECE and not self._decompressor.eof
             block = self._rest()
 
-    def _decompress(self, block: Block) -> bytes:
+    def _decompress(self, block: bytes | memoryview) -> bytes:
         try:
             return bytes(self._decompressor.decompress(block, _PIECE))
         except _errors() as error:
             raise BadGzip(str(error)) from error
 
     def _rest(self) -> bytes:
-        """What is left of a block: the next member's, if one has ended."""
+        """Return the part of a block that was not decoded yet, and start the next member if one has ended."""
         if not self._decompressor.eof:
             return bytes(self._decompressor.unconsumed_tail)
         rest = bytes(self._decompressor.unused_data)
@@ -107,17 +102,17 @@ class Gunzip:
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    faster = _isal("isal_zlib")
+    faster = isal("isal_zlib")
     return (zlib.error,) if faster is None else (zlib.error, faster.error)
 
 
 def _decompressor() -> Any:
-    return (_isal("isal_zlib") or zlib).decompressobj(_GZIP)
+    return (isal("isal_zlib") or zlib).decompressobj(GZIP)
 
 
 @cache
-def _isal(module: str) -> Any:
-    """A module of isal, if that is installed; imported when it is first needed."""
+def isal(module: str) -> Any:
+    """Return a module of isal, imported on first use; None if isal is not installed."""
     try:
         return import_module(f"isal.{module}")
     except ImportError:

@@ -1,61 +1,76 @@
-"""Where a download goes: a file, memory, or whoever reads the stream."""
+"""Destinations of a download: a file, memory, or a stream of blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from contextlib import closing
+from functools import partial
 from io import BytesIO, FileIO
 from pathlib import Path
 from typing import Protocol
 
+from taskqueue_client._protocol.conversation import Conversation, Item
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.slugid import slugid
 
-from .buffers import Block
-from .errors import DownloadTooLarge, StreamInterrupted
+from .artifact_errors import StreamInterrupted
+from .sources import Block
+from .transfers import Transfer
 
 
 class Destination(Protocol):
-    """Takes decoded blocks. All methods may block."""
+    """Receiver of the decoded blocks of a download. All methods except `take` may block."""
 
-    @property
-    def is_impatient(self) -> bool:
-        """Whether it wants what comes as soon as it comes, even if that takes longer."""
-        ...
-
-    def write(self, block: Block) -> None:
-        """Take a block."""
+    def take(self, pieces: Generator[Block], transfer: Transfer) -> Conversation[None]:
+        """Receive the blocks of one attempt."""
         ...
 
     def restart(self) -> None:
-        """Begin, or forget all blocks, as they come again from the start."""
+        """Prepare for the first block. Blocks that were received before are dropped: they come again."""
         ...
 
     def commit(self) -> None:
-        """Everything has come and is right."""
+        """Keep the content: it is complete and verified."""
         ...
 
     def discard(self) -> None:
-        """Leave nothing behind, unless it was committed."""
+        """Remove the content, unless it was committed."""
         ...
+
+
+class _Written(ABC):
+    """Base class of destinations that write all blocks of an attempt on one thread."""
+
+    def take(self, pieces: Generator[Block], transfer: Transfer) -> Conversation[None]:
+        """See `Destination`."""
+        return (yield from transfer.work(lambda: self._write_all(pieces)))
+
+    def _write_all(self, pieces: Generator[Block]) -> None:
+        with closing(pieces):
+            for piece in pieces:
+                self.write(piece)
+
+    @abstractmethod
+    def write(self, block: Block) -> None:
+        """Append a block."""
 
 
 _FILE = "the path of a file, not of a folder"
 
 
-class FileDestination:
-    """A file that appears under its name only when it is complete.
+class FileDestination(_Written):
+    """A file that appears under its path only when it is complete.
 
-    Until then it has a name of its own beside it. It survives the end of this process, but not a loss
-    of power right after: it is not forced to the disk.
+    Until then the content is in a temporary file in the same folder. There is no fsync: after a loss of power
+    the file may be incomplete.
 
     Args:
-        path: The name. A file that has it is replaced.
+        path: The path. An existing file is replaced.
 
     Raises:
-        InvalidArgument: It has no last part, as `.` and `/`.
+        InvalidArgument: The path is `.`, `/` or another one without a file name.
     """
-
-    is_impatient = False
 
     def __init__(self, path: Path) -> None:
         if not path.name:
@@ -65,11 +80,11 @@ class FileDestination:
         self._file: FileIO | None = None
 
     def restart(self) -> None:
-        """Begin with an empty file.
+        """Create the temporary file, or empty it.
 
         Raises:
-            InvalidArgument: The name is that of a folder.
-            OSError: There cannot be a file.
+            InvalidArgument: The path is a folder.
+            OSError: The file cannot be created.
         """
         if self._file is not None:
             self._file.seek(0)
@@ -80,10 +95,10 @@ class FileDestination:
             self._file = FileIO(self._partial, "x")
 
     def write(self, block: Block) -> None:
-        """Take a block.
+        """Append a block to the file.
 
         Raises:
-            OSError: The disk is full.
+            OSError: The block cannot be written, for example because the disk is full.
         """
         assert self._file is not None  # noqa: S101 - restart comes first
         view = memoryview(block)
@@ -91,83 +106,72 @@ class FileDestination:
             view = view[self._file.write(view) :]
 
     def commit(self) -> None:
-        """Give the file its name."""
+        """Rename the temporary file to the path."""
         assert self._file is not None  # noqa: S101 - restart comes first
         self._file.close()
         self._partial.replace(self._path)
         self._file = None
 
     def discard(self) -> None:
-        """Remove the file."""
+        """Remove the temporary file."""
         if self._file is not None:
             self._file.close()
             self._partial.unlink(missing_ok=True)
 
 
-class MemoryDestination:
-    """Memory, up to a limit.
+class MemoryDestination(_Written):
+    """A buffer in memory."""
 
-    Args:
-        name: The artifact's.
-        max_bytes: The limit.
-    """
-
-    is_impatient = False
-
-    def __init__(self, name: str, max_bytes: int) -> None:
-        self._name = name
-        self._max_bytes = max_bytes
+    def __init__(self) -> None:
         self._buffer = BytesIO()
 
     @property
     def content(self) -> bytes:
-        """What has come."""
+        """All blocks that were received."""
         return self._buffer.getvalue()
 
     def write(self, block: Block) -> None:
-        """Take a block."""
-        if self._buffer.tell() + len(block) > self._max_bytes:
-            raise DownloadTooLarge(self._name, self._max_bytes)
+        """Append a block to the buffer."""
         self._buffer.write(block)
 
     def restart(self) -> None:
-        """Forget all blocks."""
+        """Empty the buffer."""
         self._buffer = BytesIO()
 
     def commit(self) -> None:
-        """There is nothing more to do."""
+        """Do nothing: the content is in memory."""
 
     def discard(self) -> None:
-        """There is nothing to remove."""
+        """Do nothing: there is no file to remove."""
 
 
 class StreamDestination:
-    """Hands blocks out at once, verified or not.
+    """A stream that passes each block to the caller at once, before the content is verified.
 
     Args:
-        name: The artifact's.
-        hand_out: Takes a block, and waits until there is room for it.
+        name: The artifact's name.
     """
 
-    is_impatient = True
-
-    def __init__(self, name: str, hand_out: Callable[[bytes], object]) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._hand_out = hand_out
-        self._handed_out = 0
+        self._given = 0
 
-    def write(self, block: Block) -> None:
-        """Hand a block out."""
-        self._handed_out += len(block)
-        self._hand_out(bytes(block))
+    def take(self, pieces: Generator[Block], transfer: Transfer) -> Conversation[None]:
+        """See `Destination`."""
+        return transfer.releasing(pieces.close, self._given_one_by_one(pieces, transfer))
+
+    def _given_one_by_one(self, pieces: Generator[Block], transfer: Transfer) -> Conversation[None]:
+        while (piece := (yield from transfer.work(partial(next, pieces, None)))) is not None:
+            self._given += len(piece)
+            yield from Item(bytes(piece))
 
     def restart(self) -> None:
-        """Blocks that were handed out cannot be taken back."""
-        if self._handed_out:
-            raise StreamInterrupted(self._name, self._handed_out)
+        """Fail if the caller has blocks already: they would be repeated."""
+        if self._given:
+            raise StreamInterrupted(self._name, self._given)
 
     def commit(self) -> None:
-        """There is nothing more to do."""
+        """Do nothing: the caller has all blocks."""
 
     def discard(self) -> None:
-        """There is nothing to remove."""
+        """Do nothing: there is no file to remove."""

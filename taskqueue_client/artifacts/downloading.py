@@ -1,42 +1,62 @@
-"""The download of one artifact, from wherever it is, compared with what is known of it."""
+"""The download of one artifact of any storage type, with verification of its hashes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from taskqueue_client import calls
-from taskqueue_client._call import Call
+from taskqueue_client._protocol.conversation import Call, CallAs, Conversation
 from taskqueue_client.errors import Attempted, AuthenticationFailed, ErrorArtifact, Refused
 from taskqueue_client.models import ArtifactContent, StorageType
 
+from .artifact_errors import (
+    ChainOfTrustError,
+    DownloadCorrupt,
+    DownloadTooLarge,
+    HashMismatch,
+    NotOffered,
+    StorageFailed,
+    StorageRefused,
+)
+from .compression import BadGzip, Gunzip
 from .destinations import Destination
-from .errors import HashMismatch, NotOffered, StorageFailed, StorageRefused
-from .hashing import VERIFIABLE
-from .receiving import Receiver
-from .repeating import repeated
-from .steps import Authorized, Settings, Steps, Work, releasing
-from .storage import Progress
+from .sources import Block
+from .storage import VERIFIABLE, Get, Hashes, Incoming, Progress
+from .transfers import Transfer, TransferClient
 
 DEFAULT_CONTENT_TYPE = "application/binary"
-"""What the official clients say where the storage says nothing."""
+"""The content type that the official clients assume if storage sends none."""
+
+MOST_UNPACKED = 64 * 1024 * 1024
+"""Bytes that gzip of any size may unpack to."""
+
+MOST_UNPACKED_RATIO = 500
+"""The largest allowed ratio of unpacked to packed bytes. The format allows 1032; logs reach 5 to 50."""
+
+_PARTIAL = 206
+_NO_SUCH_RANGE = 416
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+_CLIENT_ID = re.compile(r"[A-Za-z0-9!@/:.+|_-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadResult:
-    """A download that is complete and right.
+    """A download that is complete and verified.
 
     Attributes:
-        name: The artifact's name, as it was asked for.
-        storage_type: Where the content was; links were followed.
-        content_type: As the storage has it.
+        name: The artifact's name, as passed by the caller.
+        storage_type: The storage type of the content, after following links.
+        content_type: The content type that storage sent.
         size: Bytes after decoding.
-        hashes: The hashes that were compared, in hex by algorithm; empty for `s3` and `reference`, of
-            which none are known.
-        path: The file that has the content, or None.
-        content: The content where it went to memory; else empty.
+        hashes: The hashes that were compared, in hex by algorithm: those of the object service, or the
+            `sha256` that the uploader stored as metadata on S3. Empty if none is known.
+        path: The file with the content, or None.
+        content: The content of a download to memory, otherwise empty.
     """
 
     name: str
@@ -50,11 +70,11 @@ class DownloadResult:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where the content is for now.
+    """A URL of the content, which may expire.
 
     Attributes:
-        expires: When the URL does, in seconds since the epoch, where that is known.
-        hashes: What is known of the content; None where nothing can be known.
+        expires: When the URL expires, in seconds since the epoch; None if unknown.
+        hashes: The hashes that the object service has of the content; None for other storage.
     """
 
     url: str = field(repr=False)
@@ -64,71 +84,88 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which artifact to download; the latest run's without a run id."""
+    """Which artifact to download.
+
+    Attributes:
+        run_id: The run; None for the latest one.
+        max_bytes: The largest allowed size in bytes, decoded; None for the limits of gzip only.
+        signed: The hashes that the worker has signed; None if signatures are not verified.
+    """
 
     task_id: str
     run_id: int | None
     name: str
+    max_bytes: int | None
+    signed: Mapping[str, str] | None = None
 
     def call(self) -> Call[ArtifactContent]:
-        """The call that says where it is."""
+        """Return the call that gets a URL of the artifact."""
         if self.run_id is None:
             return calls.latest_artifact(self.task_id, self.name)
         return calls.artifact(self.task_id, self.run_id, self.name)
 
+    def located(self) -> Conversation[Location]:
+        """Get a URL from the other endpoint, whose response has no hashes."""
+        if self.run_id is None:
+            found = yield from calls.get_latest_artifact(self.task_id, self.name)
+        else:
+            found = yield from calls.get_artifact(self.task_id, self.run_id, self.name)
+        return Location(found.url)
+
 
 def downloading(
-    settings: Settings, wanted: Wanted, destination: Destination, progress: Progress
-) -> Steps[DownloadResult]:
+    client: TransferClient, wanted: Wanted, destination: Destination, progress: Progress
+) -> Conversation[DownloadResult]:
     """Download one artifact.
 
     Raises:
-        ErrorArtifact: The artifact says why there is none.
-        ArtifactError: It did not arrive, or is not what was stored.
-        CallFailed: The Queue or the object service refused, or did not answer.
-        OSError: It cannot be written.
+        ErrorArtifact: The artifact is an error, which says why the file is missing.
+        ArtifactError: The content was not received, or differs from the stored content.
+        CallFailed: The Queue or the object service refused, or did not respond.
+        OSError: The destination cannot be written.
     """
-    return releasing(destination.discard, _Download(settings, wanted, destination, progress).steps())
+    transfer = Transfer(client)
+    return transfer.releasing(destination.discard, _Download(transfer, wanted, destination, progress).steps())
 
 
 class _Download:
     def __init__(
-        self, settings: Settings, wanted: Wanted, destination: Destination, progress: Progress
+        self, transfer: Transfer, wanted: Wanted, destination: Destination, progress: Progress
     ) -> None:
-        self._settings = settings
+        self._transfer = transfer
         self._wanted = wanted
         self._destination = destination
         self._progress = progress
         self._location: Location | None = None
 
-    def steps(self) -> Steps[DownloadResult]:
+    def steps(self) -> Conversation[DownloadResult]:
+        """Download the artifact, and return its properties."""
         content = yield from self._content()
-        self._location = location = yield from _located(content)
-        algorithms = VERIFIABLE & set(location.hashes or ())
-        receiver = Receiver(self._wanted.name, algorithms, self._destination, self._progress)
+        self._location = location = yield from self._located(content)
+        receiver = Receiver(self._wanted, location.hashes, self._destination, self._progress)
         attempt = partial(self._attempt, content, receiver)
-        yield from repeated(attempt, self._settings.retry, self._may_repeat)
-        return (yield from Work(lambda _storage, _cancellation: self._complete(content, location, receiver)))
+        yield from self._transfer.retried(attempt, self._may_retry)
+        return (yield from self._transfer.work(lambda: self._complete(content, receiver)))
 
-    def _content(self) -> Steps[ArtifactContent]:
+    def _content(self) -> Conversation[ArtifactContent]:
         call = self._wanted.call()
         content = yield from call
         if content.storage_type == StorageType.ERROR:
             raise _error_artifact(call, content)
         return content
 
-    def _attempt(self, content: ArtifactContent, receiver: Receiver) -> Steps[None]:
+    def _attempt(self, content: ArtifactContent, receiver: Receiver) -> Conversation[None]:
         location = yield from self._fresh_location(content)
-        fetch = partial(receiver.fetch, location.url, self._settings.timeouts)
+        pieces = receiver.pieces(location.url, self._transfer)
         try:
-            yield from Work(fetch)
+            yield from self._destination.take(pieces, self._transfer)
         except StorageRefused as error:
-            if error.is_expiry(location.expires, self._settings.server_time()):
+            if error.is_expiry(location.expires, self._transfer.settings.server_time()):
                 self._location = None
             raise
 
-    def _fresh_location(self, content: ArtifactContent) -> Steps[Location]:
-        now = self._settings.server_time()
+    def _fresh_location(self, content: ArtifactContent) -> Conversation[Location]:
+        now = self._transfer.settings.server_time()
         location = self._location
         if location is None or (location.expires is not None and now >= location.expires):
             if content.storage_type != StorageType.OBJECT:
@@ -136,49 +173,201 @@ class _Download:
             location = self._location = yield from self._located_again(content)
         return location
 
-    def _located_again(self, content: ArtifactContent) -> Steps[Location]:
-        """An object's credentials work for an hour: less than its download may take."""
+    def _located_again(self, content: ArtifactContent) -> Conversation[Location]:
+        """Get a fresh URL: an object's credentials expire after an hour, and its download may take longer."""
         try:
-            return (yield from _located(content))
+            return (yield from self._located(content))
         except AuthenticationFailed:
-            return (yield from _located((yield from self._content())))
+            return (yield from self._located((yield from self._content())))
 
-    def _may_repeat(self, error: BaseException) -> bool:
+    def _located(self, content: ArtifactContent) -> Conversation[Location]:
+        """Return a URL of the content, a fresh one for each attempt."""
+        if content.storage_type == StorageType.OBJECT and content.name is not None:
+            if content.credentials is not None and not _CLIENT_ID.fullmatch(content.credentials.client_id):
+                return (yield from self._wanted.located())  # the Queue derives them from the artifact's name
+            call = calls.start_download(content.name, accept_download_methods={"getUrl": True})
+            start = yield from CallAs(call, content.credentials)
+            expires = None if start.expires is None else start.expires.timestamp()
+            return Location(start.url, expires, start.hashes)
+        if content.url is not None:
+            return Location(content.url)
+        raise NotOffered("artifact")
+
+    def _may_retry(self, error: BaseException) -> bool:
         return isinstance(error, StorageFailed) and (error.is_temporary or self._location is None)
 
-    def _complete(self, content: ArtifactContent, location: Location, receiver: Receiver) -> DownloadResult:
-        """Verify what came, and let it appear."""
-        if location.hashes is not None:
-            _verify(self._wanted.name, location.hashes, receiver.hashes)
+    def _complete(self, content: ArtifactContent, receiver: Receiver) -> DownloadResult:
+        """Verify the content, and commit it."""
+        hashes = receiver.verified_hashes()
         self._destination.commit()
         return DownloadResult(
             name=self._wanted.name,
             storage_type=content.storage_type,
             content_type=receiver.content_type or DEFAULT_CONTENT_TYPE,
             size=receiver.size,
-            hashes=receiver.hashes,
+            hashes=hashes,
         )
 
 
-def _located(content: ArtifactContent) -> Steps[Location]:
-    """Where the content is; URLs are not meant to last."""
-    if content.storage_type == StorageType.OBJECT and content.name is not None:
-        call = calls.start_download(content.name, accept_download_methods={"getUrl": True})
-        start = yield from Authorized(call, content.credentials)
-        expires = None if start.expires is None else start.expires.timestamp()
-        return Location(start.url, expires, start.hashes)
-    if content.url is not None:
-        return Location(content.url)
-    raise NotOffered("artifact")
-
-
 def _error_artifact(call: Call[ArtifactContent], content: ArtifactContent) -> ErrorArtifact:
-    """What getArtifact would have answered."""
+    """Return the error that the endpoint getArtifact would have caused."""
     said = {"reason": content.reason, "message": content.message}
     refused = Refused(status=424, message=content.message or "", document=said)
     return ErrorArtifact(Attempted(call.endpoint, call.method, call.path), refused)
 
 
-def _verify(name: str, expected: Mapping[str, str], found: Mapping[str, str]) -> None:
-    if not found or any(expected[algorithm] != value for algorithm, value in found.items()):
-        raise HashMismatch(name, expected, found)
+class Receiver:
+    """State of a download across its attempts: decodes, hashes and counts the content, and resumes.
+
+    Args:
+        wanted: The artifact.
+        hashes: The hashes that the object service has of the content; None for other storage.
+        destination: Restarted when an attempt cannot resume.
+        progress: Called with the bytes received and the total, both before decoding.
+    """
+
+    def __init__(
+        self, wanted: Wanted, hashes: Mapping[str, str] | None, destination: Destination, progress: Progress
+    ) -> None:
+        self._wanted = wanted
+        self._name = wanted.name
+        self._max_bytes = wanted.max_bytes
+        self._of_service = hashes
+        self._destination = destination
+        self._progress = progress
+        self._etag: str | None = None
+        self._total: int | None = None
+        self.content_type: str | None = None
+        self._begin_anew({})
+
+    def _begin_anew(self, stored: Mapping[str, str]) -> None:
+        """Drop what was received.
+
+        Args:
+            stored: The hashes that storage sent in the headers of the response.
+        """
+        self._expected = {**(self._of_service or {}), **stored}
+        self._hashes = Hashes(VERIFIABLE & {*self._expected, *(self._wanted.signed or ())})
+        self._gunzip: Gunzip | None = None
+        self._received = 0
+        self.size = 0
+
+    def verified_hashes(self) -> dict[str, str]:
+        """Return the hashes of the received content, after comparing them.
+
+        Raises:
+            HashMismatch: They differ from the known hashes, or an object has none that can be compared.
+            ChainOfTrustError: They differ from the signed hashes.
+        """
+        found, signed = self._hashes.hexdigests(), self._wanted.signed
+        if _differ(self._expected, found) or (self._of_service is not None and not found):
+            raise HashMismatch(self._name, self._expected, found)
+        if signed is not None and _differ(signed, found):
+            reason = f"{self._name!r} is not what was signed: received {found}, signed {dict(signed)}"
+            raise ChainOfTrustError(self._wanted.task_id, reason)
+        return found
+
+    def pieces(self, url: str, transfer: Transfer) -> Generator[Block]:
+        """Make one attempt, and return the decoded content, or the rest of it after a resume. Blocks.
+
+        Raises:
+            StorageFailed: The response is incomplete. The next attempt may resume after what was received.
+            DownloadCorrupt: The content cannot be decoded.
+            DownloadTooLarge: The content has too many bytes.
+            ArtifactError: The destination cannot be restarted.
+        """
+        headers = {"Accept-Encoding": "gzip", **self._resume_headers()}
+        get = Get(url, headers, transfer.settings.limits)
+        with self._range_refused(url), transfer.storage.get(get, transfer.cancellation) as incoming:
+            self._take_head(incoming, url)
+            with self._hashes:
+                for block in incoming.blocks():
+                    transfer.cancellation.check()
+                    yield from self._taken(block)
+            self._check_part(incoming, url)
+        if self._gunzip is not None and not self._gunzip.is_complete:
+            raise DownloadCorrupt(self._name, "the gzip stream is truncated")
+
+    def _resume_headers(self) -> dict[str, str]:
+        """Return the headers that request the rest, if an ETag lets the server compare the file."""
+        if not self._received or self._etag is None:
+            return {}
+        return {"Range": f"bytes={self._received}-", "If-Range": self._etag}
+
+    @contextmanager
+    def _range_refused(self, url: str) -> Generator[None]:
+        """Start over if the range is refused: only the end mark of the last response was missing."""
+        try:
+            yield
+        except StorageRefused as error:
+            if error.status != _NO_SUCH_RANGE:
+                raise
+            self._etag = None  # the next attempt begins at the start
+            raise StorageFailed("GET", url, "the server has no bytes after those received") from error
+
+    def _take_head(self, incoming: Incoming, url: str) -> None:
+        if incoming.status == _PARTIAL:
+            self._resume(incoming, url)
+            return
+        self._destination.restart()
+        sha256 = incoming.header("x-amz-meta-content-sha256")
+        self._begin_anew({} if sha256 is None else {"sha256": sha256.lower()})
+        self._etag = _strong(incoming.header("ETag"))
+        self.content_type = incoming.header("Content-Type")
+        length = incoming.header("Content-Length")
+        self._total = int(length) if length is not None and length.isdecimal() else None
+        self._gunzip = _decoder(self._name, incoming.header("Content-Encoding"))
+
+    def _resume(self, incoming: Incoming, url: str) -> None:
+        found = _CONTENT_RANGE.fullmatch(incoming.header("Content-Range") or "")
+        if found is None or int(found[1]) != self._received:
+            self._etag = None  # the next attempt begins at the start
+            sent = incoming.header("Content-Range") or "none"
+            reason = f"requested bytes from {self._received} on, received Content-Range: {sent}"
+            raise StorageFailed("GET", url, reason)
+        if found[2] != "*":
+            self._total = int(found[2])
+
+    def _check_part(self, incoming: Incoming, url: str) -> None:
+        """Fail if a part is missing: a server may send less than the requested range (RFC 9110, 15.3.7)."""
+        if incoming.status == _PARTIAL and self._total is not None and self._received < self._total:
+            missing = self._total - self._received
+            raise StorageFailed("GET", url, f"the response ends {missing} bytes too early")
+
+    def _taken(self, block: Block) -> Iterator[Block]:
+        received = self._received + len(block)
+        try:
+            for piece in (block,) if self._gunzip is None else self._gunzip.decode(block):
+                self._check_size(received, self.size + len(piece))
+                self._hashes.update(piece)
+                yield piece
+                self.size += len(piece)
+        except BadGzip as error:
+            raise DownloadCorrupt(self._name, f"the content is not valid gzip: {error}") from error
+        self._received = received
+        self._progress(self._received, self._total)
+
+    def _check_size(self, received: int, size: int) -> None:
+        limit = self._max_bytes
+        if limit is None and self._gunzip is not None:
+            limit = max(MOST_UNPACKED, MOST_UNPACKED_RATIO * received)
+        if limit is not None and size > limit:
+            raise DownloadTooLarge(self._name, received, size, limit)
+
+
+def _differ(known: Mapping[str, str], found: Mapping[str, str]) -> bool:
+    """Return whether a computed hash differs from the known one."""
+    return any(known.get(algorithm, value) != value for algorithm, value in found.items())
+
+
+def _strong(etag: str | None) -> str | None:
+    """Return a strong ETag, which identifies the exact bytes, or None."""
+    return etag if etag is not None and etag.startswith('"') else None
+
+
+def _decoder(name: str, encoding: str | None) -> Gunzip | None:
+    if encoding is None or encoding.lower() in {"", "identity"}:
+        return None
+    if encoding.lower() in {"gzip", "x-gzip"}:
+        return Gunzip()
+    raise DownloadCorrupt(name, f"unsupported Content-Encoding {encoding!r}; supported: gzip, identity")

@@ -1,4 +1,4 @@
-"""Artifacts without content of their own: references, links and errors."""
+"""Artifacts that store no content: references, links and errors."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from datetime import datetime
 from typing import Literal
 
 from taskqueue_client import calls
-from taskqueue_client._call import Call
+from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.definitions import LinkArtifactRequest
 from taskqueue_client.models import CreateArtifactResponse
 
-from .content_types import content_type_of
-from .naming import checked_content_type, checked_name, clamped_expiry
+from .naming import checked_content_type, checked_name, clamped_expiry, content_type_of
 
 Reason = Literal[
     "file-missing-on-worker",
@@ -21,7 +20,7 @@ Reason = Literal[
 ]
 
 _LONGEST_MESSAGE = 4096
-"""Characters that the Queue takes; the rest of a longer message is cut off."""
+"""Characters that the Queue accepts. Longer messages are truncated."""
 
 
 def create_reference_artifact(
@@ -34,22 +33,22 @@ def create_reference_artifact(
     content_type: str | None = None,
     task_expires: datetime | None = None,
 ) -> Call[CreateArtifactResponse]:
-    """Create an artifact that is somewhere else, or let an existing reference point there.
+    """Create an artifact that redirects to a URL, or change the URL of an existing reference.
 
     Scopes: `queue:create-artifact:<task_id>/<run_id>`, which the run's credentials have. Safe to repeat.
 
     Args:
         task_id: The task.
         run_id: The run.
-        name: The artifact's name; beginning with `public/`, it is for everybody.
-        url: Where its content is, for everybody who may read the artifact.
-        expires: Until when it is kept.
-        content_type: Its type; by the name's ending when left out.
-        task_expires: The task's own `expires`, which the artifact's is cut down to.
+        name: The artifact's name. Everybody may read names that begin with `public/`.
+        url: The URL of the content. Everybody who may read the artifact gets it.
+        expires: When the artifact expires.
+        content_type: The content type; default: by the extension of the name.
+        task_expires: The task's `expires`. A later `expires` of the artifact is reduced to it.
 
     Raises:
         InvalidArgument: A value is malformed.
-        RequestConflict: An artifact that is no reference has the name, or the run is not running.
+        RequestConflict: The name belongs to an artifact that is not a reference, or the run is not running.
     """
     given = content_type_of(name) if content_type is None else checked_content_type(content_type)
     return calls.create_artifact(
@@ -75,7 +74,7 @@ def create_link_artifact(
     content_type: str | None = None,
     task_expires: datetime | None = None,
 ) -> Call[CreateArtifactResponse]:
-    """Create another name for an artifact of the same run, or turn a reference into one.
+    """Create a second name for an artifact of the same run, or turn a reference into a link.
 
     A live log is a reference while it is written, and becomes a link to the stored log.
 
@@ -84,15 +83,16 @@ def create_link_artifact(
     Args:
         task_id: The task.
         run_id: The run.
-        name: The other name.
-        target: The artifact's name; it need not exist yet.
-        expires: Until when the link is kept.
-        content_type: Its type; that of the reference it replaces, or of everything, when left out.
-        task_expires: The task's own `expires`, which the link's is cut down to.
+        name: The name of the link.
+        target: The name of the artifact. The artifact may be created later.
+        expires: When the link expires.
+        content_type: The content type; default: that of the reference which the link replaces, or
+            `application/binary`.
+        task_expires: The task's `expires`. A later `expires` of the link is reduced to it.
 
     Raises:
         InvalidArgument: A value is malformed.
-        RequestConflict: An artifact that is no reference has the name, or the run is not running.
+        RequestConflict: The name belongs to an artifact that is not a reference, or the run is not running.
     """
     request: LinkArtifactRequest = {
         "storageType": "link",
@@ -114,22 +114,22 @@ def create_error_artifact(
     expires: datetime | str,
     task_expires: datetime | None = None,
 ) -> Call[CreateArtifactResponse]:
-    """Create an artifact that says why there is no file; readers get an `ErrorArtifact`.
+    """Create an artifact that says why a file is missing. Downloads of it raise `ErrorArtifact`.
 
     Scopes: `queue:create-artifact:<task_id>/<run_id>`, which the run's credentials have. Safe to repeat.
 
     Args:
         task_id: The task.
         run_id: The run.
-        name: The name that the file would have.
-        reason: Why, for programs.
-        message: Why, for people; cut off after 4096 characters.
-        expires: Until when it is kept.
-        task_expires: The task's own `expires`, which the artifact's is cut down to.
+        name: The name of the missing file.
+        reason: The reason, for programs.
+        message: The reason, for people; truncated after 4096 characters.
+        expires: When the artifact expires.
+        task_expires: The task's `expires`. A later `expires` of the artifact is reduced to it.
 
     Raises:
         InvalidArgument: A value is malformed.
-        RequestConflict: An artifact of another kind has the name, or the run is not running.
+        RequestConflict: The name belongs to another kind of artifact, or the run is not running.
     """
     return calls.create_artifact(
         task_id,

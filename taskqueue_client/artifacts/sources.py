@@ -1,8 +1,8 @@
-"""What is uploaded: opened once, of known length, read from its start again for each attempt.
+"""The content of an upload: opened once, of known length, read from its start for each attempt.
 
-Small content is read into memory at once. A file is read in blocks; whether it was changed meanwhile
-shows in its size, its time of modification and its inode. Whatever cannot be read twice goes into a
-temporary file first (in `TMPDIR`), so that memory stays bounded.
+Small content is read into memory. A file is read in blocks; a change of it is noticed by its size,
+modification time and inode. Content that cannot be read twice is first written to a temporary file (in
+`TMPDIR`), so that memory stays bounded.
 """
 
 from __future__ import annotations
@@ -11,35 +11,60 @@ import io
 import os
 import stat
 import tempfile
+import zlib
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
+from contextlib import closing
 from functools import partial
-from itertools import repeat
+from itertools import cycle, repeat
 from typing import BinaryIO, NamedTuple, Protocol, cast
 
 from taskqueue_client.errors import InvalidArgument
 
-from .buffers import BLOCK, Block, blocks_in_turn
-from .errors import SourceChanged
+from .artifact_errors import SourceChanged
+from .compression import GZIP, isal
+
+Block = bytes | memoryview
+"""A part of the content."""
+
+BLOCK = 512 * 1024
+"""Bytes that are read, hashed and sent at a time. Handing smaller blocks to the threads that hash costs too
+much; larger ones do not fit into the processor's cache."""
+
+AHEAD = 4
+"""Blocks that may wait for a slow consumer, such as a thread that hashes."""
+
+
+def blocks_in_turn() -> Iterator[memoryview]:
+    """Return buffers for blocks, in turn: as many as may wait, and two that are in use."""
+    made: list[memoryview] = []
+    while len(made) < AHEAD + 2:
+        made.append(memoryview(bytearray(BLOCK)))
+        yield made[-1]
+    yield from cycle(made)
+
 
 SyncContent = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | Iterable[bytes]
-"""What can be uploaded: a path (also as a `str`), bytes, a binary file, or an iterable of bytes."""
+"""Types that can be uploaded: a path (also as a `str`), bytes, a binary file, or an iterable of bytes."""
 
 Content = SyncContent | AsyncIterable[bytes]
-"""The same for the awaited client, which takes an asynchronous iterable as well."""
+"""Types that the asynchronous client can upload: asynchronous iterables, too."""
+
+_MOST_THREADS = 4
+"""More threads don't help: one thread reads the source."""
 
 SMALL = 64 * 1024
-"""Bytes up to which content is kept in memory, and sent in one piece."""
+"""Content of up to so many bytes is kept in memory, and sent as one block."""
 
 
 class SeekableFile(Protocol):
-    """What content is read from."""
+    """The methods of a file that reading content needs."""
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Go to a position."""
+        """Move to a position."""
         ...
 
     def readinto(self, buffer: memoryview, /) -> int | None:
-        """Fill a buffer, or a part of it; 0 at the end, None if nothing is there now."""
+        """Read into a buffer, and return the number of bytes: 0 at the end, None if no data is available."""
         ...
 
     def close(self) -> None:
@@ -48,7 +73,7 @@ class SeekableFile(Protocol):
 
 
 class _Stamp(NamedTuple):
-    """What changes when a file is changed or replaced."""
+    """Properties of a file that change when it is modified or replaced."""
 
     device: int
     inode: int
@@ -61,17 +86,18 @@ class _Stamp(NamedTuple):
 
 
 class Source:
-    """Opened content. Close it.
+    """Opened content, to be closed by the caller.
 
     Args:
-        name: What to call it in errors.
-        file: A seekable file, positioned anywhere.
-        start: Where the content begins in the file.
+        name: The name to show in errors.
+        file: A seekable file, at any position.
+        start: The position in the file at which the content begins.
         size: The content's length in bytes.
-        first_stamp: What marks the content as it was when its size was measured.
-        stamp: The same for now; None where nobody else can change it.
-        owned: Close the file with the source.
-        content: All of it, if it is small and at hand.
+        first_stamp: The file's stamp when its size was measured.
+        stamp: Returns the current stamp; None if nobody else can change the content.
+        owned: Whether to close the file with the source.
+        content: All of the content, if it is small and in memory.
+        is_gzip: Whether the content is compressed already, and stored with the encoding `gzip`.
     """
 
     def __init__(
@@ -85,43 +111,38 @@ class Source:
         stamp: Callable[[], _Stamp] | None = None,
         owned: bool = True,
         content: bytes | None = None,
+        is_gzip: bool = False,
     ) -> None:
         self.name = name
         self.size = size
+        self.is_gzip = is_gzip
         self.start = start
         self._file = file
         self._stamp = stamp
         self._first_stamp = first_stamp
         self._owned = owned
         self.content = content
-        """All of it, if it is small."""
+        """All of the content, if it is small and in memory."""
         if content is None and size <= SMALL:
             self.content = b"".join(bytes(block) for block in self._read(repeat(memoryview(bytearray(size)))))
             self.close()
 
-    @property
-    def plain_file(self) -> io.FileIO | None:
-        """The file, if it is one on a disk and its content is not in memory."""
-        file = self._file
-        is_plain = self.content is None and isinstance(getattr(file, "raw", file), io.FileIO)
-        return cast("io.FileIO", file) if is_plain else None
+    def blocks(self) -> Iterator[Block]:
+        """Return the content from its start. The last block is returned only if the content is unchanged.
 
-    def blocks(self, start: int = 0) -> Iterator[Block]:
-        """The content from `start` on. The last block comes only if nothing was changed until then.
-
-        A block is good until some more have come; see `blocks_in_turn`.
+        The buffer of a block is reused after `AHEAD` + 2 blocks.
 
         Raises:
-            SourceChanged: It was.
-            OSError: It cannot be read.
+            SourceChanged: The content was changed.
+            OSError: The content cannot be read.
         """
         if self.content is not None:
-            return iter((self.content[start:],))
-        return self._read(blocks_in_turn(), start)
+            return iter((self.content,) if self.content else ())
+        return self._read(blocks_in_turn())
 
-    def _read(self, buffers: Iterator[memoryview], start: int = 0) -> Iterator[memoryview]:
-        self._file.seek(self.start + start)
-        left = self.size - start
+    def _read(self, buffers: Iterator[memoryview]) -> Iterator[memoryview]:
+        self._file.seek(self.start)
+        left = self.size
         while left:
             buffer = next(buffers)[:left]
             count = self._file.readinto(buffer) or 0
@@ -137,17 +158,17 @@ class Source:
             return False
 
     def close(self) -> None:
-        """Close the file, if it is the source's own."""
+        """Close the file, if the source owns it."""
         if self._owned:
             self._file.close()
 
 
 def open_source(content: SyncContent) -> Source:
-    """Open what is to be uploaded.
+    """Open content for an upload.
 
     Raises:
-        InvalidArgument: It is nothing that can be uploaded.
-        OSError: It cannot be read, or the temporary file cannot be written.
+        InvalidArgument: The content is not of a supported type, or not a regular file.
+        OSError: The content cannot be read, or the temporary file cannot be written.
     """
     if isinstance(content, (str, os.PathLike)):
         return _of_path(os.fsdecode(content))
@@ -159,7 +180,7 @@ def open_source(content: SyncContent) -> Source:
 
 
 def _of_object(content: object) -> Source:
-    """What the caller passed may be anything, whatever its type is said to be."""
+    """Open content by its type at run time: the caller may have passed anything."""
     if hasattr(content, "read") and not isinstance(content, io.TextIOBase):
         file = cast("io.BufferedReader", content)
         return _of_file(file) if hasattr(content, "readinto") else spooled(_blocks_of(file))
@@ -189,7 +210,7 @@ def _of_opened(path: str, file: io.FileIO) -> Source:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a pipe, too, without waiting for its writer; it is refused then."""
+    """Open without waiting for the writer of a pipe, so that a pipe can be refused."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -198,7 +219,7 @@ def _blocks_of(file: io.BufferedReader) -> Iterator[bytes]:
 
 
 def _of_file(file: io.BufferedReader) -> Source:
-    """A file that belongs to the caller, from where it stands to its end."""
+    """Return a source for the caller's file, from its current position to its end."""
     name = str(getattr(file, "name", "the file"))
     stamp = _stamper_of(file)
     try:
@@ -207,7 +228,7 @@ def _of_file(file: io.BufferedReader) -> Source:
         first_stamp = None if stamp is None else stamp()
         size = file.seek(0, io.SEEK_END) - start
         file.seek(start)
-    except (OSError, ValueError, AttributeError):  # a pipe, a compressed file: cannot go to its end
+    except (OSError, ValueError, AttributeError):  # a pipe or a compressed file, which cannot seek to its end
         return spooled(_blocks_of(file))
     size = max(size, 0)
     return Source(name, file, start=start, size=size, first_stamp=first_stamp, stamp=stamp, owned=False)
@@ -218,43 +239,43 @@ def _stamp_of_path(path: str) -> _Stamp:
 
 
 def _stamper_of(file: io.BufferedReader) -> Callable[[], _Stamp] | None:
-    """Only of plain files: the descriptor of others is of something else, or there is none."""
+    """Return a function that stamps a plain file; None for others, whose descriptor shows something else."""
     raw = getattr(file, "raw", file)
     return (lambda: _Stamp.of(os.fstat(raw.fileno()))) if isinstance(raw, io.FileIO) else None
 
 
 class Spool:
-    """A temporary file without a name that becomes a source."""
+    """An unnamed temporary file that becomes a source."""
 
     def __init__(self) -> None:
         self.file = tempfile.TemporaryFile()  # noqa: SIM115 - the source closes it
 
     def write(self, block: object) -> None:
-        """Add a block.
+        """Append a block.
 
         Raises:
-            InvalidArgument: It is not bytes.
-            OSError: The disk is full.
+            InvalidArgument: The block is not bytes.
+            OSError: The block cannot be written, for example because the disk is full.
         """
         if not isinstance(block, (bytes, bytearray, memoryview)):
             raise InvalidArgument("source", block, "an iterable of bytes")
         self.file.write(cast("bytes", block))
 
     def source(self) -> Source:
-        """What was written; the spool must not be used any more."""
+        """Return a source of what was written. It owns the file: the spool must not be used afterwards."""
         return Source("the temporary file", self.file, size=self.file.tell())
 
     def close(self) -> None:
-        """Give the temporary file up."""
+        """Close the temporary file, which removes it."""
         self.file.close()
 
 
 def spooled(blocks: Iterable[bytes]) -> Source:
-    """The blocks, in a temporary file.
+    """Write blocks to a temporary file, and return it as a source.
 
     Raises:
         InvalidArgument: A block is not bytes.
-        OSError: The disk is full.
+        OSError: The file cannot be written, for example because the disk is full.
     """
     spool = Spool()
     try:
@@ -264,3 +285,53 @@ def spooled(blocks: Iterable[bytes]) -> Source:
     except BaseException:
         spool.close()
         raise
+
+
+def gzipped_content(content: bytes) -> Source:
+    """Compress small content in memory."""
+    packed = (isal("isal_zlib") or zlib).compress(content, wbits=GZIP)
+    return Source("compressed content", io.BytesIO(packed), size=len(packed), content=packed)
+
+
+def gzipped(source: Source, check: Callable[[], object]) -> Source:
+    """Compress a source into a temporary file. Blocks.
+
+    Args:
+        source: The content to compress.
+        check: Called for each block; raises an error to stop.
+
+    Raises:
+        SourceChanged: The source was changed while it was read.
+        OSError: The source cannot be read, or the disk is full.
+    """
+    spool = Spool()
+    try:
+        _compress(_checked(source.blocks(), check), spool)
+        return spool.source()
+    except BaseException:
+        spool.close()
+        raise
+
+
+def _checked(blocks: Iterable[Block], check: Callable[[], object]) -> Iterator[Block]:
+    for block in blocks:
+        check()
+        yield block
+
+
+def _compress(blocks: Iterable[Block], spool: Spool) -> None:
+    threaded = isal("igzip_threaded")
+    if threaded is None:
+        _compress_by_zlib(blocks, spool)
+        return
+    threads = min(os.cpu_count() or 1, _MOST_THREADS)
+    with closing(threaded.open(spool.file, "wb", threads=threads)) as stream:
+        for block in blocks:
+            stream.write(block)
+
+
+def _compress_by_zlib(blocks: Iterable[Block], spool: Spool) -> None:
+    compressor = zlib.compressobj(wbits=GZIP)
+    for block in blocks:
+        spool.write(compressor.compress(block))
+    spool.write(compressor.flush())

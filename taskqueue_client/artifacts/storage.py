@@ -1,45 +1,71 @@
-"""One attempt at a PUT or a GET of a storage URL. Everything here blocks, and runs on a thread.
+"""One attempt at a PUT or a GET of a storage URL, over urllib3. All functions block.
 
-A PUT has a `Content-Length`, and a body read afresh from its source. Nothing is repeated here, and
-nothing but what is written here is sent: no `Authorization`, no cookies.
+Neither credentials nor cookies are sent to storage. This module does not retry.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from queue import Queue
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Protocol, Self
 from urllib.parse import urljoin, urlsplit
 
-from taskqueue_client._exchange import Exchanges
-from taskqueue_client._version import __version__
+from urllib3 import HTTPConnectionPool, HTTPResponse
 
-from .buffers import BLOCK, Block, blocks_in_turn
-from .cancellation import Cancellation
-from .connections import Connections, Place, Timeouts, proxy_for, proxy_headers
-from .errors import RedirectRefused, StorageFailed, StorageRefused
-from .hashing import Hashes, hexdigests
-from .kernel_copy import can_send, send_all_but_last_block
-from .sources import Source
+from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
+from taskqueue_client._protocol.wire import Request
+from taskqueue_client._transport.network import USER_AGENT, NetworkSettings
+
+from .artifact_errors import RedirectRefused, StorageFailed, StorageRefused
+from .sources import AHEAD, Block, Source
+from .storage_connections import (
+    Cancellation,
+    Deadlines,
+    Limits,
+    StorageAttempt,
+    connection_class,
+    network_errors,
+    origin_of,
+    target_of,
+)
+
+if TYPE_CHECKING:
+    from taskqueue_client._transport.asynchronous import AsyncTransport
 
 Progress = Callable[[int, int | None], object]
-"""Told the bytes done, and of how many where that is known."""
-
-USER_AGENT = f"taskqueue_client/{__version__}"
+"""Called with the bytes transferred, and the total if it is known."""
 
 MOST_REDIRECTS = 5
 
 MOST_THREADS = 32
-"""Transfers of one client that block at once at most; an idle thread is used before a new one is made."""
+"""Threads for the transfers of one asynchronous client."""
+
+_POOL_SIZE = 32
+"""Idle connections per origin in the connection pool."""
+
+_READ = 256 * 1024
+"""The largest number of bytes received at a time."""
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _SUCCESS = range(200, 300)
-_ANSWER = 64 * 1024
-"""Bytes of an answer to a PUT, or of a refusal, that are read at most."""
+_CONTENT = frozenset({200, 206})
+"""The statuses of responses with content. Others, such as 204, may come from the login page of a network."""
+
+VERIFIABLE = frozenset({"sha256", "sha512"})
+"""The algorithms that clients of the object service verify. The service stores others without a check."""
+
+UPLOADED = ("sha256",)
+"""The algorithms of the hashes that are stored with an upload. Every official client (JavaScript, Python, Go,
+Rust) accepts one of `VERIFIABLE`, and sha512 takes twice as long on processors with SHA instructions."""
+
+_LONGEST_RESPONSE = 64 * 1024
+"""The largest number of bytes read of a response to a PUT, or of an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +73,8 @@ class Put:
     """One attempt to send a source to a URL.
 
     Attributes:
-        headers: All that are sent, but for `Host` and `Content-Length`.
-        algorithms: The hashes to compute of what is sent.
-        needs_hashes: Without that, they are left out where sending is twice as fast without them.
+        headers: The headers to send, except `Host`, `User-Agent` and `Content-Length`.
+        algorithms: The algorithms of the hashes to compute while sending.
     """
 
     url: str = field(repr=False)
@@ -57,12 +82,24 @@ class Put:
     source: Source
     algorithms: tuple[str, ...]
     progress: Progress
-    timeouts: Timeouts
-    needs_hashes: bool = True
+    limits: Limits
 
     def all_headers(self) -> dict[str, str]:
-        """The headers with the length of the body, which is always known."""
-        return {**self.headers, "Content-Length": str(self.source.size)}
+        """Return the headers with the user agent and the length of the body."""
+        return {"User-Agent": USER_AGENT, **self.headers, "Content-Length": str(self.source.size)}
+
+
+@dataclass(frozen=True, slots=True)
+class PutResponse:
+    """The result of a PUT.
+
+    Attributes:
+        hashes: The hashes of the body, in hex by algorithm.
+        headers: The headers of the response.
+    """
+
+    hashes: dict[str, str]
+    headers: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,265 +108,270 @@ class Get:
 
     url: str = field(repr=False)
     headers: Mapping[str, str]
-    timeouts: Timeouts
+    limits: Limits
 
 
 class Incoming:
-    """The answer to a GET, while its body comes in.
+    """The response to a GET, while its body is received.
 
     Attributes:
         status: 200 or 206.
     """
 
-    def __init__(self, get: Get, response: HTTPResponse) -> None:
-        self._get = get
+    def __init__(self, attempt: StorageAttempt, response: HTTPResponse) -> None:
+        self._attempt = attempt
         self._response = response
         self.status = response.status
 
     def header(self, name: str) -> str | None:
-        """A header, if it is there."""
-        return self._response.getheader(name)
+        """Return a header, or None."""
+        return self._response.headers.get(name)
 
-    def blocks(self, *, is_impatient: bool = False) -> Iterator[Block]:
-        """The body, still encoded. A block is good until some more have come; see `blocks_in_turn`.
+    @property
+    def _is_framed(self) -> bool:
+        """Whether the response says where it ends. Otherwise a truncated one would look complete."""
+        coding = self.header("Transfer-Encoding") or ""
+        return self._response.length_remaining is not None or coding.lower() == "chunked"
 
-        Args:
-            is_impatient: Give what comes as it comes, and not in whole blocks.
+    def blocks(self) -> Iterator[Block]:
+        """Return the blocks of the body as they are received, still encoded.
 
         Raises:
-            StorageFailed: It was cut short.
+            StorageFailed: The body is incomplete, or came too slowly.
         """
-        buffers = blocks_in_turn()
-        while block := self._read_some() if is_impatient else self._read_into(next(buffers)):
+        if not self._is_framed:
+            reason = "the response is incomplete: it has no Content-Length and is not chunked"
+            raise StorageFailed("GET", self._attempt.url, reason)
+        while block := self._read():
             yield block
-        if self._response.length:
-            raise StorageFailed("GET", self._get.url, f"{self._response.length} bytes are missing at its end")
-        self._response.close()  # all was read, so that the connection can be used again
 
-    def _read_some(self) -> bytes:
-        with _network("GET", self._get.url):
-            return self._response.read1(BLOCK)
+    def _read(self) -> bytes:
+        with network_errors("GET", self._attempt.url):
+            return self._response.read1(_READ)
 
-    def _read_into(self, buffer: memoryview) -> memoryview:
-        with _network("GET", self._get.url):
-            return buffer[: self._response.readinto(buffer)]
+
+class Hashes:
+    """Hashes of a stream by several algorithms, each computed on a separate thread.
+
+    Use it as a context manager, so that the threads end.
+
+    Args:
+        algorithms: Their names in hashlib. If there are none, nothing is computed.
+    """
+
+    def __init__(self, algorithms: Collection[str]) -> None:
+        self._hashers = {algorithm: hashlib.new(algorithm) for algorithm in algorithms}
+        self._queues: list[Queue[Block | None]] = []
+        self._threads: list[Thread] = []
+
+    def __enter__(self) -> Self:
+        for algorithm, hasher in self._hashers.items():
+            blocks: Queue[Block | None] = Queue(AHEAD)
+            thread = Thread(target=_hash, args=(hasher, blocks), name=f"artifact-{algorithm}", daemon=True)
+            thread.start()
+            self._queues.append(blocks)
+            self._threads.append(thread)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._finish()
+
+    def update(self, block: Block) -> None:
+        """Add a block. Waits while a thread has `AHEAD` blocks to hash."""
+        for blocks in self._queues:
+            blocks.put(block)
+
+    def hexdigests(self) -> dict[str, str]:
+        """Return the hashes of all blocks, in hex by algorithm. No block can be added afterwards."""
+        self._finish()
+        return {algorithm: hasher.hexdigest() for algorithm, hasher in self._hashers.items()}
+
+    def _finish(self) -> None:
+        for blocks in self._queues:
+            blocks.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._queues.clear()
+        self._threads.clear()
+
+
+def hexdigests(algorithms: Collection[str], content: bytes) -> dict[str, str]:
+    """Return the hashes of `content`, in lower-case hex by algorithm."""
+    return {algorithm: hashlib.new(algorithm, content).hexdigest() for algorithm in algorithms}
+
+
+class _Hasher(Protocol):
+    def update(self, block: Block, /) -> None: ...
+
+
+def _hash(hasher: _Hasher, blocks: Queue[Block | None]) -> None:
+    while (block := blocks.get()) is not None:
+        hasher.update(block)
 
 
 class Storage:
-    """What a client sends to storage services, and reads from them. May be used from many threads.
+    """A client's connections to storage services. May be used from many threads.
 
-    Close it, or let it go.
+    Args:
+        network: Proxies and trusted certificates; default: those of the environment.
     """
 
-    def __init__(self) -> None:
-        self.connections = Connections()
+    def __init__(self, network: NetworkSettings | None = None) -> None:
+        self._network = network or NetworkSettings()
+        self._lock = Lock()
+        self._pools: dict[str, HTTPConnectionPool] = {}
+        self._deadlines = Deadlines()
 
     @cached_property
     def threads(self) -> ThreadPoolExecutor:
-        """Where an event loop lets transfers block: not in its default pool, which others need too."""
+        """Threads for the transfers of an event loop, whose default executor stays free for others."""
         return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="artifacts")
 
     @cached_property
-    def stream_threads(self) -> ThreadPoolExecutor:
-        """The same for streams, without a limit: each holds a thread for as long as its reader likes.
+    def async_transport(self) -> AsyncTransport:
+        """The transport for small content of an event loop. It belongs to the loop of its first request."""
+        from taskqueue_client._transport.asynchronous import own_transport  # noqa: PLC0415 - imports aiohttp
 
-        A reader that waits for another transfer of the client would wait for its own thread otherwise.
-        """
-        return ThreadPoolExecutor(sys.maxsize, thread_name_prefix="artifact-streams")
+        return own_transport(self._network)
 
-    def exchanges(self) -> Exchanges:
-        """Another way to places that no proxy leads to, for small content, from the running event loop."""
-        return Exchanges(lambda: self.connections.tls)
+    async def aclose(self) -> None:
+        """Close idle connections, also those of an event loop."""
+        self.close()
+        if transport := vars(self).pop("async_transport", None):
+            await transport.aclose()
 
     def close(self) -> None:
-        """Close the idle connections, and let the threads end; a later transfer makes new ones."""
-        self.connections.close()
-        for name in ("threads", "stream_threads"):
-            if threads := vars(self).pop(name, None):
-                threads.shutdown(wait=False)
+        """Close idle connections, and stop the threads. A later transfer makes new ones."""
+        with self._lock:
+            pools = [*self._pools.values()]
+            self._pools.clear()
+        for pool in pools:
+            pool.close()
+        if threads := vars(self).pop("threads", None):
+            threads.shutdown(wait=False)
 
-    def __del__(self) -> None:
-        """Close without a warning what nobody closed."""
-        self.connections.close()
-
-    def put(self, put: Put, cancellation: Cancellation) -> dict[str, str]:
-        """Send a source; gives the hashes of what was sent.
+    def put(self, put: Put, cancellation: Cancellation) -> PutResponse:
+        """Send a source.
 
         Raises:
-            StorageFailed: It did not arrive.
-            SourceChanged: It was changed meanwhile; what arrived is not complete.
+            StorageFailed: The storage did not accept the content.
+            SourceChanged: The source was changed while it was read.
             OSError: The source cannot be read.
         """
-        place = Place.of("PUT", put.url)
-        with self._connected("PUT", put.url, put.timeouts, cancellation) as exchange:
-            with _network("PUT", put.url):
-                exchange.send_head(place, "PUT", put.all_headers())
-            hashes, broken = _send_body(exchange.connection, put, cancellation)
-            _read_answer(exchange, put, broken)
-        return hashes
+        content = put.source.content
+        if content is not None:
+            response = self._put(put, content, cancellation)
+            put.progress(len(content), len(content))
+            return PutResponse(hexdigests(put.algorithms, content), response.headers)
+        with Hashes(put.algorithms) as hashes:
+            response = self._put(put, _Body(put, hashes, cancellation), cancellation)
+            return PutResponse(hashes.hexdigests(), response.headers)
 
-    @contextmanager
-    def get(self, get: Get, cancellation: Cancellation) -> Generator[Incoming, None, None]:
-        """Read a URL, and where it leads.
+    def _put(self, put: Put, body: bytes | _Body, cancellation: Cancellation) -> HTTPResponse:
+        headers, pool = put.all_headers(), self._pool("PUT", put.url)
+        with StorageAttempt("PUT", put.url, put.limits, self._deadlines, cancellation) as attempt:
+            response = attempt.open(pool, headers, body)
+            received = attempt.read(response, _LONGEST_RESPONSE)
+            if response.status not in _SUCCESS:
+                text = received.decode(errors="replace")
+                raise StorageRefused.of("PUT", put.url, response.status, text)
+            attempt.check_sent()
+        return response
+
+    async def put_small(self, put: Put) -> PutResponse:
+        """Send content that is in memory, from an event loop.
 
         Raises:
-            StorageFailed: There is nothing to read.
+            StorageFailed: The storage did not accept the content.
+        """
+        content = put.source.content or b""
+        url = f"{origin_of('PUT', put.url)}{target_of(put.url)}"
+        request = Request("PUT", url, {"User-Agent": USER_AGENT, **put.headers}, content)
+        try:
+            response = await self.async_transport.request(
+                request, put.limits.timeouts(len(content)), _LONGEST_RESPONSE
+            )
+        except TransportFailed as error:
+            raise StorageFailed("PUT", put.url, error.reason) from error.__cause__
+        except ResponseRefused as error:
+            raise StorageRefused.of("PUT", put.url, error.status, error.reason) from error
+        if response.status not in _SUCCESS:
+            raise StorageRefused.of("PUT", put.url, response.status, response.body.decode(errors="replace"))
+        put.progress(len(content), len(content))
+        return PutResponse(hexdigests(put.algorithms, content), response.headers)
+
+    @contextmanager
+    def get(self, get: Get, cancellation: Cancellation) -> Generator[Incoming]:
+        """Read a URL, following redirects.
+
+        Raises:
+            StorageFailed: The storage did not send the content.
         """
         url = get.url
         for _ in range(1 + MOST_REDIRECTS):
-            with self._connected("GET", url, get.timeouts, cancellation) as exchange:
-                with _network("GET", url):
-                    exchange.send_head(Place.of("GET", url), "GET", get.headers)
-                    response = exchange.receive_head()
-                location = response.getheader("Location")
+            with StorageAttempt("GET", url, get.limits, self._deadlines, cancellation) as attempt:
+                headers = {"User-Agent": USER_AGENT, **get.headers}
+                response = attempt.open(self._pool("GET", url), headers)
+                attempt.end_of_head()
+                location = response.headers.get("Location")
                 if response.status not in _REDIRECTS or location is None:
-                    yield _welcome(get, url, response)
+                    yield _accepted(attempt, response)
                     return
             url = _redirected(url, location)
         raise RedirectRefused("GET", get.url, f"more than {MOST_REDIRECTS} redirects")
 
-    @contextmanager
-    def _connected(
-        self, method: str, url: str, timeouts: Timeouts, cancellation: Cancellation
-    ) -> Generator[_Exchange, None, None]:
-        """A connection for one request; it is kept if that went well to its end."""
-        address = Place.of(method, url).address
-        with _network(method, url):
-            connection = self.connections.take(address, timeouts)
-        exchange = _Exchange(connection)
-        try:
-            with cancellation.watching(connection.sock):
-                yield exchange
-        finally:
-            if exchange.is_complete:
-                self.connections.give_back(address, connection)
-            else:
-                connection.close()
+    def _pool(self, method: str, url: str) -> HTTPConnectionPool:
+        """Return the connections to a URL's origin.
+
+        Raises:
+            StorageFailed: The URL is not one that a request can be sent to.
+        """
+        origin = origin_of(method, url)
+        with self._lock:
+            if origin not in self._pools:
+                manager = self._network.pool_manager(url, maxsize=_POOL_SIZE)
+                pool = manager.connection_from_url(origin)
+                pool.ConnectionCls = connection_class(pool.ConnectionCls)  # urllib3 reads it from the pool
+                self._pools[origin] = pool
+            return self._pools[origin]
 
 
-class _Exchange:
-    """A request and its answer."""
+class _Body:
+    """The body of a PUT that is not in memory: hashed, reported and checked while urllib3 sends it."""
 
-    def __init__(self, connection: HTTPConnection) -> None:
-        self.connection = connection
-        self._response: HTTPResponse | None = None
+    def __init__(self, put: Put, hashes: Hashes, cancellation: Cancellation) -> None:
+        self._put = put
+        self._hashes = hashes
+        self._cancellation = cancellation
 
-    def send_head(self, place: Place, method: str, headers: Mapping[str, str]) -> None:
-        target, extra = _seen_by_proxy(place)
-        self.connection.putrequest(method, target, skip_accept_encoding=True, skip_host=True)
-        ours = {"Host": place.address.header, "User-Agent": USER_AGENT}
-        for name, value in {**ours, **headers, **extra}.items():
-            self.connection.putheader(name, value)
-        self.connection.endheaders()
-
-    def receive_head(self) -> HTTPResponse:
-        self._response = self.connection.getresponse()
-        return self._response
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the answer was read to its end, and the connection is still there."""
-        return self._response is not None and self._response.isclosed() and self.connection.sock is not None
-
-
-@contextmanager
-def _network(method: str, url: str) -> Generator[None, None, None]:
-    """Turns what goes wrong between here and there into StorageFailed."""
-    try:
-        yield
-    except (OSError, HTTPException) as error:
-        raise _failure(method, url, error) from error
-
-
-def _failure(method: str, url: str, error: Exception) -> StorageFailed:
-    return StorageFailed(method, url, f"{type(error).__name__}: {error}".rstrip(": "))
-
-
-def _seen_by_proxy(place: Place) -> tuple[str, dict[str, str]]:
-    """The request's target, and what a proxy that reads the request wants to know."""
-    proxy = proxy_for(place.address) if place.address.scheme == "http" else None
-    if proxy is None:
-        return place.target, {}
-    return f"http://{place.address.header}{place.target}", proxy_headers(proxy)
-
-
-def _send_body(
-    connection: HTTPConnection, put: Put, cancellation: Cancellation
-) -> tuple[dict[str, str], OSError | None]:
-    """The hashes of what was sent, and why that was not all: the answer may know better."""
-    if put.source.content is not None:
-        broken = _send(connection, put.source.content)
-        put.progress(put.source.size, put.source.size)
-        return hexdigests(put.algorithms, put.source.content), broken
-    sent = 0
-    if not (put.algorithms and put.needs_hashes) and can_send(connection.sock, put.source):
-        put = replace(put, algorithms=())
-        try:
-            for sent in cancellation.checked(send_all_but_last_block(connection.sock, put.source)):
-                put.progress(sent, put.source.size)
-        except OSError as error:
-            return {}, error
-    return _send_blocks(connection, put, cancellation, sent)
-
-
-def _send_blocks(
-    connection: HTTPConnection, put: Put, cancellation: Cancellation, sent: int
-) -> tuple[dict[str, str], OSError | None]:
-    """Send what comes after the bytes `sent` already."""
-    with Hashes(put.algorithms) as hashes:
-        for block in cancellation.checked(put.source.blocks(sent)):
-            hashes.update(block)
-            if broken := _send(connection, block):
-                return {}, broken
+    def __iter__(self) -> Iterator[Block]:
+        put, sent = self._put, 0
+        for block in put.source.blocks():
+            self._cancellation.check()
+            self._hashes.update(block)
+            yield block
             sent += len(block)
             put.progress(sent, put.source.size)
-        return hashes.hexdigests(), None
 
 
-def _send(connection: HTTPConnection, block: Block) -> OSError | None:
-    try:
-        connection.send(block)
-    except OSError as error:
-        return error
-    return None
-
-
-def _read_answer(exchange: _Exchange, put: Put, broken: OSError | None) -> None:
-    """Raises what the answer, or its absence, means."""
-    if isinstance(broken, TimeoutError):
-        raise _failure("PUT", put.url, broken) from broken
-    try:
-        response = exchange.receive_head()
-        answer = response.read(_ANSWER)
-    except (OSError, HTTPException) as error:
-        raise _failure("PUT", put.url, broken or error) from error
-    if broken:
-        exchange.connection.close()
-    if response.status not in _SUCCESS:
-        raise StorageRefused.of("PUT", put.url, response.status, answer.decode(errors="replace"))
-    if broken:
-        raise _failure("PUT", put.url, broken) from broken
-
-
-def _welcome(get: Get, url: str, response: HTTPResponse) -> Incoming:
-    if response.status in _SUCCESS:
-        return Incoming(get, response)
-    with _network("GET", url):
-        answer = response.read(_ANSWER)
-    raise StorageRefused.of("GET", url, response.status, answer.decode(errors="replace"))
+def _accepted(attempt: StorageAttempt, response: HTTPResponse) -> Incoming:
+    if response.status in _CONTENT:
+        return Incoming(attempt, response)
+    text = attempt.read(response, _LONGEST_RESPONSE).decode(errors="replace")
+    raise StorageRefused.of("GET", attempt.url, response.status, text)
 
 
 def _redirected(url: str, location: str) -> str:
-    """Where a redirect leads.
+    """Return the URL that a redirect leads to.
 
     Raises:
-        RedirectRefused: Out of TLS, out of HTTP, or to what is no URL.
+        RedirectRefused: The redirect leads from https to http, to another scheme, or to a malformed URL.
     """
     try:
-        there = urljoin(url, location).partition("#")[0]
-        scheme = urlsplit(there).scheme
+        target = urljoin(url, location).partition("#")[0]
+        scheme = urlsplit(target).scheme
     except ValueError:
-        raise RedirectRefused("GET", url, "redirected to what is no URL") from None
+        raise RedirectRefused("GET", url, "the redirect leads to a malformed URL") from None
     if scheme not in {"http", "https"} or (url.startswith("https:") and scheme == "http"):
         raise RedirectRefused("GET", url, f"redirected to a {scheme} URL, which is not followed")
-    return there
+    return target

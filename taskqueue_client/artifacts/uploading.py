@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
 from taskqueue_client import calls
-from taskqueue_client._call import Call
-from taskqueue_client.definitions import CreateArtifactRequest
-from taskqueue_client.errors import InvalidArgument
+from taskqueue_client._protocol.conversation import Call, Conversation, on_thread
+from taskqueue_client.definitions import CreateArtifactRequest, S3ArtifactRequest
+from taskqueue_client.errors import CallFailed, InputValidationError, InvalidArgument
 from taskqueue_client.models import CreateArtifactResponse
 
-from .compression import gzipped
-from .content_types import content_type_of, is_compressed, is_text
-from .errors import NotOffered
-from .naming import checked_content_type, checked_name, clamped_expiry
+from .artifact_errors import NotOffered, StorageRefused
+from .naming import (
+    checked_content_type,
+    checked_name,
+    clamped_expiry,
+    content_type_of,
+    is_compressed,
+    is_text,
+    warn_if_unreadable,
+)
 from .object_service import Beginning, ObjectUpload
-from .putting import Putting, Target
-from .sources import Content, Source, open_source
-from .steps import Collecting, Settings, Steps, StorageName, Work, releasing
-from .storage import Progress
+from .sources import Content, Source, Spool, gzipped, gzipped_content, open_source
+from .storage import Get, Progress, PutResponse
+from .transfers import Putting, StorageName, Target, Transfer, TransferClient, reporter, silently
 
 _WORTH_COMPRESSING = 1024
-"""Fewer bytes fit into a network packet anyhow."""
+"""Smaller content is not compressed by default: it fits into a network packet."""
+
+_CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +40,14 @@ class UploadResult:
     """An artifact that was uploaded.
 
     Attributes:
-        name: Its name.
-        storage_type: Where its content is.
-        content_type: As the Queue has it.
-        content_encoding: `gzip` if it was compressed, else None.
-        size: Its bytes before compression.
+        name: The artifact's name.
+        storage_type: The storage type of the content.
+        content_type: The content type that the Queue has.
+        content_encoding: `gzip` if the content was compressed, else None.
+        size: The size in bytes before compression.
         stored_size: The bytes that were sent.
-        expires: Until when it is kept.
-        hashes: Of what was sent, in hex by algorithm: its `sha256`. Empty where the kernel sent a file to
-            S3 by itself, over plain HTTP.
+        expires: When the artifact expires.
+        hashes: The hashes of the bytes that were sent, in hex by algorithm: `sha256`.
     """
 
     name: str
@@ -55,7 +62,7 @@ class UploadResult:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How artifacts are uploaded; `upload_artifact` describes each of them."""
+    """Options of an upload; `upload_artifact` describes each of them."""
 
     expires: str
     storage: StorageName
@@ -71,16 +78,18 @@ class Options:
         content_type: str | None,
         compress: bool | None,  # noqa: FBT001 - the callers' is a keyword
     ) -> Options:
-        """The options, if they make sense.
+        """Return the options after checking them.
 
         Raises:
-            InvalidArgument: They don't.
+            InvalidArgument: An option is not valid, or does not go with another one.
         """
         if storage not in {"s3", "object"}:
             raise InvalidArgument("storage", storage, "'s3' or 'object'")
         if storage == "object" and compress:
             raise InvalidArgument(
-                "compress", compress, "None or False: the object service stores what it gets"
+                "compress",
+                compress,
+                "None or False: artifacts of the storage type 'object' are not compressed",
             )
         given = None if content_type is None else checked_content_type(content_type)
         return cls(clamped_expiry(expires, task_expires), storage, given, compress)
@@ -88,80 +97,162 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """Which artifact of which run."""
+    """An artifact of a run."""
 
     task_id: str
     run_id: int
     name: str
 
     def create(self, request: CreateArtifactRequest) -> Call[CreateArtifactResponse]:
-        """The call that creates it."""
+        """Return the call that creates the artifact."""
         return calls.create_artifact(self.task_id, self.run_id, self.name, request)
 
 
+def upload_artifact(
+    client: TransferClient,
+    /,
+    task_id: str,
+    run_id: int,
+    name: str,
+    source: Content,
+    *,
+    expires: datetime | str,
+    content_type: str | None = None,
+    storage: StorageName | None = None,
+    compress: bool | None = None,
+    task_expires: datetime | None = None,
+    progress: Progress | None = None,
+) -> Conversation[UploadResult]:
+    """Upload one artifact.
+
+    A failed attempt is retried from the start, with a fresh URL if necessary. When the method returns, the
+    artifact is complete, and the stored content was compared with the content sent.
+
+    Scopes: `queue:create-artifact:<task_id>/<run_id>`, which the run's credentials have.
+
+    Args:
+        client: The client.
+        task_id: The task.
+        run_id: The run, running or resolved as an exception in the last 25 minutes.
+        name: Printable ASCII. Everybody may read names that begin with `public/`.
+        source: A path (also as a `str`), bytes, a file opened in binary mode (read from its current
+            position), or an iterable of bytes, for `AsyncQueue` also an asynchronous one. Content that cannot
+            be read twice is written to a temporary file first.
+        expires: When the artifact expires: not later than its task.
+        content_type: The content type; default: by the extension of the name.
+        storage: `s3`, or `object` for the object service, which also stores hashes; default: the client's
+            `artifact_storage`.
+        compress: Whether to store gzip, which downloads decode. True compresses all content that is not
+            compressed already, None only text of 1 kB and more. The object service does not accept gzip.
+        task_expires: The task's `expires`. A later `expires` of the artifact is reduced to it.
+        progress: Called with the bytes sent and the total, in the event loop of `AsyncQueue`. Each attempt
+            starts from zero.
+
+    Raises:
+        InvalidArgument: A value is not allowed; nothing was sent.
+        ArtifactError: The content could not be stored, or was changed while it was read.
+        CallFailed: The Queue or the object service refused, or did not respond.
+        OSError: The content cannot be read, or a temporary file cannot be written.
+    """
+    options = Options.checked(
+        expires, task_expires, storage or client.transfer_settings.storage, content_type, compress
+    )
+    report = silently if progress is None else (yield from reporter(progress))
+    return (yield from uploading(client, Artifact(task_id, run_id, name), source, options, report))
+
+
 def uploading(
-    settings: Settings, artifact: Artifact, content: Content | Source, options: Options, progress: Progress
-) -> Steps[UploadResult]:
+    client: TransferClient,
+    artifact: Artifact,
+    content: Content | Source,
+    options: Options,
+    progress: Progress,
+) -> Conversation[UploadResult]:
     """Upload one artifact.
 
     Raises:
         InvalidArgument: The name or the content is not allowed; nothing was sent.
-        ArtifactError: The content did not arrive.
-        CallFailed: The Queue or the object service refused, or did not answer.
-        OSError: The content cannot be read, or there is no room for a temporary file.
+        ArtifactError: The content could not be stored.
+        CallFailed: The Queue or the object service refused, or did not respond.
+        OSError: The content cannot be read, or a temporary file cannot be written.
     """
     checked_name(artifact.name)
-    source = content if isinstance(content, Source) else (yield from _opened(content))
-    return (yield from _closing(source, _Upload(settings, artifact, source, options, progress).steps()))
+    warn_if_unreadable(artifact.name, options.storage)
+    transfer = Transfer(client)
+    if not isinstance(content, Source):
+        content = yield from _opened(transfer, content)
+    upload = _Upload(transfer, artifact, content, options, progress)
+    if content.content is not None:  # in memory: there is nothing to close
+        return (yield from upload.steps())
+    return (yield from transfer.releasing(content.close, upload.steps()))
 
 
-def _closing(source: Source, steps: Steps[UploadResult]) -> Steps[UploadResult]:
-    """The steps, after which the source is closed; small ones need no closing."""
-    return steps if source.content is not None else releasing(source.close, steps)
+def _opened(transfer: Transfer, content: Content) -> Conversation[Source]:
+    """Open the content, without a thread if it is small and in memory."""
+    if isinstance(content, (bytes, bytearray, memoryview)):
+        return open_source(content)
+    if not isinstance(content, AsyncIterable):
+        return (yield from transfer.work(lambda: open_source(content)))
+    allowed = "a path, bytes, a file or an iterable; asynchronous iterables are for AsyncQueue"
+    refusal = InvalidArgument("source", content, allowed)
+    return (yield from transfer.work(partial(_refuse, refusal), lambda: _collected(transfer, content)))
 
 
-def _opened(content: Content) -> Steps[Source]:
-    if isinstance(content, AsyncIterable):
-        return (yield from Collecting(content))
-    return (yield from Work(lambda _storage, _cancellation: open_source(content)))
+def _refuse(refusal: InvalidArgument) -> Source:
+    raise refusal
+
+
+async def _collected(transfer: Transfer, blocks: AsyncIterable[bytes]) -> Source:
+    """Write the blocks of an asynchronous iterable to a temporary file."""
+    spool = await on_thread(transfer.work(Spool))
+    try:
+        async for block in blocks:
+            await on_thread(transfer.work(partial(spool.write, block)))
+        return await on_thread(transfer.work(spool.source))
+    except BaseException:
+        spool.close()
+        raise
 
 
 class _Upload:
     def __init__(
-        self, settings: Settings, artifact: Artifact, source: Source, options: Options, progress: Progress
+        self, transfer: Transfer, artifact: Artifact, source: Source, options: Options, progress: Progress
     ) -> None:
-        self._settings = settings
+        self._transfer = transfer
         self._artifact = artifact
         self._source = source
         self._options = options
         self._progress = progress
         self._content_type = options.content_type or content_type_of(artifact.name)
+        is_wanted = options.compress
+        if is_wanted is None:
+            is_wanted = source.size >= _WORTH_COMPRESSING and is_text(self._content_type)
+        self._compresses = is_wanted and not is_compressed(artifact.name, self._content_type)
 
-    def steps(self) -> Steps[UploadResult]:
+    def steps(self) -> Conversation[UploadResult]:
         if self._options.storage == "object":
-            return (yield from self._to_object_service())
-        if not self._is_to_be_compressed():
-            return (yield from self._to_s3(self._source, None))
-        source = self._source
-        compressed = yield from Work(lambda _, cancellation: gzipped(source, cancellation))
-        return (yield from _closing(compressed, self._to_s3(compressed, "gzip")))
+            return self._to_object_service()
+        if self._source.is_gzip:
+            return self._to_s3(self._source, "gzip")
+        if not self._compresses:
+            return self._to_s3(self._source, None)
+        if self._source.content is not None:
+            return self._to_s3(gzipped_content(self._source.content), "gzip")
+        return self._compressed_to_s3()
 
-    def _is_to_be_compressed(self) -> bool:
-        wanted = self._options.compress
-        if wanted is None:
-            wanted = is_text(self._content_type) and self._source.size >= _WORTH_COMPRESSING
-        return wanted and not is_compressed(self._artifact.name, self._content_type)
+    def _compressed_to_s3(self) -> Conversation[UploadResult]:
+        source, check = self._source, self._transfer.cancellation.check
+        compressed = yield from self._transfer.work(lambda: gzipped(source, check))
+        return (yield from self._transfer.releasing(compressed.close, self._to_s3(compressed, "gzip")))
 
-    def _to_s3(self, body: Source, encoding: str | None) -> Steps[UploadResult]:
-        renew = partial(self._s3_target, encoding)
-        hashes = yield from Putting(self._settings, renew, body, self._progress).steps()
+    def _to_s3(self, body: Source, encoding: str | None) -> Conversation[UploadResult]:
+        renew, has_arrived = partial(self._s3_target, encoding), partial(self._has_arrived, body.size)
+        hashes = yield from Putting(self._transfer, renew, body, self._progress, has_arrived).steps()
         return self._result(hashes, body.size, encoding)
 
-    def _s3_target(self, encoding: str | None) -> Steps[Target]:
-        """Repeating the call with the same values gives a fresh URL."""
-        created = yield from self._artifact.create(
-            {"storageType": "s3", "expires": self._options.expires, "contentType": self._content_type}
-        )
+    def _s3_target(self, encoding: str | None) -> Conversation[Target]:
+        """Request a URL. Each call with the same values returns a fresh one."""
+        created = yield from self._created_on_s3()
         if created.put_url is None or created.expires is None or created.content_type is None:
             raise NotOffered("createArtifact")
         self._content_type = created.content_type
@@ -170,13 +261,39 @@ class _Upload:
             headers["Content-Encoding"] = encoding
         return Target(created.put_url, headers, created.expires.timestamp())
 
-    def _to_object_service(self) -> Steps[UploadResult]:
-        """Without `contentLength`, which would make finishArtifact fail."""
+    def _created_on_s3(self) -> Conversation[CreateArtifactResponse]:
+        """Create the artifact with its size before compression, which services before v96.7 refuse."""
+        request: S3ArtifactRequest = {
+            "storageType": "s3",
+            "expires": self._options.expires,
+            "contentType": self._content_type,
+        }
+        if self._source.is_gzip:  # its size before compression is not known
+            return (yield from self._artifact.create(request))
+        try:
+            return (yield from self._artifact.create({**request, "contentLength": self._source.size}))
+        except InputValidationError:
+            return (yield from self._artifact.create(request))
+
+    def _has_arrived(self, size: int, response: PutResponse) -> Conversation[bool]:
+        """Compare the stored length. If the credentials may not read it, any ETag is accepted."""
+        artifact, transfer = self._artifact, self._transfer
+        try:
+            found = yield from calls.artifact(artifact.task_id, artifact.run_id, artifact.name)
+        except CallFailed:
+            return "ETag" in response.headers
+        if (url := found.url) is None:
+            return "ETag" in response.headers
+        length = yield from transfer.work(lambda: _stored_length(transfer, url))
+        return length == size
+
+    def _to_object_service(self) -> Conversation[UploadResult]:
+        """Upload to the object service. No `contentLength` is sent: finishArtifact would fail with it."""
         create = self._artifact.create(
             {"storageType": "object", "expires": self._options.expires, "contentType": self._content_type}
         )
-        begun = yield from Beginning(self._settings, self._artifact.name, create).steps()
-        upload = ObjectUpload(self._settings, begun, self._source, self._content_type, self._progress)
+        begun = yield from Beginning(self._transfer, self._artifact.name, create).steps()
+        upload = ObjectUpload(self._transfer, begun, self._source, self._content_type, self._progress)
         hashes = yield from upload.steps()
         task_id, run_id, name = self._artifact.task_id, self._artifact.run_id, self._artifact.name
         yield from calls.finish_artifact(task_id, run_id, name, upload_id=begun.upload_id or "")
@@ -193,3 +310,15 @@ class _Upload:
             expires=self._options.expires,
             hashes=hashes,
         )
+
+
+def _stored_length(transfer: Transfer, url: str) -> int | None:
+    """Return the stored length, by requesting the first byte; None if nothing is stored."""
+    get = Get(url, {"Range": "bytes=0-0", "Accept-Encoding": "identity"}, transfer.settings.limits)
+    try:
+        with transfer.storage.get(get, transfer.cancellation) as incoming:
+            found = _CONTENT_RANGE.fullmatch(incoming.header("Content-Range") or "")
+            length = found[1] if found else incoming.header("Content-Length") or ""
+            return int(length) if length.isdecimal() else None
+    except StorageRefused as error:
+        return 0 if error.status == 416 else None  # noqa: PLR2004 - the first byte of nothing

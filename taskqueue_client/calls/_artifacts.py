@@ -1,24 +1,34 @@
-"""Calls about artifacts. The content itself travels elsewhere; see `taskqueue_client.artifacts`."""
+"""Calls about artifacts, to the Queue and to the object service (storage type `object`).
+
+They do not send or receive content: `taskqueue_client.artifacts` does. Calls to the object service need the
+credentials and the object name that `create_artifact` or `artifact` returns.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from types import NoneType
 
-from taskqueue_client._call import Call
-from taskqueue_client._paging import Pages
-from taskqueue_client.definitions import CreateArtifactRequest
+from taskqueue_client._protocol.conversation import Call
+from taskqueue_client._protocol.paging import Pages
+from taskqueue_client.definitions import AcceptedDownloadMethods, CreateArtifactRequest, ProposedUploadMethods
 from taskqueue_client.models import (
     Artifact,
     ArtifactContent,
     ArtifactLocation,
     ArtifactsPage,
     CreateArtifactResponse,
+    CreateUploadResponse,
+    ObjectMetadata,
+    Redirect,
+    StartDownloadResponse,
 )
 
 from . import _arguments as arguments
 
 REDIRECTED = frozenset({303})
-"""The status of an answer that says where the content is; it is read, and not followed."""
+"""The statuses of responses that have the location of the content; the redirect is not followed."""
 
 
 def create_artifact(
@@ -26,63 +36,64 @@ def create_artifact(
 ) -> Call[CreateArtifactResponse]:
     """Create an artifact, or extend the `expires` of an equal one.
 
-    Safe to repeat, except for `object`: the upload id is in the first answer only.
+    Safe to repeat, except for `object`: only the first response has the upload id.
 
     Scopes: `queue:create-artifact:<task_id>/<run_id>`, which the run's credentials have.
 
     Args:
         task_id: The task.
         run_id: The run, running or resolved as an exception in the last 25 minutes.
-        name: Printable ASCII; names that begin with `public/` are for everybody.
-        request: The storage type, `expires`, and what goes with the storage type.
+        name: Printable ASCII; artifacts whose names begin with `public/` are public.
+        request: The storage type, `expires` (a date-time, or a distance like `14 days`), and the keys of the
+            storage type.
 
     Raises:
-        InputError: There is no such task or run, or `expires` is past or after the task's.
-        RequestConflict: The run is not running, or an artifact that differs has the name.
+        InputError: The task or run does not exist, or `expires` is past or after the task's `expires`.
+        RequestConflict: The run is not running, or a different artifact has this name.
     """
-    return Call(
-        "createArtifact", "POST", _of_run(task_id, run_id, name), CreateArtifactResponse, body=request
-    )
+    path = _of_run(task_id, run_id, name)
+    body = {**request, "expires": arguments.moment("expires", request["expires"])}
+    return Call("createArtifact", "POST", path, CreateArtifactResponse, body=body)
 
 
 def finish_artifact(task_id: str, run_id: int, name: str, *, upload_id: str) -> Call[None]:
-    """Make an `object` artifact readable, after its upload; the run may be resolved by then.
+    """Finish an `object` artifact after its upload, so that it can be read; the run may be resolved.
 
     Scopes: `queue:create-artifact:<task_id>/<run_id>`, which the run's credentials have. Safe to repeat.
 
     Raises:
-        ResourceNotFound: There is no such artifact.
-        InputError: It is of another storage type, has another upload id, or is not uploaded.
+        ResourceNotFound: The artifact does not exist.
+        InputError: The artifact has another storage type or upload id, or is not uploaded.
     """
     body = {"uploadId": arguments.slugid("upload_id", upload_id)}
     return Call("finishArtifact", "PUT", _of_run(task_id, run_id, name), NoneType, body=body)
 
 
 def get_artifact(task_id: str, run_id: int, name: str) -> Call[ArtifactLocation]:
-    """Where the content of an artifact can be fetched with a plain GET; links are followed.
+    """Return the URL of an artifact's content, for a plain GET; links are followed.
 
     Scopes: `queue:get-artifact:<name>`, also for each link's target. Safe to repeat.
 
     Raises:
-        ResourceNotFound: There is no such artifact, or its upload is not finished.
-        ResourceExpired: It has expired.
-        ErrorArtifact: It is of the storage type `error`.
-        InputError: Its links go in a circle.
+        ResourceNotFound: The artifact does not exist, or its upload is not finished.
+        ResourceExpired: The artifact has expired.
+        ErrorArtifact: The artifact has the storage type `error`.
+        InputError: The artifact's links form a cycle.
     """
     path = _of_run(task_id, run_id, name)
     return Call("getArtifact", "GET", path, ArtifactLocation, accepts=REDIRECTED)
 
 
 def get_latest_artifact(task_id: str, name: str) -> Call[ArtifactLocation]:
-    """`get_artifact` of the task's last run, whatever its state.
+    """Return the URL of the content of an artifact of the task's last run, in any state of the run.
 
     Scopes: `queue:get-artifact:<name>`, also for each link's target. Safe to repeat.
 
     Raises:
-        ResourceNotFound: There is no such task, run or artifact, or its upload is not finished.
-        ResourceExpired: It has expired.
-        ErrorArtifact: It is of the storage type `error`.
-        InputError: Its links go in a circle.
+        ResourceNotFound: The task, run or artifact does not exist, or its upload is not finished.
+        ResourceExpired: The artifact has expired.
+        ErrorArtifact: The artifact has the storage type `error`.
+        InputError: The artifact's links form a cycle.
     """
     path = _of_latest(task_id, "artifacts", name)
     return Call("getLatestArtifact", "GET", path, ArtifactLocation, accepts=REDIRECTED)
@@ -91,12 +102,12 @@ def get_latest_artifact(task_id: str, name: str) -> Call[ArtifactLocation]:
 def list_artifacts(
     task_id: str, run_id: int, *, continuation_token: str | None = None, limit: int | None = None
 ) -> Call[ArtifactsPage]:
-    """One page of the artifacts of a run, in the order of their names.
+    """Return one page of the artifacts of a run, in the order of their names.
 
     Scopes: `queue:list-artifacts:<task_id>:<run_id>`. Safe to repeat.
 
     Raises:
-        ResourceNotFound: There is no such task or run.
+        ResourceNotFound: The task or run does not exist.
     """
     path = arguments.path("task", *_run(task_id, run_id), "artifacts")
     query = arguments.page_query(continuation_token, limit)
@@ -106,19 +117,19 @@ def list_artifacts(
 def iter_artifacts(
     task_id: str, run_id: int, *, page_size: int | None = None
 ) -> Pages[ArtifactsPage, Artifact]:
-    """The artifacts of a run, page after page; see `list_artifacts`."""
+    """Iterate over the artifacts of a run, requesting further pages; see `list_artifacts`."""
     return Pages(list_artifacts(task_id, run_id, limit=page_size), lambda page: page.artifacts)
 
 
 def list_latest_artifacts(
     task_id: str, *, continuation_token: str | None = None, limit: int | None = None
 ) -> Call[ArtifactsPage]:
-    """One page of the artifacts of the task's last run, in the order of their names.
+    """Return one page of the artifacts of the task's last run, in the order of their names.
 
     Scopes: `queue:list-artifacts:<task_id>`. Safe to repeat.
 
     Raises:
-        ResourceNotFound: There is no such task, or it has no run.
+        ResourceNotFound: The task does not exist, or it has no run.
     """
     path = arguments.path("task", arguments.slugid("task_id", task_id), "artifacts")
     query = arguments.page_query(continuation_token, limit)
@@ -126,54 +137,54 @@ def list_latest_artifacts(
 
 
 def iter_latest_artifacts(task_id: str, *, page_size: int | None = None) -> Pages[ArtifactsPage, Artifact]:
-    """The artifacts of the task's last run, page after page; see `list_latest_artifacts`."""
+    """Iterate over the artifacts of a task's last run; see `list_latest_artifacts`."""
     return Pages(list_latest_artifacts(task_id, limit=page_size), lambda page: page.artifacts)
 
 
 def artifact_info(task_id: str, run_id: int, name: str) -> Call[Artifact]:
-    """What is known about an artifact; links are not followed.
+    """Return an artifact without its content; links are not followed.
 
     Scopes: `queue:list-artifacts:<task_id>:<run_id>`. Safe to repeat.
 
     Raises:
-        ResourceNotFound: There is no such task, run or artifact, or its upload is not finished.
+        ResourceNotFound: The task, run or artifact does not exist, or its upload is not finished.
     """
     return Call("artifactInfo", "GET", _of_run(task_id, run_id, name, "artifact-info"), Artifact)
 
 
 def latest_artifact_info(task_id: str, name: str) -> Call[Artifact]:
-    """`artifact_info` of the task's last run.
+    """Return an artifact of the task's last run without its content; links are not followed.
 
     Scopes: `queue:list-artifacts:<task_id>`. Safe to repeat.
 
     Raises:
-        ResourceNotFound: There is no such task, run or artifact, or its upload is not finished.
+        ResourceNotFound: The task, run or artifact does not exist, or its upload is not finished.
     """
     return Call("latestArtifactInfo", "GET", _of_latest(task_id, "artifact-info", name), Artifact)
 
 
 def artifact(task_id: str, run_id: int, name: str) -> Call[ArtifactContent]:
-    """How the content of an artifact can be fetched, whatever its storage type; links are followed.
+    """Return how to fetch the content of an artifact of any storage type; links are followed.
 
     Scopes: `queue:get-artifact:<name>`, also for each link's target. Safe to repeat.
 
     Raises:
-        ResourceNotFound: There is no such artifact, or its upload is not finished.
-        ResourceExpired: It has expired.
-        InputError: Its links go in a circle.
+        ResourceNotFound: The artifact does not exist, or its upload is not finished.
+        ResourceExpired: The artifact has expired.
+        InputError: The artifact's links form a cycle.
     """
     return Call("artifact", "GET", _of_run(task_id, run_id, name, "artifact-content"), ArtifactContent)
 
 
 def latest_artifact(task_id: str, name: str) -> Call[ArtifactContent]:
-    """`artifact` of the task's last run, whatever its state.
+    """Return how to fetch the content of an artifact of the task's last run, in any state of the run.
 
     Scopes: `queue:get-artifact:<name>`, also for each link's target. Safe to repeat.
 
     Raises:
-        ResourceNotFound: There is no such task, run or artifact, or its upload is not finished.
-        ResourceExpired: It has expired.
-        InputError: Its links go in a circle.
+        ResourceNotFound: The task, run or artifact does not exist, or its upload is not finished.
+        ResourceExpired: The artifact has expired.
+        InputError: The artifact's links form a cycle.
     """
     return Call("latestArtifact", "GET", _of_latest(task_id, "artifact-content", name), ArtifactContent)
 
@@ -188,3 +199,100 @@ def _of_run(task_id: str, run_id: int, name: str, what: str = "artifacts") -> st
 
 def _of_latest(task_id: str, what: str, name: str) -> str:
     return arguments.path("task", arguments.slugid("task_id", task_id), what, arguments.name(name))
+
+
+def create_upload(
+    name: str,
+    *,
+    project_id: str,
+    upload_id: str,
+    expires: datetime | str,
+    proposed_upload_methods: ProposedUploadMethods,
+    hashes: Mapping[str, str] | None = None,
+) -> Call[CreateUploadResponse]:
+    """Begin an upload, or request the upload methods of one that has begun.
+
+    Scopes: `object:upload:<project_id>:<name>`. Safe to repeat with the same values.
+
+    Args:
+        name: The object's name.
+        project_id: The project that the object belongs to.
+        upload_id: The upload's id, a slugid.
+        expires: When the object expires.
+        proposed_upload_methods: How the caller can upload; an empty dict only begins the upload.
+        hashes: Hashes of the data, lower-case hex by algorithm: `sha256` and `sha512`.
+
+    Raises:
+        NoMatchingBackend: The object service has no backend for an object of this name.
+        RequestConflict: The object is finished, or its upload has begun with other values.
+    """
+    body: dict[str, object] = {
+        **_upload(project_id, upload_id, hashes),
+        "expires": arguments.moment("expires", expires),
+        "proposedUploadMethods": proposed_upload_methods,
+    }
+    path = arguments.path("upload", arguments.name(name))
+    return Call("object.createUpload", "PUT", path, CreateUploadResponse, body=body, service="object")
+
+
+def finish_upload(
+    name: str, *, project_id: str, upload_id: str, hashes: Mapping[str, str] | None = None
+) -> Call[None]:
+    """Finish an object after its upload, so that it can be read; it cannot change afterwards.
+
+    Scopes: `object:upload:<project_id>:<name>`. Safe to repeat.
+
+    Raises:
+        ResourceNotFound: The object does not exist.
+        InputError: The object belongs to another project.
+        RequestConflict: The object has another upload id or other hashes.
+    """
+    path = arguments.path("finish-upload", arguments.name(name))
+    body = _upload(project_id, upload_id, hashes)
+    return Call("object.finishUpload", "POST", path, NoneType, body=body, service="object")
+
+
+def start_download(
+    name: str, *, accept_download_methods: AcceptedDownloadMethods
+) -> Call[StartDownloadResponse]:
+    """Return how to download an object.
+
+    Scopes: `object:download:<name>`. Safe to repeat.
+
+    Raises:
+        ResourceNotFound: The object does not exist, or its upload is not finished.
+        NoMatchingMethod: The object cannot be downloaded by any of these methods.
+    """
+    path = arguments.path("start-download", arguments.name(name))
+    body = {"acceptDownloadMethods": accept_download_methods}
+    return Call("object.startDownload", "PUT", path, StartDownloadResponse, body=body, service="object")
+
+
+def object_metadata(name: str) -> Call[ObjectMetadata]:
+    """Return an object without its data (endpoint `object`).
+
+    Scopes: `object:download:<name>`. Safe to repeat.
+
+    Raises:
+        ResourceNotFound: The object does not exist, or its upload is not finished.
+    """
+    path = arguments.path("metadata", arguments.name(name))
+    return Call("object.object", "GET", path, ObjectMetadata, service="object")
+
+
+def download_object(name: str) -> Call[Redirect]:
+    """Return the URL of an object, for a plain GET (endpoint `download`).
+
+    Scopes: `object:download:<name>`. Safe to repeat.
+
+    Raises:
+        ResourceNotFound: The object does not exist, or its upload is not finished.
+        NoMatchingMethod: The object cannot be downloaded with a plain GET.
+    """
+    path = arguments.path("download", arguments.name(name))
+    return Call("object.download", "GET", path, Redirect, service="object", accepts=REDIRECTED)
+
+
+def _upload(project_id: str, upload_id: str, hashes: Mapping[str, str] | None) -> dict[str, object]:
+    known = {} if hashes is None else {"hashes": dict(hashes)}
+    return {"projectId": project_id, "uploadId": arguments.slugid("upload_id", upload_id), **known}

@@ -1,37 +1,41 @@
-"""Calls about tasks: read them, create them, and change what is to become of them."""
+"""Calls about tasks and task groups: read, create and change them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Generator
 from functools import partial
 from typing import Any
 
-from taskqueue_client._call import Call, Steps
-from taskqueue_client._paging import Pages
+from taskqueue_client._protocol.conversation import Call
+from taskqueue_client._protocol.paging import Pages
+from taskqueue_client._protocol.schemas import check_definition
 from taskqueue_client.definitions import PriorityName, TaskDefinition, same_definition
 from taskqueue_client.errors import CallFailed, RequestConflict
 from taskqueue_client.models import (
+    CanceledTaskGroup,
     DependentTasksPage,
     IdentifiedStatus,
     IdentifiedTask,
     Priority,
     StatusesPage,
     TaskAndStatus,
+    TaskGroup,
+    TaskGroupPage,
+    TaskGroupPriorityChange,
     TasksPage,
     TaskStatusResponse,
 )
-from taskqueue_client.schemas import check_definition
 
 from . import _arguments as arguments
 
 
 def task(task_id: str) -> Call[dict[str, Any]]:
-    """The definition of a task, with all of the Queue's defaults filled in.
+    """Return the definition of a task, with the Queue's defaults filled in.
 
     Scopes: `queue:get-task:<task_id>`. Safe to repeat.
 
     Raises:
-        ResourceNotFound: There is no such task.
+        ResourceNotFound: The task does not exist.
     """
     path = arguments.path("task", arguments.slugid("task_id", task_id))
     return Call("task", "GET", path, dict[str, Any])
@@ -40,12 +44,12 @@ def task(task_id: str) -> Call[dict[str, Any]]:
 def tasks(
     task_ids: Collection[str], *, continuation_token: str | None = None, limit: int | None = None
 ) -> Call[TasksPage]:
-    """One page of the definitions of several tasks; ids of unknown tasks are passed over.
+    """Return one page of the definitions of several tasks; unknown task ids are ignored.
 
     Scopes: `queue:get-task:<task_id>` for each id. Safe to repeat.
 
     Raises:
-        InputError: The token is not one.
+        InputError: `continuation_token` is not a token of this list.
     """
     body = {"taskIds": arguments.texts("task_ids", task_ids)}
     query = arguments.page_query(continuation_token, limit)
@@ -55,19 +59,19 @@ def tasks(
 def iter_tasks(
     task_ids: Collection[str], *, page_size: int | None = None
 ) -> Pages[TasksPage, IdentifiedTask]:
-    """The definitions of several tasks, page after page; see `tasks`."""
+    """Iterate over the definitions of several tasks, requesting further pages; see `tasks`."""
     return Pages(tasks(task_ids, limit=page_size), lambda page: page.tasks)
 
 
 def statuses(
     task_ids: Collection[str], *, continuation_token: str | None = None, limit: int | None = None
 ) -> Call[StatusesPage]:
-    """One page of the statuses of several tasks; ids of unknown tasks are passed over.
+    """Return one page of the statuses of several tasks; unknown task ids are ignored.
 
     Scopes: `queue:status:<task_id>` for each id. Safe to repeat.
 
     Raises:
-        InputError: The token is not one.
+        InputError: `continuation_token` is not a token of this list.
     """
     body = {"taskIds": arguments.texts("task_ids", task_ids)}
     query = arguments.page_query(continuation_token, limit)
@@ -77,17 +81,17 @@ def statuses(
 def iter_statuses(
     task_ids: Collection[str], *, page_size: int | None = None
 ) -> Pages[StatusesPage, IdentifiedStatus]:
-    """The statuses of several tasks, page after page; see `statuses`."""
+    """Iterate over the statuses of several tasks, requesting further pages; see `statuses`."""
     return Pages(statuses(task_ids, limit=page_size), lambda page: page.statuses)
 
 
 def status(task_id: str) -> Call[TaskStatusResponse]:
-    """The status of a task, with all of its runs.
+    """Return the status of a task, with all its runs.
 
     Scopes: `queue:status:<task_id>`. Safe to repeat.
 
     Raises:
-        ResourceNotFound: There is no such task.
+        ResourceNotFound: The task does not exist.
     """
     path = arguments.path("task", arguments.slugid("task_id", task_id), "status")
     return Call("status", "GET", path, TaskStatusResponse)
@@ -96,13 +100,13 @@ def status(task_id: str) -> Call[TaskStatusResponse]:
 def list_dependent_tasks(
     task_id: str, *, continuation_token: str | None = None, limit: int | None = None
 ) -> Call[DependentTasksPage]:
-    """One page of the tasks that depend on a task, in the order of their ids.
+    """Return one page of the tasks that depend on a task, in the order of their ids.
 
     Scopes: `queue:list-dependent-tasks:<task_id>`. Safe to repeat.
 
     Raises:
-        ResourceNotFound: There is no such task.
-        InputError: The token is not one.
+        ResourceNotFound: The task does not exist.
+        InputError: `continuation_token` is not a token of this list.
     """
     path = arguments.path("task", arguments.slugid("task_id", task_id), "dependents")
     query = arguments.page_query(continuation_token, limit)
@@ -112,29 +116,28 @@ def list_dependent_tasks(
 def iter_dependent_tasks(
     task_id: str, *, page_size: int | None = None
 ) -> Pages[DependentTasksPage, TaskAndStatus]:
-    """The tasks that depend on a task, page after page; see `list_dependent_tasks`."""
+    """Iterate over the tasks that depend on a task; see `list_dependent_tasks`."""
     return Pages(list_dependent_tasks(task_id, limit=page_size), lambda page: page.tasks)
 
 
-def create_task(task_id: str, definition: TaskDefinition) -> Steps[TaskStatusResponse]:
+def create_task(task_id: str, definition: TaskDefinition) -> Generator[Call[Any], Any, TaskStatusResponse]:
     """Create a task, and schedule it unless it depends on others.
 
-    Safe to repeat with the same definition. If an attempt ended without an answer and the next one is
-    a conflict, the stored definition is read, and an equal one is success.
+    Safe to repeat with the same definition. If an attempt ended without a response and the next one is a
+    conflict, the stored definition is read; the call succeeds if both are equal.
 
     Scopes: `queue:create-task:<priority>:<task_queue_id>` of this or a higher priority,
     `queue:create-task:project:<projectId>`, `queue:scheduler-id:<schedulerId>`,
     `queue:route:<route>` for each route, and each of the definition's own scopes.
 
     Args:
-        task_id: A fresh id, from `slugid()`.
-        definition: The task, as the dict of the Queue's own schema.
+        task_id: A new id, from `slugid()`.
+        definition: The task, a dict as in the Queue's schema.
 
     Raises:
-        InvalidDefinition: The Queue would refuse the definition.
-        InputError: It does, for its dates, its task queue or its dependencies.
-        RequestConflict: The id is in use for another task, the group has another scheduler, or it is
-            sealed.
+        InvalidDefinition: The Queue would refuse the definition; nothing was sent.
+        InputError: The Queue refused the definition's dates, task queue or dependencies.
+        RequestConflict: Another task has this id, or the task group has another scheduler or is sealed.
     """
     path = arguments.path("task", arguments.slugid("task_id", task_id))
     check = partial(check_definition, definition)
@@ -153,13 +156,13 @@ def create_task(task_id: str, definition: TaskDefinition) -> Steps[TaskStatusRes
 
 
 def schedule_task(task_id: str) -> Call[TaskStatusResponse]:
-    """Make an unscheduled task pending, whatever it depends on; other tasks stay as they are.
+    """Make an unscheduled task pending, without waiting for its dependencies. Other tasks do not change.
 
     Scopes: `queue:schedule-task:<schedulerId>/<taskGroupId>/<task_id>`,
     or `queue:schedule-task-in-project:<projectId>`. Safe to repeat.
 
     Raises:
-        ResourceNotFound: There is no such task.
+        ResourceNotFound: The task does not exist.
         RequestConflict: The task's deadline has passed.
     """
     return _change("scheduleTask", task_id, "schedule")
@@ -168,26 +171,26 @@ def schedule_task(task_id: str) -> Call[TaskStatusResponse]:
 def rerun_task(task_id: str) -> Call[TaskStatusResponse]:
     """Add a run to a resolved task, and restore its retries; make an unscheduled task pending.
 
-    Never repeated by itself: each repeat may add a run.
+    Never retried automatically: each repeat may add a run.
 
     Scopes: `queue:rerun-task:<schedulerId>/<taskGroupId>/<task_id>`,
     or `queue:rerun-task-in-project:<projectId>`.
 
     Raises:
-        ResourceNotFound: There is no such task.
-        RequestConflict: The task's deadline has passed, or it has had 50 runs.
+        ResourceNotFound: The task does not exist.
+        RequestConflict: The task's deadline has passed, or it has 50 runs.
     """
     return _change("rerunTask", task_id, "rerun")
 
 
 def cancel_task(task_id: str) -> Call[TaskStatusResponse]:
-    """Resolve a task as `exception`, `canceled`; a resolved one stays as it is.
+    """Cancel a task: resolve it as `exception` with the reason `canceled`. A resolved task does not change.
 
     Scopes: `queue:cancel-task:<schedulerId>/<taskGroupId>/<task_id>`,
     or `queue:cancel-task-in-project:<projectId>`. Safe to repeat.
 
     Raises:
-        ResourceNotFound: There is no such task.
+        ResourceNotFound: The task does not exist.
         RequestConflict: The task's deadline has passed.
     """
     return _change("cancelTask", task_id, "cancel")
@@ -201,15 +204,92 @@ def _change(endpoint: str, task_id: str, verb: str) -> Call[TaskStatusResponse]:
 def change_task_priority(task_id: str, new_priority: PriorityName) -> Call[TaskStatusResponse]:
     """Change the priority of a task that has never been resolved.
 
-    Never repeated by itself: the task has the priority then, which is a conflict.
+    Never retried automatically: a repeat would be a conflict, as the task already has the priority.
 
     Scopes: `queue:change-task-priority:<task_id>`,
     or `queue:change-task-priority-in-queue:<taskQueueId>`.
 
     Raises:
-        ResourceNotFound: There is no such task.
-        RequestConflict: The task's deadline has passed, it was resolved once, or it has that priority.
+        ResourceNotFound: The task does not exist.
+        RequestConflict: The task's deadline has passed, or it was resolved before or has this priority.
     """
     path = arguments.path("task", arguments.slugid("task_id", task_id), "priority")
     body = {"newPriority": arguments.one_of("new_priority", new_priority, list(Priority))}
     return Call("changeTaskPriority", "POST", path, TaskStatusResponse, body=body)
+
+
+def list_task_group(
+    task_group_id: str, *, continuation_token: str | None = None, limit: int | None = None
+) -> Call[TaskGroupPage]:
+    """Return one page of the tasks of a task group, in the order of their ids.
+
+    Scopes: `queue:list-task-group:<task_group_id>`. Safe to repeat.
+
+    Raises:
+        ResourceNotFound: The task group does not exist.
+        InputError: `continuation_token` is not a token of this list.
+    """
+    query = arguments.page_query(continuation_token, limit)
+    return Call("listTaskGroup", "GET", _of_group(task_group_id, "list"), TaskGroupPage, query)
+
+
+def iter_task_group(
+    task_group_id: str, *, page_size: int | None = None
+) -> Pages[TaskGroupPage, TaskAndStatus]:
+    """Iterate over the tasks of a group, requesting further pages; see `list_task_group`."""
+    return Pages(list_task_group(task_group_id, limit=page_size), lambda page: page.tasks)
+
+
+def cancel_task_group(task_group_id: str) -> Call[CanceledTaskGroup]:
+    """Cancel all tasks of a sealed task group that are not resolved.
+
+    Scopes: `queue:cancel-task-group:<schedulerId>/<task_group_id>`. Safe to repeat.
+
+    Raises:
+        ResourceNotFound: The task group does not exist.
+        RequestConflict: The task group is not sealed.
+    """
+    return Call("cancelTaskGroup", "POST", _of_group(task_group_id, "cancel"), CanceledTaskGroup)
+
+
+def get_task_group(task_group_id: str) -> Call[TaskGroup]:
+    """Return a task group, without its tasks.
+
+    Scopes: `queue:list-task-group:<task_group_id>`. Safe to repeat.
+
+    Raises:
+        ResourceNotFound: The task group does not exist.
+    """
+    return Call("getTaskGroup", "GET", _of_group(task_group_id), TaskGroup)
+
+
+def seal_task_group(task_group_id: str) -> Call[TaskGroup]:
+    """Seal a task group: no task can be added to it any more.
+
+    Scopes: `queue:seal-task-group:<schedulerId>/<task_group_id>`. Safe to repeat:
+    `sealed` keeps the time of the first call.
+
+    Raises:
+        ResourceNotFound: The task group has no tasks.
+    """
+    return Call("sealTaskGroup", "POST", _of_group(task_group_id, "seal"), TaskGroup)
+
+
+def change_task_group_priority(
+    task_group_id: str, new_priority: PriorityName
+) -> Call[TaskGroupPriorityChange]:
+    """Change the priority of the tasks of a task group that have never been resolved.
+
+    Scopes: `queue:change-task-group-priority:<schedulerId>/<task_group_id>`. Safe to repeat: a repeat
+    changes nothing.
+
+    Raises:
+        ResourceNotFound: The task group does not exist.
+    """
+    body = {"newPriority": arguments.one_of("new_priority", new_priority, list(Priority))}
+    path = _of_group(task_group_id, "priority")
+    return Call("changeTaskGroupPriority", "POST", path, TaskGroupPriorityChange, body=body)
+
+
+def _of_group(task_group_id: str, *verb: str) -> str:
+    return arguments.path("task-group", arguments.slugid("task_group_id", task_group_id), *verb)

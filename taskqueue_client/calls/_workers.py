@@ -1,26 +1,31 @@
-"""Calls about task queues and the workers that serve them.
+"""Calls about task queues and their workers, the state of the services, and the identity of the caller.
 
-Where a task queue is asked for, give its id, or the old pair `provisioner_id` and `worker_type` by
-keyword.
+Pass a task queue as its id, or as the old pair `provisioner_id` and `worker_type` by keyword.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
+from types import NoneType
 
-from taskqueue_client._call import Call
-from taskqueue_client._paging import Pages
+from taskqueue_client._protocol.conversation import Call
+from taskqueue_client._protocol.paging import Pages
 from taskqueue_client.models import (
+    Authentication,
     ClaimedTask,
     ClaimedTasksPage,
     PendingTask,
     PendingTasks,
     PendingTasksPage,
+    Ping,
     Provisioner,
     ProvisionersPage,
+    ScopeSet,
     TaskQueue,
     TaskQueueCounts,
     TaskQueuesPage,
+    Version,
     Worker,
     WorkersPage,
     WorkerSummary,
@@ -34,9 +39,9 @@ from . import _arguments as arguments
 def list_provisioners(
     *, continuation_token: str | None = None, limit: int | None = None
 ) -> Call[ProvisionersPage]:
-    """The provisioners whose task queues workers have asked for work lately, 1000 at most.
+    """Return the provisioners whose task queues workers have claimed from lately, 1000 at most.
 
-    Deprecated by the Queue, which neither gives nor takes a token here.
+    Deprecated by the Queue, which does not return or accept a continuation token here.
 
     Scopes: `queue:list-provisioners`. Safe to repeat.
     """
@@ -45,17 +50,17 @@ def list_provisioners(
 
 
 def iter_provisioners(*, page_size: int | None = None) -> Pages[ProvisionersPage, Provisioner]:
-    """The provisioners, as far as the Queue gives them; see `list_provisioners`."""
+    """Iterate over the provisioners, 1000 at most; see `list_provisioners`."""
     return Pages(list_provisioners(limit=page_size), lambda page: page.provisioners)
 
 
 def get_provisioner(provisioner_id: str) -> Call[Provisioner]:
-    """What is known about a provisioner. Deprecated by the Queue.
+    """Return a provisioner. Deprecated by the Queue.
 
     Scopes: `queue:get-provisioner:<provisioner_id>`. Safe to repeat.
 
     Raises:
-        ResourceNotFound: None of its task queues is known.
+        ResourceNotFound: No task queue of the provisioner is known.
     """
     path = arguments.path("provisioners", arguments.identifier("provisioner_id", provisioner_id))
     return Call("getProvisioner", "GET", path, Provisioner)
@@ -64,9 +69,9 @@ def get_provisioner(provisioner_id: str) -> Call[Provisioner]:
 def pending_tasks(
     task_queue_id: str | None = None, *, provisioner_id: str | None = None, worker_type: str | None = None
 ) -> Call[PendingTasks]:
-    """How many tasks wait in a task queue. Deprecated by the Queue: use `task_queue_counts`.
+    """Return the number of pending tasks of a task queue. Deprecated by the Queue: use `task_queue_counts`.
 
-    Scopes: `queue:pending-count:<task_queue_id>`. Safe to repeat. An unknown task queue has none.
+    Scopes: `queue:pending-count:<task_queue_id>`. Safe to repeat. The count of an unknown task queue is 0.
     """
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
     return Call("pendingTasks", "GET", arguments.path("pending", queue), PendingTasks)
@@ -75,10 +80,10 @@ def pending_tasks(
 def task_queue_counts(
     task_queue_id: str | None = None, *, provisioner_id: str | None = None, worker_type: str | None = None
 ) -> Call[TaskQueueCounts]:
-    """How many tasks of a task queue wait, and how many are claimed.
+    """Return the numbers of pending and of claimed tasks of a task queue.
 
     Scopes: `queue:pending-count:<task_queue_id>` and `queue:claimed-count:<task_queue_id>`. Safe to
-    repeat. An unknown task queue has none.
+    repeat. The count of an unknown task queue is 0.
     """
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
     return Call("taskQueueCounts", "GET", arguments.path("task-queues", queue, "counts"), TaskQueueCounts)
@@ -92,7 +97,7 @@ def list_pending_tasks(
     continuation_token: str | None = None,
     limit: int | None = None,
 ) -> Call[PendingTasksPage]:
-    """One page of the runs that wait in a task queue, oldest first.
+    """Return one page of the pending runs of a task queue, oldest first.
 
     Scopes: `queue:pending-list:<task_queue_id>`. Safe to repeat. Pages may overlap by a run.
     """
@@ -109,7 +114,7 @@ def iter_pending_tasks(
     worker_type: str | None = None,
     page_size: int | None = None,
 ) -> Pages[PendingTasksPage, PendingTask]:
-    """The runs that wait in a task queue, page after page; see `list_pending_tasks`."""
+    """Iterate over the pending runs of a task queue, requesting further pages; see `list_pending_tasks`."""
     first = list_pending_tasks(
         task_queue_id, provisioner_id=provisioner_id, worker_type=worker_type, limit=page_size
     )
@@ -124,7 +129,7 @@ def list_claimed_tasks(
     continuation_token: str | None = None,
     limit: int | None = None,
 ) -> Call[ClaimedTasksPage]:
-    """One page of the runs of a task queue that workers hold.
+    """Return one page of the claimed runs of a task queue.
 
     Scopes: `queue:claimed-list:<task_queue_id>`. Safe to repeat.
     """
@@ -141,7 +146,7 @@ def iter_claimed_tasks(
     worker_type: str | None = None,
     page_size: int | None = None,
 ) -> Pages[ClaimedTasksPage, ClaimedTask]:
-    """The runs of a task queue that workers hold, page after page; see `list_claimed_tasks`."""
+    """Iterate over the claimed runs of a task queue, requesting further pages; see `list_claimed_tasks`."""
     first = list_claimed_tasks(
         task_queue_id, provisioner_id=provisioner_id, worker_type=worker_type, limit=page_size
     )
@@ -151,12 +156,12 @@ def iter_claimed_tasks(
 def list_worker_types(
     provisioner_id: str, *, continuation_token: str | None = None, limit: int | None = None
 ) -> Call[WorkerTypesPage]:
-    """One page of the task queues of a provisioner. Deprecated by the Queue: use `list_task_queues`.
+    """Return one page of the task queues of a provisioner. Deprecated by the Queue: use `list_task_queues`.
 
     Scopes: `queue:list-worker-types:<provisioner_id>`. Safe to repeat.
 
     Raises:
-        InputError: The token is not one.
+        InputError: `continuation_token` is not a token of this list.
     """
     provisioner = arguments.identifier("provisioner_id", provisioner_id)
     query = arguments.page_query(continuation_token, limit)
@@ -167,19 +172,19 @@ def list_worker_types(
 def iter_worker_types(
     provisioner_id: str, *, page_size: int | None = None
 ) -> Pages[WorkerTypesPage, WorkerType]:
-    """The task queues of a provisioner, page after page; see `list_worker_types`."""
+    """Iterate over the task queues of a provisioner, requesting further pages; see `list_worker_types`."""
     return Pages(list_worker_types(provisioner_id, limit=page_size), lambda page: page.worker_types)
 
 
 def get_worker_type(
     task_queue_id: str | None = None, *, provisioner_id: str | None = None, worker_type: str | None = None
 ) -> Call[WorkerType]:
-    """What is known about a task queue. Deprecated by the Queue: use `get_task_queue`.
+    """Return a task queue. Deprecated by the Queue: use `get_task_queue`.
 
     Scopes: `queue:get-worker-type:<task_queue_id>`. Safe to repeat.
 
     Raises:
-        ResourceNotFound: No worker has asked for work there lately.
+        ResourceNotFound: No worker has claimed from the task queue lately.
     """
     path = _of_pair(task_queue_id, provisioner_id, worker_type)
     return Call("getWorkerType", "GET", path, WorkerType)
@@ -188,31 +193,31 @@ def get_worker_type(
 def list_task_queues(
     *, continuation_token: str | None = None, limit: int | None = None
 ) -> Call[TaskQueuesPage]:
-    """One page of the task queues that workers have asked for work lately.
+    """Return one page of the task queues that workers have claimed from lately.
 
     Scopes: `queue:list-task-queues`. Safe to repeat.
 
     Raises:
-        InputError: The token is not one.
+        InputError: `continuation_token` is not a token of this list.
     """
     query = arguments.page_query(continuation_token, limit)
     return Call("listTaskQueues", "GET", "/task-queues", TaskQueuesPage, query)
 
 
 def iter_task_queues(*, page_size: int | None = None) -> Pages[TaskQueuesPage, TaskQueue]:
-    """The task queues, page after page; see `list_task_queues`."""
+    """Iterate over the task queues, requesting further pages; see `list_task_queues`."""
     return Pages(list_task_queues(limit=page_size), lambda page: page.task_queues)
 
 
 def get_task_queue(
     task_queue_id: str | None = None, *, provisioner_id: str | None = None, worker_type: str | None = None
 ) -> Call[TaskQueue]:
-    """What is known about a task queue.
+    """Return a task queue.
 
     Scopes: `queue:get-task-queue:<task_queue_id>`. Safe to repeat.
 
     Raises:
-        ResourceNotFound: No worker has asked for work there lately.
+        ResourceNotFound: No worker has claimed from the task queue lately.
     """
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
     return Call("getTaskQueue", "GET", arguments.path("task-queues", queue), TaskQueue)
@@ -227,20 +232,20 @@ def list_workers(
     continuation_token: str | None = None,
     limit: int | None = None,
 ) -> Call[WorkersPage]:
-    """One page of the workers of a task queue. Deprecated by the Queue.
+    """Return one page of the workers of a task queue. Deprecated by the Queue.
 
     Scopes: `queue:list-workers:<task_queue_id>`. Safe to repeat.
 
     Args:
-        task_queue_id: The task queue; or give the old pair, as the next two.
-        provisioner_id: The first part of a task queue id.
-        worker_type: The second part.
-        quarantined: Only workers that are in quarantine, or only those that are not.
-        continuation_token: The token of the page before.
-        limit: How many workers the Queue looks at for one page, 1000 at most.
+        task_queue_id: The task queue; or pass the old pair, the next two arguments.
+        provisioner_id: The first part of the task queue id.
+        worker_type: The second part of the task queue id.
+        quarantined: True for quarantined workers only, False for the others only; default: all.
+        continuation_token: The token of the previous page; default: the first page.
+        limit: The number of workers that the Queue reads for one page, at most 1000.
 
     Raises:
-        InputError: The token is not one.
+        InputError: `continuation_token` is not a token of this list.
     """
     query = arguments.page_query(continuation_token, limit)
     if quarantined is not None:
@@ -257,7 +262,7 @@ def iter_workers(
     quarantined: bool | None = None,
     page_size: int | None = None,
 ) -> Pages[WorkersPage, WorkerSummary]:
-    """The workers of a task queue, page after page; see `list_workers`."""
+    """Iterate over the workers of a task queue, requesting further pages; see `list_workers`."""
     first = list_workers(
         task_queue_id,
         provisioner_id=provisioner_id,
@@ -276,12 +281,12 @@ def get_worker(
     worker_group: str,
     worker_id: str,
 ) -> Call[Worker]:
-    """What is known about a worker, such as its last tasks. Deprecated by the Queue.
+    """Return a worker, with its last tasks. Deprecated by the Queue.
 
     Scopes: `queue:get-worker:<task_queue_id>/<worker_group>/<worker_id>`. Safe to repeat.
 
     Raises:
-        ResourceNotFound: The worker has not asked for work lately.
+        ResourceNotFound: The worker has not claimed lately.
     """
     path = _of_pair(task_queue_id, provisioner_id, worker_type, "workers", *_worker(worker_group, worker_id))
     return Call("getWorker", "GET", path, Worker)
@@ -297,20 +302,20 @@ def quarantine_worker(
     quarantine_until: datetime | str,
     quarantine_info: str | None = None,
 ) -> Call[Worker]:
-    """Give a worker no work until some time; a time in the past lets it work again.
+    """Quarantine a worker until a time: it is given no tasks. A time in the past ends the quarantine.
 
-    Never repeated by itself: each repeat adds an entry to the worker's history.
+    Never retried automatically: each repeat adds an entry to the worker's history.
 
     Scopes: `queue:quarantine-worker:<task_queue_id>/<worker_group>/<worker_id>`.
 
     Args:
-        task_queue_id: The task queue; or give the old pair, as the next two.
-        provisioner_id: The first part of a task queue id.
-        worker_type: The second part.
+        task_queue_id: The task queue; or pass the old pair, the next two arguments.
+        provisioner_id: The first part of the task queue id.
+        worker_type: The second part of the task queue id.
         worker_group: The worker's group.
-        worker_id: The worker.
+        worker_id: The worker's id.
         quarantine_until: When the quarantine ends.
-        quarantine_info: Why, in at most 4000 characters.
+        quarantine_info: The reason, at most 4000 characters.
 
     Raises:
         ResourceNotFound: The worker is not known.
@@ -331,12 +336,12 @@ def declare_worker(
     worker_id: str,
     expires: datetime | str,
 ) -> Call[Worker]:
-    """Tell the Queue of a worker, or that it is there for longer.
+    """Declare a worker to the Queue, or extend its `expires`.
 
     Scopes: `queue:declare-worker:<task_queue_id>/<worker_group>/<worker_id>#expires`. Safe to repeat.
 
     Raises:
-        InternalServerError: Also if `expires` is past.
+        InternalServerError: `expires` may be in the past.
     """
     path = _of_pair(task_queue_id, provisioner_id, worker_type, *_worker(worker_group, worker_id))
     body = {"expires": arguments.moment("expires", expires)}
@@ -355,3 +360,68 @@ def _worker(worker_group: str, worker_id: str) -> tuple[str, str]:
         arguments.identifier("worker_group", worker_group),
         arguments.identifier("worker_id", worker_id),
     )
+
+
+def ping() -> Call[Ping]:
+    """Check that the Queue responds, and return its uptime."""
+    return Call("ping", "GET", "/ping", Ping)
+
+
+def lbheartbeat() -> Call[None]:
+    """Check that the Queue responds; for load balancers."""
+    return Call("lbheartbeat", "GET", "/__lbheartbeat__", NoneType)
+
+
+def version() -> Call[Version]:
+    """Return the version of the Queue that is deployed."""
+    return Call("version", "GET", "/__version__", Version)
+
+
+def heartbeat() -> Call[None]:
+    """Check that the Queue responds; its database and other services are not checked."""
+    return Call("heartbeat", "GET", "/__heartbeat__", NoneType)
+
+
+def current_scopes() -> Call[ScopeSet]:
+    """Return the scopes of the client's credentials, with roles expanded.
+
+    Scopes: `auth:current-scopes`. Safe to repeat.
+    """
+    return Call("auth.currentScopes", "GET", "/scopes/current", ScopeSet, service="auth")
+
+
+def test_authenticate(
+    *, client_scopes: Collection[str], required_scopes: Collection[str]
+) -> Call[Authentication]:
+    """Test the signing of requests, with the client id `tester` and the access token `no-secret`.
+
+    Safe to repeat.
+
+    Args:
+        client_scopes: The scopes that `tester` has for this call.
+        required_scopes: The scopes that this call requires.
+
+    Raises:
+        AuthenticationFailed: The signature is not valid.
+        InsufficientScopes: The credentials do not have the required scopes.
+    """
+    body = {
+        "clientScopes": arguments.texts("client_scopes", client_scopes),
+        "requiredScopes": arguments.texts("required_scopes", required_scopes),
+    }
+    path = "/test-authenticate"
+    return Call("auth.testAuthenticate", "POST", path, Authentication, body=body, service="auth")
+
+
+def test_authenticate_get() -> Call[Authentication]:
+    """Test the signing of a GET request or of a signed URL, as `test_authenticate` does.
+
+    `tester` has the scopes `test:*` and `auth:create-client:test:*`; the call requires
+    `test:authenticate-get`. Safe to repeat.
+
+    Raises:
+        AuthenticationFailed: The signature is not valid.
+        InsufficientScopes: The credentials do not have the required scope.
+    """
+    path = "/test-authenticate-get/"
+    return Call("auth.testAuthenticateGet", "GET", path, Authentication, service="auth")

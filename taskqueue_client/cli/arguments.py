@@ -1,76 +1,87 @@
-"""Arguments that several commands have."""
+"""What several commands share: arguments, and the connection to the Queue that the environment names."""
 
 from __future__ import annotations
 
-import math
+import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from taskqueue_client._dates import seconds_of
 from taskqueue_client.slugid import is_slugid
+
+from .failures import Failure
+
+if TYPE_CHECKING:
+    from taskqueue_client.client import Queue
+
+_DAY = 86_400.0
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class SlugId(click.ParamType[str]):
-    """A task id, or the id of a task group."""
+    """The id of a task or a task group."""
 
     name = "id"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The id.
+        """Check an id.
 
         Raises:
-            BadParameter: It cannot be one.
+            BadParameter: The value is not an id.
         """
         if not is_slugid(value):
             self.fail(
-                f"{value!r} is no id: they have 22 letters, digits, - and _, as `submit` prints them",
+                f"{value!r} is not a task id; expected 22 letters, digits, - and _, as `submit` prints them",
                 param,
                 ctx,
             )
         return str(value)
 
 
-class Seconds(click.FloatRange):
-    """A time to sleep for: at most a day."""
+class Duration(click.ParamType[float]):
+    """A number of seconds or text such as `5 minutes`, at most a day."""
 
-    def __init__(self) -> None:
-        super().__init__(0, 86_400, min_open=True)
+    name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The seconds.
+        """Return a duration in seconds.
 
         Raises:
-            BadParameter: It is no number, or out of range.
+            BadParameter: The value is not a duration, or out of range.
         """
-        seconds: float = super().convert(value, param, ctx)
-        if math.isnan(seconds):  # no comparison finds it out of range
-            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        seconds = seconds_of(str(value))
+        with suppress(ValueError):
+            seconds = float(value) if seconds is None else seconds
+        if seconds is None or not 0 < seconds <= _DAY:
+            expected = "expected seconds or text such as '5 minutes', more than 0 and at most a day"
+            self.fail(f"{value!r} is not valid; {expected}", param, ctx)
         return seconds
 
 
 def group_option(command: F) -> F:
-    """Let a command take `--group ID` in place of a task id."""
-    return click.option("--group", type=SlugId(), metavar="ID", help="A task group, in place of a task.")(
+    """Add the option `--group ID`, an alternative to task ids."""
+    return click.option("--group", type=SlugId(), metavar="ID", help="A task group, instead of tasks.")(
         command
     )
 
 
 def task_argument(command: F) -> F:
-    """Give a command one task id."""
+    """Add an argument: one task id."""
     return click.argument("task_id", type=SlugId())(command)
 
 
 def task_ids_argument(command: F) -> F:
-    """Give a command any number of task ids."""
+    """Add an argument: any number of task ids."""
     return click.argument("task_ids", type=SlugId(), nargs=-1, metavar="TASK_ID...")(command)
 
 
 def run_option(command: F) -> F:
-    """Let a command take the number of a run."""
-    return click.option("--run", "run_id", type=click.IntRange(0), help="Which run.  [default: the last]")(
+    """Add the option `--run`."""
+    return click.option("--run", "run_id", type=click.IntRange(0), help="The run.  [default: the latest]")(
         command
     )
 
@@ -79,8 +90,53 @@ def check_either(task_ids: tuple[str, ...], group: str | None) -> None:
     """Refuse a command line with both tasks and a group, or with neither.
 
     Raises:
-        UsageError: It has.
+        UsageError: There are both, or neither.
     """
     if bool(task_ids) == bool(group):
-        message = "Give task ids, or a group with --group."
+        message = "Give either task ids or --group."
         raise click.UsageError(message)
+
+
+def check_given(task_ids: tuple[str, ...]) -> None:
+    """Refuse a command line without a task.
+
+    Raises:
+        UsageError: There is no task id.
+    """
+    if not task_ids:
+        message = "Give at least one task id."
+        raise click.UsageError(message)
+
+
+def connect() -> Queue:
+    """Return a client, with credentials if there are any.
+
+    Raises:
+        Failure: TASKCLUSTER_ROOT_URL is not set.
+        InvalidArgument: The URL or the credentials are malformed or incomplete.
+    """
+    from taskqueue_client.client import Queue  # noqa: PLC0415 - takes time that `taskqueue local` does not need
+
+    if not (os.environ.get("TASKCLUSTER_PROXY_URL") or os.environ.get("TASKCLUSTER_ROOT_URL")):
+        message = (
+            "TASKCLUSTER_ROOT_URL is not set: set it to the deployment's URL, or start `taskqueue local`"
+        )
+        raise Failure(message)
+    return Queue.from_env()
+
+
+def connect_with_credentials() -> Queue:
+    """Return a client with credentials, or for a proxy that adds credentials.
+
+    Raises:
+        Failure: TASKCLUSTER_ROOT_URL or the credentials are not set.
+        InvalidArgument: The URL or the credentials are malformed or incomplete.
+    """
+    queue = connect()
+    if queue.credentials is None and not os.environ.get("TASKCLUSTER_PROXY_URL"):
+        message = (
+            "no credentials: set TASKCLUSTER_CLIENT_ID and TASKCLUSTER_ACCESS_TOKEN "
+            "(and TASKCLUSTER_CERTIFICATE, if they are temporary)"
+        )
+        raise Failure(message)
+    return queue

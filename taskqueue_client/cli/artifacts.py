@@ -1,4 +1,4 @@
-"""`taskqueue artifacts`."""
+"""`taskqueue artifacts` and `taskqueue signed-url`."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from taskqueue_client import calls
+from taskqueue_client._dates import instant
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts import DownloadResult
 from taskqueue_client.client import Queue
+from taskqueue_client.definitions import from_now
 from taskqueue_client.errors import InvalidArgument, TaskQueueError
 from taskqueue_client.models import Artifact, StorageType
 
-from .arguments import run_option, task_argument
-from .connection import connect
-from .failures import ExitStatus, in_one_line
-from .output import console, json_option, new_table, print_json, printable, size
+from .arguments import connect, connect_with_credentials, run_option, task_argument
+from .failures import ExitStatus, Failure, in_one_line
+from .output import console, json_option, new_table, print_either, print_json, printable, size
 
 
 @click.group()
@@ -70,10 +73,14 @@ def _artifacts_of(queue: Queue, task_id: str, run_id: int | None) -> list[Artifa
     "folder",
     default=Path(),
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where to put them.  [default: here]",
+    help="The folder for the files.  [default: .]",
 )
 @click.option(
-    "--concurrency", default=4, show_default=True, type=click.IntRange(1, 32), help="How many at once."
+    "--concurrency",
+    default=4,
+    show_default=True,
+    type=click.IntRange(1, 32),
+    help="The number of parallel downloads.",
 )
 @json_option
 @click.pass_context
@@ -87,10 +94,10 @@ def get(
     *,
     as_json: bool,
 ) -> None:
-    """Download artifacts of a task: those named, or all that have content.
+    """Download artifacts of a task: those named, or all with content.
 
-    Each becomes a file at its name below the folder, when it is complete and verified; a file that is there
-    is replaced. With --json, prints an object for each artifact, with `path` or `error`.
+    The name of an artifact becomes a path below the folder. A file appears, or is replaced, when its download
+    is complete and verified. With --json, prints an object for each artifact, with `path` or `error`.
     """
     with connect() as queue:
         chosen = names or _with_content(_artifacts_of(queue, task_id, run_id))
@@ -105,7 +112,7 @@ def get(
 
 
 def _with_content(artifacts: Sequence[Artifact]) -> list[str]:
-    """The names of all that is no error, and no other name of something that comes anyway."""
+    """Return the names of all artifacts except errors, and links to others."""
     return [each.name for each in artifacts if each.storage_type not in {StorageType.ERROR, StorageType.LINK}]
 
 
@@ -117,10 +124,10 @@ class _Wanted:
     concurrency: int
 
     def path(self, name: str) -> Path:
-        """Where an artifact goes: never outside of the folder.
+        """Return the path of an artifact's file, which is always inside the folder.
 
         Raises:
-            InvalidArgument: Its name would lead there, or is no path.
+            InvalidArgument: The name is not a relative path, or leads outside of the folder.
         """
         parts = name.split("/")
         if not all(parts) or {".", ".."} & set(parts) or not name.isprintable():
@@ -138,7 +145,7 @@ class _Outcome:
 async def _download_all(
     queue: AsyncQueue, wanted: _Wanted, names: Sequence[str], bars: Progress | None
 ) -> list[_Outcome]:
-    """Download at most so many at a time; an interruption ends all of them, and removes what is half."""
+    """Download with limited concurrency; an interruption cancels all downloads and removes partial files."""
     slots = asyncio.Semaphore(wanted.concurrency)
 
     async def one(name: str) -> _Outcome:
@@ -165,7 +172,7 @@ async def _download(
 
 
 def _bars(*, hidden: bool) -> Progress | None:
-    """Bars on the terminal, if there is one."""
+    """Return progress bars if there is a terminal."""
     terminal = console(stderr=True)
     if hidden or not terminal.is_terminal:
         return None
@@ -174,7 +181,7 @@ def _bars(*, hidden: bool) -> Progress | None:
 
 
 def _progress(bars: Progress | None, name: str) -> Callable[[int, int | None], object] | None:
-    """What moves an artifact's bar."""
+    """Return the callback that moves the bar of an artifact."""
     if bars is None:
         return None
     bar = bars.add_task(printable(name), total=None)
@@ -188,8 +195,9 @@ def _print(outcome: _Outcome, *, as_json: bool) -> None:
     elif result is None:
         click.echo(f"{printable(outcome.name)}: {outcome.error}", err=True)
     else:
-        verified = ", ".join(sorted(result.hashes)) or "nothing to compare with is known"
-        click.echo(f"{result.path} ({size(result.size)}; verified: {verified})")
+        verified = ", ".join(sorted(result.hashes))
+        checked = f"verified: {verified}" if verified else "no checksum available"
+        click.echo(f"{result.path} ({size(result.size)}; {checked})")
 
 
 def _as_json(outcome: _Outcome) -> dict[str, Any]:
@@ -203,3 +211,44 @@ def _as_json(outcome: _Outcome) -> dict[str, Any]:
         "contentType": result.content_type,
         "hashes": result.hashes,
     }
+
+
+@click.command()
+@task_argument
+@click.argument("name")
+@run_option
+@click.option(
+    "--lifetime",
+    default="15 minutes",
+    show_default=True,
+    help='How long the URL is valid, such as "2 hours".',
+)
+@json_option
+def signed_url(task_id: str, name: str, run_id: int | None, lifetime: str, *, as_json: bool) -> None:
+    """Make a URL that gives access to the artifact NAME of a task for a while, without credentials.
+
+    Treat the URL as a secret. With --json, prints an object with `url`
+    and `expires`.
+    """
+    with connect_with_credentials() as queue:
+        now = datetime.now(UTC)
+        if queue.credentials is None:
+            message = "a proxy cannot sign URLs: set TASKCLUSTER_ROOT_URL and credentials"
+            raise Failure(message)
+        call = (
+            calls.get_latest_artifact(task_id, name)
+            if run_id is None
+            else calls.get_artifact(task_id, run_id, name)
+        )
+        expires = _expiry(lifetime, now)
+        url = queue.signed_url(call, lifetime=expires - now)
+    print_either({"url": url, "expires": expires}, url, as_json=as_json)
+
+
+def _expiry(lifetime: str, now: datetime) -> datetime:
+    try:
+        moment = instant(from_now(lifetime, now))
+    except InvalidArgument as error:
+        message = f"--lifetime: {lifetime!r} is not valid; expected {error.allowed}"
+        raise Failure(message) from error
+    return moment or now

@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 
 import click
 import msgspec
 
+from taskqueue_client._transport.network import NetworkSettings
+from taskqueue_client.artifacts import ArtifactError
 from taskqueue_client.client import Queue
-from taskqueue_client.credentials import certificate_of
-from taskqueue_client.errors import CallFailed, InvalidArgument
-from taskqueue_client.scopes import ScopeExpression, unsatisfied
+from taskqueue_client.credentials import Credentials, certificate_of
+from taskqueue_client.errors import (
+    AuthenticationFailed,
+    CallFailed,
+    InsufficientScopes,
+    InvalidArgument,
+    ResourceNotFound,
+    TaskQueueError,
+)
+from taskqueue_client.events import Listener, PulseSettings, task_exception
+from taskqueue_client.models import Priority, StorageType
+from taskqueue_client.scopes import ScopeExpression, in_words, satisfies, unsatisfied
 
-from .connection import connect
+from .arguments import SlugId, connect
 from .failures import ExitStatus, Failure, in_one_line
+from .listen import UntilConnected, leave_logging_to_on_state
 from .output import json_option, print_json
 
 _TOLERATED_SKEW = 60.0
-"""Seconds; Hawk refuses a call that is a minute off, and the clients correct for it."""
+"""Seconds of clock skew that are not reported; the clients correct for skew."""
 
 _SOON = 15 * 60.0
-"""Seconds before their end at which temporary credentials are worth a word."""
+"""Seconds before the end of temporary credentials at which the verdict becomes a note."""
 
 
 class Verdict(StrEnum):
-    """How a check came out."""
+    """The result of a check."""
 
     GOOD = "good"
     NOTE = "note"
@@ -35,90 +50,134 @@ class Verdict(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a check found, in plain words."""
+    """One check and its result."""
 
     check: str
     verdict: Verdict
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The task queues, worker and task to check, beyond the connection and the credentials."""
+
+    task_queue_ids: tuple[str, ...] = ()
+    worker_group: str | None = None
+    worker_id: str | None = None
+    task_id: str | None = None
+
+
+_COLORS = {Verdict.GOOD: "green", Verdict.NOTE: "yellow", Verdict.WRONG: "red"}
+
+
+def _listed(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
+    """Return task queues that are separated as in a worker's settings."""
+    return tuple((text or "").replace(",", " ").split())
+
+
 @click.command()
-@click.argument("task_queue_id", required=False)
-@click.option("--worker-group", default="*", show_default=True, help="The group of the worker to check for.")
-@click.option("--worker-id", default="*", show_default=True, help="The id of the worker to check for.")
+@click.argument(
+    "task_queue_ids",
+    metavar="[TASK_QUEUE_ID]",
+    required=False,
+    envvar="TASKQUEUE_TASK_QUEUE_ID",
+    callback=_listed,
+)
+@click.option("--worker-group", envvar="TASKQUEUE_WORKER_GROUP", help="The worker's group.")
+@click.option("--worker-id", envvar="TASKQUEUE_WORKER_ID", help="The worker's id.")
+@click.option("--task", "task_id", type=SlugId(), metavar="ID", help="A task whose artifacts to download.")
 @json_option
 @click.pass_context
 def command(
-    ctx: click.Context, task_queue_id: str | None, worker_group: str, worker_id: str, *, as_json: bool
+    ctx: click.Context, /, *, as_json: bool, task_queue_ids: tuple[str, ...], **subject: str | None
 ) -> None:
-    """Check root URL, credentials and clock and, of TASK_QUEUE_ID, the scopes to submit and to work.
+    """Check connection, clock, credentials, Pulse and, for TASK_QUEUE_ID, the scopes to submit and to work.
 
-    The exit status is 0 if nothing is wrong. With --json, prints an object for each check, with `verdict`:
-    `good`, `note` or `wrong`.
+    Several task queues are separated by commas. With --task, the storage of artifacts is checked as well.
+    Nothing is created or claimed. The exit status is 0 if nothing is wrong. With --json, prints an object for
+    each check, with `verdict`: `good`, `note` or `wrong`.
     """
     worst = ExitStatus.DONE
-    for finding in findings(task_queue_id, f"{worker_group}/{worker_id}"):
+    for finding in findings(Subject(task_queue_ids, **subject)):
         if finding.verdict is Verdict.WRONG:
             worst = ExitStatus.NOT_COMPLETED
         if as_json:
             print_json(finding)
         else:
-            click.secho(f"{finding.verdict:<6}", fg=_COLOURS[finding.verdict], nl=False)
+            click.secho(f"{finding.verdict:<6}", fg=_COLORS[finding.verdict], nl=False)
             click.echo(f"{finding.check}: {finding.message}")
     ctx.exit(worst)
 
 
-_COLOURS = {Verdict.GOOD: "green", Verdict.NOTE: "yellow", Verdict.WRONG: "red"}
-
-
-def findings(task_queue_id: str | None, worker: str) -> Iterator[Finding]:
-    """Check one thing after another, as far as it makes sense."""
+def findings(subject: Subject) -> Iterator[Finding]:
+    """Check one thing after the other; without a response from the Queue, stop there."""
     try:
         queue = connect()
+        yield Finding("root URL", Verdict.GOOD, queue.root_url)
+        yield from _network(queue.root_url)
     except (Failure, InvalidArgument) as error:
         message = error.message if isinstance(error, Failure) else in_one_line(error)
         yield Finding("environment", Verdict.WRONG, message)
         return
     with queue:
-        yield Finding("root URL", Verdict.GOOD, queue.root_url)
         try:
             queue.with_options(attempts=2).ping()
         except CallFailed as error:
             yield Finding("service", Verdict.WRONG, in_one_line(error))
             return
-        yield Finding("service", Verdict.GOOD, "the Queue answers")
+        yield Finding("service", Verdict.GOOD, "the Queue responds")
         yield _clock(queue)
-        yield from _credentials(queue)
-        yield from _scopes(queue, task_queue_id, worker)
+        yield from _access(queue, subject)
+        yield _pulse(subject)
+        yield _storage(queue, subject.task_id)
+
+
+def _network(root_url: str) -> Iterator[Finding]:
+    """Name the proxy and the trusted certificates; raises InvalidArgument if one cannot be used."""
+    network = NetworkSettings()
+    proxy = network.proxy(root_url, socks=True)
+    yield Finding("proxy", Verdict.GOOD, "none" if proxy is None else proxy.url)
+    if root_url.startswith("https:"):
+        _ = network.tls
+        variables = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
+        used = next((f"{name}={os.environ[name]}" for name in variables if os.environ.get(name)), None)
+        yield Finding("certificates", Verdict.GOOD, used or "the system's and certifi's")
 
 
 def _clock(queue: Queue) -> Finding:
     skew = (queue.now() - datetime.now(UTC)).total_seconds()
     if abs(skew) <= _TOLERATED_SKEW:
-        return Finding("clock", Verdict.GOOD, "this machine's clock agrees with the service's to a minute")
+        message = f"this machine's clock agrees with the service's within {_TOLERATED_SKEW:.0f} s"
+        return Finding("clock", Verdict.GOOD, message)
     which = "behind" if skew > 0 else "ahead of"
     message = f"this machine's clock is {abs(skew):.0f} s {which} the service's: set it (NTP)"
     return Finding("clock", Verdict.WRONG, message)
 
 
-def _credentials(queue: Queue) -> Iterator[Finding]:
+def _access(queue: Queue, subject: Subject) -> Iterator[Finding]:
     credentials = queue.credentials
-    if os.environ.get("TASKCLUSTER_PROXY_URL"):
-        yield Finding("credentials", Verdict.NOTE, "TASKCLUSTER_PROXY_URL is set: its proxy adds its own")
-        return
-    if credentials is None:
-        message = "none: TASKCLUSTER_CLIENT_ID and TASKCLUSTER_ACCESS_TOKEN are not set; reading may work"
-        yield Finding("credentials", Verdict.NOTE, message)
-        return
+    if credentials is not None and credentials.certificate is not None:
+        certificate = _certificate(credentials.certificate, queue.now())
+        yield certificate
+        if certificate.verdict is Verdict.WRONG:
+            return
     try:
-        count = len(queue.current_scopes().scopes)
+        held = queue.current_scopes().scopes
+    except InsufficientScopes:
+        held = None
     except CallFailed as error:
         yield Finding("credentials", Verdict.WRONG, in_one_line(error))
-    else:
-        message = f"client {credentials.client_id!r} is accepted; number of scopes: {count}"
-        yield Finding("credentials", Verdict.GOOD, message)
-    if credentials.certificate is not None:
-        yield _certificate(credentials.certificate, queue.now())
+        return
+    yield _credentials(queue, held)
+    if not subject.task_queue_ids:
+        yield Finding("scopes", Verdict.NOTE, "not checked: give a task queue id")
+    for each in subject.task_queue_ids:
+        try:
+            yield _task_queue(queue, each)
+        except (CallFailed, InvalidArgument) as error:
+            yield Finding("task queue", Verdict.WRONG, in_one_line(error))
+        else:
+            yield from _scopes(_holder(queue, held), each, subject)
 
 
 def _certificate(text: str, now: datetime) -> Finding:
@@ -128,45 +187,138 @@ def _certificate(text: str, now: datetime) -> Finding:
         message = "the temporary credentials have expired: get new ones"
         return Finding("certificate", Verdict.WRONG, message)
     verdict = Verdict.NOTE if left < _SOON else Verdict.GOOD
-    return Finding("certificate", verdict, f"the temporary credentials last {left / 60:.0f} more minutes")
+    return Finding("certificate", verdict, f"the temporary credentials expire in {left / 60:.0f} minutes")
 
 
-def _scopes(queue: Queue, task_queue_id: str | None, worker: str) -> Iterator[Finding]:
-    if task_queue_id is None:
-        yield Finding("scopes", Verdict.NOTE, "give a task queue's id to have the scopes for it checked")
-        return
+def _credentials(queue: Queue, held: list[str] | None) -> Finding:
+    if os.environ.get("TASKCLUSTER_PROXY_URL"):
+        return Finding("credentials", Verdict.NOTE, "TASKCLUSTER_PROXY_URL: the proxy adds credentials")
+    if queue.credentials is None:
+        message = "TASKCLUSTER_CLIENT_ID and TASKCLUSTER_ACCESS_TOKEN are not set: access to public data only"
+        return Finding("credentials", Verdict.NOTE, message)
+    client = f"client {queue.credentials.client_id!r} is accepted"
+    if held is None:
+        message = f"{client}; its scopes cannot be listed without the scope auth:current-scopes"
+        return Finding("credentials", Verdict.NOTE, message)
+    return Finding("credentials", Verdict.GOOD, f"{client}; number of scopes: {len(held)}")
+
+
+def _task_queue(queue: Queue, task_queue_id: str) -> Finding:
+    """Describe a task queue as far as the credentials allow."""
     try:
         counts = queue.task_queue_counts(task_queue_id)
-        held = queue.current_scopes().scopes
-    except (CallFailed, InvalidArgument) as error:
-        yield Finding("task queue", Verdict.WRONG, in_one_line(error))
+    except InsufficientScopes as error:
+        message = f"{task_queue_id}: tasks cannot be counted: {in_one_line(error)}"
+        return Finding("task queue", Verdict.NOTE, message)
+    message = f"{task_queue_id}: pending tasks: {counts.pending_tasks}, claimed: {counts.claimed_tasks}"
+    try:
+        queue.get_task_queue(task_queue_id)
+    except ResourceNotFound:
+        return Finding("task queue", Verdict.NOTE, f"{message}; no worker has claimed from it lately")
+    except InsufficientScopes:
+        return Finding("task queue", Verdict.GOOD, f"{message}; unknown whether workers claim from it")
+    return Finding("task queue", Verdict.GOOD, message)
+
+
+Holder = Callable[[str], bool]
+"""Returns whether the credentials satisfy a scope."""
+
+
+def _holder(queue: Queue, held: list[str] | None) -> Holder | None:
+    if held is not None:
+        return lambda scope: satisfies(held, scope)
+    if (credentials := queue.credentials) is None:
+        return None
+    return lambda scope: _is_authorized(queue, credentials, scope)
+
+
+def _is_authorized(queue: Queue, credentials: Credentials, scope: str) -> bool:
+    """Ask the service: it refuses a request that is restricted to a scope that the credentials lack (401)."""
+    restricted = msgspec.structs.replace(credentials, authorized_scopes=[scope])
+    try:
+        queue.with_credentials(restricted).current_scopes()
+    except AuthenticationFailed:
+        return False
+    except InsufficientScopes:
+        return True
+    return True
+
+
+def _scopes(holds: Holder | None, queue_id: str, subject: Subject) -> Iterator[Finding]:
+    if holds is None:
+        message = f"{queue_id}: not checked: the scopes of the credentials are not known"
+        yield Finding("scopes", Verdict.NOTE, message)
         return
-    waiting = f"{counts.pending_tasks} tasks wait, {counts.claimed_tasks} are claimed"
-    yield Finding("task queue", Verdict.GOOD, f"{task_queue_id}: {waiting}")
-    yield _allowed("to submit", to_submit(task_queue_id), held)
-    yield _allowed("to work", to_work(task_queue_id, worker), held)
+    yield _allowed("to submit", queue_id, to_submit(queue_id), holds)
+    if subject.worker_group and subject.worker_id:
+        worker = f"{subject.worker_group}/{subject.worker_id}"
+        yield _allowed("to work", queue_id, to_work(queue_id, worker), holds)
+        return
+    claiming = _allowed("to work", queue_id, f"queue:claim-work:{queue_id}", holds)
+    message = f"{claiming.message}; give --worker-group and --worker-id to check queue:worker-id as well"
+    yield Finding(claiming.check, Verdict.NOTE, message)
 
 
 def to_submit(task_queue_id: str) -> ScopeExpression:
-    """What the Queue asks of whoever creates a task without routes, scopes, scheduler and project."""
+    """Return the scopes to create a task without routes, scopes, scheduler and project."""
     return {
         "AllOf": [
-            f"queue:create-task:lowest:{task_queue_id}",
             "queue:create-task:project:none",
             "queue:scheduler-id:-",
+            {"AnyOf": [f"queue:create-task:{priority}:{task_queue_id}" for priority in Priority]},
         ]
     }
 
 
 def to_work(task_queue_id: str, worker: str) -> ScopeExpression:
-    """What the Queue asks of whoever claims work."""
+    """Return the scopes to claim tasks."""
     return {"AllOf": [f"queue:claim-work:{task_queue_id}", f"queue:worker-id:{worker}"]}
 
 
-def _allowed(what: str, expression: ScopeExpression, held: list[str]) -> Finding:
-    missing = unsatisfied(expression, held)
+def _allowed(what: str, queue_id: str, expression: ScopeExpression, holds: Holder) -> Finding:
+    missing = unsatisfied(expression, [scope for scope in _leaves(expression) if holds(scope)])
     if missing is None:
-        return Finding(f"scopes {what}", Verdict.GOOD, "held")
-    names = [missing] if isinstance(missing, str) else missing["AllOf"]
-    message = f"missing: {', '.join(names)}"
-    return Finding(f"scopes {what}", Verdict.NOTE, message)
+        return Finding(f"scopes {what}", Verdict.GOOD, f"{queue_id}: held")
+    return Finding(f"scopes {what}", Verdict.NOTE, f"{queue_id}: missing: {in_words(missing)}")
+
+
+def _leaves(expression: ScopeExpression) -> Iterator[str]:
+    if isinstance(expression, str):
+        yield expression
+        return
+    for part in itertools.chain.from_iterable(expression.values()):
+        yield from _leaves(part)
+
+
+def _pulse(subject: Subject) -> Finding:
+    """Connect to the broker and bind as a worker does."""
+    leave_logging_to_on_state()
+    if not os.environ.get("PULSE_URL"):
+        return Finding("pulse", Verdict.NOTE, "not checked: PULSE_URL is not set")
+    try:
+        ended = partial(task_exception, worker_group=subject.worker_group, worker_id=subject.worker_id)
+        bindings = [ended(task_queue_id=each) for each in subject.task_queue_ids or [None]]
+        settings = PulseSettings.from_env()
+        with Listener(settings, bindings, on_state=UntilConnected()):
+            return Finding("pulse", Verdict.GOOD, f"{settings}: connected and bound")
+    except ImportError as error:
+        return Finding("pulse", Verdict.WRONG, str(error))
+    except TaskQueueError as error:
+        return Finding("pulse", Verdict.WRONG, in_one_line(error))
+
+
+def _storage(queue: Queue, task_id: str | None) -> Finding:
+    """Download the beginning of an artifact."""
+    if task_id is None:
+        return Finding("storage", Verdict.NOTE, "not checked: give --task, the id of a task with artifacts")
+    stored = {StorageType.S3, StorageType.OBJECT}
+    try:
+        names = (each.name for each in queue.iter_latest_artifacts(task_id) if each.storage_type in stored)
+        name = next(names, None)
+        if name is None:
+            message = f"not checked: task {task_id} has no artifact of the storage types s3 and object"
+            return Finding("storage", Verdict.NOTE, message)
+        next(iter(queue.stream_artifact(task_id, name)), None)
+    except (CallFailed, ArtifactError) as error:
+        return Finding("storage", Verdict.WRONG, in_one_line(error))
+    return Finding("storage", Verdict.GOOD, f"{name} of task {task_id} can be downloaded")

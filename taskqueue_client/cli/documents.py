@@ -1,9 +1,10 @@
-"""Files in YAML or JSON, read with care for whoever wrote them."""
+"""YAML and JSON files, with the line and column of each error."""
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, cast
@@ -14,22 +15,38 @@ from .failures import Failure
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """The object in a file: JSON if its name ends in `.json`, else YAML.
+    """Read the object in a file: JSON if its name ends in `.json`, else YAML; `-` is standard input.
 
     Raises:
-        Failure: The file cannot be read, is broken (with line and column), or holds something else.
+        Failure: The file is not UTF-8, has a syntax error, or is not an object.
     """
+    content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         place = _place(path, error.object[: error.start].decode())
-        message = f"{place}: is not UTF-8: byte {error.object[error.start]:#04x}"
+        message = f"{place}: not UTF-8: byte {error.object[error.start]:#04x}"
         raise Failure(message) from error
-    document = _read_json(path, text) if path.suffix == ".json" else _read_yaml(path, text)
+    is_json = path.suffix == ".json" or (str(path) == "-" and _is_json(text))
+    document = _read_json(path, text) if is_json else _read_yaml(path, text)
     if not isinstance(document, dict):
-        message = f"{path}: must be an object with keys and values"
+        message = f"{shown(path)}: the file must contain an object with keys and values"
         raise Failure(message)
     return cast("dict[str, Any]", document)
+
+
+def _is_json(text: str) -> bool:
+    """Return whether a text is JSON. Most JSON is YAML as well, but not if it is indented with tabs."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def shown(path: Path) -> str:
+    """Return the name of a file for messages."""
+    return "standard input" if str(path) == "-" else str(path)
 
 
 def _read_json(path: Path, text: str) -> object:
@@ -41,22 +58,22 @@ def _read_json(path: Path, text: str) -> object:
             parse_constant=_finite,
         )
     except json.JSONDecodeError as error:
-        message = f"{path}, line {error.lineno}, column {error.colno}: {error.msg}"
+        message = f"{shown(path)}, line {error.lineno}, column {error.colno}: {error.msg}"
         raise Failure(message) from error
     except ValueError as error:  # of a number
-        message = f"{path}: {error}"
+        message = f"{shown(path)}: {error}"
         raise Failure(message) from error
 
 
 def _finite(text: str) -> float:
-    """A number that JSON can hold, though Python reads and writes others.
+    """Return a number that JSON can express.
 
     Raises:
-        ValueError: It is infinite, or none.
+        ValueError: The number is infinite or NaN.
     """
     number = float(text)
     if not math.isfinite(number):
-        message = f"{text} is no number in JSON"
+        message = f"{text} is not a number in JSON"
         raise ValueError(message)
     return number
 
@@ -66,7 +83,7 @@ def _without_twins(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) < len(pairs):
         keys = [key for key, _ in pairs]
         twin = next(key for key in keys if keys.count(key) > 1)
-        message = f"{path}: the key {twin!r} is there twice in one object"
+        message = f"{shown(path)}: duplicate key {twin!r} in one object"
         raise Failure(message)
     return members
 
@@ -77,7 +94,7 @@ def _read_yaml(path: Path, text: str) -> object:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        message = f"{path}{where}: {error.problem or error.context}"
+        message = f"{shown(path)}{where}: {error.problem or error.context}"
         raise Failure(message) from error
     except yaml.reader.ReaderError as error:
         message = f"{_place(path, text[: error.position])}: {error.reason}: #x{error.character:04x}"
@@ -85,19 +102,23 @@ def _read_yaml(path: Path, text: str) -> object:
 
 
 def _place(path: Path, before: str) -> str:
-    """Where in a file something is, by the text before it."""
+    """Return a position in a file, given the text before it."""
     lines = before.split("\n")
-    return f"{path}, line {len(lines)}, column {len(lines[-1]) + 1}"
+    return f"{shown(path)}, line {len(lines)}, column {len(lines[-1]) + 1}"
 
 
 class _Loader(yaml.SafeLoader):
-    """Leaves dates alone, which are text in JSON, and refuses the same key twice and what is no number."""
+    """Reads dates as text, as JSON does, and refuses duplicate keys, infinity and NaN."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's signature
         try:
             value: object = super().construct_object(node, deep)  # pyright: ignore[reportUnknownMemberType] # its node has no type
             return _finite(str(value)) if isinstance(value, float) else value
-        except (ValueError, LookupError, AttributeError) as error:  # PyYAML's, at `0x_` or `!!bool maybe`
+        except (
+            ValueError,
+            LookupError,
+            AttributeError,
+        ) as error:  # PyYAML's for `0x_` or `!!bool maybe`
             if not isinstance(node, yaml.ScalarNode):
                 raise
             kind = str(node.tag).rpartition(":")[2]
@@ -110,7 +131,7 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode):
                 if key.value in keys:
                     raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key.value!r} is there twice", key.start_mark
+                        None, None, f"duplicate key {key.value!r}", key.start_mark
                     )
                 keys.add(key.value)
         return super().construct_mapping(node, deep)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from enum import IntEnum
 
 import click
@@ -20,6 +22,10 @@ from taskqueue_client.errors import (
     TaskQueueError,
 )
 from taskqueue_client.graph import SubmissionFailed
+from taskqueue_client.scopes import in_words
+
+_EXPIRED = re.compile(r"has expired|\.expiry < now")
+"""The texts of the auth service about expired clients and certificates."""
 
 
 class ExitStatus(IntEnum):
@@ -33,30 +39,34 @@ class ExitStatus(IntEnum):
 
 
 class Failure(click.ClickException):
-    """What ends a command.
+    """Ends a command with an error message.
 
     Args:
         message: What is wrong and what to do, in one line.
         status: The exit status.
+        details: Further lines, where one file has several problems.
     """
 
-    def __init__(self, message: str, status: ExitStatus = ExitStatus.WRONG_USE) -> None:
-        super().__init__(" ".join(message.split()))
+    def __init__(
+        self, message: str, status: ExitStatus = ExitStatus.WRONG_USE, details: Sequence[str] = ()
+    ) -> None:
+        lines = [" ".join(line.split()) for line in (message, *details)]
+        super().__init__("\n  ".join(lines))
         self.exit_code = int(status)  # type: ignore[misc] # click has it as a class's, and reads the instance's
 
 
 def failure_of(error: Exception) -> Failure | None:
-    """What an error means to whoever typed the command.
+    """Return the failure to show for an error.
 
-    None if it is a defect of this program, or nobody reads its output any more (`| head`), which click ends
-    without a word.
+    None if it is a defect of this program, or if the reader of the output has ended (`| head`): click then
+    ends the program without a message.
     """
     if isinstance(error, BrokenPipeError):
         return None
     if isinstance(error, (TaskQueueError, OSError)):
         return Failure(in_one_line(error), _status(error))
     if isinstance(error, RecursionError):
-        return Failure("what is to be read is nested too deeply")
+        return Failure("the input is nested too deeply")
     return None
 
 
@@ -73,14 +83,13 @@ def _status(error: BaseException | None) -> ExitStatus:
 
 
 def in_one_line(error: BaseException | None) -> str:
-    """What is wrong and, where that is known, what to do."""
+    """Return an error as one line: what is wrong and, if known, what to do."""
     if isinstance(error, SubmissionFailed):
         return _of_submission(error)
     if isinstance(error, InvalidDefinition):
         return "; ".join(map(str, error.problems))
-    if isinstance(error, InvalidArgument):
-        given = " is not set" if error.given is None or error.given == "" else f": {error.given!r}"
-        return f"{error.argument}{given}: must be {error.allowed}"
+    if isinstance(error, InvalidArgument) and not error.given and not error.finding:
+        return f"{error.argument} is not set; expected {error.allowed}"
     if isinstance(error, ConnectionFailed):
         return f"cannot reach {_root_url(error)} ({error.reason}): check TASKCLUSTER_ROOT_URL and the network"
     if isinstance(error, ApiError):
@@ -100,8 +109,10 @@ def _of_submission(error: SubmissionFailed) -> str:
 def _of_answer(error: ApiError) -> str:
     first = error.message.strip().partition("\n")[0]
     if isinstance(error, InsufficientScopes):
-        scopes = ", ".join(error.missing_scopes) or first
-        return f"not allowed without {scopes}: set credentials that have it, or ask for it"
+        missing = first if error.missing is None else in_words(error.missing)
+        return f"missing scope: {missing}; use credentials that have it"
+    if isinstance(error, AuthenticationFailed) and _EXPIRED.search(first):
+        return f"the credentials have expired ({first}): get new ones"
     if isinstance(error, AuthenticationFailed):
         return f"the credentials are not accepted ({first}): check TASKCLUSTER_CLIENT_ID and _ACCESS_TOKEN"
     if isinstance(error, NotFound):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Sequence
 
 import click
@@ -12,11 +13,12 @@ from taskqueue_client.events import (
     EXCHANGES,
     TASK_EXCHANGES,
     Binding,
-    BlockingListener,
     BrokerLost,
     BrokerRefused,
     Event,
+    Listener,
     PulseSettings,
+    State,
     StateChange,
     UnreadableMessage,
     for_group,
@@ -31,30 +33,44 @@ from .output import json_option, print_either, printable
 
 
 @click.command()
-@click.option("--task", "tasks", type=SlugId(), multiple=True, help="About a task.")
-@click.option("--group", "groups", type=SlugId(), multiple=True, help="About a task group and its tasks.")
-@click.option("--task-queue", "task_queues", multiple=True, help="About tasks of a task queue.")
-@click.option("--route", "routes", multiple=True, help="About tasks with a route; * is a word, # any words.")
+@click.option("--task", "tasks", type=SlugId(), multiple=True, help="Messages about a task.")
+@click.option("--group", "groups", type=SlugId(), multiple=True, help="Messages about a task group.")
+@click.option("--task-queue", "task_queues", multiple=True, help="Messages about tasks of a task queue.")
+@click.option(
+    "--route",
+    "routes",
+    multiple=True,
+    help="Messages about tasks with a route; wildcards: * a word, # any words.",
+)
 @click.option(
     "--exchange",
     "exchanges",
     multiple=True,
     type=click.Choice([exchange.name for exchange in EXCHANGES]),
-    help="Only from these exchanges.",
+    help="Only messages of these exchanges.",
 )
-@click.option("--count", type=click.IntRange(1), help="End after so many messages.")
+@click.option("--count", type=click.IntRange(1), help="End after this number of messages.")
+@click.option("--wait", is_flag=True, help="Retry until RabbitMQ is reachable.")
 @json_option
 def command(
-    *, count: int | None, as_json: bool, exchanges: tuple[str, ...], **chosen: tuple[str, ...]
+    *, count: int | None, wait: bool, as_json: bool, exchanges: tuple[str, ...], **chosen: tuple[str, ...]
 ) -> None:
-    """Print the Queue's messages as they come, from the RabbitMQ that PULSE_URL names.
+    """Print the Queue's messages as they are published, from the RabbitMQ that PULSE_URL names.
 
-    Without an option, prints all messages. With --json, prints an object for each message, with `exchange`,
-    `routes` and the `message`.
+    Without an option, prints all messages. When the connection is lost, it is made again. With --json, prints
+    an object for each message, with `exchange`, `routes` and the `message`.
     """
+    leave_logging_to_on_state()
+    until_connected = UntilConnected()
+
+    def on_state(change: StateChange) -> None:
+        click.echo(f"{change.state}: {change.reason}" if change.reason else change.state, err=True)
+        if not wait:
+            until_connected(change)
+
     try:
-        with BlockingListener(
-            PulseSettings.from_env(), _bindings(exchanges, **chosen), on_state=_print_state
+        with Listener(
+            PulseSettings.from_env(), _bindings(exchanges, **chosen), on_state=on_state
         ) as listener:
             for event in itertools.islice(listener, count):
                 _print(event, as_json=as_json)
@@ -77,7 +93,7 @@ def _bindings(
     task_queues: Sequence[str],
     routes: Sequence[str],
 ) -> list[Binding]:
-    """What to listen to: everything unless something is chosen."""
+    """Return the bindings for what was chosen; by default, for all messages."""
     every = [
         *_each(for_task, tasks),
         *_each(for_group, groups),
@@ -89,7 +105,7 @@ def _bindings(
     names = {exchange.full_name for exchange in EXCHANGES if not exchanges or exchange.name in exchanges}
     found = [binding for binding in every if binding.exchange in names]
     if not found:
-        message = f"No messages about that are in {', '.join(exchanges)}: leave out --exchange, or widen it."
+        message = f"{', '.join(exchanges)} has no messages about these subjects; choose other exchanges."
         raise click.UsageError(message)
     return found
 
@@ -102,9 +118,23 @@ def _for_task_queue(task_queue_id: str) -> list[Binding]:
     return [exchange(task_queue_id=task_queue_id) for exchange in TASK_EXCHANGES]
 
 
-def _print_state(change: StateChange) -> None:
-    reason = f": {change.reason}" if change.reason else ""
-    click.echo(f"{change.state}{reason}", err=True)
+def leave_logging_to_on_state() -> None:
+    """Keep the warnings of a listener and its library from standard error: `on_state` gets the same."""
+    for name in ("taskqueue_client.events", "aiormq"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
+
+
+class UntilConnected:
+    """An `on_state` hook that ends a listener whose first connection fails."""
+
+    def __init__(self) -> None:
+        self._connected = False
+
+    def __call__(self, change: StateChange) -> None:
+        """Raise the reason if the listener has never been connected."""
+        self._connected |= change.state is State.LISTENING
+        if change.reason is not None and not self._connected:
+            raise change.reason
 
 
 def _print(event: Event, *, as_json: bool) -> None:

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from taskqueue_client.clock import MovableClock, SystemClock
-from taskqueue_client.local import Client, LocalQueue
+from taskqueue_client.clock import MovableMachineClock
+from taskqueue_client.local import OBJECT_METHODS, PUBLIC_SCOPES, Client, LocalQueue
 
+from .arguments import Duration
 from .documents import read_document
 from .failures import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _STOP = {signal.SIGINT, signal.SIGTERM}
 
@@ -59,7 +60,7 @@ class _ClientOption(click.ParamType[Client]):
         client_id, _, rest = str(value).partition("=")
         token, _, scopes = rest.partition("=")
         if not (client_id and token):
-            self.fail("give it as CLIENT_ID=ACCESS_TOKEN=SCOPE,SCOPE", param, ctx)
+            self.fail("not a client; expected CLIENT_ID=ACCESS_TOKEN=SCOPE,SCOPE", param, ctx)
         return Client(client_id, token, [scope for scope in scopes.split(",") if scope])
 
 
@@ -70,23 +71,77 @@ class _ClientOption(click.ParamType[Client]):
 )
 @click.option("--allow-remote", is_flag=True, help="Listen on an address that other machines can reach.")
 @click.option("--db", default=":memory:", show_default=True, help="File that the state is kept in.")
-@click.option("--claim-timeout", default=1200.0, show_default=True, help="Seconds that a claim lasts.")
+@click.option(
+    "--claim-timeout",
+    default=1200.0,
+    show_default=True,
+    type=Duration(),
+    help="How long a claim lasts, in seconds or text such as '1 minute'.",
+)
+@click.option(
+    "--max-dependencies", default=10_000, show_default=True, help="Dependencies that a task may have."
+)
+@click.option("--sign-public-artifacts", is_flag=True, help="Sign the URLs of public artifacts as well.")
+@click.option(
+    "--object-method",
+    "object_methods",
+    type=click.Choice(OBJECT_METHODS),
+    multiple=True,
+    default=OBJECT_METHODS,
+    show_default=True,
+    help="An upload or download method of the object service.",
+)
 @click.option(
     "--like-production", is_flag=True, help="Act on deadlines and dependencies as late as the service."
 )
-@click.option("--amqp", "amqp_url", envvar="TASKQUEUE_LOCAL_AMQP", help="RabbitMQ to send messages to.")
+@click.option(
+    "--amqp",
+    "amqp_url",
+    envvar="TASKQUEUE_LOCAL_AMQP",
+    show_envvar=True,
+    help="RabbitMQ to publish messages to, and to get the worker manager's from.",
+)
+@click.option(
+    "--legacy-azure",
+    envvar="TASKQUEUE_LOCAL_LEGACY_AZURE",
+    show_envvar=True,
+    help="Connection string of a storage account whose queues workers poll.",
+)
 @click.option("--client-id", default="local", show_default=True, help="A client with the scope `*`.")
 @click.option(
-    "--access-token", envvar="TASKQUEUE_LOCAL_ACCESS_TOKEN", help="Its token.  [default: a random one]"
+    "--access-token",
+    envvar="TASKQUEUE_LOCAL_ACCESS_TOKEN",
+    show_envvar=True,
+    help="Its token.  [default: a random one]",
 )
 @click.option("--client", "clients", type=_ClientOption(), multiple=True, help="A further client.")
 @click.option("--config", type=_ConfigFile(), help="YAML or JSON with clients, roles and anonymousScopes.")
-@click.option("--admin-secret", envvar="TASKQUEUE_LOCAL_ADMIN_SECRET", help="Turns the admin routes on.")
+@click.option(
+    "--admin-secret",
+    envvar="TASKQUEUE_LOCAL_ADMIN_SECRET",
+    show_envvar=True,
+    help="Turns the admin routes on.",
+)
+@click.option(
+    "--public/--private",
+    default=None,
+    help="What callers without credentials may do: as in a public deployment, or nothing.",
+)
+@click.option(
+    "--page/--no-page", default=True, help="Serve a web page that shows the queue.  [default: page]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the settings as one line of JSON.")
-def command(*, clients: tuple[Client, ...], config: _Config | None, as_json: bool, **settings: Any) -> None:
+def command(
+    *,
+    clients: tuple[Client, ...],
+    config: _Config | None,
+    public: bool | None,
+    as_json: bool,
+    **settings: Any,
+) -> None:
     """Run a Taskcluster Queue on this machine until it is interrupted.
 
-    As soon as it answers, it prints the environment variables that point clients to it, in the words of a
+    Once it accepts requests, it prints the environment variables that point clients to it, as lines of a
     shell: copy them into another terminal. A script runs it in the background, and reads them from a file:
 
     \b
@@ -95,19 +150,19 @@ def command(*, clients: tuple[Client, ...], config: _Config | None, as_json: boo
         until [ -s env.sh ]; do sleep 0.1; done
         . ./env.sh
 
-    Requests are logged to standard error.
+    A comment line has the address of a web page that shows what the queue does. Requests are logged to
+    standard error.
     """  # noqa: D301 - for click: it leaves the lines of a paragraph that begins with this character as they are
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)  # before there are threads: these signals are waited for
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("azure").setLevel(logging.WARNING)  # it logs each request otherwise
     config = config or _Config()
-    # a clock that nobody can move follows the machine's, also when a laptop wakes from sleep
-    clock = MovableClock() if settings["admin_secret"] else SystemClock()
     try:
         local = LocalQueue(
-            clock=clock,
+            clock=MovableMachineClock(),
             clients=[*clients, *map(_client, config.clients)],
             roles=config.roles,
-            anonymous_scopes=config.anonymous_scopes,
+            anonymous_scopes=_anonymous_scopes(config, public=public),
             **settings,
         )
         local.start()
@@ -123,6 +178,12 @@ def command(*, clients: tuple[Client, ...], config: _Config | None, as_json: boo
         local.stop()
 
 
+def _anonymous_scopes(config: _Config, *, public: bool | None) -> Sequence[str] | None:
+    if public is None:
+        return config.anonymous_scopes
+    return PUBLIC_SCOPES if public else ()
+
+
 def _client(entry: _ClientEntry) -> Client:
     return Client(entry.client_id, entry.access_token, entry.scopes, entry.expires, entry.disabled)
 
@@ -133,7 +194,9 @@ def _print_settings(local: LocalQueue, *, as_json: bool) -> None:
         "TASKCLUSTER_CLIENT_ID": local.client_id,
         "TASKCLUSTER_ACCESS_TOKEN": local.access_token,
     }
-    click.echo(json.dumps(settings) if as_json else _exports(settings))
+    page = {"page": local.page_url} if local.page_url else {}
+    comments = [f"# {name}: {url}" for name, url in page.items()]
+    click.echo(json.dumps(settings | page) if as_json else "\n".join([_exports(settings), *comments]))
     sys.stdout.flush()
 
 

@@ -1,38 +1,54 @@
-"""`taskqueue log`."""
+"""`taskqueue log`: the log of a run, read as it is, or followed until the run is resolved."""
 
 from __future__ import annotations
 
 import codecs
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 
 import click
 
 from taskqueue_client.artifacts import StorageFailed, StorageRefused, StreamInterrupted
-from taskqueue_client.artifacts.buffers import Block
-from taskqueue_client.artifacts.cancellation import Cancellation
+from taskqueue_client.artifacts.compression import BadGzip, Gunzip
+from taskqueue_client.artifacts.sources import Block
 from taskqueue_client.artifacts.storage import Get, Incoming
+from taskqueue_client.artifacts.storage_connections import Cancellation
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.errors import ResourceNotFound
-from taskqueue_client.models import RunState, TaskStatus
+from taskqueue_client.models import ArtifactContent, RunState, StorageType, TaskStatus
 
-from .arguments import run_option, task_argument
-from .connection import connect
+from .arguments import connect, run_option, task_argument
 from .failures import ExitStatus, Failure
 from .output import json_option, print_json
-from .watch import interval_option
+from .status import interval_option
+from .terminal import TerminalFilter
 
-_LOG = "public/logs/live.log"
-_PARTIAL, _NOT_MODIFIED = 206, 304
+LINK = "public/logs/live.log"
+_BACKING = "public/logs/live_backing.log"
+
+LONG_POLL = 20
+"""Seconds that a worker which streams its log may wait for new lines before it responds."""
+
+_NOT_MODIFIED, _NO_SUCH_RANGE = 304, 416
+
+COMPARED = 64
+"""Old bytes that are requested with the new ones, to see that they belong together."""
+
+_GZIP_END = 10
+"""Bytes at the end of a gzip stream that a longer one lacks there: an empty block, checksum and length."""
+
+_PARTIAL = 206
 
 
 @click.command()
 @task_argument
 @run_option
-@click.option("--name", default=_LOG, show_default=True, help="The artifact that is the log.")
-@click.option("--follow/--no-follow", default=True, help="Go on while the task runs.  [default: follow]")
+@click.option("--name", default=LINK, show_default=True, help="The name of the log artifact.")
+@click.option(
+    "--follow/--no-follow", default=True, help="Wait for new lines of a running task.  [default: follow]"
+)
 @interval_option
 @json_option
 def command(
@@ -40,25 +56,40 @@ def command(
 ) -> None:
     """Print the log of a task.
 
-    While the task is pending or runs, what its worker has made known of the log is printed bit by bit. With
-    --json, prints an object with `line` for each line.
+    While the task is pending or running, new lines are printed as its worker streams or uploads them, and
+    what is waited for is printed to standard error. With --json, prints an object with `line` for each line.
+
+    On a terminal, colors of the log are shown, and its other control sequences are removed. A pipe or file
+    gets all bytes of the log.
     """
-    write = JsonLines() if as_json else _write_bytes
+    write = JsonLines() if as_json else _writer()
     with connect() as queue:
         status = queue.status(task_id).status
-        log = FollowedLog(queue, task_id, _chosen_run(status, run_id), name, write)
+        log = FollowedLog(queue, task_id, _chosen_run(status, run_id), name, write, _tell)
         log.print(interval if follow else None, SystemClock())
     if isinstance(write, JsonLines):
         write.close()
 
 
 def _chosen_run(status: TaskStatus, run_id: int | None) -> int:
-    """The run: the last one unless asked otherwise, the first one of a task that has none yet."""
+    """Return the chosen run; by default the latest, or the first of a task without runs."""
     last = max(len(status.runs) - 1, 0)
     if run_id is not None and run_id > last:
-        message = f"task {status.task_id} has no run {run_id}; its last is {last}"
+        message = f"task {status.task_id} has no run {run_id}; its latest run is {last}"
         raise Failure(message, ExitStatus.REFUSED)
     return last if run_id is None else run_id
+
+
+def _tell(words: str) -> None:
+    click.echo(words, err=True)
+
+
+def _writer() -> Callable[[bytes], object]:
+    """Return the function that writes a log to standard output."""
+    if not sys.stdout.isatty():
+        return _write_bytes
+    terminal = TerminalFilter()
+    return lambda block: _write_bytes(terminal.filtered(block))
 
 
 def _write_bytes(block: bytes) -> None:
@@ -67,120 +98,343 @@ def _write_bytes(block: bytes) -> None:
 
 
 class JsonLines:
-    """Prints bytes as JSON, one object for each line."""
+    """Prints bytes as JSON, one object per line."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
 
     def __call__(self, block: bytes) -> None:
-        """Print the lines that end in this block."""
+        """Print the lines that are complete after this block."""
         *lines, self._rest = (self._rest + self._decoder.decode(block)).split("\n")
         for line in lines:
             print_json({"line": line})
 
     def close(self) -> None:
-        """Print what is left when the log does not end with the end of a line."""
+        """Print the last line if the log does not end with a newline."""
         if rest := self._rest + self._decoder.decode(b"", final=True):
             print_json({"line": rest})
 
 
 class FollowedLog:
-    """A log that may still grow, of which each byte is written once.
+    """A log that may still grow; each line is written once.
 
     Args:
         queue: The client.
         task_id: The task.
         run_id: The run.
-        name: The artifact.
-        write: Where it goes.
+        name: The name of the artifact.
+        write: Called with each block of the log.
+        tell: Called with what is waited for, whenever that changes.
     """
 
     def __init__(
-        self, queue: Queue, task_id: str, run_id: int, name: str, write: Callable[[bytes], object]
+        self,
+        queue: Queue,
+        task_id: str,
+        run_id: int,
+        name: str,
+        write: Callable[[bytes], object],
+        tell: Callable[[str], object],
     ) -> None:
         self._queue = queue
-        self._artifact = (task_id, name, run_id)
-        self._write = write
-        self._written = 0
-        self._etag: str | None = None
+        self._task_id = task_id
+        self._run_id = run_id
+        self._name = name
+        self._log = GrowingLog(LineWriter(write))
+        self._tell = tell
+        self._told = ""
+        self._is_live = False
+        self._has_told_of_dead_stream = False
 
     def print(self, interval: float | None, clock: Clock) -> None:
-        """Write the log; with an interval in seconds, look for more until the run is resolved.
+        """Write the log; with an interval in seconds, ask for more until the run is resolved.
 
         Raises:
-            Failure: The run is over, and has no such log.
-            CallFailed: The Queue refused, or did not answer.
-            ArtifactError: The log did not arrive.
+            Failure: The run is resolved and has no such artifact.
+            CallFailed: A call to the Queue failed.
+            ArtifactError: The download failed.
         """
-        while True:
-            is_last = interval is None or self._is_resolved()
-            found = self._write_what_is_new(is_last=is_last)
-            if is_last:
-                if not found:
-                    task_id, name, run_id = self._artifact
-                    message = f"run {run_id} of task {task_id} has no artifact {name}"
-                    raise Failure(message, ExitStatus.REFUSED)
-                return
-            clock.sleep(interval or 0)
+        while interval is not None and self._is_unresolved(status := self._status()):
+            self._say(self._waiting_for(status, has_log=self._print_new()))
+            clock.sleep(interval)
+        self._print_last()
 
-    def _is_resolved(self) -> bool:
-        task_id, _, run_id = self._artifact
-        runs = self._queue.status(task_id).status.runs
-        return run_id < len(runs) and runs[run_id].state not in {RunState.PENDING, RunState.RUNNING}
+    def _status(self) -> TaskStatus:
+        return self._queue.status(self._task_id).status
 
-    def _write_what_is_new(self, *, is_last: bool) -> bool:
-        """Whether there is a log."""
-        task_id, name, run_id = self._artifact
+    def _say(self, words: str) -> None:
+        if words != self._told:
+            self._told = words
+            self._tell(words)
+
+    def _is_unresolved(self, status: TaskStatus) -> bool:
+        runs = status.runs
+        return self._run_id >= len(runs) or runs[self._run_id].state in {RunState.PENDING, RunState.RUNNING}
+
+    def _waiting_for(self, status: TaskStatus, *, has_log: bool) -> str:
+        if self._run_id >= len(status.runs):
+            return f"waiting: task {self._task_id} is {status.state}"
+        run = status.runs[self._run_id]
+        words = f"waiting: run {self._run_id} of task {self._task_id} is {run.state}"
+        if run.state == RunState.PENDING:
+            return f"{words} in the task queue {status.task_queue_id}"
+        words = f"{words} on worker {run.worker_group}/{run.worker_id}"
+        if has_log:
+            return f"{words}, which uploads new lines now and then"
+        return f"{words}, which has not uploaded a log yet"
+
+    def _print_last(self) -> None:
+        """Write what the log has now.
+
+        Raises:
+            Failure: There is no such artifact.
+        """
+        places = self._places()
+        if not places:
+            message = f"run {self._run_id} of task {self._task_id} has no artifact {self._name}"
+            raise Failure(message, ExitStatus.REFUSED)
+        name, content = places[-1]
+        if name != self._name:
+            self._say(f"{self._name} refers to the worker's stream; printing the uploaded {name}")
         try:
-            if not (self._written and self._write_rest()):
-                self._write_from(0, self._queue.stream_artifact(task_id, name, run_id=run_id))
-        except ResourceNotFound:
-            return False
-        except StreamInterrupted:
-            self._etag = None  # what is missing is asked for again, even of a log that does not grow
-            if is_last:
+            self._print_whole(name, content)
+        except (StorageFailed, StreamInterrupted) as error:
+            if content.storage_type != StorageType.REFERENCE or name != LINK:
                 raise
-        return True
+            message = (
+                f"the log of run {self._run_id} of task {self._task_id} was not uploaded, and its worker "
+                f"does not stream it any more: {error}"
+            )
+            raise Failure(message, ExitStatus.REFUSED) from error
 
-    def _write_rest(self) -> bool:
-        """Write what comes after that which was written; whether the storage can give just that.
+    def _places(self) -> list[tuple[str, ArtifactContent]]:
+        """Return where the log is: the best place while the run goes on first, the best one after it last.
 
-        A worker replaces its log by a longer one, which is another file to the storage: so its first byte is
-        asked for first, to see whether there is another file, and whether its parts are parts of the log.
+        A worker that streams its log uploads it as well. After a worker was killed, `live.log` leads to
+        where nobody streams it any more.
         """
-        task_id, name, run_id = self._artifact
-        url = self._queue.artifact(task_id, run_id, name).url
-        if url is None:
+        places: list[tuple[str, ArtifactContent]] = []
+        with suppress(ResourceNotFound):
+            places.append((self._name, self._artifact(self._name)))
+            if self._name == LINK and places[0][1].storage_type == StorageType.REFERENCE:
+                places.append((_BACKING, self._artifact(_BACKING)))
+        return places
+
+    def _artifact(self, name: str) -> ArtifactContent:
+        return self._queue.artifact(self._task_id, self._run_id, name)
+
+    def _print_whole(self, name: str, content: ArtifactContent) -> None:
+        """Write the log to its end; where asking for the new part fails, all of it is requested."""
+        with suppress(StorageFailed, BadGzip):
+            if self._take_new(content):
+                self._log.finish()
+                return
+        self._write_all(name)
+
+    def _write_all(self, name: str) -> None:
+        self._log.write_all(self._queue.stream_artifact(self._task_id, name, run_id=self._run_id))
+
+    def _print_new(self) -> bool:
+        """Write new lines, as long as the worker streams them; return whether there is a log."""
+        places = self._places()
+        for name, content in places:
+            try:
+                if not self._take_new(content):
+                    self._write_all(name)
+            except BadGzip:  # another log has taken its place
+                self._log.begin_again()
+            except (StorageFailed, StreamInterrupted) as error:  # not there yet, or the worker has ended
+                if len(places) > 1 and name == self._name:
+                    self._tell_of_dead_stream(error)
+                continue
+            return True
+        return False
+
+    def _tell_of_dead_stream(self, error: Exception) -> None:
+        """Say once that only the uploaded log can be read."""
+        if not self._has_told_of_dead_stream:
+            self._has_told_of_dead_stream = True
+            self._tell(f"cannot read the worker's stream of the log, reading {_BACKING} instead: {error}")
+
+    def _take_new(self, content: ArtifactContent) -> bool:
+        """Write what is new; return False if the storage has no byte ranges.
+
+        Raises:
+            StorageFailed: The log cannot be read, or not any more.
+            BadGzip: The log cannot be decoded.
+        """
+        if content.url is None:
             return False
-        known = {"If-None-Match": self._etag} if self._etag else {}
-        begin = self._written - 1  # a byte that is there, even if nothing is new
-        try:
-            with self._part(url, "0-0", known) as first:
-                self._etag = first.header("ETag")
-                if not _is_part_of_the_log(first):
-                    return False
-                list(first.blocks())  # so that the connection can be used again
-            with self._part(url, f"{begin}-", {}) as rest:
-                if not _is_part_of_the_log(rest):
-                    return False
-                self._write_from(begin, rest.blocks(is_impatient=True))
-        except StorageFailed as error:
-            return isinstance(error, StorageRefused) and error.status == _NOT_MODIFIED
+        is_live = True
+        while is_live:
+            try:
+                is_live = self._request(content.url)
+            except StorageRefused as error:
+                if error.status == _NO_SUCH_RANGE:  # the log is empty, or shorter than before
+                    self._log.begin_again()
+                    return True
+                if error.status != _NOT_MODIFIED:
+                    raise
+                is_live = self._is_live
         return True
 
-    def _part(self, url: str, span: str, headers: Mapping[str, str]) -> AbstractContextManager[Incoming]:
-        get = Get(url, {"Range": f"bytes={span}", **headers}, self._queue.transfer_settings.timeouts)
-        return self._queue.storage.get(get, Cancellation())
+    def _request(self, url: str) -> bool:
+        """Make one request for what is new; return whether to make the next one at once."""
+        headers = {**self._log.request_headers(), "Prefer": f"wait={LONG_POLL}"}
+        get = Get(url, headers, self._queue.transfer_settings.limits)
+        with self._queue.storage.get(get, Cancellation()) as incoming:
+            self._is_live = incoming.header("Preference-Applied") is not None
+            if self._is_live:
+                self._say(
+                    f"run {self._run_id} of task {self._task_id} is running; its worker streams the log"
+                )
+            if self._log.take(incoming):
+                return self._is_live
+        self._log.begin_again()
+        return True
 
-    def _write_from(self, position: int, blocks: Iterable[Block]) -> None:
-        """Write what is new of the log from this position on."""
+
+class LineWriter:
+    """Writes a text that may begin again at its start: what was written before is skipped, by lines.
+
+    A worker's last upload of a log has the same lines as those before, but shorter ones: of a progress bar
+    only the last state is left.
+
+    Args:
+        write: Called with each block of the text.
+    """
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
+        self._lines = 0
+        self._column = 0  # bytes of the line that has not ended
+        self._has_states = False  # whether that line is one of a progress bar
+        self._skipped_lines = 0
+        self._skipped_bytes = 0
+
+    def begin_again(self) -> None:
+        """Expect the text from its start."""
+        self._skipped_lines = self._lines
+        self._skipped_bytes = 0 if self._has_states else self._column
+
+    def write(self, block: bytes) -> None:
+        """Write what is new in a block."""
+        new = self._without_old_bytes(self._without_old_lines(block))
+        if not new:
+            return
+        self._write(new)
+        self._lines += new.count(b"\n")
+        line = new[new.rfind(b"\n") + 1 :]
+        is_continued = len(line) == len(new)
+        self._column = len(line) + (self._column if is_continued else 0)
+        self._has_states = b"\r" in line or (is_continued and self._has_states)
+
+    def _without_old_lines(self, block: bytes) -> bytes:
+        count = min(block.count(b"\n"), self._skipped_lines) if self._skipped_lines else 0
+        at = 0
+        for _ in range(count):
+            at = block.index(b"\n", at) + 1
+        self._skipped_lines -= count
+        return b"" if self._skipped_lines else block[at:]
+
+    def _without_old_bytes(self, block: bytes) -> bytes:
+        if not self._skipped_bytes or self._skipped_lines:
+            return block
+        newline = block.find(b"\n")
+        count = min(self._skipped_bytes, len(block) if newline < 0 else newline)
+        self._skipped_bytes = 0 if count == newline else self._skipped_bytes - count
+        return block[count:]
+
+
+class GrowingLog:
+    """The received part of a log, by byte ranges of the stored content, which may be gzip.
+
+    Args:
+        writer: Writes the log.
+    """
+
+    def __init__(self, writer: LineWriter) -> None:
+        self._writer = writer
+        self._etag: str | None = None
+        self._begin(None)
+
+    def _begin(self, encoding: str | None) -> None:
+        self._encoding = encoding
+        self._gunzip = None if encoding is None else Gunzip()
+        self._received = 0  # bytes that a longer log begins with, too
+        self._compared = b""  # the last of them
+        self._held = b""  # what follows them
+
+    def begin_again(self) -> None:
+        """Expect the log from its start: it is another one."""
+        self._etag = None
+        self._begin(None)
+        self._writer.begin_again()
+
+    def request_headers(self) -> Mapping[str, str]:
+        """Return the headers of a request for what is new."""
+        known = {} if self._etag is None else {"If-None-Match": self._etag}
+        begin = self._received - len(self._compared)
+        return {"Range": f"bytes={begin}-", "Accept-Encoding": "gzip", **known}
+
+    def take(self, incoming: Incoming) -> bool:
+        """Write the new part of a response. Return False if it does not continue the earlier part.
+
+        Raises:
+            StorageFailed: The response is incomplete. The received part was written.
+            BadGzip: It cannot be decoded.
+        """
+        encoding = incoming.header("Content-Encoding")
+        encoding = None if encoding in {None, "", "identity"} else encoding
+        if not self._received:
+            self._begin(encoding)
+        blocks = incoming.blocks()
+        if incoming.status == _PARTIAL:
+            if encoding != self._encoding or not self._continues(blocks):
+                return False
+        elif self._received:
+            return False
+        self._etag = None  # until all has come
         for block in blocks:
-            self._write(bytes(block[max(self._written - position, 0) :]))
-            position += len(block)
-            self._written = max(self._written, position)
+            self._add(bytes(block))
+        self._etag = incoming.header("ETag")
+        return True
 
+    def finish(self) -> None:
+        """Write what was held back: the log does not grow any more.
 
-def _is_part_of_the_log(incoming: Incoming) -> bool:
-    """Not if it is all of it, or a part of a compressed file."""
-    return incoming.status == _PARTIAL and incoming.header("Content-Encoding") in {None, "", "identity"}
+        Raises:
+            BadGzip: It cannot be decoded.
+        """
+        held, self._held = self._held, b""
+        self._decode(held)
+
+    def write_all(self, blocks: Iterable[Block]) -> None:
+        """Write what is new in all of the log, which is decoded already."""
+        self.begin_again()
+        for block in blocks:
+            self._writer.write(bytes(block))
+
+    def _continues(self, blocks: Iterator[Block]) -> bool:
+        """Compare the old bytes at the beginning of a response, and take the first new ones."""
+        begin = b""
+        while len(begin) < len(self._compared) and (block := next(blocks, None)):
+            begin += bytes(block)
+        if not begin.startswith(self._compared):
+            return False
+        self._held = b""
+        self._add(begin[len(self._compared) :])
+        return True
+
+    def _add(self, block: bytes) -> None:
+        text = self._held + block
+        cut = len(text) if self._gunzip is None else max(len(text) - _GZIP_END, 0)
+        self._held = text[cut:]
+        self._decode(text[:cut])
+
+    def _decode(self, stored: bytes) -> None:
+        self._received += len(stored)
+        self._compared = (self._compared + stored)[-COMPARED:]
+        for piece in (stored,) if self._gunzip is None else self._gunzip.decode(stored):
+            self._writer.write(piece)

@@ -1,10 +1,10 @@
-"""What commands print: tables for people, JSON for programs."""
+"""Output: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -13,23 +13,33 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from taskqueue_client.models import ReasonResolved, Run, TaskAndStatus, TaskState, TaskStatus
+
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _STEP = 1000
-"""From one unit to the next."""
+"""The factor between two units."""
 
 _WIDE = 10_000
-"""Columns of what is no terminal: nothing is cut off or wrapped there."""
+"""The width of output that is not a terminal: nothing is cut off or wrapped."""
+
+STYLES = {
+    TaskState.COMPLETED: "green",
+    TaskState.FAILED: "red",
+    TaskState.EXCEPTION: "magenta",
+    TaskState.RUNNING: "yellow",
+}
+"""The color of each state."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def json_option(command: F) -> F:
-    """Give a command the option `--json`."""
+    """Add the option `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def print_json(value: object) -> None:
-    """Print a value as one line, with the keys of the Queue's own JSON."""
+    """Print a value as one line of JSON, with the keys of the Queue's API."""
     click.echo(msgspec.json.encode(value))
 
 
@@ -42,14 +52,14 @@ def print_either(value: object, line: str, *, as_json: bool) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where tables go: as wide as the terminal, or as they need to be if it is none."""
+    """Return the console for tables: as wide as the terminal, without a terminal as wide as needed."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _WIDE
     return Console(stderr=stderr, width=width, markup=False, highlight=False, emoji=False)
 
 
 def new_table(*columns: str) -> Table:
-    """An empty table."""
+    """Return an empty table."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         table.add_column(column, no_wrap=True)
@@ -57,14 +67,14 @@ def new_table(*columns: str) -> Table:
 
 
 def printable(text: str) -> str:
-    """A text of somebody else's without what could move the cursor or change colours."""
+    """Return a text from a task without characters that control the terminal."""
     return "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
     )
 
 
 def duration(start: datetime | None, end: datetime | None) -> str:
-    """How long something took, or has taken so far, for people: `1:02:03`, `12.3 s`."""
+    """Format a duration, up to now without an end: `1:02:03`, `12.3 s`."""
     if start is None:
         return ""
     took = (end or datetime.now(UTC)) - start
@@ -74,8 +84,59 @@ def duration(start: datetime | None, end: datetime | None) -> str:
 
 
 def size(count: int | None) -> str:
-    """A number of bytes for people; nothing if it is not known."""
+    """Format a number of bytes; None as an empty text."""
     if count is None:
         return ""
     steps = min(int(math.log(max(count, 1), _STEP)), len(_UNITS) - 1)
     return f"{count} B" if steps == 0 else f"{count / _STEP**steps:.1f} {_UNITS[steps]}"
+
+
+def tasks_table(members: Iterable[TaskAndStatus], blocked: Collection[str]) -> Table:
+    """Return a table with a row for each task.
+
+    Args:
+        members: The tasks.
+        blocked: The ids of tasks with a dependency that will not be completed.
+    """
+    table = new_table("NAME", "TASK ID", "STATE", "REASON", "RUN", "DURATION")
+    for member in members:
+        status = member.status
+        run = last_run(status)
+        table.add_row(
+            printable(str(member.task["metadata"]["name"])),
+            status.task_id,
+            status.state,
+            "blocked" if status.task_id in blocked else reason_of(run),
+            "" if run is None else str(run.run_id),
+            "" if run is None else duration(run.started, run.resolved),
+            style=STYLES.get(status.state),
+        )
+    return table
+
+
+def runs_table(status: TaskStatus) -> Table:
+    """Return a table with a row for each run of a task."""
+    table = new_table("RUN", "STATE", "REASON", "WORKER", "SCHEDULED", "DURATION")
+    for run in status.runs:
+        table.add_row(
+            str(run.run_id),
+            run.state,
+            reason_of(run),
+            printable(f"{run.worker_group}/{run.worker_id}") if run.worker_id else "",
+            f"{run.scheduled:%Y-%m-%d %H:%M:%S} UTC",
+            duration(run.started, run.resolved),
+            style=STYLES.get(TaskState(run.state)),
+        )
+    return table
+
+
+def last_run(status: TaskStatus) -> Run | None:
+    """Return the latest run, if there is one."""
+    return status.runs[-1] if status.runs else None
+
+
+def reason_of(run: Run | None) -> str:
+    """Return the reason of a resolved run, if it says more than the state."""
+    if run is None or run.reason_resolved in {None, ReasonResolved.COMPLETED, ReasonResolved.FAILED}:
+        return ""
+    return str(run.reason_resolved)

@@ -1,47 +1,79 @@
-"""`taskqueue status`."""
+"""`taskqueue status` and `taskqueue watch`."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
 import click
+import msgspec
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
 
 from taskqueue_client.client import Queue
-from taskqueue_client.graph import blocked_tasks
-from taskqueue_client.models import TaskAndStatus
+from taskqueue_client.graph import blocked_tasks, follow
+from taskqueue_client.models import TaskAndStatus, TaskState
 
-from .arguments import check_either, group_option, task_ids_argument
-from .connection import connect
-from .output import console, json_option, print_json, printable
-from .tables import runs_table, tasks_table
+from .arguments import Duration, check_either, connect, group_option, task_ids_argument
+from .failures import ExitStatus
+from .output import (
+    STYLES,
+    console,
+    json_option,
+    last_run,
+    print_json,
+    printable,
+    reason_of,
+    runs_table,
+    tasks_table,
+)
 
 
 @click.command()
 @task_ids_argument
 @group_option
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice([state.value for state in TaskState]),
+    help="Only tasks in this state; may be repeated.",
+)
 @json_option
-def command(task_ids: tuple[str, ...], group: str | None, *, as_json: bool) -> None:
-    """Show where tasks, or the tasks of a group, stand.
+def command(task_ids: tuple[str, ...], group: str | None, states: tuple[str, ...], *, as_json: bool) -> None:
+    """Show the state of tasks, or of the tasks of a group with totals.
 
     With --json, prints an object with `task`, the definition, and `status` for each task.
     """
     check_either(task_ids, group)
     with connect() as queue:
         members = tasks_of_group(queue, group) if group else [one_task(queue, each) for each in task_ids]
+    chosen = [member for member in members if not states or member.status.state in states]
     if as_json:
-        for member in members:
+        for member in chosen:
             print_json(member)
-    elif len(members) == 1:
+    elif not group and len(members) == 1 and chosen:
         _print_one(members[0])
     else:
-        console().print(tasks_table(members, blocked_tasks(members)))
+        console().print(tasks_table(chosen, blocked_tasks(members)))
+        click.echo(_totals(members))
+
+
+def _totals(members: Sequence[TaskAndStatus]) -> str:
+    counts = Counter(member.status.state for member in members)
+    tasks = "1 task" if len(members) == 1 else f"{len(members)} tasks"
+    return f"{tasks}: {', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}"
 
 
 def one_task(queue: Queue, task_id: str) -> TaskAndStatus:
-    """A task as a group's list has it."""
+    """Return definition and status of a task."""
     return TaskAndStatus(task=queue.task(task_id), status=queue.status(task_id).status)
 
 
 def tasks_of_group(queue: Queue, group: str) -> list[TaskAndStatus]:
-    """All tasks of a group."""
+    """Return all tasks of a group."""
     return list(queue.iter_task_group(group))
 
 
@@ -60,3 +92,117 @@ def _print_one(member: TaskAndStatus) -> None:
     if status.runs:
         click.echo()
         console().print(runs_table(status))
+
+
+_BAR_WIDTH = 40
+_RESERVED_LINES = 4
+"""Lines of the terminal outside of the table."""
+_FIRST = (TaskState.RUNNING, TaskState.FAILED, TaskState.EXCEPTION, TaskState.PENDING, TaskState.UNSCHEDULED)
+"""The order in which tasks are shown if the terminal has no room for all."""
+
+interval_option = click.option(
+    "--interval",
+    default=2.0,
+    show_default=True,
+    type=Duration(),
+    help="Time between requests, in seconds or text such as '1 minute'.",
+)
+
+
+@click.command()
+@task_ids_argument
+@group_option
+@interval_option
+@json_option
+@click.pass_context
+def watch(
+    ctx: click.Context, task_ids: tuple[str, ...], group: str | None, interval: float, *, as_json: bool
+) -> None:
+    """Follow tasks, or the tasks of a group, until they are resolved.
+
+    Also ends if the remaining tasks are blocked, because a dependency failed. The exit status is 0 if all
+    tasks are completed. With --json, prints a line for each change of a task's state.
+    """
+    check_either(task_ids, group)
+    with connect() as queue:
+        members = show(
+            follow(
+                lambda: (
+                    tasks_of_group(queue, group) if group else [one_task(queue, each) for each in task_ids]
+                ),
+                interval=interval,
+            ),
+            as_json=as_json,
+        )
+    ctx.exit(exit_status(members))
+
+
+def exit_status(members: list[TaskAndStatus]) -> ExitStatus:
+    """Return the exit status for tasks that were waited for."""
+    completed = all(member.status.state is TaskState.COMPLETED for member in members)
+    return ExitStatus.DONE if completed else ExitStatus.NOT_COMPLETED
+
+
+def show(snapshots: Iterator[list[TaskAndStatus]], *, as_json: bool) -> list[TaskAndStatus]:
+    """Print changes as lines or, on a terminal, in place; return the last snapshot."""
+    if as_json:
+        return _show_changes(snapshots, _print_json_line)
+    if not console().is_terminal:
+        return _show_changes(snapshots, _print_line)
+    return _show_live(snapshots)
+
+
+def _show_changes(
+    snapshots: Iterator[list[TaskAndStatus]], show_one: Callable[[TaskAndStatus, str], None]
+) -> list[TaskAndStatus]:
+    """Print a line for each change of a task's state, run or reason."""
+    known: dict[str, tuple[object, ...]] = {}
+    members: list[TaskAndStatus] = []
+    for members in snapshots:
+        blocked = blocked_tasks(members)
+        for member in members:
+            status = member.status
+            reason = "blocked" if status.task_id in blocked else reason_of(last_run(status))
+            now = (status.state, len(status.runs), reason)
+            if known.get(status.task_id) != now:
+                known[status.task_id] = now
+                show_one(member, reason)
+    return members
+
+
+def _print_json_line(member: TaskAndStatus, reason: str) -> None:
+    del reason  # the JSON status contains it
+    print_json({"name": member.task["metadata"]["name"], **msgspec.to_builtins(member.status)})
+
+
+def _print_line(member: TaskAndStatus, reason: str) -> None:
+    name = printable(str(member.task["metadata"]["name"]))
+    click.echo(f"{member.status.task_id} {name} {member.status.state} {reason}".rstrip())
+
+
+def _show_live(snapshots: Iterator[list[TaskAndStatus]]) -> list[TaskAndStatus]:
+    output = console()
+    latest: list[TaskAndStatus] = []
+
+    def render() -> RenderableType:
+        return progress(latest, output.height - _RESERVED_LINES)
+
+    with Live(console=output, get_renderable=render) as live:
+        for latest in snapshots:  # noqa: B007 - `render` shows it, also between snapshots
+            live.refresh()
+    return latest
+
+
+def progress(members: list[TaskAndStatus], lines: int) -> RenderableType:
+    """Return a progress bar, totals, and a table of as many tasks as fit."""
+    counts = Counter(member.status.state for member in members)
+    resolved = sum(counts[state] for state in (TaskState.COMPLETED, TaskState.FAILED, TaskState.EXCEPTION))
+    summary = Text(f" {resolved}/{len(members)}")
+    for state, count in counts.items():
+        summary.append(f"  {count} {state}", style=STYLES.get(state, ""))
+    bar = ProgressBar(total=max(len(members), 1), completed=resolved, width=_BAR_WIDTH)
+    shown = members
+    if len(members) > lines:
+        rank = {state: position for position, state in enumerate(_FIRST)}
+        shown = sorted(members, key=lambda member: rank.get(member.status.state, len(_FIRST)))[:lines]
+    return Group(tasks_table(shown, blocked_tasks(members)), bar, summary)

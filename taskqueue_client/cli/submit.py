@@ -2,54 +2,67 @@
 
 from __future__ import annotations
 
+import textwrap
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+import yaml
 
 from taskqueue_client.client import Queue
+from taskqueue_client.definitions import TaskDefinition
 from taskqueue_client.errors import InvalidDefinition
 from taskqueue_client.graph import Graph, follow, plan_graph, plan_task, submit_graph
 from taskqueue_client.models import TaskAndStatus
 
-from .connection import connect_with_credentials
-from .documents import read_document
-from .failures import Failure, in_one_line
-from .output import json_option, print_json
-from .status import tasks_of_group
-from .watch import exit_status, interval_option, show
+from .arguments import connect_with_credentials
+from .documents import read_document, shown
+from .failures import Failure
+from .output import json_option, print_either, print_json
+from .status import exit_status, interval_option, show, tasks_of_group
 
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Check the file and print the definitions; create nothing.")
 @click.option("--wait", is_flag=True, help="Follow the tasks until they are resolved, as `watch` does.")
 @interval_option
 @json_option
 @click.pass_context
-def command(ctx: click.Context, file: Path, interval: float, *, wait: bool, as_json: bool) -> None:
-    """Create the task, or the graph of tasks, that a YAML or JSON file describes.
+def command(
+    ctx: click.Context, file: Path, interval: float, *, dry_run: bool, wait: bool, as_json: bool
+) -> None:
+    """Create the task, or the graph of tasks, that a YAML or JSON file describes; - is standard input.
 
-    A file with `tasks` holds task definitions by name, and perhaps `defaults` for all of them and the
-    `taskGroupId` of a group to add them to. Their `dependencies` are such names, or ids of tasks that
-    exist. Any other file holds one task definition. `deadline` and `expires` may be like "2 hours".
-    All of it is checked before anything is sent.
+    A file with `tasks` has task definitions by name, optionally `defaults` for all of them and the
+    `taskGroupId` of an existing group. Their `dependencies` are such names, or ids of existing tasks. Any
+    other file is one task definition. `deadline` and `expires` may be durations like "2 hours". Everything is
+    checked before anything is sent. With --dry-run, neither deployment nor credentials are needed.
     """
     document = read_document(file)
+    if dry_run:
+        _print_definitions(_planned(file, document, datetime.now(UTC)), as_json=as_json)
+        return
     with connect_with_credentials() as queue:
-        queue.with_options(attempts=2).ping()  # is it there, and what time is it there?
-        graph = _planned(file, document, queue)
+        queue.with_options(attempts=2).ping()  # fails early, and measures the clock skew
+        graph = _planned(file, document, queue.now())
         _submit(queue, graph)
         _print_ids(graph, as_json=as_json)
         if wait:
             ctx.exit(exit_status(_followed(queue, graph, interval, as_json=as_json)))
 
 
-def _planned(file: Path, document: dict[str, object], queue: Queue) -> Graph:
+def _planned(file: Path, document: dict[str, object], created: datetime) -> Graph:
     plan = plan_graph if "tasks" in document else plan_task
     try:
-        return plan(document, created=queue.now())
+        return plan(document, created=created)
     except InvalidDefinition as error:
-        message = f"{file}: {in_one_line(error)}"
-        raise Failure(message) from error
+        first, *more = map(str, error.problems)
+        if not more:
+            message = f"{shown(file)}: {first}"
+            raise Failure(message) from error
+        message = f"{shown(file)}: {len(error.problems)} problems:"
+        raise Failure(message, details=[first, *more]) from error
 
 
 def _submit(queue: Queue, graph: Graph) -> None:
@@ -59,6 +72,18 @@ def _submit(queue: Queue, graph: Graph) -> None:
         hint = f"taskqueue cancel --group {graph.task_group_id}"
         click.echo(f"Some of the tasks may have been created; to cancel them: {hint}", err=True)
         raise
+
+
+def _print_definitions(graph: Graph, *, as_json: bool) -> None:
+    for task in graph.tasks:
+        document = {"name": task.name, "taskId": task.task_id, "task": task.definition}
+        print_either(document, f"{task.name}\n{_indented(task.definition)}", as_json=as_json)
+    if not as_json:
+        click.echo(f"dry run: {len(graph.tasks)} valid, 0 created")
+
+
+def _indented(definition: TaskDefinition) -> str:
+    return textwrap.indent(yaml.safe_dump(definition, sort_keys=False, allow_unicode=True).rstrip(), "  ")
 
 
 def _print_ids(graph: Graph, *, as_json: bool) -> None:
@@ -71,7 +96,7 @@ def _print_ids(graph: Graph, *, as_json: bool) -> None:
 
 
 def _followed(queue: Queue, graph: Graph, interval: float, *, as_json: bool) -> list[TaskAndStatus]:
-    """Follow the graph's own tasks: its group may have more."""
+    """Follow the tasks of the graph: its group may contain others."""
     ours = set(graph.task_ids.values())
 
     def look() -> list[TaskAndStatus]:

@@ -4,20 +4,40 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import logging
+import os
 import sys
-from datetime import UTC, datetime
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from taskqueue_client.events.settings import PulseSettings
+from taskqueue_client.worker.config import WorkerConfig, meaning_of, setting_of_text
 from taskqueue_client.worker.loop import WorkerLoop
+from taskqueue_client.worker.outcomes import InternalError
+from taskqueue_client.worker.runner import JsonFormatter, RunnerLog, WorkerRunner
 
-from .connection import connect_with_credentials
-from .failures import Failure
+from .arguments import connect_with_credentials
+from .failures import ExitStatus, Failure, in_one_line
 from .output import json_option
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def _setting_options(command: F) -> F:
+    """Add an option for each setting of `WorkerConfig`."""
+    for each in reversed(fields(WorkerConfig)):
+        option = f"--{each.name.replace('_', '-')}"
+        meaning = meaning_of(each).replace("`", "")
+        if isinstance(each.default, bool):
+            add = click.option(f"{option}/--no-{option[2:]}", default=None, help=meaning)
+        else:
+            add = click.option(option, metavar="VALUE", help=meaning)
+        command = add(command)
+    return command
 
 
 @click.command()
@@ -28,43 +48,72 @@ from .output import json_option
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="YAML or TOML.",
 )
-@click.option("--task-queue-id", help="Where work is claimed: PROVISIONER/WORKER_TYPE.")
-@click.option("--worker-group", help="The worker's group, such as a region.")
-@click.option("--worker-id", help="The worker's name within the group.")
-@click.option("--concurrency", type=int, help="How many runs are worked on at a time.")
-@click.option("--max-tasks", type=int, help="Leave after so many runs.")
-@click.option("--max-idle", type=float, help="Leave after so many seconds without work.")
+@_setting_options
 @click.option(
-    "--metrics-port", type=int, help="Serve /metrics, /live and /ready on this port; 0 takes a free one."
+    "--worker-runner",
+    is_flag=True,
+    help="Speak the worker-runner protocol on standard input and output, as a child of start-worker.",
+)
+@click.option(
+    "--task-source",
+    type=click.Choice(["queue", "azure"]),
+    default="queue",
+    show_default=True,
+    help="Where claims come from: claimWork, or legacy polling of Azure storage queues.",
 )
 @json_option
-def command(worker: str, config_file: Path | None, *, as_json: bool, **settings: Any) -> None:
-    """Run the worker CLASS of MODULE until it is told to leave.
+def command(
+    worker: str,
+    config_file: Path | None,
+    *,
+    worker_runner: bool,
+    task_source: str,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Run the worker CLASS of MODULE until it is stopped.
 
-    Settings come from options, before variables such as TASKQUEUE_CONCURRENCY, before the file, which may
-    have all of them. Modules are looked for in this directory, too. SIGTERM and Ctrl-C let runs end for as
-    long as `graceful_shutdown_timeout` says, a second one stops them. Logs go to standard error, as text or,
-    with --json, as an object for each line.
+    Options override variables such as TASKQUEUE_CONCURRENCY, which override the file. Modules are also
+    searched in the current directory. With PULSE_URL, messages of that RabbitMQ stop canceled runs at once.
+    SIGTERM or Ctrl-C shuts down gracefully within `graceful_shutdown_timeout`; a second one stops the runs.
+    Logs go to standard error, as text or, with --json, as an object per line.
+
+    The exit status is 1 after `max_internal_errors` or an error of the machine: restart the worker. It is 2
+    for a wrong setting and 3 if the Queue refused the first claim request: correct the configuration.
     """
-    _log_to_stderr(as_json=as_json)
-    connect_with_credentials().close()  # says what is missing
-    _worker_class(worker)(config_file=config_file, **settings).run()
+    runner = WorkerRunner.on_stdio() if worker_runner else None
+    _set_up_logs(runner, as_json=as_json)
+    connect_with_credentials().close()  # fails with the missing variable
+    given = {
+        name: setting_of_text(name, value) if isinstance(value, str) else value
+        for name, value in settings.items()
+    }
+    pulse = PulseSettings.from_env() if os.environ.get("PULSE_URL") else None
+    if task_source == "azure":
+        from taskqueue_client.legacy import AzureTaskSource  # noqa: PLC0415 - few workers poll
+
+        given["task_source"] = AzureTaskSource
+    made = _worker_class(worker)(config_file=config_file, runner=runner, pulse=pulse, **given)
+    try:
+        made.run()
+    except (InternalError, OSError) as error:
+        raise Failure(in_one_line(error), ExitStatus.NOT_COMPLETED) from error
 
 
 def _worker_class(name: str) -> type[WorkerLoop]:
     module_name, _, class_name = name.partition(":")
     if not (module_name and class_name) or module_name.startswith("."):
-        message = f"{name!r} is no worker: write MODULE:CLASS, such as my_workers.build:Builder"
+        message = f"{name!r} is not a worker; expected MODULE:CLASS, such as my_workers.build:Builder"
         raise Failure(message)
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        message = f"cannot import {module_name!r}: {error}; to see where: python -c 'import {module_name}'"
+        message = f"cannot import {module_name!r}: {error}; see python -c 'import {module_name}'"
         raise Failure(message) from error
     found = getattr(module, class_name, None)
     if not (isinstance(found, type) and issubclass(found, WorkerLoop)):
-        message = f"{class_name!r} in {module_name} is no subclass of WorkerLoop"
+        message = f"{class_name!r} in {module_name} is not a subclass of WorkerLoop"
         raise Failure(message)
     if inspect.isabstract(found):
         message = f"{class_name!r} in {module_name} lacks {', '.join(sorted(found.__abstractmethods__))}"
@@ -72,28 +121,9 @@ def _worker_class(name: str) -> type[WorkerLoop]:
     return found
 
 
-def _log_to_stderr(*, as_json: bool) -> None:
-    handler = logging.StreamHandler()
+def _set_up_logs(runner: WorkerRunner | None, *, as_json: bool) -> None:
+    handler = logging.StreamHandler() if runner is None else RunnerLog(runner)
     handler.setFormatter(
         JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     )
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-
-
-class JsonFormatter(logging.Formatter):
-    """A log record as a line of JSON, with the task and the run that it is about, if it is about one."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line."""
-        document = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        for name in ("task_id", "run_id"):
-            if (value := getattr(record, name, None)) is not None:
-                document[name] = value
-        if record.exc_info:
-            document["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(document, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Keeping up a session with the broker: connecting, watching, and connecting again."""
+"""Keep a session with the broker: connect, watch the connection, reconnect."""
 
 from __future__ import annotations
 
@@ -6,39 +6,64 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from taskqueue_client.clock import Clock
-from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.errors import (
+    BrokerLost,
+    BrokerRefused,
+    InvalidArgument,
+    QueueDeleted,
+    ReconcileFailed,
+)
 
-from ._plan import Plan
-from ._within import within
-from .errors import BrokerLost, BrokerRefused, QueueDeleted, ReconcileFailed
-from .state import Counts, Gap, State, StateChange
+from .event import Counts, Gap, State, StateChange
+from .settings import Plan
 
 if TYPE_CHECKING:
-    from ._session import Delivery, Session
+    from ._broker_session import Delivery, Session
 
 _LOG = logging.getLogger(__name__)
 
-ANSWER: Final = 30.0
-"""Seconds that the broker has for connecting and declaring, and for each check."""
+RESPONSE_TIMEOUT: Final = 30.0
+"""Seconds the broker has for connecting and declaring, and for each check."""
 MOST_DOUBLINGS: Final = 16
-"""Of the wait between attempts; keeps the power of two small on an endless outage."""
+"""How often the wait between retries is doubled; bounds the power of two in a long outage."""
+
+T = TypeVar("T")
+
+
+async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`, with a time limit that a test's clock can hold.
+
+    Raises:
+        TimeoutError: `work` took longer and was canceled.
+    """
+    task, alarm = asyncio.create_task(work), asyncio.create_task(clock.sleep_async(seconds))
+    try:
+        await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            message = f"timed out after {seconds:g} s"
+            raise TimeoutError(message)
+        return task.result()
+    finally:
+        task.cancel()
+        alarm.cancel()
+        await asyncio.gather(task, alarm, return_exceptions=True)
 
 
 class Supervisor:
-    """Has one session after the other, and holds what came until it is handed over.
+    """Opens one session after the other and buffers their messages.
 
-    The arguments are those of `Listener`.
+    The arguments are those of `AsyncListener`.
 
     Attributes:
-        plan: What each session declares.
-        state: Where it stands with the broker.
-        buffer: What came, in its order.
-        changed: Set when a message came, when the state changed, and when it is over.
+        plan: The declarations of each session.
+        state: The state of the connection.
+        buffer: Messages that were received but not handed over, in order.
+        changed: Set when a message arrives, when the state changes, and at the end.
     """
 
     def __init__(
@@ -68,27 +93,27 @@ class Supervisor:
         self._clock = clock
         self._session: Session | None = None
         self._task: asyncio.Task[None] | None = None
-        self._parked: list[Delivery] = []  # from a session that ended: its queue may have kept them
+        self._parked: list[Delivery] = []  # of an ended session: the queue may deliver these again
         self._lost_since: float | None = None
         self._queue_was_lost = False  # since then
         self._failures = 0
 
     @property
     def queue(self) -> str | None:
-        """The full name of the queue, as soon as it has one."""
+        """The full name of the queue, once known."""
         return self.plan.queue or (self._session.queue if self._session else None)
 
     def start(self) -> None:
-        """Begin."""
+        """Start connecting."""
         self._task = asyncio.create_task(self._supervise(), name="events listener")
         self._task.add_done_callback(lambda _: self.changed.set())
 
     async def next_change(self) -> None:
-        """Wait until something has changed.
+        """Wait until `changed` is set.
 
         Raises:
-            BrokerRefused: The broker said no at first.
-            Exception: What `on_state` raised.
+            BrokerRefused: The broker refused the first connection.
+            Exception: An error raised by `on_state`.
         """
         self._raise_if_over()
         self.changed.clear()
@@ -96,7 +121,7 @@ class Supervisor:
         self._raise_if_over()
 
     async def close(self) -> BaseException | None:
-        """End, and return the error that ended it before, if one did."""
+        """Close; return the error that ended the supervision before, if any."""
         if self._task is None or self.state is State.CLOSED:
             return None
         self._task.cancel()
@@ -107,7 +132,7 @@ class Supervisor:
 
     def _raise_if_over(self) -> None:
         if self._task is None:
-            message = "a listener listens within `async with`"
+            message = "the listener is not open: use it within `async with`"
             raise RuntimeError(message)
         if self._task.done():
             self._task.result()
@@ -117,12 +142,12 @@ class Supervisor:
         self.changed.set()
 
     async def _supervise(self) -> None:
-        """Listen, again and again."""
+        """Listen, and reconnect after each loss."""
         while True:
             self._change(StateChange(State.CONNECTING))
             reason = await self._listen()
             if isinstance(reason, BrokerRefused) and not self._counts.connections:
-                raise reason  # what never worked is not going to; what did may again
+                raise reason  # a refused first connection: retries would be refused as well
             self._lost_since = self._lost_since or self._clock.now()
             self._queue_was_lost |= isinstance(reason, QueueDeleted)
             wait = self._next_wait()
@@ -133,15 +158,15 @@ class Supervisor:
     def _next_wait(self) -> float:
         longest = min(self._wait_max, self._wait_initial * 2.0 ** min(self._failures, MOST_DOUBLINGS))
         self._failures += 1
-        return longest * random.uniform(0.5, 1)  # noqa: S311 - it spreads reconnects, it hides nothing
+        return longest * random.uniform(0.5, 1)  # noqa: S311 - jitter, not cryptography
 
     async def _listen(self) -> Exception:
-        """Connect and hand on messages; return why that ended."""
+        """Connect and receive messages; return why the session ended."""
         try:
             opening = self._session_type.open(self.plan, self._deliver, resumes=self._counts.connections > 0)
-            session = await within(self._clock, ANSWER, opening)
+            session = await within(self._clock, RESPONSE_TIMEOUT, opening)
         except TimeoutError:
-            return BrokerLost(f"{self.plan.settings}: could not begin within {ANSWER:g} s")
+            return BrokerLost(f"{self.plan.settings}: not connected within {RESPONSE_TIMEOUT:g} s")
         except (BrokerLost, BrokerRefused) as error:
             return error
         self._session = session
@@ -157,7 +182,7 @@ class Supervisor:
     async def _begin(self, session: Session) -> None:
         queue_was_lost = session.queue_was_lost or self.plan.queue is None
         if session.queue_was_lost:
-            self._change(StateChange(State.QUEUE_DELETED, QueueDeleted(f"{session.queue} was gone")))
+            self._change(StateChange(State.QUEUE_DELETED, QueueDeleted(f"{session.queue} was deleted")))
         self._queue_was_lost |= queue_was_lost
         self._unpark(session, queue_was_lost=queue_was_lost)
         if self._lost_since is not None:
@@ -178,7 +203,7 @@ class Supervisor:
             raise ReconcileFailed(message) from error
 
     async def _watch(self, session: Session) -> Exception:
-        """Ask now and then whether the broker is there, until the session ends."""
+        """Check the connection at intervals until the session ends."""
         backlog = session.backlog_at_start
         while True:
             with suppress(TimeoutError):
@@ -187,9 +212,9 @@ class Supervisor:
 
     async def _check(self, session: Session, before: int) -> int:
         try:
-            backlog = await within(self._clock, ANSWER, session.backlog())
+            backlog = await within(self._clock, RESPONSE_TIMEOUT, session.backlog())
         except TimeoutError as error:
-            message = f"the broker is silent: no answer within {ANSWER:g} s"
+            message = f"the broker did not respond within {RESPONSE_TIMEOUT:g} s"
             raise BrokerLost(message) from error
         state = State.LAGGING if backlog > before and self.buffer else State.LISTENING
         if state is not self.state:
@@ -197,18 +222,18 @@ class Supervisor:
         return backlog
 
     def _park(self, session: Session) -> None:
-        """Hold back what was not handed over: its queue, if it is still there, sends it again."""
+        """Set aside what was not handed over: a queue that still exists delivers it again."""
         older, self._parked = self._split(session)
         self.buffer.extend(older)
 
     def _unpark(self, session: Session, *, queue_was_lost: bool) -> None:
-        """Put back, before what has come since, what nobody is going to send again."""
+        """Put back, before newer messages, those that a lost queue cannot deliver again."""
         older, newer = self._split(session)
         self.buffer.extend([*older, *(self._parked if queue_was_lost else ()), *newer])
         self._parked = []
 
     def _split(self, session: Session) -> tuple[list[Delivery], list[Delivery]]:
-        """Empty the buffer: what came from other sessions, and what came from this one."""
+        """Empty the buffer; return the messages of other sessions, and those of this one."""
         held = list(self.buffer)
         self.buffer.clear()
         return [each for each in held if each.session is not session], [
@@ -230,15 +255,15 @@ async def _reason(future: asyncio.Future[Exception]) -> Exception:
 
 def _session_type() -> type[Session]:
     try:
-        from ._session import Session  # noqa: PLC0415 - all else in this package works without the extra
+        from ._broker_session import Session  # noqa: PLC0415 - the rest of this package works without the extra
     except ImportError as error:
-        message = 'a listener needs aio-pika: pip install "taskqueue_client[events]"'
+        message = 'listeners need aio-pika: pip install "taskqueue_client[events]"'
         raise ImportError(message) from error
     return Session
 
 
 def _check_numbers(**numbers: float) -> None:
-    """Raise InvalidArgument for a number of seconds that is none."""
+    """Raise InvalidArgument unless all numbers of seconds are positive."""
     for name, number in numbers.items():
         if not number > 0:
             raise InvalidArgument(name, number, "more than 0 seconds")

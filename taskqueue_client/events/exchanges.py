@@ -1,16 +1,17 @@
-"""The Queue's exchanges, and what to bind a queue to.
+"""The Queue's exchanges, bindings to them, and the routing keys of messages.
 
-An exchange is called to make a binding: `task_completed(task_queue_id="proj/linux")` matches what a
-call gives, and anything in the other fields. When each message is sent: the reference of the Queue's
-exchanges.
+Calling an exchange returns a binding: `task_completed(task_queue_id="proj/linux")` matches messages with the
+given fields and any value in the other fields. `docs/reference/exchanges.md` says when each message is sent.
+
+The fields of routing keys, their order and their sizes are those of the reference of the Queue's exchanges.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 import msgspec
 
@@ -31,29 +32,20 @@ from taskqueue_client.models.messages import (
     TaskRunningMessage,
 )
 
-from .routing import (
-    GROUP_FIELDS,
-    TASK_FIELDS,
-    GroupRoutingKey,
-    RoutingKey,
-    TaskRoutingKey,
-    pattern,
-    route_pattern,
-)
-
 PREFIX: Final = "exchange/taskcluster-queue/v1/"
-"""What the names of all exchanges of the Queue begin with."""
+"""The prefix of the names of the Queue's exchanges."""
 
 M_co = TypeVar("M_co", bound="TaskMessage | TaskGroupMessage", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Which messages come into a queue.
+    """An exchange and a pattern, which select the messages that an AMQP queue receives.
 
     Attributes:
-        exchange: Its full name.
-        routing_key_pattern: What a routing key, or a route of the task, has to match.
+        exchange: The full name of the exchange.
+        routing_key_pattern: The pattern for a routing key of the message: words joined by dots, `*` for one
+            word, `#` for any number of words.
     """
 
     exchange: str
@@ -64,9 +56,9 @@ class Exchange(ABC, Generic[M_co]):
     """One of the Queue's exchanges.
 
     Attributes:
-        name: Such as `task-completed`.
-        full_name: As the broker knows it.
-        message_type: The struct that its messages are read into.
+        name: The short name, such as `task-completed`.
+        full_name: The name at the broker, `exchange/taskcluster-queue/v1/<name>`.
+        message_type: The struct that messages are decoded into.
     """
 
     def __init__(self, name: str, message_type: type[M_co]) -> None:
@@ -79,24 +71,24 @@ class Exchange(ABC, Generic[M_co]):
         return f"<{type(self).__name__} {self.name}>"
 
     def read(self, body: bytes) -> M_co:
-        """The message of this body.
+        """Return the decoded message.
 
         Raises:
-            msgspec.DecodeError: It is not JSON, or not this exchange's message.
+            msgspec.DecodeError: The body is not JSON, or not a message of this exchange.
         """
         return self._decoder.decode(body)
 
     @abstractmethod
     def parse_routing_key(self, text: str) -> RoutingKey:
-        """The fields of a message's routing key.
+        """Return the fields of a message's routing key.
 
         Raises:
-            InvalidArgument: It is not a key of this exchange.
+            InvalidArgument: The text is not a routing key of this exchange.
         """
 
 
 class TaskExchange(Exchange[M_co]):
-    """An exchange of messages about a task: call it with what to match, all else matches anything."""
+    """An exchange of messages about a task. Calling it returns a binding."""
 
     def __call__(
         self,
@@ -111,21 +103,22 @@ class TaskExchange(Exchange[M_co]):
         scheduler_id: str | None = None,
         task_group_id: str | None = None,
     ) -> Binding:
-        """Match messages with these values in their routing keys.
+        """Return a binding to messages with these values in their routing keys; None matches any value.
 
         Args:
             task_id: The task.
-            run_id: The run; messages that are about no run have none.
+            run_id: The run; messages that do not belong to a run, such as `task-defined`, have none.
             worker_group: With `worker_id`, the worker; messages about unclaimed runs have none.
             worker_id: See `worker_group`.
-            task_queue_id: `<provisioner_id>/<worker_type>`; give either this or the two.
+            task_queue_id: `<provisioner_id>/<worker_type>`; excludes the next two arguments.
             provisioner_id: The first part of the task queue's id.
-            worker_type: Its second part.
-            scheduler_id: The scheduler; `-` where the task's definition names none.
+            worker_type: The second part of the task queue's id.
+            scheduler_id: The scheduler; `-` if the task's definition does not name one.
             task_group_id: The task group.
 
         Raises:
-            InvalidArgument: A value has a dot or a wildcard, or is empty or too long.
+            InvalidArgument: A value contains a dot or a wildcard, is empty or too long, or `task_queue_id`
+                is given together with `provisioner_id` or `worker_type`.
         """
         if task_queue_id is not None:
             provisioner_id, worker_type = _parts(task_queue_id, provisioner_id, worker_type)
@@ -142,24 +135,24 @@ class TaskExchange(Exchange[M_co]):
         return Binding(self.full_name, pattern(TASK_FIELDS, values))
 
     def parse_routing_key(self, text: str) -> TaskRoutingKey:
-        """The fields of a message's routing key."""
+        """Return the fields of a message's routing key."""
         return TaskRoutingKey.parse(text)
 
 
 class GroupExchange(Exchange[M_co]):
-    """An exchange of messages about a task group."""
+    """An exchange of messages about a task group. Calling it returns a binding."""
 
     def __call__(self, *, task_group_id: str | None = None, scheduler_id: str | None = None) -> Binding:
-        """Match messages with these values in their routing keys.
+        """Return a binding to messages with these values in their routing keys; None matches any value.
 
         Raises:
-            InvalidArgument: A value has a dot or a wildcard, or is empty or too long.
+            InvalidArgument: A value contains a dot or a wildcard, is empty, or is too long.
         """
         values = {"task_group_id": task_group_id, "scheduler_id": scheduler_id}
         return Binding(self.full_name, pattern(GROUP_FIELDS, values))
 
     def parse_routing_key(self, text: str) -> GroupRoutingKey:
-        """The fields of a message's routing key."""
+        """Return the fields of a message's routing key."""
         return GroupRoutingKey.parse(text)
 
 
@@ -185,49 +178,49 @@ TASK_EXCHANGES: Final[tuple[TaskExchange[TaskMessage], ...]] = (
     task_exception,
     task_priority_changed,
 )
-"""The exchanges of messages about a task: these carry the task's routes."""
+"""The exchanges of messages about a task. Their messages carry the task's routes as further routing keys."""
 
 GROUP_EXCHANGES: Final[tuple[GroupExchange[TaskGroupMessage], ...]] = (
     task_group_resolved,
     task_group_sealed,
     task_group_priority_changed,
 )
-"""The exchanges of messages about a task group: these carry no routes."""
+"""The exchanges of messages about a task group. Their messages carry no routes."""
 
 EXCHANGES: Final[tuple[Exchange[TaskMessage | TaskGroupMessage], ...]] = (*TASK_EXCHANGES, *GROUP_EXCHANGES)
-"""All of them."""
+"""All exchanges of the Queue."""
 
 
 def for_route(
     route: str, exchanges: Sequence[TaskExchange[TaskMessage]] = TASK_EXCHANGES
 ) -> tuple[Binding, ...]:
-    """Match messages of tasks that have a route like `route` in `task.routes`.
+    """Return bindings to the messages of tasks with a matching route in `task.routes`.
 
     Args:
-        route: Without the `route.` that its routing key begins with; `*` matches one word and `#`
-            any number of words.
-        exchanges: Where to look; everywhere unless given.
+        route: The route, without the prefix `route.` of its routing key; `*` matches one word, `#` any
+            number of words.
+        exchanges: The exchanges to bind to, by default all that publish messages about tasks.
 
     Raises:
-        InvalidArgument: The route is empty or too long, or has an empty word.
+        InvalidArgument: The route is empty or too long, or contains an empty word.
     """
     return tuple(Binding(exchange.full_name, route_pattern(route)) for exchange in exchanges)
 
 
 def for_task(task_id: str) -> tuple[Binding, ...]:
-    """Match every message about one task.
+    """Return bindings to all messages about one task.
 
     Raises:
-        InvalidArgument: That cannot be a task id.
+        InvalidArgument: `task_id` is not a valid task id.
     """
     return tuple(exchange(task_id=task_id) for exchange in TASK_EXCHANGES)
 
 
 def for_group(task_group_id: str) -> tuple[Binding, ...]:
-    """Match every message about one task group, and about its tasks.
+    """Return bindings to all messages about a task group and its tasks.
 
     Raises:
-        InvalidArgument: That cannot be the id of a task group.
+        InvalidArgument: `task_group_id` is not a valid id.
     """
     about_tasks = (exchange(task_group_id=task_group_id) for exchange in TASK_EXCHANGES)
     about_group = (exchange(task_group_id=task_group_id) for exchange in GROUP_EXCHANGES)
@@ -236,9 +229,196 @@ def for_group(task_group_id: str) -> tuple[Binding, ...]:
 
 def _parts(task_queue_id: str, provisioner_id: str | None, worker_type: str | None) -> tuple[str, str]:
     if provisioner_id is not None or worker_type is not None:
-        allowed = "either this, or provisioner_id and worker_type"
-        raise InvalidArgument("task_queue_id", task_queue_id, allowed)
+        allowed = "either task_queue_id, or both provisioner_id and worker_type"
+        finding = "given together with provisioner_id or worker_type"
+        raise InvalidArgument("task_queue_id", task_queue_id, allowed, finding)
     first, slash, second = task_queue_id.partition("/")
     if not (first and slash and second):
         raise InvalidArgument("task_queue_id", task_queue_id, "<provisioner_id>/<worker_type>")
     return first, second
+
+
+KIND: Final = "primary"
+"""The first word of a message's own routing key; those of a task's routes begin with `route`."""
+
+MISSING: Final = "_"
+"""The placeholder of a field without a value, such as the worker of a pending run."""
+
+LONGEST_KEY: Final = 255
+"""The most bytes of an AMQP routing key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a routing key.
+
+    Attributes:
+        name: The name in snake_case.
+        size: The most characters of a value.
+        several_words: Whether the value may contain dots, so that only `#` matches it.
+    """
+
+    name: str
+    size: int
+    several_words: bool = False
+
+
+_RESERVED = Field("reserved", 1, several_words=True)
+
+TASK_FIELDS: Final = (
+    Field("task_id", 22),
+    Field("run_id", 3),
+    Field("worker_group", 38),
+    Field("worker_id", 38),
+    Field("provisioner_id", 38),
+    Field("worker_type", 38),
+    Field("scheduler_id", 38),
+    Field("task_group_id", 22),
+    _RESERVED,
+)
+"""The fields after the first word in the routing key of a message about a task."""
+
+GROUP_FIELDS: Final = (Field("task_group_id", 22), Field("scheduler_id", 38), _RESERVED)
+"""The fields after the first word in the routing key of a message about a task group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRoutingKey:
+    """The routing key of a message about a task.
+
+    Attributes:
+        run_id: The run, or None if the message does not belong to a run.
+        worker_group: With `worker_id`, the worker that claimed the run, or None if no worker has.
+        reserved: Words that a newer Queue may add; `_` today.
+    """
+
+    task_id: str
+    provisioner_id: str
+    worker_type: str
+    scheduler_id: str
+    task_group_id: str
+    run_id: int | None = None
+    worker_group: str | None = None
+    worker_id: str | None = None
+    reserved: str = MISSING
+
+    @property
+    def task_queue_id(self) -> str:
+        """The id of the task queue, `<provisioner_id>/<worker_type>`."""
+        return f"{self.provisioner_id}/{self.worker_type}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the fields of a routing key.
+
+        Raises:
+            InvalidArgument: The text is not the routing key of a message about a task.
+        """
+        words = _split(text, TASK_FIELDS)
+        return cls(
+            task_id=words[1],
+            run_id=_run_id(text, words[2]),
+            worker_group=None if words[3] == MISSING else words[3],
+            worker_id=None if words[4] == MISSING else words[4],
+            provisioner_id=words[5],
+            worker_type=words[6],
+            scheduler_id=words[7],
+            task_group_id=words[8],
+            reserved=words[9],
+        )
+
+    def build(self) -> str:
+        """Return the routing key as text.
+
+        Raises:
+            InvalidArgument: A value contains a dot, is empty, or is too long.
+        """
+        return _join(TASK_FIELDS, {field.name: getattr(self, field.name) for field in TASK_FIELDS})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRoutingKey:
+    """The routing key of a message about a task group."""
+
+    task_group_id: str
+    scheduler_id: str
+    reserved: str = MISSING
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the fields of a routing key.
+
+        Raises:
+            InvalidArgument: The text is not the routing key of a message about a task group.
+        """
+        words = _split(text, GROUP_FIELDS)
+        return cls(task_group_id=words[1], scheduler_id=words[2], reserved=words[3])
+
+    def build(self) -> str:
+        """Return the routing key as text.
+
+        Raises:
+            InvalidArgument: A value contains a dot, is empty, or is too long.
+        """
+        return _join(GROUP_FIELDS, {field.name: getattr(self, field.name) for field in GROUP_FIELDS})
+
+
+RoutingKey = TaskRoutingKey | GroupRoutingKey
+
+
+def pattern(fields: tuple[Field, ...], values: Mapping[str, str | int | None]) -> str:
+    """Return the pattern that matches keys with these values and any value in the other fields.
+
+    Raises:
+        InvalidArgument: A value contains a dot or a wildcard, is empty, or is too long.
+    """
+    return ".".join([KIND, *(_matching(field, values.get(field.name)) for field in fields)])
+
+
+def route_pattern(route: str) -> str:
+    """Return the pattern that matches messages of tasks with this route, which may contain `*` and `#`.
+
+    Raises:
+        InvalidArgument: The route is empty or too long, or contains an empty word.
+    """
+    key = f"route.{route}"
+    if "" in route.split(".") or len(key.encode()) > LONGEST_KEY:
+        allowed = f"words joined by dots, at most {LONGEST_KEY - len('route.')} bytes"
+        raise InvalidArgument("route", route, allowed)
+    return key
+
+
+def _split(text: str, fields: tuple[Field, ...]) -> list[str]:
+    words = text.split(".", len(fields))
+    if len(words) != len(fields) + 1 or words[0] != KIND or "" in words:
+        names = ".".join([KIND, *(f"<{field.name}>" for field in fields)])
+        raise InvalidArgument("routing_key", text, names)
+    return words
+
+
+def _run_id(text: str, word: str) -> int | None:
+    if word == MISSING:
+        return None
+    if not (word.isascii() and word.isdecimal()):
+        raise InvalidArgument("routing_key", text, f"a number or {MISSING} as run_id, not {word!r}")
+    return int(word)
+
+
+def _join(fields: tuple[Field, ...], values: Mapping[str, str | int | None]) -> str:
+    words = [
+        MISSING if (value := values[field.name]) is None else _word(field, str(value)) for field in fields
+    ]
+    return ".".join([KIND, *words])
+
+
+def _matching(field: Field, value: str | int | None) -> str:
+    if value is None:
+        return "#" if field.several_words else "*"
+    return _word(field, str(value))
+
+
+def _word(field: Field, value: str) -> str:
+    """Return the value for a key. The reserved field is not checked: newer Queues may extend it."""
+    if not field.several_words and (not 0 < len(value) <= field.size or set(value) & set(".*#")):
+        raise InvalidArgument(field.name, value, f"1 to {field.size} characters, none of them a dot, * or #")
+    return value

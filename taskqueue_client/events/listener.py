@@ -1,69 +1,37 @@
-"""Listening to the Queue's messages for as long as it takes, whatever the broker does."""
+"""Listeners: typed messages from the Queue's exchanges, with automatic reconnects."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterable
-from contextlib import contextmanager
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.errors import InvalidArgument
 
-from ._plan import make_plan
-from ._supervisor import Supervisor
-from ._within import within
-from .duplicates import DuplicateFilter
-from .event import Event, UnreadableMessage
+from ._supervisor import Supervisor, within
+from .event import Counts, DuplicateFilter, Event, Gap, State, StateChange, UnreadableMessage
 from .exchanges import Binding
-from .settings import PulseSettings
-from .state import Counts, Gap, State, StateChange
+from .settings import PulseSettings, make_plan
 
 if TYPE_CHECKING:
-    from ._session import Delivery
+    from ._broker_session import Delivery
 
 _LOG = logging.getLogger(__name__)
 
+P = ParamSpec("P")
+T = TypeVar("T")
+HookResult = TypeVar("HookResult")
+"""The result of a reconcile hook; an awaitable is awaited."""
 
-class Listener:
-    """Typed messages from the Queue's exchanges, at least once.
 
-    Use it with `async with`, which returns when messages can come in, and iterate over it. Going on
-    to the next event acknowledges the one before; so does leaving the block. Leaving the block by an
-    exception gives the event at hand back to the queue, once: an event that came back before is
-    dropped. Leaving by cancellation just gives it back. All that was not handed over goes back, too.
-
-    When the connection ends, or the broker does not answer, or the queue is deleted, the listener
-    connects, declares and binds again, and says so to `on_state`.
-
-    Args:
-        settings: The broker.
-        bindings: What to listen to, as the exchanges of this package and `for_route`, `for_task` and
-            `for_group` give it.
-        queue: The name of a durable queue, `<name>` for `queue/<user>/<name>`. It keeps messages
-            while nobody listens, and listeners to one queue share its messages. Bindings are only
-            ever added to it. Without a name, the queue lasts as long as the connection.
-        prefetch: The most messages that are here and not acknowledged; the rest waits at the broker.
-            RabbitMQ takes back what is not acknowledged within its `consumer_timeout` (30 minutes).
-        redeliveries: How often a message that failed may have come back before it is dropped. It also
-            came back when it was here while a connection ended.
-        duplicates: Leaves out what it knows; it is told of each event that was dealt with.
-        reconcile: Called when the listener listens again, with the time in which messages may have
-            been missed; it can read the status of what matters. When it fails, the listener connects
-            again and calls it again.
-        on_state: Called at each change of state.
-        check_interval: Seconds between asking the broker for a sign of life and for the length of
-            the queue.
-        wait_initial: Seconds before the first attempt to connect again; doubled for each further
-            one, and shortened by up to half at random.
-        wait_max: The most seconds between attempts.
-        clock: What all waiting goes by.
-
-    Raises:
-        InvalidArgument: A value that cannot be.
-        ImportError: aio-pika is not installed.
-    """
+class _Consumer(ABC, Generic[HookResult]):
+    """The arguments and the state of both listeners."""
 
     def __init__(
         self,
@@ -74,7 +42,7 @@ class Listener:
         prefetch: int = 50,
         redeliveries: int = 1,
         duplicates: DuplicateFilter | None = None,
-        reconcile: Callable[[Gap], Awaitable[object]] | None = None,
+        reconcile: Callable[[Gap], HookResult] | None = None,
         on_state: Callable[[StateChange], object] | None = None,
         check_interval: float = 60,
         wait_initial: float = 1,
@@ -87,12 +55,12 @@ class Listener:
         self._duplicates = duplicates
         self._clock = clock or SystemClock()
         self._counts = Counts()
-        self._at_hand: Delivery | None = None
+        self._current: Delivery | None = None
         self._stopped = False
         self._supervisor = Supervisor(
             make_plan(settings, bindings, queue, prefetch),
             self._counts,
-            reconcile=reconcile,
+            reconcile=None if reconcile is None else self._asynchronous(reconcile),
             on_state=on_state,
             check_interval=check_interval,
             wait_initial=wait_initial,
@@ -100,42 +68,41 @@ class Listener:
             clock=self._clock,
         )
 
+    @staticmethod
+    @abstractmethod
+    def _asynchronous(hook: Callable[[Gap], HookResult]) -> Callable[[Gap], Awaitable[object]]:
+        """Return a coroutine function that calls the hook."""
+
     def __repr__(self) -> str:
         settings = self._supervisor.plan.settings
-        return f"<Listener {settings} {self.queue or '(no queue yet)'} {self.state}>"
+        return f"<{type(self).__name__} {settings} {self.queue or '(no queue yet)'} {self.state}>"
 
     @property
     def state(self) -> State:
-        """Where it stands with its broker."""
+        """The state of the connection."""
         return self._supervisor.state
 
     @property
     def stopped(self) -> bool:
-        """Whether no further event will be handed over."""
+        """Whether the listener was stopped and hands over no more events."""
         return self._stopped
 
     @property
     def buffered(self) -> int:
-        """How many messages are here and were not handed over; less than `prefetch`, or as many."""
+        """The number of messages that were received but not yet handed over; at most `prefetch`."""
         return len(self._supervisor.buffer)
 
     @property
     def counts(self) -> Counts:
-        """What happened to messages so far."""
+        """Counters of messages."""
         return self._counts
 
     @property
     def queue(self) -> str | None:
-        """The full name of the queue; None before one that lasts as long as the connection."""
+        """The full name of the queue; None before a queue without a name was declared."""
         return self._supervisor.queue
 
-    async def __aenter__(self) -> Self:
-        """Begin to listen, however long it takes until there is a broker.
-
-        Raises:
-            BrokerRefused: The broker does not know the user, the virtual host or an exchange, or
-                does not let the user have the queue.
-        """
+    async def _open(self) -> None:
         self._supervisor.start()
         try:
             while not self._counts.connections:
@@ -143,11 +110,8 @@ class Listener:
         except BaseException:
             await self._supervisor.close()
             raise
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def _close(self, error: BaseException | None) -> None:
         if isinstance(error, Exception):
             self._fail(leaving=True)
         elif error is None:
@@ -156,6 +120,124 @@ class Listener:
         failure = await self._supervisor.close()
         if failure is not None and error is None:
             raise failure
+
+    async def _get(self, timeout: float | None) -> Event | None:  # noqa: ASYNC109 - measured on `clock`
+        self._acknowledge()
+        if timeout is None:
+            return await self._next_event()
+        try:
+            await within(self._clock, timeout, self._until_available())
+        except TimeoutError:
+            return None
+        return await self._next_event()
+
+    def _stop(self) -> None:
+        self._stopped = True
+        self._supervisor.changed.set()
+
+    def _acknowledge(self) -> None:
+        delivery, self._current = self._current, None
+        if delivery is None:
+            return
+        self._counts.acknowledged += 1
+        if self._duplicates is not None:
+            self._duplicates.remember(delivery.event)
+        delivery.session.acknowledge(delivery.tag)
+
+    def _fail(self, *, leaving: bool) -> None:
+        delivery, self._current = self._current, None
+        if delivery is None:
+            return
+        requeue = delivery.event.redeliveries < self._redeliveries
+        if requeue:
+            self._counts.returned += 1
+        else:
+            self._counts.dropped += 1
+            _LOG.error("message dropped after its handler failed again: %s", delivery.event)
+        if not (leaving and requeue):  # closing returns it; if rejected now, it would be delivered here again
+            delivery.session.reject(delivery.tag, requeue=requeue)
+
+    async def _next_event(self) -> Event | None:
+        await self._until_available()
+        if self._stopped:
+            return None
+        self._current = self._supervisor.buffer.popleft()
+        event = self._current.event
+        self._counts.received += 1
+        self._counts.unreadable += isinstance(event.message, UnreadableMessage)
+        return event
+
+    async def _until_available(self) -> None:
+        """Wait until there is an event to hand over, or the listener is stopped."""
+        self._drop_duplicates()
+        while not self._supervisor.buffer and not self._stopped:
+            await self._supervisor.next_change()
+            self._drop_duplicates()
+
+    def _drop_duplicates(self) -> None:
+        if self._duplicates is None:
+            return
+        buffer = self._supervisor.buffer
+        while buffer and self._duplicates.knows(buffer[0].event):
+            delivery = buffer.popleft()
+            self._counts.duplicates += 1
+            delivery.session.acknowledge(delivery.tag)
+
+
+class AsyncListener(_Consumer[Awaitable[object]]):
+    """Receives typed messages from the Queue's exchanges, at least once, in `async with` and `async for`.
+
+    Entering the `async with` block returns when the queue and its bindings are declared. Going on to the
+    next event acknowledges the current one, and so does leaving the block. Leaving the block by an
+    exception returns the current event to the queue, or drops it if it was delivered `redeliveries` times
+    before. Leaving by cancellation always returns it. Events that were not handed over return to the queue.
+
+    If the connection ends, the broker does not respond, or the queue is deleted, the listener connects,
+    declares and binds again, and calls `on_state`.
+
+    Args:
+        settings: The broker.
+        bindings: The messages to receive: bindings made by the exchanges of this package, `for_route`,
+            `for_task` and `for_group`.
+        queue: The name of a durable queue, `<name>` of `queue/<user>/<name>`. It keeps messages while no
+            listener is connected; listeners of one queue share its messages. Bindings are added to a
+            durable queue and never removed. By default the queue ends with the connection.
+        prefetch: The largest number of messages that are received but not acknowledged. RabbitMQ takes a
+            message back if it is not acknowledged within its `consumer_timeout` (30 minutes).
+        redeliveries: How often a message whose handler failed is delivered again before it is dropped. A
+            delivery that was interrupted by a lost connection counts.
+        duplicates: Leaves out events that were acknowledged before.
+        reconcile: Called with the `Gap` when the listener is connected again: messages may have been lost,
+            so read the status of the tasks that matter. If it raises, the listener reconnects and calls it
+            again. Asynchronous here; `Listener` calls it on a separate thread.
+        on_state: Called with each `StateChange`; must not block.
+        check_interval: Seconds between checks of the connection and the length of the queue.
+        wait_initial: Seconds before the first reconnect; doubled for each retry, with jitter.
+        wait_max: The longest wait between reconnects, in seconds.
+        clock: The clock for all waiting.
+
+    Raises:
+        InvalidArgument: An argument is not allowed.
+        ImportError: aio-pika is not installed (the extra `events`).
+    """
+
+    @staticmethod
+    def _asynchronous(hook: Callable[[Gap], Awaitable[object]]) -> Callable[[Gap], Awaitable[object]]:
+        return hook
+
+    async def __aenter__(self) -> Self:
+        """Connect, retrying until there is a broker.
+
+        Raises:
+            BrokerRefused: The broker refused the user, the virtual host, an exchange or the queue.
+        """
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close(error)
 
     def __aiter__(self) -> Self:
         return self
@@ -166,102 +248,154 @@ class Listener:
             raise StopAsyncIteration
         return event
 
-    async def get(self, timeout: float | None = None) -> Event | None:  # noqa: ASYNC109 - on our clock
-        """Acknowledge the event before, and wait for the next one.
-
-        Cancelling it loses no event.
+    async def get(self, timeout: float | None = None) -> Event | None:  # noqa: ASYNC109 - measured on `clock`
+        """Acknowledge the current event and wait for the next one. Cancellation loses no event.
 
         Args:
-            timeout: In seconds; without one, wait for as long as it takes.
+            timeout: In seconds; no limit by default.
 
         Returns:
-            The event; None if the time is up or the listener was stopped.
+            The event; None after the timeout, or if the listener was stopped.
 
         Raises:
-            Exception: What `on_state` raised.
+            Exception: An error raised by `on_state`.
         """
-        self._acknowledge()
-        if timeout is None:
-            return await self._next_event()
-        try:
-            await within(self._clock, timeout, self._until_there_is_one())
-        except TimeoutError:
-            return None
-        return await self._next_event()
+        return await self._get(timeout)
 
     async def run(self, handler: Callable[[Event], Awaitable[object]]) -> None:
         """Await `handler` for each event until the listener is stopped.
 
-        An event whose handler raises goes back to the queue, once: if it came back before, it is
-        dropped. Either is logged and counted, and the next event's turn comes.
+        If the handler raises, the error is logged and the event rejected; see `reject`.
         """
         async for event in self:
-            with rejecting(self.reject, event):
+            with _rejecting(self.reject, event):
                 await handler(event)
 
     def reject(self) -> None:
-        """Say that the event at hand failed: it goes back to the queue, or is dropped."""
+        """Return the current event to the queue, or drop it if it was delivered too often."""
         self._fail(leaving=False)
 
     def stop(self) -> None:
-        """End the iteration before the next event. To be called on the event loop's thread."""
-        self._stopped = True
-        self._supervisor.changed.set()
+        """End the iteration before the next event. Call it on the event loop's thread."""
+        self._stop()
 
-    def _acknowledge(self) -> None:
-        delivery, self._at_hand = self._at_hand, None
-        if delivery is None:
-            return
-        self._counts.acknowledged += 1
-        if self._duplicates is not None:
-            self._duplicates.remember(delivery.event)
-        delivery.session.acknowledge(delivery.tag)
 
-    def _fail(self, *, leaving: bool) -> None:
-        delivery, self._at_hand = self._at_hand, None
-        if delivery is None:
-            return
-        requeue = delivery.event.redeliveries < self._redeliveries
-        if requeue:
-            self._counts.returned += 1
-        else:
-            self._counts.dropped += 1
-            _LOG.error("dropped a message that failed again: %s", delivery.event)
-        if not (leaving and requeue):  # leaving returns it; giving it back before would bring it here again
-            delivery.session.reject(delivery.tag, requeue=requeue)
+class Listener(_Consumer[object]):
+    """Receives typed messages from the Queue's exchanges, at least once, in `with` and `for`.
 
-    async def _next_event(self) -> Event | None:
-        await self._until_there_is_one()
-        if self._stopped:
-            return None
-        self._at_hand = self._supervisor.buffer.popleft()
-        event = self._at_hand.event
-        self._counts.received += 1
-        self._counts.unreadable += isinstance(event.message, UnreadableMessage)
+    The arguments are those of `AsyncListener`. Connection and acknowledgments are handled on a separate
+    thread, where `on_state` is called; `reconcile` is called on a third one, where it may block.
+    """
+
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    @staticmethod
+    def _asynchronous(hook: Callable[[Gap], object]) -> Callable[[Gap], Awaitable[object]]:
+        return lambda gap: asyncio.to_thread(hook, gap)
+
+    def __enter__(self) -> Self:
+        """Connect, retrying until there is a broker.
+
+        Raises:
+            BrokerRefused: The broker refused the user, the virtual host, an exchange or the queue.
+        """
+        started = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run_loop, args=(started,), name="events listener", daemon=True
+        )
+        self._thread.start()
+        started.wait()
+        try:
+            self._call(self._open)
+        except BaseException:
+            self._end_loop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._call(self._close, error)
+        finally:
+            self._end_loop()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        event = self.get()
+        if event is None:
+            raise StopIteration
         return event
 
-    async def _until_there_is_one(self) -> None:
-        """Wait until there is an event to hand over, or none will be."""
-        self._leave_out_duplicates()
-        while not self._supervisor.buffer and not self._stopped:
-            await self._supervisor.next_change()
-            self._leave_out_duplicates()
+    def get(self, timeout: float | None = None) -> Event | None:
+        """Acknowledge the current event and wait for the next one.
 
-    def _leave_out_duplicates(self) -> None:
-        if self._duplicates is None:
-            return
-        buffer = self._supervisor.buffer
-        while buffer and self._duplicates.knows(buffer[0].event):
-            delivery = buffer.popleft()
-            self._counts.duplicates += 1
-            delivery.session.acknowledge(delivery.tag)
+        Args:
+            timeout: In seconds; no limit by default.
+
+        Returns:
+            The event; None after the timeout, or if the listener was stopped.
+
+        Raises:
+            Exception: An error raised by `on_state`.
+        """
+        return self._call(self._get, timeout)
+
+    def run(self, handler: Callable[[Event], object]) -> None:
+        """Call `handler` on this thread for each event until the listener is stopped.
+
+        If the handler raises, the error is logged and the event rejected; see `reject`.
+        """
+        for event in self:
+            with _rejecting(self.reject, event):
+                handler(event)
+
+    def reject(self) -> None:
+        """Return the current event to the queue, or drop it if it was delivered too often."""
+        self._on_loop_thread(lambda: self._fail(leaving=False))
+
+    def stop(self) -> None:
+        """End the iteration before the next event. Any thread, and a signal handler, may call it."""
+        self._on_loop_thread(self._stop)
+
+    def _call(self, method: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = self._running_loop()
+        future = asyncio.run_coroutine_threadsafe(method(*args, **kwargs), loop)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C on this thread: without this, the coroutine would take the next event
+            future.cancel()
+            raise
+
+    def _on_loop_thread(self, callback: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # closed: there is no iteration to end
+            self._running_loop().call_soon_threadsafe(callback)
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            message = "the listener is not open: use it within `with`"
+            raise RuntimeError(message)
+        return self._loop
+
+    def _run_loop(self, started: threading.Event) -> None:
+        with asyncio.Runner() as runner:
+            self._loop = runner.get_loop()
+            self._loop.call_soon(started.set)
+            self._loop.run_forever()
+
+    def _end_loop(self) -> None:
+        loop, self._loop = self._running_loop(), None
+        loop.call_soon_threadsafe(loop.stop)
+        self._thread.join()
 
 
 @contextmanager
-def rejecting(reject: Callable[[], None], event: Event) -> Generator[None]:
-    """Go on after a handler's error: it is logged, and what it was about is rejected."""
+def _rejecting(reject: Callable[[], None], event: Event) -> Generator[None]:
+    """Log an error of a handler and reject its event."""
     try:
         yield
-    except Exception:  # noqa: BLE001 - whatever it is, it is the handler's, and it is logged
-        _LOG.exception("the handler failed for %s", event)
+    except Exception:  # noqa: BLE001 - errors of any type are the handler's, and are logged
+        _LOG.exception("handler failed for %s", event)
         reject()

@@ -1,19 +1,26 @@
-"""Where the broker is, and who we are there."""
+"""The broker to connect to, and what a listener declares there."""
 
 from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from taskqueue_client.errors import InvalidArgument
 
+from .exchanges import Binding
+
+LONGEST_NAME: Final = 255
+"""The longest name of an AMQP queue, in bytes."""
+MOST_PREFETCHED: Final = 65_535
+"""The largest prefetch count that AMQP can express."""
+
 _PORTS: Final = {"amqps": 5671, "amqp": 5672}
 _IGNORED: Final = frozenset({"frameMax", "channelMax"})
-"""Parameters of other clients' URLs; both sides negotiate these numbers anyway."""
+"""URL parameters of other clients that are accepted and ignored: both sides negotiate these numbers."""
 _ALLOWED: Final = (
     "amqps://user:password@host:port/vhost (or amqp://), percent-encoded, "
     "with no parameters but heartbeat and cafile"
@@ -22,19 +29,19 @@ _ALLOWED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulseSettings:
-    """How to reach the RabbitMQ that the Queue publishes to ("Pulse").
+    """Connection settings of the RabbitMQ that the Queue publishes to ("Pulse").
 
-    Neither `str()` nor `repr()` shows the password.
+    `str()` and `repr()` never show the password.
 
     Attributes:
-        host: Its name or address.
-        user: The RabbitMQ user; queues are named after it.
-        password: Its password.
+        host: Name or address of the broker.
+        user: The RabbitMQ user; queue names contain it.
+        password: The user's password.
         vhost: The virtual host.
-        tls: Encrypt, and check the server's certificate.
-        port: 5671 with TLS and 5672 without, unless given.
-        ca_file: A PEM file of the authorities to trust instead of the system's.
-        heartbeat: Seconds between signs of life on an idle connection.
+        tls: Encrypt the connection and verify the broker's certificate.
+        port: Default: 5671 with TLS, 5672 without.
+        ca_file: PEM file with the CA certificates to trust instead of the system's.
+        heartbeat: Seconds between AMQP heartbeats.
     """
 
     host: str
@@ -57,15 +64,15 @@ class PulseSettings:
 
     @property
     def effective_port(self) -> int:
-        """The port that is connected to."""
+        """The port to connect to: `port`, or the default of the scheme."""
         return self.port or _PORTS[self.scheme]
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Self:
-        """The settings in `PULSE_URL`.
+        """Read the settings from the environment variable `PULSE_URL`.
 
         Raises:
-            InvalidArgument: The variable is not set, or is not an AMQP URL.
+            InvalidArgument: `PULSE_URL` is not set or is not an AMQP URL.
         """
         url = environ.get("PULSE_URL")
         if not url:
@@ -74,14 +81,14 @@ class PulseSettings:
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """The settings in an AMQP URL.
+        """Read the settings from an AMQP URL.
 
         Args:
-            url: `amqps://user:password@host:port/vhost`, each part percent-encoded. A path that is
-                empty or `/` means the virtual host `/`. Parameters: `heartbeat` and `cafile`.
+            url: `amqps://user:password@host:port/vhost`, each part percent-encoded. An empty path and
+                `/` both mean the virtual host `/`. Parameters: `heartbeat` and `cafile`.
 
         Raises:
-            InvalidArgument: It is not; the error does not show the URL.
+            InvalidArgument: `url` is not an AMQP URL; the error does not show the URL.
         """
         return cls._of_url("url", url)
 
@@ -112,14 +119,56 @@ class PulseSettings:
         )
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """What checks the server's certificate; None without TLS.
+        """Return the TLS settings; None without TLS.
 
         Raises:
-            OSError: The file of authorities cannot be read.
+            OSError: `ca_file` cannot be read.
         """
         if not self.tls:
             return None
         try:
             return ssl.create_default_context(cafile=self.ca_file)
-        except OSError as error:  # which does not say which file
+        except OSError as error:  # its message lacks the file name
             raise OSError(error.errno, error.strerror, self.ca_file) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The queue and bindings that each session of a listener declares at the broker.
+
+    Attributes:
+        settings: The broker.
+        queue: The full name of a durable queue, or None for a queue that ends with its session.
+        bindings: The bindings of the queue.
+        prefetch: The largest number of unacknowledged messages.
+    """
+
+    settings: PulseSettings
+    queue: str | None
+    bindings: Sequence[Binding]
+    prefetch: int
+
+
+def make_plan(
+    settings: PulseSettings, bindings: Iterable[Binding | Iterable[Binding]], queue: str | None, prefetch: int
+) -> Plan:
+    """Check the arguments of a listener before it connects.
+
+    Raises:
+        InvalidArgument: `bindings` is empty, or `queue` or `prefetch` is not allowed.
+    """
+    flat = [one for each in bindings for one in ([each] if isinstance(each, Binding) else each)]
+    if not flat:
+        raise InvalidArgument("bindings", flat, "one binding or more")
+    if not 1 <= prefetch <= MOST_PREFETCHED:
+        raise InvalidArgument("prefetch", prefetch, f"1 to {MOST_PREFETCHED}")
+    return Plan(settings, None if queue is None else _full_name(settings.user, queue), flat, prefetch)
+
+
+def _full_name(user: str, queue: str) -> str:
+    """Return `queue/<user>/<queue>`: Pulse permits a user only queues with this prefix."""
+    full_name = f"queue/{user}/{queue}"
+    if not queue or queue.startswith("queue/") or len(full_name.encode()) > LONGEST_NAME:
+        allowed = f"the part after queue/{user}/; the full name has at most {LONGEST_NAME} bytes"
+        raise InvalidArgument("queue", queue, allowed)
+    return full_name

@@ -1,4 +1,4 @@
-"""Graphs of tasks that name each other: put in order, checked as a whole, submitted, and followed.
+"""Task graphs: tasks that depend on each other, checked as a whole, submitted in order, and followed.
 
 >>> from taskqueue_client import Queue
 >>> from taskqueue_client.graph import follow_group, plan_graph, submit_graph
@@ -20,14 +20,10 @@
 
 from __future__ import annotations
 
-from .following import are_settled as are_settled
-from .following import blocked_tasks as blocked_tasks
-from .following import follow as follow
-from .following import follow_group as follow_group
-from .plan import Graph as Graph
-from .plan import GraphTask as GraphTask
-from .plan import plan_graph as plan_graph
-from .plan import plan_task as plan_task
-from .submission import SubmissionFailed as SubmissionFailed
-from .submission import submit_graph as submit_graph
-from .submission import submit_graph_async as submit_graph_async
+from .following import are_settled, blocked_tasks, follow, follow_group, follow_group_async
+from .plan import Graph, GraphTask, SubmissionFailed, plan_graph, plan_task, submit_graph, submit_graph_async
+
+__all__ = [
+    "Graph", "GraphTask", "SubmissionFailed", "are_settled", "blocked_tasks", "follow", "follow_group",
+    "follow_group_async", "plan_graph", "plan_task", "submit_graph", "submit_graph_async",
+]  # fmt: skip

@@ -1,71 +1,108 @@
-"""Following tasks until nothing will change by itself."""
+"""Following tasks until all are resolved or blocked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from typing import Any, cast
 
-from taskqueue_client.client import Queue
+from taskqueue_client._protocol.conversation import (
+    AsyncClient,
+    Client,
+    Conversation,
+    Item,
+    Pause,
+    Work,
+    iterate,
+    iterate_async,
+)
+from taskqueue_client.calls import list_task_group
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.models import TaskAndStatus, TaskState, TaskStatus
 
 _UNSUCCESSFUL = frozenset({TaskState.FAILED, TaskState.EXCEPTION})
 _RESOLVED = frozenset({TaskState.COMPLETED, *_UNSUCCESSFUL})
 _PATIENCE = 10
-"""Times as long as an answer takes, until the next question: following must not become a load."""
+"""The pause before the next request, as a multiple of the last response's time: following must not become a
+load for the Queue."""
 
 
 def follow_group(
-    queue: Queue, task_group_id: str, *, interval: float = 2.0, clock: Clock | None = None
+    queue: Client, task_group_id: str, *, interval: float = 2.0, clock: Clock | None = None
 ) -> Iterator[list[TaskAndStatus]]:
-    """What is in a group, at first and after each change, until nothing will change by itself.
+    """Yield the tasks of a group, at first and after each change, until each is resolved or blocked.
 
-    That is when each task is resolved or blocked (see `blocked_tasks`).
+    See `blocked_tasks`.
 
     Args:
-        queue: The client to ask.
+        queue: The client.
         task_group_id: The task group.
-        interval: Seconds between two questions, at least; a large group is asked for less often.
-        clock: What the waiting goes by.
+        interval: The least number of seconds between two requests; a large group is requested less often.
+        clock: The clock to wait on; default: the machine's.
 
     Raises:
-        CallFailed: The Queue refused, or did not answer.
+        CallFailed: A call failed.
     """
-    return follow(lambda: list(queue.iter_task_group(task_group_id)), interval=interval, clock=clock)
+    return iterate(queue, _changes(lambda: _members(task_group_id), interval, clock))
+
+
+def follow_group_async(
+    queue: AsyncClient, task_group_id: str, *, interval: float = 2.0, clock: Clock | None = None
+) -> AsyncIterator[list[TaskAndStatus]]:
+    """`follow_group` with an asynchronous client, for `async for`."""
+    return iterate_async(queue, _changes(lambda: _members(task_group_id), interval, clock))
 
 
 def follow(
     look: Callable[[], list[TaskAndStatus]], *, interval: float = 2.0, clock: Clock | None = None
 ) -> Iterator[list[TaskAndStatus]]:
-    """`follow_group` for whatever tasks `look` finds."""
+    """Yield the tasks that `look` returns, as `follow_group` does those of a group."""
+    stream = _changes(lambda: iter(Work(look)), interval, clock)
+    return iterate(cast("Client", None), stream)  # there is no call to send
+
+
+def _members(task_group_id: str) -> Conversation[list[TaskAndStatus]]:
+    members: list[TaskAndStatus] = []
+    token: str | None = None
+    while True:
+        page = yield from list_task_group(task_group_id, continuation_token=token)
+        members += page.tasks
+        if not (token := page.continuation_token):
+            return members
+
+
+def _changes(
+    look: Callable[[], Conversation[list[TaskAndStatus]]], interval: float, clock: Clock | None
+) -> Conversation[None]:
+    """Yield the tasks that `look` reads, at first and after each change."""
     clock = clock or SystemClock()
     last: list[TaskStatus] | None = None
     while True:
         begun = clock.monotonic()
-        members = look()
+        members = yield from look()
         statuses = [member.status for member in members]
         if statuses != last:
-            yield members
+            yield from Item(members)
         if are_settled(members):
             return
         last = statuses
-        clock.sleep(max(interval, _PATIENCE * (clock.monotonic() - begun)))
+        yield from Pause(max(interval, _PATIENCE * (clock.monotonic() - begun)), clock)
 
 
 def are_settled(members: Iterable[TaskAndStatus]) -> bool:
-    """Whether each task is resolved, or blocked by one that is not going to be completed."""
+    """Return whether each task is resolved, or blocked by a dependency that will not be completed."""
     members = list(members)
     blocked = blocked_tasks(members)
     return all(member.status.state in _RESOLVED or member.status.task_id in blocked for member in members)
 
 
 def blocked_tasks(members: Iterable[TaskAndStatus]) -> frozenset[str]:
-    """The ids of unscheduled tasks that wait for a dependency in vain.
+    """Return the ids of unscheduled tasks with a dependency that will not be completed.
 
-    They stay so until their deadline, unless somebody reruns the dependency or schedules them.
+    These tasks stay unscheduled until their deadline, unless the dependency is rerun or they are scheduled.
+    A task that depends on itself is not among them: it waits for `schedule_task`.
 
     Args:
-        members: Tasks; dependencies that are not among them are taken for able to complete.
+        members: Tasks; dependencies that are not among them are assumed to be able to complete.
     """
     states = {member.status.task_id: member.status.state for member in members}
     waiting = [member for member in members if member.status.state is TaskState.UNSCHEDULED]

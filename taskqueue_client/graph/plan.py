@@ -1,21 +1,24 @@
-"""A graph of tasks as a document describes it: completed, put in order, and checked as a whole."""
+"""A graph of tasks as a document describes it: completed, put in order, checked as a whole, and submitted."""
 
 from __future__ import annotations
 
 import difflib
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
 from taskqueue_client._dates import is_date_time, timestamp
+from taskqueue_client._protocol.conversation import Conversation, called, called_async
+from taskqueue_client._protocol.schemas import check_definition
+from taskqueue_client.calls import create_task
 from taskqueue_client.definitions import TaskDefinition, from_now
-from taskqueue_client.errors import InvalidArgument, InvalidDefinition, Problem
-from taskqueue_client.schemas import check_definition
+from taskqueue_client.errors import CallFailed, InvalidArgument, InvalidDefinition, Problem, TaskQueueError
+from taskqueue_client.models import TaskStatus
 from taskqueue_client.slugid import is_slugid, slugid
 
 _KEYS = ("defaults", "taskGroupId", "tasks")
@@ -29,9 +32,9 @@ class GraphTask:
     """A task of a graph, ready to be created.
 
     Attributes:
-        name: Its name within the graph.
-        task_id: Its id, which it keeps however often it is submitted.
-        definition: What is sent, with the ids of the tasks that it depends on.
+        name: The task's name within the graph.
+        task_id: The task's id, the same each time the graph is submitted.
+        definition: The complete definition, with task ids as dependencies.
     """
 
     name: str
@@ -41,121 +44,143 @@ class GraphTask:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Tasks of one group, each after those that it depends on."""
+    """Tasks of one task group, each after its dependencies."""
 
     task_group_id: str
     tasks: tuple[GraphTask, ...]
 
     @property
     def task_ids(self) -> dict[str, str]:
-        """The id of each task by its name."""
+        """The task ids by name."""
         return {task.name: task.task_id for task in self.tasks}
 
 
 def plan_graph(document: Mapping[str, Any], *, created: datetime | None = None) -> Graph:
-    """The graph that a document describes, checked; nothing is sent.
+    """Return the graph that a document describes, checked; nothing is sent.
 
     The document has `tasks`, an object of task definitions by name, and may have `defaults` and
     `taskGroupId`. Compared with what `Queue.create_task` takes, in a definition
 
-    - what is missing comes from `defaults`, key by key also within objects such as `metadata`;
-    - `dependencies` are names of the graph's tasks, or ids of tasks that exist;
+    - missing keys come from `defaults`, key by key also within objects such as `metadata`;
+    - `dependencies` are names of the graph's tasks, or ids of tasks that exist; a task that depends on itself
+      is held back until somebody schedules it (`schedule_task`);
     - `{"task-reference": "<build>"}` in the payload stands for the text with the id of the dependency
       `build` in it, as it does for taskgraph;
     - `created` may be missing, and `deadline` (a day) and `expires` may be like `2 hours`;
     - `metadata.name` may be missing: it is the task's name; `metadata.description` may be missing.
 
     Args:
-        document: As it comes from YAML or JSON.
-        created: When the tasks are made; now, when left out. `queue.now()` is right even if this
-            machine's clock is not.
+        document: The content of a YAML or JSON file.
+        created: When the tasks are created; default: now. `queue.now()` is right even if this
+            machine's clock is wrong.
 
     Raises:
-        InvalidDefinition: With every problem: an unknown dependency, a cycle, and whatever the Queue
-            would not accept in a definition.
+        InvalidDefinition: With every problem: an unknown dependency, a dependency cycle, and whatever the
+            Queue would refuse in a definition.
     """
-    _raise_any(_shape_problems(document))
-    group: str = document.get("taskGroupId") or slugid()
-    defaults: dict[str, Any] = {"taskGroupId": group, **(document.get("defaults") or {})}
-    tasks: dict[str, dict[str, Any]] = {
-        name: _merged(defaults, task) for name, task in document["tasks"].items()
-    }
-    paths = {name: f"$.tasks.{name}" for name in tasks}
-    _raise_any(each for name, task in tasks.items() for each in _task_problems(paths[name], task, group))
-    ids = {name: slugid() for name in tasks}
-    writer = _Writer(ids, created or datetime.now(UTC))
+    problems = [*_shape_problems(document)]
+    given = document.get("taskGroupId")
+    group = given if isinstance(given, str) and is_slugid(given) else slugid()
+    tasks = _tasks_of(document, group)
+    for name, task in tasks.items():
+        problems += _task_problems(f"$.tasks.{name}", task, group, tasks)
+    order = _in_order(tasks, problems)
+    ids = {name: slugid() for name in order}
+    writer = _Writer(ids, created or datetime.now(UTC), problems)
     planned = [
-        GraphTask(name, ids[name], writer.definition(name, tasks[name], paths[name]))
-        for name in _in_order(tasks)
+        GraphTask(name, ids[name], writer.definition(name, tasks[name], f"$.tasks.{name}", group))
+        for name in order
     ]
-    _raise_any(each for task in planned for each in _definition_problems(paths[task.name], task.definition))
+    _raise_any(problems)
     return Graph(group, tuple(planned))
 
 
 def plan_task(document: Mapping[str, Any], *, created: datetime | None = None) -> Graph:
-    """The graph of the one task, named `task`, that a document describes.
+    """Return a graph of one task, named `task`.
 
-    The document is a task definition, in which may be missing what may be missing in those of a graph.
+    The document is a task definition; the same keys are optional as in a graph.
 
     Args:
-        document: As it comes from YAML or JSON.
+        document: The content of a YAML or JSON file.
         created: As for `plan_graph`.
 
     Raises:
         InvalidDefinition: With every problem.
     """
     task_id = slugid()
-    task = {"taskGroupId": task_id, **document}
-    _raise_any(_task_problems("$", task, task["taskGroupId"]))
-    definition = _Writer({}, created or datetime.now(UTC)).definition("task", task, "$")
-    _raise_any(_definition_problems("$", definition))
-    return Graph(task["taskGroupId"], (GraphTask("task", task_id, definition),))
+    group = document.get("taskGroupId", task_id)
+    problems = [*_task_problems("$", {"taskGroupId": group, **document}, group, None)]
+    writer = _Writer({}, created or datetime.now(UTC), problems)
+    definition = writer.definition("task", document, "$", group)
+    _raise_any(problems)
+    return Graph(group, (GraphTask("task", task_id, definition),))
 
 
-def _raise_any(problems: Iterable[Problem]) -> None:
-    if found := list(problems):
-        raise InvalidDefinition(found)
+def _raise_any(problems: list[Problem]) -> None:
+    if problems:
+        raise InvalidDefinition(problems)
+
+
+def _tasks_of(document: Mapping[str, Any], group: str) -> dict[str, dict[str, Any]]:
+    """Return the tasks with the keys of `defaults`, except what `_shape_problems` reports."""
+    given: object = document.get("defaults")
+    if given is not None and not isinstance(given, Mapping):
+        return {}
+    defaults = {"taskGroupId": group, **cast("Mapping[str, Any]", given or {})}
+    return {
+        name: _merged(defaults, cast("Mapping[str, Any]", task))
+        for name, task in _named_tasks(document).items()
+        if isinstance(name, str) and _NAME.fullmatch(name) and isinstance(task, Mapping)
+    }
+
+
+def _named_tasks(document: Mapping[str, Any]) -> Mapping[object, object]:
+    given: object = document.get("tasks")
+    return cast("Mapping[object, object]", given) if isinstance(given, Mapping) else {}
 
 
 def _shape_problems(document: Mapping[str, Any]) -> Iterator[Problem]:
-    """What is wrong with the document around the definitions."""
+    """Yield the problems of the document outside of the definitions."""
     for key in document:
         if key not in _KEYS:
-            yield Problem(f"$.{key}", document[key], f"no such key; there are {', '.join(_KEYS)}")
+            yield Problem(f"$.{key}", document[key], "", f"unknown key; known keys: {', '.join(_KEYS)}")
     defaults: object = document.get("defaults")
     if defaults is not None and not isinstance(defaults, Mapping):
         yield Problem("$.defaults", defaults, "an object")
     group = document.get("taskGroupId")
     if group is not None and not (isinstance(group, str) and is_slugid(group)):
-        yield Problem("$.taskGroupId", group, "the id of a task group, or nothing for a new one")
-    given: object = document.get("tasks")
-    tasks: Mapping[object, object] = (
-        cast("Mapping[object, object]", given) if isinstance(given, Mapping) else {}
-    )
+        yield Problem("$.taskGroupId", group, "a slugid, or no key for a new task group")
+    tasks = _named_tasks(document)
     if not tasks:
-        yield Problem("$.tasks", document.get("tasks"), "an object with a task definition for each name")
+        yield Problem("$.tasks", document.get("tasks"), "an object of task definitions by name")
     for name, task in tasks.items():
         if not (isinstance(name, str) and _NAME.fullmatch(name)):
-            yield Problem("$.tasks", name, "names of letters, digits and _.:/-")
+            yield Problem("$.tasks", name, "a name of a-z A-Z 0-9 _ . : / -, with a letter or digit first")
         elif not isinstance(task, Mapping):
-            yield Problem(f"$.tasks.{name}", task, "a task definition, which is an object")
+            yield Problem(f"$.tasks.{name}", task, "a task definition (an object)")
 
 
-def _task_problems(path: str, task: Mapping[str, Any], group: str) -> Iterator[Problem]:
-    """What is wrong with what makes a definition part of a graph."""
+def _task_problems(
+    path: str, task: Mapping[str, Any], group: str, names: Collection[str] | None
+) -> Iterator[Problem]:
+    """Yield the problems of a definition's `taskGroupId` and `dependencies`."""
     if task["taskGroupId"] != group:
-        yield Problem(f"{path}.taskGroupId", task["taskGroupId"], "one group: beside tasks, not here")
+        allowed = f"{group}: all tasks of a graph are in one task group"
+        yield Problem(f"{path}.taskGroupId", task["taskGroupId"], allowed)
     dependencies: object = task.get("dependencies", [])
     if not isinstance(dependencies, list):
-        yield Problem(f"{path}.dependencies", dependencies, "a list of names")
+        yield Problem(f"{path}.dependencies", dependencies, "a list of task names and task ids")
         return
     for index, each in enumerate(cast("list[object]", dependencies)):
+        where = f"{path}.dependencies[{index}]"
         if not isinstance(each, str):
-            yield Problem(f"{path}.dependencies[{index}]", each, "a name")
+            yield Problem(where, each, "a task name or a task id")
+        elif names is not None and each not in names and not is_slugid(each):
+            yield _unknown_dependency(where, each, names)
 
 
 def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given, and what is not given from the defaults."""
+    """Return `given` with the missing keys taken from `defaults`, also within objects."""
     merged = {**defaults, **given}
     for key in defaults.keys() & given.keys():
         if isinstance(defaults[key], Mapping) and isinstance(given[key], Mapping):
@@ -163,66 +188,71 @@ def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     return merged
 
 
-def _in_order(tasks: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The names, each after its dependencies."""
-    edges = {name: [each for each in _dependencies(task) if each in tasks] for name, task in tasks.items()}
-    _raise_any(
-        _unknown_dependency(name, index, dependency, tasks)
+def _in_order(tasks: Mapping[str, Mapping[str, Any]], problems: list[Problem]) -> list[str]:
+    """Return the names, each after its dependencies. A dependency on itself is ignored, a cycle a problem."""
+    edges = {
+        name: [each for each in _dependencies(task) if each in tasks and each != name]
         for name, task in tasks.items()
-        for index, dependency in enumerate(_dependencies(task))
-        if dependency not in tasks and not is_slugid(dependency)
-    )
+    }
     try:
         return list(TopologicalSorter(edges).static_order())
     except CycleError as error:
         circle: list[str] = error.args[1]
-    needs = " needs ".join(reversed(circle))
-    raise InvalidDefinition(
-        [Problem(f"$.tasks.{circle[0]}.dependencies", edges[circle[0]], f"no cycle: {needs}")]
-    )
+    arrows = " → ".join(reversed(circle))
+    path = f"$.tasks.{circle[-1]}.dependencies"
+    problems.append(Problem(path, edges[circle[-1]], "", f"dependency cycle: {arrows}"))
+    return list(tasks)
 
 
 def _dependencies(task: Mapping[str, Any]) -> list[str]:
-    return cast("list[str]", task.get("dependencies", []))
+    """Return the dependencies that are text."""
+    given = task.get("dependencies", [])
+    dependencies = cast("list[object]", given) if isinstance(given, list) else []
+    return [each for each in dependencies if isinstance(each, str)]
 
 
-def _unknown_dependency(name: str, index: int, given: str, names: Iterable[str]) -> Problem:
+def _unknown_dependency(path: str, given: str, names: Iterable[str]) -> Problem:
     similar = difflib.get_close_matches(given, names, n=1)
-    hint = f"; is {similar[0]!r} meant?" if similar else ""
-    path = f"$.tasks.{name}.dependencies[{index}]"
-    return Problem(path, given, f"the name of a task of this graph ({', '.join(names)}) or a task id{hint}")
+    hint = f"; did you mean {similar[0]!r}?" if similar else ""
+    return Problem(path, given, f"a task id or a name of this graph ({', '.join(names)}){hint}")
 
 
 class _Writer:
-    """Completes definitions.
+    """Completes and checks definitions.
 
     Args:
         ids: The task ids by name.
-        moment: When the tasks are made.
+        moment: When the tasks are created.
+        problems: The list that the problems of the definitions are added to.
     """
 
-    def __init__(self, ids: Mapping[str, str], moment: datetime) -> None:
+    def __init__(self, ids: Mapping[str, str], moment: datetime, problems: list[Problem]) -> None:
         self._ids = ids
         self._moment = moment
+        self._problems = problems
 
-    def definition(self, name: str, task: Mapping[str, Any], path: str) -> TaskDefinition:
-        """What the Queue is sent for a task."""
+    def definition(self, name: str, task: Mapping[str, Any], path: str, group: str) -> TaskDefinition:
+        """Return the complete definition of a task."""
         given: dict[str, Any] = {
             "created": timestamp(self._moment),
             "deadline": _DEADLINE,
             "payload": {},
             **task,
+            "taskGroupId": group,
         }
         dependencies = {each: self._ids.get(each, each) for each in _dependencies(task)}
-        given["dependencies"] = list(dependencies.values())
-        given["payload"] = _resolved(given["payload"], f"{path}.payload", dependencies)
+        known = [each for each in dependencies.values() if is_slugid(each) or not self._ids]
+        given["dependencies"] = known
+        given["payload"] = self._resolved(given["payload"], f"{path}.payload", dependencies)
         if isinstance(given.get("metadata"), Mapping):
             given["metadata"] = {"name": name, "description": "", **given["metadata"]}
         dates = {key: self._date(given[key]) for key in ("created", "deadline", "expires") if key in given}
-        return cast("TaskDefinition", {**given, **dates})
+        definition = cast("TaskDefinition", {**given, **dates})
+        self._problems += _definition_problems(path, definition)
+        return definition
 
     def _date(self, given: Any) -> Any:
-        """A date, also if it is given by its distance from now; what is neither stays as it is."""
+        """Return a date, converted from a distance such as `2 hours`; anything else is returned unchanged."""
         if not isinstance(given, str) or is_date_time(given):
             return given
         try:
@@ -230,25 +260,23 @@ class _Writer:
         except InvalidArgument:
             return given
 
+    def _resolved(self, value: Any, path: str, ids: Mapping[str, str]) -> Any:
+        """Return the value with task references replaced by ids."""
+        if isinstance(value, Mapping):
+            members = cast("Mapping[str, Any]", value)
+            if list(members) == ["task-reference"]:
+                return _REFERENCE.sub(partial(self._referenced, path, ids), str(members["task-reference"]))
+            return {key: self._resolved(each, f"{path}.{key}", ids) for key, each in members.items()}
+        if isinstance(value, list):
+            items = cast("list[object]", value)
+            return [self._resolved(each, f"{path}[{index}]", ids) for index, each in enumerate(items)]
+        return value
 
-def _resolved(value: Any, path: str, ids: Mapping[str, str]) -> Any:
-    """The value, with ids in place of references."""
-    if isinstance(value, Mapping):
-        members = cast("Mapping[str, Any]", value)
-        if list(members) == ["task-reference"]:
-            return _REFERENCE.sub(partial(_referenced, path, ids), str(members["task-reference"]))
-        return {key: _resolved(each, f"{path}.{key}", ids) for key, each in members.items()}
-    if isinstance(value, list):
-        items = cast("list[object]", value)
-        return [_resolved(each, f"{path}[{index}]", ids) for index, each in enumerate(items)]
-    return value
-
-
-def _referenced(path: str, ids: Mapping[str, str], found: re.Match[str]) -> str:
-    if found[1] not in ids:
-        known = ", ".join(ids) or "it has none"
-        raise InvalidDefinition([Problem(path, found[0], f"a dependency of the task ({known})")])
-    return ids[found[1]]
+    def _referenced(self, path: str, ids: Mapping[str, str], found: re.Match[str]) -> str:
+        if found[1] not in ids:
+            known = ", ".join(ids) or "there are none"
+            self._problems.append(Problem(path, found[0], f"a name of the task's dependencies ({known})"))
+        return ids.get(found[1], found[0])
 
 
 def _definition_problems(path: str, definition: TaskDefinition) -> Iterator[Problem]:
@@ -256,4 +284,55 @@ def _definition_problems(path: str, definition: TaskDefinition) -> Iterator[Prob
         check_definition(definition, math.nan)
     except InvalidDefinition as error:
         for problem in error.problems:
-            yield Problem(path + problem.path[1:], problem.given, problem.allowed)
+            yield replace(problem, path=path + problem.path[1:])
+
+
+class SubmissionFailed(TaskQueueError):
+    """A task of a graph could not be created; the cause is the error of that call.
+
+    Submit the same `Graph` again to create the rest: creating a task twice does no harm.
+
+    Attributes:
+        graph: The graph.
+        name: The name of the task whose creation failed; it may have been created.
+        created: The names of the tasks that were created before it.
+    """
+
+    def __init__(self, graph: Graph, name: str, created: tuple[str, ...]) -> None:
+        super().__init__(graph, name, created)
+        self.graph = graph
+        self.name = name
+        self.created = created
+
+    def __str__(self) -> str:
+        count = f"{len(self.created)} of {len(self.graph.tasks)} tasks were created"
+        group = self.graph.task_group_id
+        return f"task {self.name!r} was not created: {self.__cause__} ({count} in task group {group})"
+
+
+def _creation(graph: Graph) -> Conversation[dict[str, TaskStatus]]:
+    """Create all tasks of a graph, each after those that it depends on.
+
+    Scopes: those of `create_task` for each task. Safe to repeat.
+
+    Args:
+        graph: A graph from `plan_graph`.
+
+    Returns:
+        The status of each task by its name, as it was when the task was created.
+
+    Raises:
+        SubmissionFailed: A task could not be created. The tasks before it exist.
+    """
+    statuses: dict[str, TaskStatus] = {}
+    for task in graph.tasks:
+        try:
+            answer = yield from create_task(task.task_id, task.definition)
+        except CallFailed as error:
+            raise SubmissionFailed(graph, task.name, tuple(statuses)) from error
+        statuses[task.name] = answer.status
+    return statuses
+
+
+submit_graph = called(_creation)
+submit_graph_async = called_async(_creation)

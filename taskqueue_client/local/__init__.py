@@ -1,8 +1,12 @@
 """A Taskcluster Queue on this machine, for programs, tests and terminals.
 
-It answers what the real Queue answers, keeps its state in SQLite, and runs on a clock that can be moved.
+It responds as the real Queue does, keeps its state in SQLite, and runs on a clock that can be moved.
 """
 
-from taskqueue_client.local.authentication.clients import ANONYMOUS_SCOPES as ANONYMOUS_SCOPES
-from taskqueue_client.local.authentication.clients import Client as Client
-from taskqueue_client.local.service import LocalQueue as LocalQueue
+from taskqueue_client.local.auth.known_clients import ANONYMOUS_SCOPES, PUBLIC_SCOPES, Client
+from taskqueue_client.local.messages import Message
+from taskqueue_client.local.storage.objects import OBJECT_METHODS
+
+from .service import LocalQueue
+
+__all__ = ["ANONYMOUS_SCOPES", "OBJECT_METHODS", "PUBLIC_SCOPES", "Client", "LocalQueue", "Message"]

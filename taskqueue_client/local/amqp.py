@@ -1,23 +1,29 @@
-"""Publishes the Queue's messages to RabbitMQ; needs aio-pika (the extra `events`).
+"""RabbitMQ: publishes the Queue's messages, consumes the worker manager's; needs aio-pika (extra `events`).
 
-Messages wait in an outbox in memory until the broker has confirmed them, so a broker that is away for
-a while loses none and their order stays. After a lost confirmation a message is sent again: delivery
-is at least once, as with the service.
+Messages wait in an outbox until the broker has confirmed them. A broker that is away for a while loses none,
+and neither does a queue on a file that is killed; their order stays. After a lost confirmation a message is
+sent again: delivery is at least once, as with the service.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+import sqlite3
 from contextlib import suppress
-from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import msgspec
 
-from taskqueue_client.local.messages import EXCHANGE_PREFIX, EXCHANGES
+from .messages import EXCHANGE_PREFIX, EXCHANGES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage, AbstractQueue
+
+    from .messages import Message
 
 try:
     import aio_pika
@@ -25,12 +31,71 @@ except ImportError as error:
     _MISSING = "messages to RabbitMQ need aio-pika: pip install 'taskqueue_client[events]'"
     raise ImportError(_MISSING) from error
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+_TABLE = """
+CREATE TABLE IF NOT EXISTS outbox (
+    seq INTEGER PRIMARY KEY,
+    exchange TEXT NOT NULL,
+    routing_key TEXT NOT NULL,
+    cc BLOB NOT NULL,
+    body BLOB NOT NULL
+) STRICT
+"""
 
-    from aio_pika.abc import AbstractChannel, AbstractExchange
 
-    from taskqueue_client.local.messages import Message
+class StoredMessage(NamedTuple):
+    """A message in the outbox.
+
+    Attributes:
+        seq: Its place: messages are sent in this order.
+        exchange: Full name of the topic exchange.
+        routing_key: The primary routing key.
+        cc: Further routing keys, as JSON.
+        body: JSON.
+    """
+
+    seq: int
+    exchange: str
+    routing_key: str
+    cc: bytes
+    body: bytes
+
+
+class Outbox:
+    """Stores messages until they are delivered.
+
+    Args:
+        connection: Of the store, in autocommit mode; a transaction that is open takes part.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._execute = connection.execute
+        self._execute(_TABLE)
+
+    def add(self, message: Message) -> None:
+        """Store a message as it is now."""
+        self._execute(
+            "INSERT INTO outbox (exchange, routing_key, cc, body) VALUES (?, ?, ?, ?)",
+            (
+                message.exchange,
+                message.routing_key,
+                msgspec.json.encode(message.cc),
+                msgspec.json.encode(message.body),
+            ),
+        )
+
+    def oldest(self, count: int) -> list[StoredMessage]:
+        """Return the messages to send next, at most `count`."""
+        rows = self._execute("SELECT * FROM outbox ORDER BY seq LIMIT ?", (count,))
+        return [StoredMessage(*row) for row in rows]
+
+    def remove_until(self, seq: int) -> None:
+        """Forget the messages up to and including a place: they are delivered."""
+        self._execute("DELETE FROM outbox WHERE seq <= ?", (seq,))
+
+    def __len__(self) -> int:
+        (first, last) = self._execute("SELECT min(seq), max(seq) FROM outbox").fetchone()
+        return 0 if first is None else last - first + 1
+
 
 _CAPACITY = 100_000
 """Messages that may wait: some 100 MB, about a minute of the local queue's full speed."""
@@ -38,73 +103,78 @@ _CAPACITY = 100_000
 _BATCH = 100
 """Messages under way at once: enough to hide the wait for confirmations."""
 
-_CONFIRM_SECONDS = 30
+CONNECT_SECONDS = 30
 """After which the service takes a message that was not confirmed for lost."""
 
-_FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 15.0
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 15.0
 _PATIENCE = 5.0
 """Seconds to wait for the broker at the start, and for the last messages at the end."""
 
-_TROUBLE = (aio_pika.exceptions.AMQPError, aio_pika.exceptions.ChannelInvalidStateError, OSError)
-"""What a broker that is away raises, one way or the other; `TimeoutError` is an `OSError`."""
+CONNECTION_ERRORS = (aio_pika.exceptions.AMQPError, aio_pika.exceptions.ChannelInvalidStateError, OSError)
+"""The exceptions that an unreachable broker causes; `TimeoutError` is an `OSError`."""
 
 _log = logging.getLogger(__name__)
-
-
-class _Waiting(NamedTuple):
-    """A message in the outbox."""
-
-    exchange: str
-    routing_key: str
-    cc: list[str]
-    body: bytes
 
 
 class AmqpPublisher:
     """Sends messages in the background while it is entered (`async with`).
 
-    Entering it waits a few seconds for the broker, and goes on without: messages wait for it then.
+    Entering the context waits a few seconds for the broker. Without one, messages are queued.
     Leaving it waits a few seconds for messages that are not confirmed yet.
 
     Args:
         url: `amqp://` or `amqps://`, with user and password; never shown or logged.
+        outbox: The messages that wait, maybe since before a restart.
 
     Raises:
-        ValueError: It is no such URL.
+        ValueError: The URL is malformed.
     """
 
     lost: int = 0
     """How many messages found the outbox full."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, outbox: Outbox) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"amqp", "amqps"} or not parts.hostname:
-            message = "an AMQP URL is like amqp://user:password@host:5672/vhost"
+            message = "amqp_url: not an AMQP URL; expected amqp://user:password@host:5672/vhost"
             raise ValueError(message)
         self._url = url
         self._host = parts.hostname
-        self._outbox: deque[_Waiting] = deque()
+        self._outbox = outbox
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
         self._connected = asyncio.Event()
-        self._pause = _FIRST_PAUSE
+        self._pause = FIRST_PAUSE
         self._sender: asyncio.Task[None] | None = None
 
-    def publish(self, message: Message) -> None:
-        """Send a message as soon as possible. Belongs to the event loop's thread; never waits or fails."""
+    def store(self, message: Message) -> None:
+        """Store a message in the transaction that is open; `send_soon` follows when it is committed.
+
+        Raises:
+            sqlite3.Error: The disk is full: the transaction must not be committed.
+        """
         if len(self._outbox) < _CAPACITY:
-            body = msgspec.json.encode(message.body)
-            self._outbox.append(_Waiting(message.exchange, message.routing_key, message.cc, body))
-            self._emptied.clear()
-            self._filled.set()
+            self._outbox.add(message)
             return
         if not self.lost:
-            _log.error("%d messages wait for RabbitMQ at %s; further ones are lost", _CAPACITY, self._host)
+            _log.error(
+                "outbox full: %d messages wait for RabbitMQ at %s, further messages are lost",
+                _CAPACITY,
+                self._host,
+            )
         self.lost += 1
 
+    def send_soon(self, _message: Message | None = None) -> None:
+        """Send what is stored. Belongs to the event loop's thread; never waits or fails."""
+        self._emptied.clear()
+        self._filled.set()
+
     async def __aenter__(self) -> Self:
-        self._emptied.set()
+        if self._outbox:
+            self.send_soon()
+        else:
+            self._emptied.set()
         self._sender = asyncio.create_task(self._send_always(), name="publisher of messages to RabbitMQ")
         await self._wait_for(self._connected)
         return self
@@ -112,7 +182,9 @@ class AmqpPublisher:
     async def __aexit__(self, *_: object) -> None:
         await self._wait_for(self._emptied)
         if self._outbox:
-            _log.error("%d messages did not reach RabbitMQ at %s", len(self._outbox), self._host)
+            _log.error(
+                "shut down with %d messages not delivered to RabbitMQ at %s", len(self._outbox), self._host
+            )
         if self._sender is not None:
             self._sender.cancel()
             with suppress(asyncio.CancelledError):
@@ -126,21 +198,23 @@ class AmqpPublisher:
         while True:
             try:
                 await self._send_while_connected()
-            except _TROUBLE as error:
+            except CONNECTION_ERRORS as error:
                 _log.warning(
-                    "RabbitMQ at %s is away (%s), %d messages wait",
+                    "RabbitMQ at %s is unreachable (%s): %d messages wait",
                     self._host,
                     type(error).__name__,
                     len(self._outbox),
                 )
+            except sqlite3.Error as error:  # the disk is full: messages that were sent are sent again
+                _log.warning("cannot remove delivered messages, retrying: %s", error)
             await asyncio.sleep(self._pause)
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     async def _send_while_connected(self) -> None:
-        async with await aio_pika.connect(self._url, timeout=_CONFIRM_SECONDS) as connection:
+        async with await aio_pika.connect(self._url, timeout=CONNECT_SECONDS) as connection:
             channel = await connection.channel()
             exchanges = await _declare(channel)
-            self._pause = _FIRST_PAUSE
+            self._pause = FIRST_PAUSE
             self._connected.set()
             while True:
                 await self._filled.wait()
@@ -148,20 +222,23 @@ class AmqpPublisher:
 
     async def _send_batch(self, exchanges: Mapping[str, AbstractExchange]) -> None:
         """Send the oldest messages, and forget those that are confirmed: all up to the first failure."""
-        batch = list(islice(self._outbox, _BATCH))
-        sent = (_send(exchanges[waiting.exchange], waiting) for waiting in batch)
-        for result in await asyncio.gather(*sent, return_exceptions=True):
-            if result is not None:
-                message = "a message was not confirmed"
-                raise ConnectionError(message) from result
-            self._outbox.popleft()
+        batch = self._outbox.oldest(_BATCH)
+        sent = (_send(exchanges[stored.exchange], stored) for stored in batch)
+        results = await asyncio.gather(*sent, return_exceptions=True)
+        failures = [place for place, result in enumerate(results) if result is not None]
+        delivered = batch[: failures[0]] if failures else batch
+        if delivered:
+            self._outbox.remove_until(delivered[-1].seq)
+        if failures:
+            message = "a message was not confirmed"
+            raise ConnectionError(message) from results[failures[0]]
         if not self._outbox:
             self._filled.clear()
             self._emptied.set()
 
 
 async def _declare(channel: AbstractChannel) -> dict[str, AbstractExchange]:
-    """All exchanges of the Queue: consumers bind to them before the first message."""
+    """Return all exchanges of the Queue: consumers bind to them before the first message."""
     names = [EXCHANGE_PREFIX + name for name in EXCHANGES]
     return {
         name: await channel.declare_exchange(name, aio_pika.ExchangeType.TOPIC, durable=True)
@@ -169,13 +246,113 @@ async def _declare(channel: AbstractChannel) -> dict[str, AbstractExchange]:
     }
 
 
-async def _send(exchange: AbstractExchange, waiting: _Waiting) -> None:
+async def _send(exchange: AbstractExchange, stored: StoredMessage) -> None:
     """Publish one message, and wait until the broker has it. The order of calls is the order on the wire."""
     message = aio_pika.Message(
-        waiting.body,
+        stored.body,
         content_type="application/json",
         content_encoding="utf-8",
         delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
-        headers={"CC": [*waiting.cc]},
+        headers={"CC": msgspec.json.decode(stored.cc)},
     )
-    await exchange.publish(message, waiting.routing_key, mandatory=False, timeout=_CONFIRM_SECONDS)
+    await exchange.publish(message, stored.routing_key, mandatory=False, timeout=CONNECT_SECONDS)
+
+
+_MANAGER_PREFIX = "exchange/taskcluster-worker-manager/v1/"
+_MANAGER_EXCHANGES = ("worker-stopped", "worker-removed")
+_PATTERN = "primary.*.*.*.*.*.*.#"
+_KEPT_MS = 24 * 60 * 60 * 1000
+"""After so long without a consumer the broker deletes the queue."""
+
+
+class _WorkerGone(msgspec.Struct, rename="camel"):
+    worker_pool_id: str
+    worker_group: str
+    worker_id: str
+
+
+class WorkerRemovals:
+    """Calls `remove` for each worker that is gone, while it is entered (`async with`).
+
+    Args:
+        url: `amqp://` or `amqps://`, with user and password; never shown or logged.
+        queue_name: The durable queue; the same one after a restart.
+        remove: Called with task queue id, worker group and worker id; may be repeated.
+    """
+
+    def __init__(self, url: str, queue_name: str, remove: Callable[[str, str, str], object]) -> None:
+        self._url = url
+        self._host = urlsplit(url).hostname
+        self._queue_name = queue_name
+        self._remove = remove
+        self._pause = FIRST_PAUSE
+        self._consumer: asyncio.Task[None] | None = None
+        self.consuming = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._consumer = asyncio.create_task(
+            self._consume_always(), name="consumer of worker-manager messages"
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._consumer is not None:
+            self._consumer.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._consumer
+
+    async def _consume_always(self) -> None:
+        while True:
+            try:
+                await self._consume_while_connected()
+            except CONNECTION_ERRORS as error:
+                _log.warning(
+                    "not consuming worker-manager messages: RabbitMQ at %s is unreachable (%s)",
+                    self._host,
+                    type(error).__name__,
+                )
+            self.consuming.clear()
+            await asyncio.sleep(self._pause)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    async def _consume_while_connected(self) -> None:
+        async with await aio_pika.connect(self._url, timeout=CONNECT_SECONDS) as connection:
+            lost = asyncio.Event()
+
+            def note_loss(*_: object) -> None:
+                lost.set()
+
+            connection.close_callbacks.add(note_loss)
+            queue = await self._declare(await connection.channel())
+            await queue.consume(self._handle)
+            self._pause = FIRST_PAUSE
+            self.consuming.set()
+            await lost.wait()
+            _log.warning(
+                "connection to RabbitMQ at %s lost: not consuming worker-manager messages", self._host
+            )
+
+    async def _declare(self, channel: Any) -> AbstractQueue:
+        queue: AbstractQueue = await channel.declare_queue(
+            self._queue_name, durable=True, arguments={"x-expires": _KEPT_MS}
+        )
+        for name in _MANAGER_EXCHANGES:
+            await channel.declare_exchange(_MANAGER_PREFIX + name, aio_pika.ExchangeType.TOPIC, durable=True)
+            await queue.bind(_MANAGER_PREFIX + name, _PATTERN)
+        return queue
+
+    async def _handle(self, message: AbstractIncomingMessage) -> None:
+        try:
+            gone = msgspec.json.decode(message.body, type=_WorkerGone)
+        except msgspec.DecodeError as error:
+            _log.warning("ignored a worker-manager message on %s: %s", message.exchange, error)
+            await message.ack()
+            return
+        try:
+            self._remove(gone.worker_pool_id, gone.worker_group, gone.worker_id)
+        except Exception:  # noqa: BLE001 - whatever it was, the message must not be lost
+            _log.exception("could not resolve the runs of worker %s; retrying", gone)
+            await asyncio.sleep(FIRST_PAUSE)
+            await message.nack(requeue=True)
+        else:
+            await message.ack()

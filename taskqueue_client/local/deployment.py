@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import secrets
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from taskqueue_client.clock import Clock, MovableClock
-from taskqueue_client.local.admin import Admin
-from taskqueue_client.local.api import Api
-from taskqueue_client.local.artifact_storage import ArtifactStorage
-from taskqueue_client.local.auth_service import AuthService
-from taskqueue_client.local.authentication.certificates import Issuer, issue
-from taskqueue_client.local.authentication.clients import Client, Roles
-from taskqueue_client.local.authentication.validator import SignatureValidator
-from taskqueue_client.local.endpoints import ENDPOINTS
-from taskqueue_client.local.engine import Engine
-from taskqueue_client.local.engine import Settings as EngineSettings
-from taskqueue_client.local.engine.store import Store
-from taskqueue_client.local.faults import Faults
-from taskqueue_client.local.monitoring import Monitoring
-from taskqueue_client.local.server import Parts, Server
+from taskqueue_client.local.auth.auth_service import AuthService
+from taskqueue_client.local.auth.known_clients import Client, Roles
+from taskqueue_client.local.auth.presented_credentials import Issuer, issue
+from taskqueue_client.local.auth.validator import SignatureValidator
+from taskqueue_client.local.http.admin import Admin
+from taskqueue_client.local.http.api import Api
+from taskqueue_client.local.http.endpoint_routes import route_table
+from taskqueue_client.local.http.endpoints import ENDPOINTS
+from taskqueue_client.local.http.server import Parts, Server
+from taskqueue_client.local.storage.artifact_storage import ArtifactStorage, Variant
+
+from .engine import BackgroundWork, Core, Store
+from .engine import Settings as EngineSettings
+from .faults import Faults
+from .http.endpoints import LEGACY, Endpoint
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping
 
-    from taskqueue_client.local.audience import Audience
+    from .legacy import LegacyPolling
+    from .messages import Audience
+    from .page import Page
 
 _QUEUE_CLIENT = "static/taskcluster/queue"
 """The client in whose name the queue issues temporary credentials."""
@@ -51,17 +56,22 @@ CREATE TABLE IF NOT EXISTS issuer (only INTEGER PRIMARY KEY CHECK (only = 1), ac
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a local queue is started with; see `LocalQueue`."""
+    """The options of a local queue; see `LocalQueue`."""
 
     host: str
+    allow_remote: bool
     port: int
     db: str
     claim_timeout: float
+    max_dependencies: int
+    variant: Variant
     like_production: bool
     clients: Mapping[str, Client]
     roles: Roles
     amqp_url: str | None = field(repr=False)
     admin_secret: str | None = field(repr=False)
+    page: bool
+    legacy_azure: str | None = field(repr=False)
 
 
 class Deployment:
@@ -74,6 +84,8 @@ class Deployment:
     """
 
     root_url: str
+    page: Page | None = None
+    legacy: LegacyPolling | None = None
 
     def __init__(self, settings: Settings, clock: Clock, audience: Audience) -> None:
         self._settings = settings
@@ -82,9 +94,7 @@ class Deployment:
         self._cleanup = AsyncExitStack()
         self._wake_up: asyncio.TimerHandle | None = None
         self._due: float = 0
-        self.faults = Faults(
-            clock, [*(endpoint.full_name for endpoint in ENDPOINTS), "storage.put", "storage.get"]
-        )
+        self.faults = Faults(clock, _fault_names(ENDPOINTS))
 
     async def __aenter__(self) -> Self:
         try:
@@ -94,45 +104,67 @@ class Deployment:
             raise
         return self
 
+    def _remove_worker(self, task_queue_id: str, worker_group: str, worker_id: str) -> None:
+        self.background.worker_removed(task_queue_id, worker_group, worker_id)
+        self._look_for_work()
+
     async def __aexit__(self, *_: object) -> None:
         await self._cleanup.aclose()
 
     async def _start(self) -> None:
-        if self._settings.amqp_url is not None:
-            await self._connect(self._settings.amqp_url)
         store = Store(self._settings.db)
         self._cleanup.callback(store.close)
-        storage = ArtifactStorage(store.connection, self._settings.db, self._clock, lambda: self.root_url)
-        self._cleanup.callback(storage.close)
-        self.engine = Engine(
-            store,
-            self._clock,
-            settings=self._engine_settings(),
-            storage=storage,
-            issue_credentials=self._issue_credentials,
-            audience=self._audience,
+        if self._settings.amqp_url is not None:
+            await self._connect(self._settings.amqp_url, store)
+        storage = ArtifactStorage(
+            store.connection, self._settings.db, self._clock, lambda: self.root_url, self._settings.variant
         )
+        self._cleanup.callback(storage.close)
+        self.core = Core(
+            store, self._clock, self._engine_settings(), storage, self._issue_credentials, self._audience
+        )
+        self.background = BackgroundWork(self.core)
+        self._cleanup.callback(self._cancel_wake_up)  # after the server: its last requests set the alarm
         self._issuer = _issuer(store.connection)
-        server = Server(self._parts(storage))
+        if self._settings.page:
+            self.page = self._open_page(self.core)
+        if self._settings.legacy_azure is not None:
+            self.legacy = self._open_legacy(self._settings.legacy_azure)
+            self._cleanup.push_async_callback(self.legacy.stop)
+            self.faults.endpoints = _fault_names(self.legacy.endpoints)
+        server = Server(self._parts(self.core))
         self._cleanup.push_async_callback(server.stop)
         self.root_url = await server.start(self._settings.host, self._settings.port)
         self.run_due()
-        self._cleanup.callback(self._cancel_wake_up)
+        if self._settings.amqp_url is not None:
+            await self._consume_removals(self._settings.amqp_url)
 
-    async def _connect(self, amqp_url: str) -> None:
-        from taskqueue_client.local.amqp import AmqpPublisher  # noqa: PLC0415 - needs an extra
+    async def _connect(self, amqp_url: str, store: Store) -> None:
+        from .amqp import AmqpPublisher, Outbox  # noqa: PLC0415 - needs an extra
 
-        publisher = await self._cleanup.enter_async_context(AmqpPublisher(amqp_url))
-        self._audience.add(publisher.publish)
-        self._cleanup.callback(self._audience.remove, publisher.publish)
+        outbox = Outbox(store.connection)
+        publisher = await self._cleanup.enter_async_context(AmqpPublisher(amqp_url, outbox))
+        self._audience.stores.append(publisher.store)
+        self._cleanup.callback(self._audience.stores.remove, publisher.store)
+        self._audience.add(publisher.send_soon)
+        self._cleanup.callback(self._audience.remove, publisher.send_soon)
+
+    async def _consume_removals(self, amqp_url: str) -> None:
+        from .amqp import WorkerRemovals  # noqa: PLC0415 - needs an extra
+
+        own = hashlib.sha256(self._issuer.access_token.encode()).hexdigest()[:22]
+        name = f"queue/taskqueue-local/{own}/worker-removed-resolver"
+        self.removals = await self._cleanup.enter_async_context(
+            WorkerRemovals(amqp_url, name, self._remove_worker)
+        )
 
     def _engine_settings(self) -> EngineSettings:
-        if not self._settings.like_production:
-            return EngineSettings(claim_timeout=self._settings.claim_timeout)
+        late = self._settings.like_production
         return EngineSettings(
             claim_timeout=self._settings.claim_timeout,
-            deadline_delay=_SERVICE_DEADLINE_DELAY,
-            resolver_interval=_SERVICE_RESOLVER_INTERVAL,
+            max_dependencies=self._settings.max_dependencies,
+            deadline_delay=_SERVICE_DEADLINE_DELAY if late else 0,
+            resolver_interval=_SERVICE_RESOLVER_INTERVAL if late else 0,
         )
 
     def _issue_credentials(
@@ -140,34 +172,62 @@ class Deployment:
     ) -> dict[str, str]:
         return issue(self._issuer, client_id, scopes, start_ms, expiry_ms)
 
-    def _parts(self, storage: ArtifactStorage) -> Parts:
-        validator = SignatureValidator(self._find_client, self._settings.roles.expand, self.faults.now)
-        services = {"queue": self.engine, "object": storage.objects, "auth": AuthService(validator)}
-        monitored = {name: Monitoring(service) for name, service in services.items()}
-        api = Api(monitored, validator, self.faults.now, lambda: self.root_url)
-        return Parts(api, storage.buckets, self.faults, self._admin(), self._look_for_work, self.faults.now)
+    def _parts(self, core: Core) -> Parts:
+        queue = Client(_QUEUE_CLIENT, self._issuer.access_token, self._issuer.scopes)
+        clients = {**self._settings.clients, _QUEUE_CLIENT: queue}
+        validator = SignatureValidator(clients.get, self._settings.roles.expand, self.faults.now)
+        services = {
+            "queue": core,
+            "object": core.storage.objects,
+            "auth": AuthService(validator, clients, self._settings.roles.expand),
+            LEGACY: core,
+        }
+        api = Api(services, validator, self.faults.now, lambda: self.root_url)
+        buckets = core.storage.buckets
+        work, now = self._look_for_work, self.faults.now
+        own_host = None if self._settings.allow_remote else self._settings.host
+        routes = None if self.legacy is None else route_table(self.legacy.endpoints)
+        return Parts(api, buckets, self.faults, self._admin(), work, now, own_host, routes, self.page)
 
-    def _find_client(self, client_id: str) -> Client | None:
-        if client_id == _QUEUE_CLIENT:
-            return Client(_QUEUE_CLIENT, self._issuer.access_token, self._issuer.scopes)
-        return self._settings.clients.get(client_id)
+    def _open_legacy(self, connection_string: str) -> LegacyPolling:
+        from .legacy import LegacyPolling  # noqa: PLC0415 - needs an extra
+
+        key, expire_claim = self._issuer.access_token, self.background.expire_claim
+        return LegacyPolling(connection_string, self.core, key, expire_claim)
+
+    def _open_page(self, core: Core) -> Page:
+        from .page import Page, PageParts  # noqa: PLC0415 - a queue without a page does not load it
+
+        parts = PageParts(
+            core,
+            self.faults,
+            secret=self._issuer.access_token,
+            host=self._settings.host,
+            root_url=lambda: self.root_url,
+        )
+        page = Page(parts)
+        self._audience.add(page.note_message)
+        self._cleanup.callback(self._audience.remove, page.note_message)
+        return page
 
     def _admin(self) -> Admin | None:
         if self._settings.admin_secret is None:
             return None
         if not isinstance(self._clock, MovableClock):
-            message = "the admin routes need a MovableClock"
+            message = "clock: the admin routes need a MovableClock"
             raise TypeError(message)
-        return Admin(self._settings.admin_secret, self._clock, self.faults, self.engine)
+        return Admin(self._settings.admin_secret, self._clock, self.faults, self.background)
 
     def run_due(self) -> None:
         """Do all background work whose time has come, and come back when there is more."""
-        self.engine.run_due()
+        self.background.run_due()
         self._look_for_work()
 
     def _look_for_work(self) -> None:
         """Set the alarm for the next background work; to be called after each change."""
-        due = self.engine.next_due()
+        if self.legacy is not None:
+            self.legacy.wake()
+        due = self.background.next_due()
         if self._wake_up is None or due != self._due:
             self._cancel_wake_up()
             self._due = due
@@ -178,8 +238,8 @@ class Deployment:
         self._wake_up = None
         try:
             self.run_due()
-        except Exception:  # noqa: BLE001 - whatever it was, nobody else would start the work again
-            _log.exception("background work failed; it is tried again in %g s", _RETRY_INTERVAL)
+        except Exception:  # noqa: BLE001 - without a retry the background work would never run again
+            _log.exception("background work failed: retrying in %g s", _RETRY_INTERVAL)
             self._wake_up = asyncio.get_running_loop().call_later(_RETRY_INTERVAL, self._wake)
 
     def _cancel_wake_up(self) -> None:
@@ -188,8 +248,13 @@ class Deployment:
             self._wake_up = None
 
 
+def _fault_names(endpoints: Iterable[Endpoint]) -> list[str]:
+    """Return the names of the endpoints that faults may strike, each once."""
+    return [*dict.fromkeys(each.full_name for each in endpoints), "storage.put", "storage.get"]
+
+
 def _issuer(connection: sqlite3.Connection) -> Issuer:
-    """The store's own issuer, made at its first start: what it issues outlives a restart."""
+    """Return the store's own issuer, made at its first start: what it issues outlives a restart."""
     connection.execute(_SECRETS)
     connection.execute("INSERT OR IGNORE INTO issuer VALUES (1, ?)", (secrets.token_urlsafe(33),))
     (access_token,) = connection.execute("SELECT access_token FROM issuer").fetchone()

@@ -14,30 +14,34 @@ from email.utils import formatdate
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from http.client import responses
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
 
 from taskqueue_client.clock import Clock, SystemClock
-from taskqueue_client.local.answers import iso, json_answer
-from taskqueue_client.local.buckets import StoredBody, s3_error
-from taskqueue_client.local.refusal import STATUS
+from taskqueue_client.local.http.responses import ResentResponse, json_response
+from taskqueue_client.local.storage.buckets import StoredBody, s3_error
+from taskqueue_client.local.times import text as iso
 
-if TYPE_CHECKING:
-    from aiohttp.abc import AbstractStreamWriter
+from .refusal import STATUS
+
+__all__ = [
+    "Accident", "AnyFault", "CutDownload", "CutUpload", "Delay", "Drop", "ExpireUrl", "Fault", "Faults",
+    "Respond", "SlowDownload", "overlapping_reclaims", "overlapping_reports", "service_500",
+]  # fmt: skip
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class StruckCall:
     """A request that a fault strikes.
 
     Args:
-        endpoint: Whom it is for.
+        endpoint: The endpoint's name.
         request: The request itself.
-        handler: Who would answer it.
+        handler: Handles the request without a fault.
         clock: The queue's clock.
     """
 
@@ -52,10 +56,10 @@ class Call:
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", tag_field="kind"):
-    """What all faults have.
+    """Base class of all faults.
 
     Args:
-        endpoint: Whom it strikes: `queue.createTask`; `*` stands for anything, as in `queue.*`.
+        endpoint: The calls that it strikes: `queue.createTask`; `*` stands for anything, as in `queue.*`.
         times: How many calls it strikes.
     """
 
@@ -63,12 +67,12 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="cam
     times: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
-class Answer(Fault, frozen=True, kw_only=True, tag="answer"):
-    """Answers with a status of its own.
+class Respond(Fault, frozen=True, kw_only=True, tag="respond"):
+    """Responds with a given status.
 
     Args:
         status: An HTTP status.
-        after: Do what was asked first, and lose the real answer.
+        after: Do what was asked first, and drop the real response.
         html: Send a page, as load balancers do, instead of the service's own form of an error.
         headers: Further headers, `Retry-After` for example.
     """
@@ -78,15 +82,15 @@ class Answer(Fault, frozen=True, kw_only=True, tag="answer"):
     html: bool = False
     headers: dict[str, str] = {}
 
-    async def strike(self, call: Call) -> web.StreamResponse:
-        """Answer a call."""
+    async def strike(self, call: StruckCall) -> web.StreamResponse:
+        """Respond to a call."""
         if self.after:
             await call.run()
         answer = self._error(call)
         answer.headers.update(self.headers)
         return answer
 
-    def _error(self, call: Call) -> web.Response:
+    def _error(self, call: StruckCall) -> web.Response:
         (service, _, method) = call.endpoint.partition(".")
         if self.html:
             return _page(self.status)
@@ -96,7 +100,7 @@ class Answer(Fault, frozen=True, kw_only=True, tag="answer"):
 
 
 class Drop(Fault, frozen=True, kw_only=True, tag="drop"):
-    """Closes the connection without an answer.
+    """Closes the connection without a response.
 
     Args:
         after: Do what was asked first.
@@ -104,8 +108,8 @@ class Drop(Fault, frozen=True, kw_only=True, tag="drop"):
 
     after: bool = False
 
-    async def strike(self, call: Call) -> web.StreamResponse:
-        """Answer a call."""
+    async def strike(self, call: StruckCall) -> web.StreamResponse:
+        """Respond to a call."""
         if self.after:
             await call.run()
         return _hang_up(call.request)
@@ -116,7 +120,7 @@ class Delay(Fault, frozen=True, kw_only=True, tag="delay"):
 
     Args:
         seconds: How long, on the queue's clock.
-        after: Do what was asked first, and hold the answer back.
+        after: Do what was asked first, and delay the response.
         real_time: Count the seconds on the machine's clock instead.
     """
 
@@ -124,8 +128,8 @@ class Delay(Fault, frozen=True, kw_only=True, tag="delay"):
     after: bool = False
     real_time: bool = False
 
-    async def strike(self, call: Call) -> web.StreamResponse:
-        """Answer a call."""
+    async def strike(self, call: StruckCall) -> web.StreamResponse:
+        """Respond to a call."""
         waiting_on = SystemClock() if self.real_time else call.clock
         if self.after:
             answer = await call.run()
@@ -144,8 +148,8 @@ class CutUpload(Fault, frozen=True, kw_only=True, tag="cutUpload"):
 
     at: Annotated[int, msgspec.Meta(ge=0)]
 
-    async def strike(self, call: Call) -> web.StreamResponse:
-        """Answer a call."""
+    async def strike(self, call: StruckCall) -> web.StreamResponse:
+        """Respond to a call."""
         left = self.at
         while left > 0 and (chunk := await call.request.content.read(left)):
             left -= len(chunk)
@@ -153,7 +157,7 @@ class CutUpload(Fault, frozen=True, kw_only=True, tag="cutUpload"):
 
 
 class CutDownload(Fault, frozen=True, kw_only=True, tag="cutDownload"):
-    """Closes the connection while the body of the answer goes out.
+    """Closes the connection while the body of the response is sent.
 
     Args:
         at: How many bytes are sent before.
@@ -161,14 +165,14 @@ class CutDownload(Fault, frozen=True, kw_only=True, tag="cutDownload"):
 
     at: Annotated[int, msgspec.Meta(ge=0)]
 
-    async def strike(self, call: Call) -> web.StreamResponse:
-        """Answer a call."""
+    async def strike(self, call: StruckCall) -> web.StreamResponse:
+        """Respond to a call."""
         answer = await call.run()
-        return _ResentAnswer(answer, _first(self.at, answer))
+        return ResentResponse(answer, _first(self.at, answer))
 
 
 class SlowDownload(Fault, frozen=True, kw_only=True, tag="slowDownload"):
-    """Sends the body of the answer in small pieces.
+    """Sends the body of the response in small pieces.
 
     Args:
         bytes_per_second: How much is sent in each second of the queue's clock.
@@ -176,10 +180,10 @@ class SlowDownload(Fault, frozen=True, kw_only=True, tag="slowDownload"):
 
     bytes_per_second: Annotated[int, msgspec.Meta(ge=1)]
 
-    async def strike(self, call: Call) -> web.StreamResponse:
-        """Answer a call."""
+    async def strike(self, call: StruckCall) -> web.StreamResponse:
+        """Respond to a call."""
         answer = await call.run()
-        return _ResentAnswer(answer, _slowly(self.bytes_per_second, answer, call.clock))
+        return ResentResponse(answer, _slowly(self.bytes_per_second, answer, call.clock))
 
 
 class ExpireUrl(Fault, frozen=True, kw_only=True, tag="expireUrl"):
@@ -187,12 +191,44 @@ class ExpireUrl(Fault, frozen=True, kw_only=True, tag="expireUrl"):
 
     endpoint: str = "storage.put"
 
-    async def strike(self, call: Call) -> web.StreamResponse:  # noqa: ARG002  faults are called alike
-        """Answer a call."""
+    async def strike(self, call: StruckCall) -> web.StreamResponse:  # noqa: ARG002  faults are called alike
+        """Respond to a call."""
         return s3_error(403, "AccessDenied", "Request has expired")
 
 
-AnyFault = Answer | Drop | Delay | CutUpload | CutDownload | SlowDownload | ExpireUrl
+class Accident(Fault, frozen=True, kw_only=True, tag="accident"):
+    """Turns a response into the 500 that the service sends there by a defect; other responses stay.
+
+    Args:
+        instead_of: The status of the responses that it strikes.
+        text: What their `message` contains; all of that status by default.
+        query: A query parameter that the request has, such as `limit=0`; any request by default.
+    """
+
+    instead_of: Annotated[int, msgspec.Meta(ge=200, le=499)]
+    text: str = ""
+    query: str = ""
+
+    async def strike(self, call: StruckCall) -> web.StreamResponse:
+        """Respond to a call."""
+        answer = await call.run()
+        body = answer.body if isinstance(answer, web.Response) else None
+        if answer.status != self.instead_of or not isinstance(body, bytes):
+            return answer
+        if self.text not in msgspec.json.decode(body, type=_Message).message:
+            return answer
+        if self.query and self.query not in call.request.query_string.split("&"):
+            return answer
+        method = call.endpoint.partition(".")[2]
+        return _service_error(500, method, iso(int(1000 * call.clock.now())))
+
+
+class _Message(msgspec.Struct):
+    message: str = ""
+
+
+AnyFault = Accident | Respond | Drop | Delay | CutUpload | CutDownload | SlowDownload | ExpireUrl
+"""Any of the faults."""
 
 
 class Faults:
@@ -206,9 +242,12 @@ class Faults:
     clock_shift: float = 0.0
     """By how many seconds the server's time is wrong, in `Date` headers and where Hawk checks a timestamp."""
 
+    on_strike: Callable[[web.BaseRequest, AnyFault], object] = staticmethod(lambda *_: None)
+    """Called with each request that a fault strikes, before it does."""
+
     def __init__(self, clock: Clock, endpoints: Collection[str]) -> None:
         self._clock = clock
-        self._endpoints = endpoints
+        self.endpoints = endpoints
         self._lock = threading.Lock()
         self._waiting: list[tuple[AnyFault, int]] = []
 
@@ -221,13 +260,13 @@ class Faults:
         self.add_json(msgspec.to_builtins(fault))
 
     def add_json(self, data: object) -> None:
-        """Add a fault given as JSON has it: `{"kind": "answer", "endpoint": "queue.task", "status": 502}`.
+        """Add a fault given as JSON has it: `{"kind": "respond", "endpoint": "queue.task", "status": 502}`.
 
         Raises:
-            ValueError: It is no fault; the message says where.
+            ValueError: The data does not describe a fault; the message names the wrong part.
         """
         fault = msgspec.convert(data, AnyFault)
-        if not any(fnmatchcase(endpoint, fault.endpoint) for endpoint in self._endpoints):
+        if not any(fnmatchcase(endpoint, fault.endpoint) for endpoint in self.endpoints):
             message = (
                 f"no endpoint is named {fault.endpoint!r}; a name is like 'queue.createTask' or 'storage.put'"
             )
@@ -236,9 +275,15 @@ class Faults:
             self._waiting.append((fault, fault.times))
 
     def waiting(self) -> list[dict[str, Any]]:
-        """The faults that have not struck as often as they will, as JSON; `times` is what is left."""
+        """Return the faults that have not struck as often as they will, as JSON; `times` is what is left."""
         with self._lock:
             return [msgspec.to_builtins(fault) | {"times": left} for fault, left in self._waiting]
+
+    def remove(self, data: object) -> None:
+        """Forget a fault, given as `waiting` shows it; one that has struck for the last time is not there."""
+        fault = msgspec.convert(data, AnyFault)
+        with self._lock:
+            self._waiting = [each for each in self._waiting if not _is(fault, *each)]
 
     def clear(self) -> None:
         """Forget all faults, and set the clock right."""
@@ -247,7 +292,7 @@ class Faults:
         self.clock_shift = 0.0
 
     def match(self, endpoint: str) -> AnyFault | None:
-        """The fault that strikes a call of `endpoint` that has just come in, if any; counts it."""
+        """Return the fault that strikes a call of `endpoint` that has just come in, if any; counts it."""
         with self._lock:
             for position, (fault, left) in enumerate(self._waiting):
                 if fnmatchcase(endpoint, fault.endpoint):
@@ -256,42 +301,73 @@ class Faults:
         return None
 
     def now(self) -> float:
-        """The time the server shows, and holds Hawk timestamps against: seconds since the epoch."""
+        """Return the time the server shows, and holds Hawk timestamps against: seconds since the epoch."""
         return self._clock.now() + self.clock_shift
 
     async def answer(self, endpoint: str, request: web.BaseRequest, handler: Handler) -> web.StreamResponse:
-        """Answer a request by its `handler`, or let a fault do it. The answer's `Date` is `now()`."""
-        call = Call(endpoint, request, handler, self._clock)
+        """Respond to a request by its `handler`, or by a fault. The response's `Date` is `now()`."""
+        call = StruckCall(endpoint, request, handler, self._clock)
         fault = self.match(endpoint)
+        if fault is not None:
+            self.on_strike(request, fault)
         answer = await (call.run() if fault is None else fault.strike(call))
         answer.headers["Date"] = _http_date(int(self.now()))
         return answer
 
 
+def _is(shown: AnyFault, fault: AnyFault, left: int) -> bool:
+    return shown.times == left and shown == msgspec.structs.replace(fault, times=left)
+
+
+_ALWAYS = 1_000_000
+
+_ACCIDENTS: dict[str, AnyFault] = {
+    "reclaim of a pending run": Accident("queue.reclaimTask", _ALWAYS, instead_of=409, text="never claimed"),
+    "claimTask in quarantine": Accident("queue.claimTask", _ALWAYS, instead_of=409, text="in quarantine"),
+    "object artifact again": Accident(
+        "queue.createArtifact", _ALWAYS, instead_of=409, text="cannot be created again"
+    ),
+    "declareWorker in the past": Accident(
+        "queue.declareWorker", _ALWAYS, instead_of=400, text="in the future"
+    ),
+    "body of more than 10 MiB": Accident("*", _ALWAYS, instead_of=413),
+    "NUL in JSON": Accident("*", _ALWAYS, instead_of=400, text="character NUL"),
+    "lone surrogate in JSON": Accident("*", _ALWAYS, instead_of=400, text="lone surrogate"),
+    "unknown coding or charset": Accident("*", _ALWAYS, instead_of=400, text="is not supported; use"),
+    "payload hash of a wrong length": Accident("*", _ALWAYS, instead_of=401, text="Invalid payload hash"),
+    "finishArtifact after contentLength": Respond("queue.finishArtifact", _ALWAYS, status=500, after=True),
+    "limit=0": Accident("queue.list[ACLP]*[kt]s", _ALWAYS, instead_of=200, query="limit=0"),
+}
+
+
+def overlapping_reports(times: int = 1) -> Respond:
+    """Respond to reports with 409 although they are done: what overlapping ones may get from the service."""
+    return Respond("queue.report*", times, status=409, after=True)
+
+
+def overlapping_reclaims(times: int = 1) -> Respond:
+    """Respond to reclaims with 500 although they are done: what overlapping ones may get from the service."""
+    return Respond("queue.reclaimTask", times, status=500, after=True)
+
+
+def service_500(case: str) -> AnyFault:
+    """Return a fault that responds with 500 where the service does so, every time, by a defect.
+
+    Args:
+        case: One of the cases that the error for a wrong one lists.
+
+    Raises:
+        ValueError: There is no such case.
+    """
+    if case not in _ACCIDENTS:
+        message = f"case: {case!r} is not known; known cases: {', '.join(_ACCIDENTS)}"
+        raise ValueError(message)
+    return _ACCIDENTS[case]
+
+
 @lru_cache(maxsize=2)
 def _http_date(second: int) -> str:
     return formatdate(second, usegmt=True)
-
-
-class _ResentAnswer(web.StreamResponse):
-    """Another answer with its body sent piece by piece; the connection ends if the pieces end early."""
-
-    def __init__(self, answer: web.StreamResponse, pieces: AsyncIterator[bytes]) -> None:
-        super().__init__(status=answer.status, reason=answer.reason, headers=answer.headers)
-        self.content_length = answer.content_length
-        self._pieces = pieces
-
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        writer = await super().prepare(request)
-        if request.method == "HEAD":
-            return writer
-        left = self.content_length or 0
-        async for piece in self._pieces:
-            await self.write(piece)
-            left -= len(piece)
-        if left and request.transport is not None:
-            request.transport.close()  # what was written still goes out, unlike with abort()
-        return writer
 
 
 def _blocks(answer: web.StreamResponse) -> Iterator[bytes]:
@@ -315,7 +391,7 @@ async def _slowly(bytes_per_second: int, answer: web.StreamResponse, clock: Cloc
 
 
 def _hang_up(request: web.BaseRequest) -> web.Response:
-    """Close the connection at once; the answer that is returned goes nowhere."""
+    """Close the connection at once; the returned response is never sent."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response()
@@ -328,7 +404,7 @@ def _page(status: int) -> web.Response:
 
 
 def _service_error(status: int, method: str, time: str) -> web.Response:
-    """An error in the form of Taskcluster's services."""
+    """Return an error in the form of Taskcluster's services."""
     code = next((code for code, each in STATUS.items() if each == status), "InternalServerError")
     info: dict[str, Any] = {"method": method, "params": {}, "payload": {}, "time": time}
-    return json_answer({"code": code, "message": "A fault was asked for.", "requestInfo": info}, status)
+    return json_response({"code": code, "message": "A fault was asked for.", "requestInfo": info}, status)

@@ -1,4 +1,4 @@
-"""Messages of the Queue: exchanges, routing keys, CC routes and bodies.
+"""Messages of the Queue, made from records of tasks and runs: exchanges, routing keys, CC routes, bodies.
 
 The rules are those of Taskcluster's queue exchanges, version 1: a task message's routing key has ten
 fields and a group message's four; a field without a value is `_`.
@@ -6,11 +6,16 @@ fields and a group message's four; a field without a value is `_`.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from taskqueue_client.local.engine.task_records import Run, Task
+
+_log = logging.getLogger(__name__)
 
 EXCHANGE_PREFIX = "exchange/taskcluster-queue/v1/"
 EXCHANGES = (
@@ -90,3 +95,107 @@ def group_message(exchange: str, contents: Mapping[str, Any]) -> Message:
     """A message about a task group: `contents` holds `taskGroupId`, `schedulerId` and the rest."""
     key = f"primary.{contents['taskGroupId']}.{contents['schedulerId']}._"
     return Message(EXCHANGE_PREFIX + exchange, key, [], {**contents, "version": 1})
+
+
+class Audience:
+    """The listeners that receive each message.
+
+    Attributes:
+        listeners: The receivers of messages. Without one, no messages are made.
+        stores: Store each message within the transaction that makes the change.
+    """
+
+    def __init__(self) -> None:
+        self.listeners: list[Callable[[Message], object]] = []
+        self.stores: list[Callable[[Message], object]] = []
+
+    def add(self, listener: Callable[[Message], object]) -> None:
+        """Hand each message to `listener` from now on."""
+        self.listeners.append(listener)
+
+    def remove(self, listener: Callable[[Message], object]) -> None:
+        """Hand it no more of them."""
+        self.listeners.remove(listener)
+
+    def publish(self, message: Message) -> None:
+        """Hand a message to everybody."""
+        for listener in list(self.listeners):
+            try:
+                listener(message)
+            except Exception:  # noqa: BLE001 - one listener's error is not another's, and not the caller's of the API
+                _log.exception("a subscriber failed to handle a message on %s", message.exchange)
+
+
+def defined(task: Task) -> Message:
+    """A task exists; its status is shown as it was before the first run."""
+    extract = task.extract()
+    status: dict[str, Any] = {
+        **task.status(),
+        "retriesLeft": task.retries,
+        "state": "unscheduled",
+        "runs": [],
+    }
+    return task_message("task-defined", status, extract.routes, RunKey(), {"task": {"tags": extract.tags}})
+
+
+def pending(task: Task, run: Run) -> Message:
+    """A run waits for a worker."""
+    extract = task.extract()
+    contents = {"task": {"tags": extract.tags}, "runId": run.run_id}
+    return task_message("task-pending", task.status(), extract.routes, RunKey(run.run_id), contents)
+
+
+def running(task: Task, run: Run, taken_until: str) -> Message:
+    """A worker has claimed a run; `taken_until` is in the database's form."""
+    extract = task.extract()
+    contents = {
+        "runId": run.run_id,
+        **_worker(run),
+        "takenUntil": taken_until,
+        "task": {"tags": extract.tags},
+    }
+    return task_message(
+        "task-running", task.status(), extract.routes, RunKey(run.run_id, run.worker), contents
+    )
+
+
+def resolved(task: Task, run: Run) -> Message:
+    """A run was completed, failed, or ended by an exception."""
+    extract = task.extract()
+    contents = {"runId": run.run_id, "task": {"tags": extract.tags}, **_worker(run)}
+    key = RunKey(run.run_id, run.worker)
+    return task_message(f"task-{run.state}", task.status(), extract.routes, key, contents)
+
+
+def missed_deadline(task: Task, run: Run) -> Message:
+    """A run was resolved at the deadline: the message does not name its worker."""
+    extract = task.extract()
+    contents = {"runId": run.run_id, "task": {"tags": extract.tags}}
+    return task_message("task-exception", task.status(), extract.routes, RunKey(run.run_id), contents)
+
+
+def canceled_with_group(task: Task, run: Run) -> Message:
+    """A run was canceled with its group: the message has neither priority nor tags."""
+    status = task.status()
+    del status["priority"]
+    contents: dict[str, Any] = {"runId": run.run_id, "task": {"tags": {}}, **_worker(run)}
+    key = RunKey(run.run_id, run.worker)
+    return task_message("task-exception", status, task.extract().routes, key, contents)
+
+
+def priority_changed(task: Task, old_priority: str, new_priority: str) -> Message:
+    """A task's priority was changed."""
+    contents = {"oldPriority": old_priority, "newPriority": new_priority}
+    return task_message("task-priority-changed", task.status(), task.extract().routes, RunKey(), contents)
+
+
+def artifact_created(task: Task, run: Run, artifact: dict[str, Any]) -> Message:
+    """A run has a new artifact that can be read."""
+    contents = {"artifact": artifact, **_worker(run), "runId": run.run_id}
+    key = RunKey(run.run_id, run.worker)
+    return task_message("artifact-created", task.status(), task.extract().routes, key, contents)
+
+
+def _worker(run: Run) -> dict[str, str]:
+    worker = run.worker
+    return {"workerGroup": worker[0], "workerId": worker[1]} if worker else {}

@@ -1,8 +1,8 @@
-"""The local services' way to say no, and the caller they say it to."""
+"""Refusals: errors that a request gets as its response."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 STATUS = {
     "MalformedPayload": 400,
@@ -23,7 +23,7 @@ STATUS = {
 
 
 class Refusal(Exception):
-    """A request that gets an error for an answer.
+    """A request that gets an error as its response.
 
     Args:
         code: One of the codes in `STATUS`.
@@ -37,31 +37,21 @@ class Refusal(Exception):
 
     @property
     def status(self) -> int:
-        """The HTTP status of the answer."""
+        """The HTTP status of the response."""
         return STATUS[self.code]
 
 
-def conflict(message: str) -> Refusal:
-    """The state of the task, run or group forbids it: 409 `RequestConflict`."""
-    return Refusal("RequestConflict", message)
-
-
-def not_found(message: str) -> Refusal:
-    """There is no such thing: 404 `ResourceNotFound`."""
-    return Refusal("ResourceNotFound", message)
-
-
-def bad_input(message: str) -> Refusal:
-    """The request is well-formed and makes no sense: 400 `InputError`."""
-    return Refusal("InputError", message)
+def refuse(code: str, message: str) -> NoReturn:
+    """Raise a Refusal with one of the codes in `STATUS`."""
+    raise Refusal(code, message)
 
 
 class Caller(Protocol):
-    """Whoever sent the request; scopes are checked at the moment the endpoint's rules say."""
+    """The sender of a request; each endpoint checks scopes at its own moment."""
 
     @property
     def client_id(self) -> str:
-        """The caller's client id, for records of who did what."""
+        """The caller's client id, for records of changes."""
         ...
 
     def require(self, **params: object) -> None:

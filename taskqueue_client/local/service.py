@@ -8,19 +8,21 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from taskqueue_client.clock import Clock, MovableClock
-from taskqueue_client.local.audience import Audience
-from taskqueue_client.local.authentication.clients import ANONYMOUS_SCOPES, Client, Roles, check_clients
-from taskqueue_client.local.deployment import Deployment, Settings
-from taskqueue_client.local.server import check_host
-from taskqueue_client.models.credentials import Credentials
+from taskqueue_client.credentials import Credentials
+from taskqueue_client.local.auth.known_clients import ANONYMOUS_SCOPES, Client, Roles, check_clients
+from taskqueue_client.local.http.server import check_host
+from taskqueue_client.local.storage.artifact_storage import Variant
+from taskqueue_client.local.storage.objects import OBJECT_METHODS
 from taskqueue_client.slugid import slugid
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+from .deployment import Deployment, Settings
+from .messages import Audience
 
-    from taskqueue_client.local.engine import Engine
-    from taskqueue_client.local.faults import Faults
-    from taskqueue_client.local.messages import Message
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from .faults import Faults
+    from .messages import Message
 
 _Result = TypeVar("_Result")
 
@@ -31,27 +33,33 @@ _LONGEST_CLAIM = 31 * 24 * 60 * 60
 class LocalQueue:
     """A Taskcluster Queue on this machine: its API, the object service, storage, and enough of auth.
 
-    Use it with `with` or `async with`, or `start` and `stop` it, once. It runs in a thread of its own.
+    Use it with `with` or `async with`, or `start` and `stop` it, once. It runs in a separate thread.
 
     Args:
         host: What to listen on.
         port: 0 takes a free one.
         allow_remote: Listen on an address that other machines can reach.
         db: A file for the state, or `:memory:`; artifacts lie in `<file>.artifacts/` beside it.
-        clock: What all time is read from; a `MovableClock` of its own when left out.
+        clock: What all time is read from; a new `MovableClock` by default.
         claim_timeout: How many seconds a claim lasts.
+        max_dependencies: How many dependencies a task may have.
+        sign_public_artifacts: Sign the URLs of public artifacts as well (`signPublicArtifactUrls`).
+        object_methods: The upload and download methods of the object service.
         like_production: Act on deadlines and dependencies as late as the service does, not at once.
         client_id: A client that has the scope `*`.
-        access_token: Its secret; a random one when left out.
+        access_token: Its secret; a random one by default.
         clients: Further clients.
         roles: Scopes by role id, with `*` and `<..>` as in the service.
-        anonymous_scopes: What everybody may do; as in the standard deployment when left out.
+        anonymous_scopes: What everybody may do; as in the standard deployment by default.
         amqp_url: A RabbitMQ that messages are sent to as well; needs the extra `events`.
         admin_secret: Turns on the routes under `/admin/`, for requests that carry it.
+        page: Serve the web page, at `page_url`.
+        legacy_azure: The connection string of a storage account, for workers that poll Azure storage queues;
+            needs the extra `azure`.
 
     Raises:
-        ValueError: A client, a role, a scope, the claim timeout, the path or the admin secret makes no
-            sense; or the address is not loopback, and that is not allowed.
+        ValueError: A client, a role, a scope, the claim timeout, the path or the admin secret is not
+            valid; or the address is not loopback, and `allow_remote` is not set.
     """
 
     def __init__(
@@ -63,6 +71,9 @@ class LocalQueue:
         db: str = ":memory:",
         clock: Clock | None = None,
         claim_timeout: float = 1200,
+        max_dependencies: int = 10_000,
+        sign_public_artifacts: bool = False,
+        object_methods: Collection[str] = OBJECT_METHODS,
         like_production: bool = False,
         client_id: str = "local",
         access_token: str | None = None,
@@ -71,6 +82,8 @@ class LocalQueue:
         anonymous_scopes: Sequence[str] | None = None,
         amqp_url: str | None = None,
         admin_secret: str | None = None,
+        page: bool = False,
+        legacy_azure: str | None = None,
     ) -> None:
         check_host(host, allow_remote=allow_remote)
         _check_claim_timeout(claim_timeout)
@@ -82,14 +95,19 @@ class LocalQueue:
         anonymous = ANONYMOUS_SCOPES if anonymous_scopes is None else anonymous_scopes
         self._settings = Settings(
             host=host,
+            allow_remote=allow_remote,
             port=port,
             db=db,
             claim_timeout=claim_timeout,
+            max_dependencies=max_dependencies,
+            variant=Variant(sign_public_artifacts, _checked_methods(object_methods)),
             like_production=like_production,
             clients=check_clients([*clients, Client(client_id, self.access_token, ["*"])]),
             roles=Roles({**(roles or {}), "anonymous": anonymous}),
             amqp_url=amqp_url,
             admin_secret=admin_secret,
+            page=page,
+            legacy_azure=legacy_azure,
         )
         self._deployment: Deployment | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -97,8 +115,14 @@ class LocalQueue:
 
     @property
     def root_url(self) -> str:
-        """Where it answers, e.g. `http://127.0.0.1:40001`."""
+        """The URL of the deployment, e.g. `http://127.0.0.1:40001`."""
         return self._running.root_url
+
+    @property
+    def page_url(self) -> str | None:
+        """The address of the web page, with the token that lets a browser in; None without a page."""
+        page = self._running.page
+        return None if page is None else page.url
 
     @property
     def credentials(self) -> Credentials:
@@ -113,19 +137,14 @@ class LocalQueue:
             TypeError: The queue was given a clock that can't be moved.
         """
         if not isinstance(self._clock, MovableClock):
-            message = f"{type(self._clock).__name__} can't be moved"
+            message = f"clock: {type(self._clock).__name__} cannot be moved; use a MovableClock"
             raise TypeError(message)
         return self._clock
 
     @property
     def faults(self) -> Faults:
-        """What goes wrong on purpose."""
+        """The faults on request."""
         return self._running.faults
-
-    @property
-    def engine(self) -> Engine:
-        """The state machine behind the API. It belongs to the queue's thread: use `call`."""
-        return self._running.engine
 
     def subscribe(self, callback: Callable[[Message], object]) -> None:
         """Hand each message to `callback` from now on, in the queue's thread, after the change is stored."""
@@ -133,11 +152,11 @@ class LocalQueue:
 
     def worker_removed(self, task_queue_id: str, worker_group: str, worker_id: str) -> None:
         """Take a worker away, as its provider does: its runs end with `worker-shutdown`."""
-        self.call(lambda: self.engine.worker_removed(task_queue_id, worker_group, worker_id))
+        self.call(lambda: self._running.background.worker_removed(task_queue_id, worker_group, worker_id))
 
     def run_expirers(self) -> None:
         """Do the nightly jobs now: remove what has expired."""
-        self.call(self.engine.run_expirers)
+        self.call(self._running.background.expire)
 
     def call(self, function: Callable[[], _Result]) -> _Result:
         """What `function` returns when it is called in the queue's thread."""
@@ -146,17 +165,19 @@ class LocalQueue:
         return asyncio.run_coroutine_threadsafe(_call(function), self._loop).result()
 
     def start(self) -> None:
-        """Return when the queue answers.
+        """Return when the queue accepts requests.
 
         Raises:
             OSError: The address can't be used.
             sqlite3.Error: The file can't be used.
             TypeError: There is an admin secret, and a clock that can't be moved.
-            ImportError: There is an AMQP URL, and the extra `events` is not installed.
+            ImportError: There is an AMQP URL or a storage account, and the extra `events` or `azure` is not
+                installed.
+            ValueError: The connection string of the storage account is malformed.
             RuntimeError: It was started before.
         """
         if self._thread is not None:
-            message = "a local queue is started once"
+            message = "the local queue was started before; create another one"
             raise RuntimeError(message)
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="local queue", daemon=True)
@@ -225,12 +246,20 @@ def _check_claim_timeout(seconds: float) -> None:
         raise ValueError(message)
 
 
+def _checked_methods(methods: Collection[str]) -> Collection[str]:
+    unknown = sorted({*methods} - {*OBJECT_METHODS})
+    if unknown:
+        message = f"object_methods: {unknown} are not known; allowed: {', '.join(OBJECT_METHODS)}"
+        raise ValueError(message)
+    return methods
+
+
 def _check_given(db: str, admin_secret: str | None) -> None:
     if not db:
-        message = "db must be the path of a file, or :memory:, not empty"
+        message = "db: empty; expected the path of a file, or :memory:"
         raise ValueError(message)
     if admin_secret == "":
-        message = "the admin secret must not be empty: whoever leaves it out would have it"
+        message = "admin_secret: empty; every request would match it"
         raise ValueError(message)
 
 

@@ -1,51 +1,50 @@
-"""What the Queue answers: frozen structs in snake_case, with times as aware datetimes.
+"""Responses: frozen structs with the Queue's fields in snake_case, and times as aware datetimes.
 
-Fields that this version does not know are ignored, and an enumeration's unknown value reads as
-itself. `task` is the plain dict of the Queue's own schema.
+Unknown fields are ignored, and an unknown value of an enumeration reads as itself. `task` is a plain dict
+in the form of the Queue's schema. `to_dict` returns a response for `json.dumps`.
 """
 
 from __future__ import annotations
 
-from .artifacts import Artifact, ArtifactContent, ArtifactLocation, CreateArtifactResponse, StorageType
-from .auth import Authentication, ScopeSet
-from .claims import ClaimWorkResponse, TaskClaim, TaskReclaim
-from .credentials import Credentials
-from .groups import CancelledTaskGroup, TaskGroup, TaskGroupPriorityChange
-from .monitoring import Ping, Version
-from .objects import (
+from ._base import Authentication, Model, Page, Ping, ScopeSet, Version
+from .artifacts import (
+    Artifact,
+    ArtifactContent,
+    ArtifactLocation,
+    ArtifactsPage,
+    CreateArtifactResponse,
     CreateUploadResponse,
     DownloadMethod,
     ObjectMetadata,
     PutUrl,
     Redirect,
     StartDownloadResponse,
+    StorageType,
     UploadMethod,
 )
-from .pages import (
-    ArtifactsPage,
+from .tasks import (
+    CanceledTaskGroup,
     ClaimedTask,
     ClaimedTasksPage,
+    ClaimWorkResponse,
     DependentTasksPage,
     IdentifiedStatus,
     IdentifiedTask,
-    Page,
     PendingTask,
     PendingTasksPage,
-    ProvisionersPage,
-    StatusesPage,
-    TaskAndStatus,
-    TaskGroupPage,
-    TaskQueuesPage,
-    TasksPage,
-    WorkersPage,
-    WorkerTypesPage,
-)
-from .status import (
     Priority,
     ReasonCreated,
     ReasonResolved,
     Run,
     RunState,
+    StatusesPage,
+    TaskAndStatus,
+    TaskClaim,
+    TaskGroup,
+    TaskGroupPage,
+    TaskGroupPriorityChange,
+    TaskReclaim,
+    TasksPage,
     TaskState,
     TaskStatus,
     TaskStatusResponse,
@@ -53,14 +52,18 @@ from .status import (
 from .workers import (
     PendingTasks,
     Provisioner,
+    ProvisionersPage,
     QuarantineDetails,
     RunReference,
     Stability,
     TaskQueue,
     TaskQueueCounts,
+    TaskQueuesPage,
     Worker,
+    WorkersPage,
     WorkerSummary,
     WorkerType,
+    WorkerTypesPage,
 )
 
 __all__ = [
@@ -69,17 +72,17 @@ __all__ = [
     "ArtifactLocation",
     "ArtifactsPage",
     "Authentication",
-    "CancelledTaskGroup",
+    "CanceledTaskGroup",
     "ClaimWorkResponse",
     "ClaimedTask",
     "ClaimedTasksPage",
     "CreateArtifactResponse",
     "CreateUploadResponse",
-    "Credentials",
     "DependentTasksPage",
     "DownloadMethod",
     "IdentifiedStatus",
     "IdentifiedTask",
+    "Model",
     "ObjectMetadata",
     "Page",
     "PendingTask",

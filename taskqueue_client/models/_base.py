@@ -1,25 +1,34 @@
-"""What all answers have in common: structs that never change, and enumerations that stay open."""
+"""Base classes of the models, and the models that all services share: credentials, scopes, states."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Self
 
 import msgspec
 
-_URLS = frozenset({"url", "put_url"})
+from taskqueue_client.errors import InvalidArgument
+
+_URLS = frozenset({"url", "put_url", "signed_poll_task_url", "signed_poll_url", "signed_delete_url"})
 
 
 class Model(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """What the Queue answered: frozen, in snake_case, blind to fields that it does not know.
+    """Base class of responses: frozen, with fields in snake_case. Unknown fields are ignored.
 
-    Answers are trees, so that the garbage collector has nothing to look for in them.
-
-    The repr leaves out the query of a URL, which may be a signature.
+    The repr omits the query of a URL, which may be a signature.
     """
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the response as JSON values, for `json.dumps`: keys as the Queue writes them, times as text.
+
+        Fields that the response did not have are None. Includes secrets, such as a claim's credentials.
+        """
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        return document
+
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """What `rich` shows, which would look at the fields otherwise."""
+        """Return the fields for `rich`, which would show the whole URLs otherwise."""
         return [(name, _shown(name, getattr(self, name))) for name in self.__struct_fields__]
 
     def __repr__(self) -> str:
@@ -33,8 +42,14 @@ def _shown(name: str, value: object) -> object:
     return value
 
 
+class Page(Model, frozen=True, kw_only=True):
+    """Base class of pages; `continuation_token` is opaque, and None on the last page."""
+
+    continuation_token: str | None = None
+
+
 class OpenEnum(StrEnum):
-    """An enumeration whose values are text; one that this version does not know reads as itself."""
+    """An enumeration of strings; a value that this version does not know is read as itself."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
@@ -43,3 +58,71 @@ class OpenEnum(StrEnum):
         member = str.__new__(cls, value)
         member._name_, member._value_ = value, value
         return member
+
+
+class Credentials(Model, frozen=True):
+    """A Taskcluster client id and its access token.
+
+    The repr shows neither the token nor the certificate.
+
+    Attributes:
+        client_id: The client id; for named temporary credentials, their name.
+        access_token: The Hawk key.
+        certificate: The certificate of temporary credentials, as JSON text.
+        authorized_scopes: The scopes that calls are restricted to; None for all scopes of the client.
+    """
+
+    client_id: str
+    access_token: str
+    certificate: str | None = None
+    authorized_scopes: tuple[str, ...] | None = None
+
+    def restricted_to(self, scopes: Sequence[str]) -> Self:
+        """Return the same credentials, restricted to `scopes`.
+
+        A worker that makes calls on behalf of a task restricts them to `task.scopes`. With an
+        empty list, calls have only the scopes of anonymous callers.
+
+        Raises:
+            InvalidArgument: `scopes` is a string instead of a list.
+        """
+        if isinstance(scopes, str):
+            raise InvalidArgument("scopes", scopes, "a list of scopes")
+        return msgspec.structs.replace(self, authorized_scopes=tuple(scopes))
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Return the fields that the repr shows: no token and no certificate."""
+        return [
+            ("client_id", self.client_id),
+            ("temporary", self.certificate is not None),
+            ("authorized_scopes", self.authorized_scopes),
+        ]
+
+
+class ScopeSet(Model, frozen=True):
+    """The scopes of credentials, with roles expanded."""
+
+    scopes: list[str]
+
+
+class Authentication(Model, frozen=True, kw_only=True):
+    """The client id and scopes of the caller, as the auth service sees them."""
+
+    client_id: str
+    scopes: list[str]
+
+
+class Ping(Model, frozen=True, kw_only=True):
+    """The state of a service; `uptime` is in seconds."""
+
+    alive: bool
+    uptime: float
+
+
+class Version(Model, frozen=True, kw_only=True):
+    """The deployed version; in a source checkout, `version` is `dev` and other fields are empty."""
+
+    version: str
+    commit: str = ""
+    source: str = ""
+    build: str = ""

@@ -1,7 +1,7 @@
-"""What the Queue publishes: one struct per exchange.
+"""The Queue's messages: one struct per exchange.
 
-Messages of older Queues lack `task` and, in the status, `taskQueueId`, `projectId` and `priority`;
-their group messages lack `expires`. Both generations read into the same structs.
+Messages of older Queues have no `task`, no `taskQueueId`, `projectId` and `priority` in the status, and no
+`expires` if they are about a task group. They are read into the same structs.
 """
 
 from __future__ import annotations
@@ -10,11 +10,19 @@ from datetime import datetime
 
 from ._base import Model
 from .artifacts import StorageType
-from .status import Priority, TaskStatus
+from .tasks import Priority, TaskStatus
+
+__all__ = [
+    "ArtifactCreatedMessage", "CreatedArtifact", "PublishedTask", "RunMessage", "TaskCompletedMessage",
+    "TaskDefinedMessage", "TaskExceptionMessage", "TaskFailedMessage", "TaskGroupChangedMessage",
+    "TaskGroupMessage", "TaskGroupPriorityChangedMessage", "TaskGroupResolvedMessage",
+    "TaskGroupSealedMessage", "TaskMessage", "TaskPendingMessage", "TaskPriorityChangedMessage",
+    "TaskRunningMessage",
+]  # fmt: skip
 
 
 class PublishedTask(Model, frozen=True):
-    """All that a message tells of the task's definition: its tags (none about a cancelled group)."""
+    """The part of the task's definition that a message has: its tags (none about a canceled group)."""
 
     tags: dict[str, str]
 
@@ -29,7 +37,7 @@ class CreatedArtifact(Model, frozen=True):
 
 
 class TaskMessage(Model, frozen=True, kw_only=True):
-    """About a task. `status` is the task as it was when the message was sent."""
+    """Base class of messages about a task. `status` is the task's status when the message was sent."""
 
     status: TaskStatus
     task: PublishedTask | None = None
@@ -37,7 +45,7 @@ class TaskMessage(Model, frozen=True, kw_only=True):
 
 
 class RunMessage(TaskMessage, frozen=True, kw_only=True):
-    """About a run that a worker has, or had."""
+    """Base class of messages about a run that a worker has claimed."""
 
     run_id: int
     worker_group: str
@@ -55,13 +63,13 @@ class TaskPendingMessage(TaskMessage, frozen=True, kw_only=True):
 
 
 class TaskRunningMessage(RunMessage, frozen=True, kw_only=True):
-    """A worker claimed a run; a reclaim sends nothing."""
+    """A worker claimed a run. No message is sent for a reclaim."""
 
     taken_until: datetime
 
 
 class ArtifactCreatedMessage(RunMessage, frozen=True, kw_only=True):
-    """An artifact was created; of an `object`, its upload was finished. Never sent for `s3`."""
+    """An artifact was created or, for `object`, its upload was finished. Never sent for `s3`."""
 
     artifact: CreatedArtifact
 
@@ -75,11 +83,11 @@ class TaskFailedMessage(RunMessage, frozen=True, kw_only=True):
 
 
 class TaskExceptionMessage(TaskMessage, frozen=True, kw_only=True):
-    """A run was resolved `exception`.
+    """A run was resolved as an exception.
 
     The task itself is resolved only if `status.state` says so: the message is also sent when a retry
-    follows. There is no worker if the run was never claimed, and none after the deadline. Only older
-    Queues leave out `run_id`.
+    follows. `worker_group` and `worker_id` are None if the run was never claimed or the deadline
+    has passed. `run_id` is None only from older Queues.
     """
 
     run_id: int | None = None
@@ -88,14 +96,14 @@ class TaskExceptionMessage(TaskMessage, frozen=True, kw_only=True):
 
 
 class TaskPriorityChangedMessage(TaskMessage, frozen=True, kw_only=True):
-    """A task's priority was changed; `status` is the task afterwards."""
+    """A task's priority was changed; `status` is the status afterwards."""
 
     old_priority: Priority
     new_priority: Priority
 
 
 class TaskGroupMessage(Model, frozen=True, kw_only=True):
-    """About a task group."""
+    """Base class of messages about a task group."""
 
     task_group_id: str
     scheduler_id: str
@@ -103,11 +111,11 @@ class TaskGroupMessage(Model, frozen=True, kw_only=True):
 
 
 class TaskGroupChangedMessage(TaskGroupMessage, frozen=True, kw_only=True):
-    """What is sent about a group when it is resolved or sealed.
+    """Base class of messages about a task group that was resolved or sealed.
 
     Attributes:
-        expires: When the group is forgotten.
-        sealed: When it was sealed, if it was.
+        expires: When the group expires.
+        sealed: When the group was sealed; None if it is not.
     """
 
     expires: datetime | None = None
@@ -115,7 +123,7 @@ class TaskGroupChangedMessage(TaskGroupMessage, frozen=True, kw_only=True):
 
 
 class TaskGroupResolvedMessage(TaskGroupChangedMessage, frozen=True, kw_only=True):
-    """No task of the group is left unresolved. Sent again when tasks are added and resolved."""
+    """All tasks of the group are resolved. Sent again when tasks are added and resolved."""
 
 
 class TaskGroupSealedMessage(TaskGroupChangedMessage, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Task queues, and the workers that serve them."""
+"""Task queues, the workers that serve them, and pages of both."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from datetime import datetime
 
 import msgspec
 
-from ._base import Model, OpenEnum
+from ._base import Model, OpenEnum, Page
 
 
 class Stability(OpenEnum):
-    """How much a task queue can be relied on, in its owner's words; `experimental` today."""
+    """The stability of a task queue as its owner describes it; today always `experimental`."""
 
     EXPERIMENTAL = "experimental"
     STABLE = "stable"
@@ -18,7 +18,7 @@ class Stability(OpenEnum):
 
 
 class Provisioner(Model, frozen=True, kw_only=True):
-    """What all task queues whose id begins with `provisioner_id` have in common."""
+    """A provisioner: the first part of the ids of its task queues."""
 
     provisioner_id: str
     description: str
@@ -28,7 +28,7 @@ class Provisioner(Model, frozen=True, kw_only=True):
 
 
 class TaskQueue(Model, frozen=True, kw_only=True):
-    """A task queue that workers have asked for work lately."""
+    """A task queue that workers have claimed from lately."""
 
     task_queue_id: str
     description: str
@@ -50,7 +50,7 @@ class WorkerType(Model, frozen=True, kw_only=True):
 
 
 class PendingTasks(Model, frozen=True, kw_only=True):
-    """How many tasks of a queue wait for a worker."""
+    """The number of pending tasks of a task queue."""
 
     provisioner_id: str
     worker_type: str
@@ -59,7 +59,7 @@ class PendingTasks(Model, frozen=True, kw_only=True):
 
 
 class TaskQueueCounts(Model, frozen=True, kw_only=True):
-    """How many tasks of a queue wait for a worker, and how many are claimed.
+    """The numbers of pending and of claimed tasks of a task queue.
 
     A run that was reported as an exception and retried counts as claimed until its `taken_until`.
     """
@@ -72,7 +72,7 @@ class TaskQueueCounts(Model, frozen=True, kw_only=True):
 
 
 class RunReference(Model, frozen=True, kw_only=True):
-    """Names a run."""
+    """The ids of a run."""
 
     task_id: str
     run_id: int
@@ -88,7 +88,7 @@ class QuarantineDetails(Model, frozen=True, kw_only=True):
 
 
 class Worker(Model, frozen=True, kw_only=True):
-    """A worker. It gets no work until `quarantine_until`, which lies in the past for most workers."""
+    """A worker. It is given no tasks until `quarantine_until`, which is in the past for most workers."""
 
     provisioner_id: str
     worker_type: str
@@ -104,7 +104,7 @@ class Worker(Model, frozen=True, kw_only=True):
 
 
 class WorkerSummary(Model, frozen=True, kw_only=True):
-    """A worker in a list; `quarantine_until` is given only while the quarantine lasts."""
+    """A worker in a list; `quarantine_until` is None unless the worker is quarantined."""
 
     worker_group: str
     worker_id: str
@@ -112,3 +112,27 @@ class WorkerSummary(Model, frozen=True, kw_only=True):
     last_date_active: datetime | None = None
     latest_task: RunReference | None = None
     quarantine_until: datetime | None = None
+
+
+class ProvisionersPage(Page, frozen=True, kw_only=True):
+    """Provisioners, up to the limit: the Queue never returns a continuation token here."""
+
+    provisioners: list[Provisioner]
+
+
+class WorkerTypesPage(Page, frozen=True, kw_only=True):
+    """Task queues of one provisioner, by their old names."""
+
+    worker_types: list[WorkerType]
+
+
+class TaskQueuesPage(Page, frozen=True, kw_only=True):
+    """Task queues."""
+
+    task_queues: list[TaskQueue]
+
+
+class WorkersPage(Page, frozen=True, kw_only=True):
+    """Workers. The Queue filters each page after reading it: a page that is not the last may be empty."""
+
+    workers: list[WorkerSummary]

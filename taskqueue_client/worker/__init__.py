@@ -1,24 +1,51 @@
-"""Workers: claim runs of tasks, keep them, do what they say, and report how they ended.
+"""Workers: claim tasks, run them, upload their artifacts, and report the results.
 
-Subclass `WorkerLoop` and write `run_task`; what it raises, from `outcomes`, says how a run ends.
+Subclass `WorkerLoop` and write `run_task`. The exceptions of `outcomes` that it raises say how a run ends.
 """
 
 from __future__ import annotations
 
-from .cancelled import Cancelled as Cancelled
-from .command import CommandFailed as CommandFailed
-from .command import CommandNotStarted as CommandNotStarted
-from .command import CommandResult as CommandResult
-from .command import CommandTimedOut as CommandTimedOut
-from .config import WorkerConfig as WorkerConfig
-from .loop import WorkerLoop as WorkerLoop
-from .outcomes import ClaimLost as ClaimLost
-from .outcomes import IntermittentTask as IntermittentTask
-from .outcomes import InternalError as InternalError
-from .outcomes import MalformedPayload as MalformedPayload
-from .outcomes import Outcome as Outcome
-from .outcomes import ResourceUnavailable as ResourceUnavailable
-from .outcomes import TaskFailed as TaskFailed
-from .outcomes import WorkerShutdown as WorkerShutdown
-from .outcomes import outcome_for as outcome_for
-from .task_run import TaskRun as TaskRun
+from taskqueue_client.worker.claims.task_source import (
+    SourceContext,
+    TaskSource,
+    TaskSourceFactory,
+    WorkerIdentity,
+)
+from taskqueue_client.worker.commands.command import (
+    CommandFailed,
+    CommandNotStarted,
+    CommandOptions,
+    CommandOutputTooLarge,
+    CommandResult,
+    CommandTimedOut,
+)
+from taskqueue_client.worker.run.declared_artifacts import ArtifactOptions
+from taskqueue_client.worker.run.lifecycle import TaskEnd
+from taskqueue_client.worker.surroundings.upstream import DownloadOptions, UpstreamArtifact, UpstreamOptions
+
+from .config import WorkerConfig, load_config
+from .loop import WorkerLoop
+from .outcomes import (
+    Canceled,
+    ClaimLost,
+    IntermittentTask,
+    InternalError,
+    LossReason,
+    MalformedPayload,
+    Outcome,
+    ResourceUnavailable,
+    TaskFailed,
+    WorkerShutdown,
+    outcome_for,
+)
+from .runner import RunnerLog, WorkerRunner
+from .task_run import TaskRun
+
+__all__ = [
+    "ArtifactOptions", "Canceled", "ClaimLost", "CommandFailed", "CommandNotStarted", "CommandOptions",
+    "CommandOutputTooLarge", "CommandResult", "CommandTimedOut", "DownloadOptions", "IntermittentTask",
+    "InternalError", "LossReason", "MalformedPayload", "Outcome", "ResourceUnavailable", "RunnerLog",
+    "SourceContext", "TaskEnd", "TaskFailed", "TaskRun", "TaskSource", "TaskSourceFactory",
+    "UpstreamArtifact", "UpstreamOptions", "WorkerConfig", "WorkerIdentity", "WorkerLoop", "WorkerRunner",
+    "WorkerShutdown", "load_config", "outcome_for",
+]  # fmt: skip

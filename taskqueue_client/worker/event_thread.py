@@ -1,29 +1,187 @@
-"""An event loop in a thread of its own."""
+"""Threads of a worker: daemon threads that call functions, and event loops that other threads can call."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from typing import Any, TypeVar, TypeVarTuple
-
-from .inbox import Inbox
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import Context
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, NamedTuple, ParamSpec, TypeVar, TypeVarTuple
 
 log = logging.getLogger("taskqueue_client.worker")
 
+
+P = ParamSpec("P")
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 
-class EventThread:
-    """Runs what other threads hand to it, until it is stopped.
+class Job(NamedTuple):
+    """A function to call once on a thread.
 
-    It is a daemon: where user code holds its loop for ever, the process can still end.
+    Attributes:
+        name: The thread's name meanwhile.
+        function: Returns the exception that it raised, or None.
+        ended: Called with that exception when the thread is free again.
+    """
+
+    name: str
+    function: Callable[[], BaseException | None]
+    ended: Callable[[BaseException | None], object]
+
+
+class DaemonThreads:
+    """Gives each job a thread to itself, and uses the thread again afterwards.
+
+    Starting a thread takes longer than everything else that a short run needs. The threads are daemons:
+    a handler that never ends does not keep the process from ending.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[_Thread] = []
+        self._closed = threading.Event()
+
+    def start(self, job: Job) -> None:
+        """Run a job on a thread.
+
+        Raises:
+            RuntimeError: The interpreter is shutting down and starts no more threads.
+        """
+        try:
+            thread = self._idle.pop()
+        except IndexError:
+            thread = _Thread(self._idle, self._closed)
+        thread.jobs.put(job)
+
+    def close(self) -> None:
+        """End the idle threads; the others end after their job."""
+        self._closed.set()
+        while self._idle:
+            thread = self._idle.pop()
+            thread.jobs.put(None)
+            thread.join()
+
+
+class _Thread(threading.Thread):
+    def __init__(self, idle: list[_Thread], closed: threading.Event) -> None:
+        super().__init__(name="taskqueue thread", daemon=True)
+        self.jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._idle = idle
+        self._closed = closed
+        self.start()
+
+    def run(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            self.name = job.name
+            raised = job.function()
+            self.name = "taskqueue thread"
+            self._idle.append(self)  # before `ended`, which may lead to `close`
+            job.ended(raised)
+            del job, raised  # they refer to the run
+            if self._closed.is_set():
+                return
+
+
+class DaemonExecutor(ThreadPoolExecutor):
+    """An executor for event loops over `DaemonThreads`.
+
+    Python waits for the threads of a plain `ThreadPoolExecutor` when the program ends, so that a name
+    server or a file system that hangs would hold the process, and refuses to use it afterwards.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(max_workers=1)
+        self._daemons = DaemonThreads()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """See `Executor.submit`; calls `fn` at once where the interpreter starts no more threads."""
+        future: Future[T] = Future()
+        work: Callable[[], T] = partial(fn, *args, **kwargs)
+        try:
+            self._daemons.start(Job("taskqueue executor", partial(_fulfill, future, work), _ignore))
+        except RuntimeError:
+            _fulfill(future, work)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as in the base class
+        """End the idle threads; never wait for the others."""
+        del wait, cancel_futures
+        self._daemons.close()
+
+
+def _fulfill(future: Future[Any], work: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - the future has it
+        future.set_exception(error)
+
+
+def _ignore(_: object) -> None:
+    """The future has been told already."""
+
+
+class WorkerEventLoop(asyncio.SelectorEventLoop):
+    """asyncio's event loop with an executor that is never waited for; see `DaemonExecutor`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_default_executor(DaemonExecutor())
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as in the base class
+        """Do nothing: asyncio starts a thread here, which fails when the interpreter shuts down."""
+
+
+class ThreadsafeCalls:
+    """Calls from other threads to an event loop, in the order in which they were made.
+
+    Waking a loop costs a system call, at which threads wait for each other. So the loop is woken once for
+    all calls that come together. They do not have the context variables of their callers: the loop would make
+    all of them with those of the one that woke it.
 
     Args:
-        name: Of the thread.
+        loop: The loop that makes the calls.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._context = Context()
+        self._is_woken = False
+
+    def call(self, function: Callable[[*Args], object], *args: *Args) -> None:
+        """Have the loop call a function soon; nothing happens if the loop is closed."""
+        self._calls.append((function, args))
+        if not self._is_woken:
+            self._is_woken = True
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._make_calls, context=self._context)
+
+    def _make_calls(self) -> None:
+        self._is_woken = False  # before looking, so that a later call wakes the loop again
+        while self._calls:
+            function, args = self._calls.popleft()
+            try:
+                function(*args)
+            except Exception as error:  # noqa: BLE001 - the other calls are made all the same
+                context = {"message": f"a call of {function} failed", "exception": error}
+                self._loop.call_exception_handler(context)
+
+
+class EventThread:
+    """An event loop in a separate thread, until `stop`.
+
+    The thread is a daemon: user code that blocks the loop forever does not keep the process from ending.
+
+    Args:
+        name: The thread's name.
     """
 
     def __init__(self, name: str) -> None:
@@ -32,38 +190,38 @@ class EventThread:
         self._thread = threading.Thread(target=self._run, args=(started,), name=name, daemon=True)
         self._thread.start()
         self.loop = started.result()
-        self._inbox = Inbox(self.loop)
+        self._calls = ThreadsafeCalls(self.loop)
 
     @property
     def ident(self) -> int | None:
-        """The thread's, for `sys._current_frames`."""
+        """The thread's identifier, for `sys._current_frames`."""
         return self._thread.ident
 
     def call(self, function: Callable[[*Args], object], *args: *Args) -> None:
-        """Call `function` there soon; nothing happens if the thread has ended."""
-        self._inbox.call(function, *args)
+        """Call `function` in the loop soon; nothing happens if the thread has ended."""
+        self._calls.call(function, *args)
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine there."""
+        """Run a coroutine in the loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Cancel what still runs there, and wait for the thread; tell whether it has ended."""
+        """Cancel what still runs in the loop, and wait for the thread; return whether it has ended."""
         self._is_stopping = True
         self.call(self.loop.stop)
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def _run(self, started: Future[asyncio.AbstractEventLoop]) -> None:
-        with asyncio.Runner() as runner:
+        with asyncio.Runner(loop_factory=WorkerEventLoop) as runner:
             loop = runner.get_loop()
             loop.call_soon(started.set_result, loop)
             self._run_until_stopped(loop)
 
     def _run_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A `sys.exit` in a task that user code has started is not the end of all the others."""
+        """A `sys.exit` in a task of user code ends that task alone."""
         while not self._is_stopping:
             try:
                 loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
-                log.exception("in the thread %s, a task wanted to end the process", self._thread.name)
+                log.exception("a task in the thread %s tried to end the process", self._thread.name)

@@ -1,118 +1,190 @@
-"""`WorkerLoop`: subclass it, say what a task means, and run it."""
+"""`WorkerLoop`: the base class of workers."""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack
 
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.credentials import Credentials, checked, checked_root_url, from_environment
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.events.settings import PulseSettings
 
-from .config import WorkerConfig, load_config
+from .claims.task_source import QueueTaskSource, SeveralTaskQueues, TaskSourceFactory
+from .config import TimeoutOutcome, WorkerConfig, load_config, load_custom_settings, settings_described
+from .event_thread import WorkerEventLoop
 from .payload import PayloadSchema
+from .run.lifecycle import TaskEnd
+from .runner import WorkerRunner
 from .session import Session
 from .task_run import TaskRun
 
+if TYPE_CHECKING:
+    from .surroundings.chain_of_trust import SigningKey
+
 
 class WorkerSettings(TypedDict, total=False):
-    """The arguments of a worker; `WorkerConfig` describes each of them."""
+    """The types of the settings of `WorkerConfig` as arguments, for type checkers."""
 
-    task_queue_id: str
+    task_queue_id: str | Sequence[str]
     worker_group: str
     worker_id: str
     concurrency: int
-    graceful_shutdown_timeout: float
+    graceful_shutdown_timeout: float | str
+    shutdown_timeout: float | str | None
     max_tasks: int | None
-    max_idle: float | None
-    cancellation_poll_interval: float
-    max_run_time: float | None
+    max_idle: float | str | None
+    max_internal_errors: int
+    cancellation_poll_interval: float | str
+    max_run_time: float | str | None
+    max_run_time_outcome: TimeoutOutcome
     intermittent_attempts: int
-    log_checkpoint_interval: float | None
-    termination_grace: float
-    work_directory: Path | None
+    log_checkpoint_interval: float | str
+    upload_timeout: float | str
+    capture_logging: bool
+    live_log: bool
+    live_log_url: str | None
+    live_log_host: str
+    live_log_port: int
+    termination_grace: float | str
+    work_directory: str | os.PathLike[str] | None
+    pass_environment: Sequence[str]
     keep_work_directories: bool
     artifact_storage: Literal["s3", "object"]
+    signing_key: str | os.PathLike[str] | None
+    chain_of_trust: Literal["all", "requested"]
     metrics_port: int | None
     metrics_host: str
+    tracing: bool
 
 
 class WorkerLoop(ABC):
-    """Claims runs, keeps them, has a handler do what they say, uploads what they made and reports them.
+    """Base class for workers: claims tasks, reclaims them while they run, and calls `run_task`.
 
     Subclass it and write `run_task`; everything else has a default.
 
     Args:
         config_file: A YAML or TOML file with settings.
-        root_url: The deployment; from the environment when left out, together with the credentials.
-        credentials: The worker's own; they need `queue:claim-work:<task_queue_id>` and
-            `queue:worker-id:<worker_group>/<worker_id>`.
-        pulse: The broker of the Queue's messages, from which the worker hears of canceled runs at once
-            (extra `events`); without it they are noticed within about `cancellation_poll_interval`.
-        clock: Where time comes from.
-        **settings: What the file and the environment do not say, or say otherwise: see `WorkerConfig`.
+        root_url: The deployment's root URL; default: from the environment, together with the credentials.
+        credentials: The worker's own credentials; they need `queue:claim-work:<task_queue_id>` and
+            `queue:worker-id:<worker_group>/<worker_id>`; with several task queues, also
+            `queue:pending-count:<task_queue_id>` for each.
+        pulse: The message broker. Messages about canceled runs stop them at once (extra `events`); without
+            them cancellation is noticed within about `cancellation_poll_interval`.
+        clock: The source of time.
+        runner: The process that started this worker, if it speaks the worker-runner protocol.
+        task_source: Makes the source of the worker's claims, such as `AzureTaskSource` of
+            `taskqueue_client.legacy`; default: the Queue's `claimWork`.
+        **settings: The settings below; the file and the environment may give them, too.
 
     Raises:
-        InvalidArgument: A setting, the URL, the credentials or `payload_schema` is not allowed.
+        InvalidArgument: A setting, the URL, the credentials or `payload_schema` is not allowed, or
+            `signing_key` cannot be read.
+        ImportError: There is a `signing_key`, and cryptography is not installed (the extra `trust`); or
+            `tracing` is on, and opentelemetry-api is not (the extra `otel`).
     """
 
     payload_schema: ClassVar[Mapping[str, Any] | None] = None
     """JSON Schema of the payloads that `run_task` takes; others are reported as `malformed-payload`."""
 
+    settings_type: ClassVar[type[Any] | None] = None
+    """A dataclass, struct or `TypedDict` for the table `[worker.custom]` of `config_file`; see `settings`."""
+
+    settings: Any
+    """The table `[worker.custom]`, as a checked object of `settings_type`; None without such a type."""
+
     def __init__(
         self,
         *,
-        config_file: Path | None = None,
+        config_file: str | os.PathLike[str] | None = None,
         root_url: str | None = None,
         credentials: Credentials | None = None,
         pulse: PulseSettings | None = None,
         clock: Clock | None = None,
+        runner: WorkerRunner | None = None,
+        task_source: TaskSourceFactory = QueueTaskSource,
         **settings: Unpack[WorkerSettings],
     ) -> None:
         self.config: WorkerConfig = load_config(settings, file=config_file)
+        self.settings = load_custom_settings(self.settings_type, config_file)
         if root_url is None:
             root_url, found = from_environment()
             credentials = credentials or found
         self.root_url = checked_root_url(root_url)
+        if self.config.tracing:
+            import_module("taskqueue_client._protocol.call_spans")  # fails if the extra is missing
         self._credentials = None if credentials is None else checked(credentials)
         self.pulse = pulse
         self.clock = SystemClock() if clock is None else clock
+        self.runner = runner
+        self.task_source = _source_for(self.config, task_source)
         self.schema = None if self.payload_schema is None else PayloadSchema(self.payload_schema)
-        self._lock = threading.RLock()  # a host's signal handler may call `shutdown` at any point
+        self.signing_key = None if self.config.signing_key is None else _load_key(self.config.signing_key)
+        self._lock = threading.RLock()  # a program's signal handler may call `shutdown` at any point
         self._session: Session | None = None
-        self._told_to_leave = False
+        self._shutdown_requested = False
 
     @abstractmethod
     def run_task(self, task: TaskRun) -> Coroutine[Any, Any, None] | None:
-        """Do what a task says: `def`, in a thread of its own, or `async def`, in one loop with others.
+        """Run a task. A `def` runs in a separate thread, an `async def` in one event loop with others.
 
-        Returning completes the task. Raise an `Outcome` to end it otherwise; any other exception ends it
-        as `internal-error`, and so does returning a coroutine or generator that nobody has run. A group
-        that holds nothing but outcomes which are reported alike, as of a `TaskGroup`, is the first of them.
+        Returning completes the task. Raise an `Outcome` to end it in another way. Any other exception ends
+        it as `internal-error`, and so does returning a coroutine or generator that nobody has run. An
+        exception group of outcomes that are all reported alike, as of a `TaskGroup`, counts as the first.
         """
 
-    def on_idle(self, seconds: float) -> None:  # noqa: B027 - a hook that need not be used
-        """Called after each claim call that found nothing while no run is held; must be quick.
+    def on_start(self) -> None:  # noqa: B027 - an optional hook
+        """Called by `run` and `serve` before anything is claimed; an exception ends them."""
+
+    def on_stop(self) -> None:  # noqa: B027 - an optional hook
+        """Called at the end of `run` and `serve` if `on_start` has returned, also after an error."""
+
+    def on_task_end(self, end: TaskEnd) -> None:  # noqa: B027 - an optional hook
+        """Called when a run has been reported, or its claim is lost; must be quick.
 
         Args:
-            seconds: How long the worker has had nothing to do.
+            end: How the run ended.
+        """
+
+    def run_time_limit(self, task: TaskRun) -> float | None:  # noqa: ARG002 - for those who override it
+        """Return how many seconds a run may take, all attempts together, or None for no limit.
+
+        Override it to return `task.payload.get("maxRunTime")`, for example. `max_run_time` bounds the run as
+        well. It is called when the payload has been checked, and must be quick; if it raises, the run ends as
+        if `run_task` had raised.
+
+        At the time limit, `task.canceled` is set, commands are ended, and an asynchronous handler is
+        canceled. A thread cannot be interrupted: a handler that is neither waiting for a command nor looking
+        at `task.canceled` is left behind some seconds later. The run ends as `max_run_time_outcome` says.
+        """
+        return None
+
+    def on_idle(self, seconds: float) -> None:  # noqa: B027 - an optional hook
+        """Called after each claim request that found no work while no run is claimed; must be quick.
+
+        Args:
+            seconds: How long the worker has had no work.
         """
 
     def termination_notice(self) -> float | None:
-        """How many seconds the machine has left, or None as long as nobody says so.
+        """Return how many seconds the machine has left, or None while that is unknown.
 
-        Override it to ask the cloud provider, where spot machines are told; it is called every few
-        seconds, in a thread of its own, and begins the shutdown.
+        Override it to ask the cloud provider for its notice to spot machines. It is called every few
+        seconds, in a separate thread; a number begins the shutdown.
         """
         return None
 
     @property
     def credentials(self) -> Credentials | None:
-        """The worker's own; may be replaced at any time, from any thread, even while it runs."""
+        """The worker's own credentials; may be replaced at any time, from any thread."""
         return self._credentials
 
     @credentials.setter
@@ -123,55 +195,103 @@ class WorkerLoop(ABC):
                 self._session.use_credentials(credentials)
 
     def run(self) -> None:
-        """Work until told to leave by SIGTERM or SIGINT, or for another reason that `serve` has.
+        """Work until the worker is asked to shut down.
 
-        The first signal lets runs go on for `graceful_shutdown_timeout`; the second one stops them.
-        Outside of the main thread, no signals are handled.
+        SIGTERM, SIGINT and SIGHUP let runs go on for `graceful_shutdown_timeout`; a second signal, or
+        SIGQUIT, stops them now. Outside of the main thread, signals are not handled.
 
         Raises:
-            ApiError: The Queue's first answer was a refusal: wrong credentials, missing scopes, …
+            ApiError: The Queue refused the first claim request: wrong credentials, missing scopes, …
+            InternalError: `max_internal_errors` in a row had the same cause.
+            InvalidArgument: Commands of tasks can read the file of `signing_key`.
         """
         self._serve(signals=threading.current_thread() is threading.main_thread())
 
     def serve(self) -> None:
-        """`run`, for a host that handles signals itself and calls `shutdown`.
+        """Work like `run`, in a program that handles signals itself and calls `shutdown`.
+
+        In a thread, the worker shuts down when the program's main thread ends; join the thread before.
 
         Raises:
             ApiError: As for `run`.
+            InternalError: As for `run`.
+            InvalidArgument: As for `run`.
         """
         self._serve(signals=False)
 
     def shutdown(self, *, within: float | None = None) -> None:
-        """Leave; called again, hurry. Returns at once, and may be called from any thread and any time.
+        """Shut down; called again, stop all runs now. Returns at once; call it from any thread at any time.
 
-        No more runs are claimed, those that are held may go on, and what is not done in time is stopped
-        and reported as `worker-shutdown`, so that the Queue has it tried again.
+        The worker claims no more. Runs may go on for a while; those that have not ended by then are stopped
+        and reported as `worker-shutdown`, so that the Queue retries them.
 
         Args:
-            within: Seconds that runs may go on; `graceful_shutdown_timeout` when left out.
+            within: Seconds that runs may go on; default: `graceful_shutdown_timeout`.
         """
         with self._lock:
-            self._told_to_leave = True
+            self._shutdown_requested = True
             if self._session is not None:
                 self._session.shutdown(within)
 
-    def hint_cancelled(self, task_id: str) -> None:
-        """Look at once whether a run of this task was canceled, because a message said so."""
+    def hint_canceled(self, task_id: str) -> None:
+        """Poll at once whether a task was canceled, as after a message about it."""
         with self._lock:
             if self._session is not None:
-                self._session.hint_cancelled(task_id)
+                self._session.hint_canceled(task_id)
+
+    def _terminate(self, within: float | None) -> None:
+        """Shut down as the runner asks: a later message may shorten the time, and never hurries."""
+        with self._lock:
+            self._shutdown_requested = True
+            if self._session is not None:
+                self._session.terminate(within)
 
     def _serve(self, *, signals: bool) -> None:
-        with asyncio.Runner() as runner:
-            runner.run(self._live(signals=signals))
+        self.on_start()
+        try:
+            with asyncio.Runner(loop_factory=WorkerEventLoop) as loop:
+                loop.run(self._live(signals=signals))
+        finally:
+            self.on_stop()
+
+    def _listen(self, runner: WorkerRunner) -> None:
+        runner.start(
+            on_termination=lambda finish_tasks: self._terminate(math.inf if finish_tasks else 0.0),
+            on_credentials=lambda credentials: setattr(self, "credentials", credentials),
+            on_closed=lambda: self._terminate(None),
+        )
 
     async def _live(self, *, signals: bool) -> None:
-        """One session. Made in its loop: what it is told meanwhile is heard when it has started."""
+        """Run one session. It is made in its loop, so that calls meanwhile are made when it has started."""
         try:
             with self._lock:
                 session = self._session = Session(self, self._credentials)
-            if not self._told_to_leave:
+            if self.runner is not None:
+                self._listen(self.runner)
+            if not self._shutdown_requested:
                 await session.run(signals=signals)
         finally:
             with self._lock:
                 self._session = None
+            if self.runner is not None:
+                self.runner.flush()
+
+
+def _source_for(config: WorkerConfig, given: TaskSourceFactory) -> TaskSourceFactory:
+    if len(config.task_queue_ids) == 1:
+        return given
+    if given is not QueueTaskSource:
+        raise InvalidArgument(
+            "task_queue_id", config.task_queue_id, "one task queue, because `task_source` is set"
+        )
+    return partial(SeveralTaskQueues, config.task_queue_ids)
+
+
+def _load_key(path: Path) -> SigningKey:
+    from .surroundings.chain_of_trust import load_signing_key  # noqa: PLC0415 - few workers sign
+
+    return load_signing_key(path)
+
+
+_SETTINGS = settings_described().replace("    ", "        ")
+WorkerLoop.__doc__ = f"{WorkerLoop.__doc__}\n    Settings:\n{_SETTINGS}\n"

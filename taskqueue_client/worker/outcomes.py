@@ -1,68 +1,102 @@
-"""How a run ends, as exceptions that its handler raises, and what the Queue is told in each case.
+"""How a run ends: exceptions that its handler raises, what each is reported as, and the request to stop.
 
 Outcome (TaskQueueError)
-├── TaskFailed             the task's own doing: a test or a build failed
-├── MalformedPayload       no other run of this task could do better: whoever wrote it must correct it
-├── ResourceUnavailable    something that the task needs is missing for now
-├── IntermittentTask       the task itself asks to be tried again
+├── TaskFailed             the task failed by its own doing, such as a test or a build
+├── MalformedPayload       the payload is not valid, so no run of this task can succeed
+├── ResourceUnavailable    a resource that the task needs is not available at the moment
+├── IntermittentTask       the task asks for a retry
 ├── InternalError          the worker is at fault
-├── WorkerShutdown         the worker leaves
-└── ClaimLost              the run is not ours any more: nothing is uploaded and nothing reported
+├── WorkerShutdown         the worker shuts down
+└── ClaimLost              the claim is lost: nothing is uploaded and nothing reported
 
 A handler that returns has completed its task; any other exception is an internal error. The rules are
 those of the Queue's interaction document.
+
+To add an exception reason: its class here, its line in `RESOLUTIONS`, and its value in
+`models.ReasonResolved`.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import cast
 
 from taskqueue_client import calls
-from taskqueue_client._call import Call
+from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.errors import InvalidArgument, TaskQueueError
 from taskqueue_client.models import ReasonResolved, TaskStatusResponse
 
 
 class Outcome(TaskQueueError):
-    """Base of what a handler raises to say how its run ends."""
+    """Base class of the exceptions with which a handler says how its run ends."""
 
 
 class TaskFailed(Outcome):
-    """The task did not succeed, by its own doing. It is not retried."""
+    """The task failed by its own doing. The Queue does not retry it."""
 
 
 class MalformedPayload(Outcome):
-    """The payload cannot be run, by any worker. It is not retried."""
+    """No worker can run the payload. The Queue does not retry the task."""
 
 
 class ResourceUnavailable(Outcome):
-    """A resource that the task needs is missing for now. It is not retried by the Queue."""
+    """A resource that the task needs is not available at the moment. The Queue does not retry the task."""
 
 
 class IntermittentTask(Outcome):
-    """The task asked to be tried again. The Queue retries it while it has retries left."""
+    """The task asks for a retry. The Queue retries it while it has retries left."""
 
 
 class InternalError(Outcome):
-    """The worker, not the task, is at fault. It is not retried by the Queue."""
+    """The worker, not the task, is at fault. The Queue does not retry the task."""
 
 
 class WorkerShutdown(Outcome):
-    """The worker leaves before the task has ended. The Queue retries it while it has retries left."""
+    """The worker shuts down before the task has ended. The Queue retries it while it has retries left."""
+
+
+class LossReason(StrEnum):
+    """Why a claim was lost, as `tasks_total{outcome="lost"}` counts it."""
+
+    CANCELED = "canceled"
+    """Somebody canceled the task."""
+    DEADLINE_EXCEEDED = "deadline-exceeded"
+    """The task's deadline has passed."""
+    CLAIM_EXPIRED = "claim-expired"
+    """The Queue has resolved the run, as it was not reclaimed in time."""
+    LEASE_ENDED = "lease-ended"
+    """No reclaim or report reached the Queue before the lease ended."""
+    RECLAIM_REFUSED = "reclaim-refused"
+    """The Queue refused a reclaim (409)."""
+    OTHER = "other"
+    """The run is resolved in another way."""
+
+    @classmethod
+    def of(cls, resolved: str | None) -> LossReason:
+        """Return the loss reason for a run that the Queue has resolved for this reason."""
+        return cls(resolved) if resolved in set(cls) else cls.OTHER
 
 
 class ClaimLost(Outcome):
-    """The run is not this worker's any more: canceled, past its deadline, or its claim expired."""
+    """This worker has lost the claim: the task was canceled, its deadline passed, or the claim expired.
+
+    Attributes:
+        reason: Why the claim was lost.
+    """
+
+    def __init__(self, *args: object, reason: LossReason = LossReason.OTHER) -> None:
+        super().__init__(*args)
+        self.reason = reason
 
 
 class Uploads(Enum):
-    """When a run's artifacts and log go up."""
+    """When a run's artifacts and log are uploaded."""
 
     BEFORE_REPORT = "before"
-    """A completed or failed run takes no artifacts any more, so none can be missing."""
+    """The Queue takes no artifacts of a run that is completed or failed."""
 
     AFTER_REPORT = "after"
     """A worker in trouble first makes sure that the run cannot end as completed."""
@@ -70,12 +104,12 @@ class Uploads(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What the Queue is told about a run.
+    """The report of a run to the Queue.
 
     Attributes:
-        endpoint: The call: `reportCompleted`, `reportFailed` or `reportException`.
-        reason: The reason that the run then has; of an exception, the one that is sent.
-        uploads: When artifacts and log go up.
+        endpoint: `reportCompleted`, `reportFailed` or `reportException`.
+        reason: The run's `reasonResolved` after the report.
+        uploads: When artifacts and log are uploaded.
     """
 
     endpoint: str
@@ -83,7 +117,7 @@ class Resolution:
     uploads: Uploads
 
     def call(self, task_id: str, run_id: int) -> Call[TaskStatusResponse]:
-        """The call that resolves a run so."""
+        """Return the call that reports a run."""
         if self.endpoint == "reportException":
             return calls.report_exception(task_id, run_id, self.reason)
         report = calls.report_completed if self.endpoint == "reportCompleted" else calls.report_failed
@@ -105,11 +139,11 @@ RESOLUTIONS: Mapping[type[Outcome], Resolution | None] = {
     WorkerShutdown: _exception(ReasonResolved.WORKER_SHUTDOWN),
     ClaimLost: None,
 }
-"""What each outcome is reported as; None: not at all."""
+"""The report of each outcome; None: nothing is reported."""
 
 
 def resolution_of(outcome: BaseException | None) -> Resolution | None:
-    """What the Queue is told when a handler returned (None) or raised `outcome`."""
+    """Return what is reported when a handler returned (None) or raised `outcome`; None: nothing."""
     if outcome is None:
         return COMPLETED
     for kind in type(outcome).__mro__:
@@ -119,9 +153,10 @@ def resolution_of(outcome: BaseException | None) -> Resolution | None:
 
 
 def meant_by(raised: BaseException | None) -> BaseException | None:
-    """What a handler means that raised a group, as `asyncio.TaskGroup` does.
+    """Return the first outcome in a group, as `asyncio.TaskGroup` raises it.
 
-    That is the first outcome in it, if there is nothing in it but outcomes that are reported alike.
+    A group that holds anything but outcomes which are reported alike is returned as it is, as is everything
+    that is not a group.
     """
     group: object = raised
     if isinstance(group, BaseExceptionGroup):
@@ -138,15 +173,44 @@ _BY_REASON: Mapping[str, type[Outcome]] = {
 
 
 def outcome_for(reason: str) -> type[Outcome]:
-    """The outcome for a reason given as text, such as by a task's own configuration.
+    """Return the outcome for a reason given as text, such as by a task's own configuration.
 
     Both `resource-unavailable`, which the Queue takes, and the `resources-unavailable` of the
-    interaction document are known.
+    interaction document are accepted.
 
     Raises:
-        InvalidArgument: No run ends for that reason.
+        InvalidArgument: `reason` is not a reason for which a worker resolves a run.
     """
     try:
         return _BY_REASON[reason]
     except KeyError:
         raise InvalidArgument("reason", reason, f"one of {', '.join(_BY_REASON)}") from None
+
+
+class Canceled(threading.Event):
+    """Set when a handler should stop: wait for it, look at it, or call `check`.
+
+    Attributes:
+        reason: Why the handler should stop; None until the event is set.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reason: Outcome | None = None
+
+    def cancel(self, reason: Outcome) -> None:
+        """Set the event. The first reason stays."""
+        if self.reason is None:
+            self.reason = reason
+        self.set()
+
+    def check(self) -> None:
+        """Raise the reason to stop, if there is one.
+
+        Raises:
+            ClaimLost: The claim on the run is lost.
+            WorkerShutdown: The worker shuts down.
+            Outcome: The run has taken too long; a `TaskFailed` unless `max_run_time_outcome` says otherwise.
+        """
+        if self.reason is not None:
+            raise type(self.reason)(*self.reason.args)

@@ -1,4 +1,4 @@
-"""A task's payload against the worker's JSON Schema: everything that is wrong with it, in words."""
+"""The check of a task's payload against the worker's JSON Schema."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from typing import TYPE_CHECKING, Any, cast
 
 from taskqueue_client._dates import is_date_time
 from taskqueue_client.errors import InvalidArgument, Problem
+from taskqueue_client.worker.outcomes import MalformedPayload
 
 if TYPE_CHECKING:
     import jsonschema
 
 DEEPEST = 100
-"""Levels of lists and objects in each other. jsonschema calls itself several times for each, and Python has
-only so many calls. A payload of which a part was cut off as it was read is still deeper than this."""
+"""The nesting levels of lists and objects that a payload may have. jsonschema needs several nested calls for
+each level, and Python limits these. A payload that was cut off when it was read has more levels."""
 
 MOST = 1000
-"""Violations that are explained: nobody reads more, and a large payload can have millions."""
+"""The number of violations that are listed; a large payload can have millions."""
 
 FORMATS = ("date", "email", "ipv4", "ipv6", "regex", "uuid")
-"""The formats that are checked besides `date-time`: those that need no other packages, so that all
-installations agree."""
+"""The formats that are checked besides `date-time`: those that need no other packages, so that the result
+is the same in all installations."""
 
 
 class PayloadSchema:
-    """A JSON Schema, made ready once.
+    """A JSON Schema for payloads.
 
-    Its `$schema` says which draft it is of; 2020-12 without. References lead to somewhere in the schema
-    itself: nothing is fetched.
+    `$schema` names its draft; default: 2020-12. References must be to places in the schema itself; no
+    schemas are fetched.
 
     Args:
         schema: The schema.
 
     Raises:
-        InvalidArgument: It is not on its draft, or a reference leads nowhere; names the place in it.
+        InvalidArgument: The schema does not match its draft, or a reference in it has no target.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -44,34 +45,50 @@ class PayloadSchema:
             self._validator = _validator(schema)
             next(self._validator.iter_errors(None), None)  # ends, unless it refers to itself at once
         except RecursionError:
-            raise _wrong_schema(
-                [], type(schema), "fewer levels, and no part that refers to itself at once"
-            ) from None
+            finding = "nested too deeply, or a reference leads directly back to itself"
+            raise _wrong_schema([], None, "", finding) from None
 
     def violations(self, payload: object) -> list[Problem]:
-        """What is wrong with a payload; nothing if it is on the schema.
+        """Return the problems of a payload; empty if it matches the schema.
 
-        One with lists and objects more than 100 levels deep has that one violation. At most 1,000 are listed.
+        A payload more than 100 levels deep has that problem only. At most 1,000 problems are listed.
         """
         if problems := too_deep(payload):
             return problems
         try:
             problems = list(itertools.islice(_each_once(_problems(self._validator, payload)), MOST + 1))
         except RecursionError:
-            return [Problem("$", type(payload), "not as deep, where the schema refers to itself")]
+            return [Problem("$", None, "", "nested too deeply for a schema that refers to itself")]
         if len(problems) > MOST:
-            problems[MOST:] = [Problem("$", type(payload), f"more than the {MOST} violations listed above")]
+            problems[MOST:] = [Problem("$", None, "", f"more than the {MOST} violations listed above")]
         return problems
 
 
+def check_payload(schema: PayloadSchema | None, payload: object) -> None:
+    """Check the payload of a task.
+
+    Args:
+        schema: The worker's schema; None: the payload may be anything that is at most 100 levels deep.
+        payload: The payload.
+
+    Raises:
+        MalformedPayload: It lists the problems.
+    """
+    problems = too_deep(payload) if schema is None else schema.violations(payload)
+    if problems:
+        words = "".join(f"\n  {each}" for each in problems)
+        message = f"the payload has {len(problems)} problems:{words}"
+        raise MalformedPayload(message)
+
+
 def json_path(*steps: str | int) -> str:
-    """A place in a document: `$.env['two words'][3]`."""
+    """Return the JSON path of a place in a document, such as `$.env['two words'][3]`."""
     return "$" + "".join(
         f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{step!r}]" for step in steps
     )
 
 
-def _validator(schema: Mapping[str, Any]) -> Any:  # of which the type stubs know only half
+def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomplete
     import jsonschema  # noqa: PLC0415 - it takes longer to import than all the rest
     import jsonschema.validators  # noqa: PLC0415 - as above
     from referencing.jsonschema import EMPTY_REGISTRY  # noqa: PLC0415 - as above
@@ -81,15 +98,17 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # of which the type stubs kno
     try:
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
-        raise _wrong_schema(error.absolute_path, cast("object", error.instance), error.message) from None
+        raise _wrong_schema(error.absolute_path, None, "", error.message) from None
     _check_references(schema, str(kind.META_SCHEMA["$schema"]), EMPTY_REGISTRY)
     formats = jsonschema.FormatChecker(formats=FORMATS)
     formats.checks("date-time")(_is_date_time_if_text)
     return kind(schema, format_checker=formats, registry=EMPTY_REGISTRY)
 
 
-def _wrong_schema(path: Iterable[str | int], given: object, allowed: str) -> InvalidArgument:
-    return InvalidArgument(f"payload_schema at {json_path(*path)}", given, _shortened(allowed))
+def _wrong_schema(
+    path: Iterable[str | int], given: object, allowed: str, finding: str = ""
+) -> InvalidArgument:
+    return InvalidArgument(f"payload_schema at {json_path(*path)}", given, allowed, _shortened(finding))
 
 
 def _check_references(schema: Mapping[str, Any], draft: str, registry: Any) -> None:
@@ -105,12 +124,12 @@ def _check_references(schema: Mapping[str, Any], draft: str, registry: Any) -> N
                 resolver.lookup(reference)
         except Unresolvable:
             path = [*next(_paths_to(part.contents, schema)), "$ref"]
-            raise _wrong_schema(path, reference, "a reference to a place in the schema") from None
+            raise _wrong_schema(path, reference, "a reference to an existing place in the schema") from None
         pending += [(resolver.in_subresource(each), each) for each in part.subresources()]
 
 
 def _paths_to(wanted: object, value: object) -> Iterator[list[str | int]]:
-    """The ways that lead to this very object."""
+    """Yield the paths to `wanted`, compared by identity."""
     if value is wanted:
         yield []
     for step, member in _members(value):
@@ -125,13 +144,13 @@ def _members(value: object) -> Iterable[tuple[str | int, object]]:
 
 
 def too_deep(payload: object) -> list[Problem]:
-    """What is wrong with a payload of more than 100 levels, whatever its schema; nothing if it has less."""
+    """Return the problem of a payload that has more than 100 levels; else nothing."""
     level = [payload]
     for _ in range(DEEPEST + 1):
         level = [member for each in level for _, member in _members(each)]
         if not level:
             return []
-    return [Problem("$", type(payload), f"lists and objects at most {DEEPEST} levels deep")]
+    return [Problem("$", None, f"at most {DEEPEST} levels", "lists and objects are nested too deeply")]
 
 
 def _is_date_time_if_text(given: object) -> bool:
@@ -162,15 +181,15 @@ _ALLOWED = {
     "multipleOf": "a multiple of {}",
     "minLength": "at least {} characters",
     "maxLength": "at most {} characters",
-    "pattern": "a text in which {} is found",
-    "format": "a text of the format {}",
+    "pattern": "a string that matches the pattern {}",
+    "format": "a string in the format {}",
     "minItems": "at least {} elements",
     "maxItems": "at most {} elements",
-    "uniqueItems": "no element twice",
+    "uniqueItems": "a list without duplicates",
     "minProperties": "at least {} keys",
     "maxProperties": "at most {} keys",
 }
-"""What keywords allow, in words; jsonschema's own message stands for those that are not here."""
+"""The phrases for the values that keywords allow; for other keywords, the message of jsonschema is used."""
 
 
 def _problems_of(error: jsonschema.ValidationError) -> Iterator[Problem]:
@@ -179,31 +198,34 @@ def _problems_of(error: jsonschema.ValidationError) -> Iterator[Problem]:
     if error.validator == "required":
         for key in schema["required"]:
             if key not in given:
-                yield Problem(json_path(*here, key), None, "required")
+                yield Problem(json_path(*here, key), None, "", "missing")
     elif error.validator == "additionalProperties":
         known: Iterable[str] = schema.get("properties", ())
         patterns: Iterable[str] = schema.get("patternProperties", ())
-        allowed = _shortened(f"no such key; there are: {', '.join([*known, *patterns]) or 'none'}")
+        finding = _shortened(f"unknown key; known keys: {', '.join([*known, *patterns]) or 'none'}")
         for key in given:
             if key not in known and not any(re.search(pattern, key) for pattern in patterns):
-                yield Problem(json_path(*here, key), given[key], allowed)
+                yield Problem(json_path(*here, key), given[key], "", finding)
     else:
-        yield Problem(json_path(*here), given, _allowed(error))
+        allowed = _allowed(error)
+        yield Problem(json_path(*here), given, allowed, "" if allowed else _shortened(error.message))
 
 
 def _allowed(error: jsonschema.ValidationError) -> str:
+    """Return what the schema allows, as a phrase; empty if there is only the message of jsonschema."""
     if error.context:
         return _shortened(f"one of the alternatives: {_alternatives(error.context)}")
-    if words := _ALLOWED.get(str(error.validator)):
-        return words.format(_shortened(json.dumps(error.validator_value)))
-    return _shortened(error.message)
+    words = _ALLOWED.get(str(error.validator), "")
+    return words.format(_shortened(json.dumps(error.validator_value)))
 
 
 def _alternatives(errors: Iterable[jsonschema.ValidationError]) -> str:
-    """What is wrong with each alternative."""
+    """Return the problems of each alternative as text."""
     by_number = itertools.groupby(errors, key=lambda error: error.schema_path[0])
     return " | ".join(
-        "; ".join(f"{each.path}: {each.allowed}" for error in group for each in _problems_of(error))
+        "; ".join(
+            f"{each.path}: {each.allowed or each.finding}" for error in group for each in _problems_of(error)
+        )
         for _, group in by_number
     )
 

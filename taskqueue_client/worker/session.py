@@ -1,64 +1,82 @@
-"""One life of a worker: from its start to its end, with everything that it starts and ends."""
+"""One session of a worker: from its start to its end, with everything that it starts and ends."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+import signal
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, closing, nullcontext
-from functools import partial
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
+from taskqueue_client._version import __version__
 from taskqueue_client.aio import AsyncQueue
-from taskqueue_client.artifacts.direct import DirectSender
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock
-from taskqueue_client.credentials import Credentials
-from taskqueue_client.errors import CallFailed, UnreadableAnswer
+from taskqueue_client.credentials import Credentials, expires_at
+from taskqueue_client.errors import CallFailed, TaskQueueError, UnreadableResponse
 from taskqueue_client.events.settings import PulseSettings
+from taskqueue_client.models import ReasonResolved
+from taskqueue_client.worker.claims.cancellation import consume_cancellations
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun
+from taskqueue_client.worker.claims.keeper import Keeper, KeeperSettings
+from taskqueue_client.worker.claims.task_source import PROMPT, TaskSourceFactory, WorkerIdentity
+from taskqueue_client.worker.commands.environment import CommandEnvironment
+from taskqueue_client.worker.commands.masking import Secrets, masked_text
+from taskqueue_client.worker.commands.work_directory import WorkDirectories
+from taskqueue_client.worker.monitoring.monitor import Monitor
+from taskqueue_client.worker.monitoring.tracing import make_tracing
+from taskqueue_client.worker.monitoring.worker_metrics import WorkerMetrics
+from taskqueue_client.worker.run.handlers import Handlers
+from taskqueue_client.worker.run.lifecycle import RunContext, RunLifecycle, TaskEnd
+from taskqueue_client.worker.run.run_resources import RunResources, SharedResources, mask_credentials
 
-from .claiming import WorkerIdentity
-from .conduct import Conduct, Host
+from . import shutdown
+from .commands.process_tree import Guardian
 from .config import WorkerConfig
-from .direct_queue import DirectQueue
-from .guardian import Guardian
-from .handler_call import BlockingCall
-from .handler_threads import HandlerThreads
-from .handlers import Handlers
-from .health import Vitals
-from .held_run import HeldRun
-from .inbox import Inbox
-from .keeper import Keeper, KeeperSettings
-from .monitoring import Monitor
-from .outcomes import WorkerShutdown
+from .event_thread import DaemonThreads, ThreadsafeCalls
+from .monitoring.worker_metrics import Vitals
 from .payload import PayloadSchema
-from .run_resources import RunResources, SharedResources
-from .shutdown import NOTICE_INTERVAL, TIME_TO_REPORT, signals_handled
+from .runner import WorkerRunner
+from .shutdown import LiveRuns
 from .task_run import TaskRun
-from .work_directory import WorkDirectories
-from .worker_metrics import WorkerMetrics
+
+if TYPE_CHECKING:
+    from .surroundings.chain_of_trust import SigningKey
+    from .surroundings.live_log import LiveLogs
 
 log = logging.getLogger("taskqueue_client.worker")
 
-HURRIED = 10.0
-"""Seconds after a second signal at which the worker leaves, whatever is not done: then the claims that it
-still holds expire."""
+EXPIRY_WARNING = 300.0
+"""The worker warns so many seconds before its credentials expire. A runner replaces them earlier."""
 
 
 class Worker(Protocol):
-    """What a session needs of the worker whose life it is."""
+    """The interface of a worker that its session uses."""
 
     config: WorkerConfig
     root_url: str
     pulse: PulseSettings | None
     clock: Clock
     schema: PayloadSchema | None
+    runner: WorkerRunner | None
+    signing_key: SigningKey | None
+    task_source: TaskSourceFactory
 
     def run_task(self, task: TaskRun) -> Coroutine[Any, Any, None] | None:
         """See `WorkerLoop`."""
         ...
 
+    def run_time_limit(self, task: TaskRun) -> float | None:
+        """See `WorkerLoop`."""
+        ...
+
     def on_idle(self, seconds: float) -> None:
+        """See `WorkerLoop`."""
+        ...
+
+    def on_task_end(self, end: TaskEnd) -> None:
         """See `WorkerLoop`."""
         ...
 
@@ -67,274 +85,367 @@ class Worker(Protocol):
         ...
 
 
+class _ClientOptions(TypedDict):
+    artifact_storage: Literal["s3", "object"]
+    clock: Clock
+    tracing: bool
+
+
 class Session:
     """Runs a worker, in the loop that it is made in, which must not turn before `run`.
 
     The methods that are not coroutines may be called from any thread, before `run` and until it returns.
 
     Args:
-        worker: Whose life it is.
-        credentials: The worker's own.
+        worker: The worker.
+        credentials: The worker's own credentials.
     """
 
     def __init__(self, worker: Worker, credentials: Credentials | None) -> None:
         self._worker = worker
-        self._loop = asyncio.get_running_loop()
-        self._inbox = Inbox(self._loop)
+        config = worker.config
+        self._identity = WorkerIdentity(config.task_queue_ids[0], config.worker_group, config.worker_id)
+        self._calls = ThreadsafeCalls(asyncio.get_running_loop())
         self._credentials = credentials
-        self._runs: dict[Conduct, asyncio.Task[None]] = {}
-        self._unconcluded = 0
-        self._leaving = False
-        self._failure: CallFailed | None = None
-        self._idle_since = worker.clock.monotonic()
+        self._secrets = Secrets()
+        if credentials is not None:
+            mask_credentials(self._secrets, credentials)
+        self._runs = LiveRuns(self._check_finished, worker.clock)
+        self._failure: TaskQueueError | None = None
         self._finished = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
-        self._notice_threads = HandlerThreads()
-        self._metrics = WorkerMetrics(self._vitals)
+        self._notice_threads = DaemonThreads()
+        self._metrics = WorkerMetrics(self._identity, self._vitals, config.task_queue_ids)
+        self._tracing = make_tracing(self._identity, worker.root_url, is_on=config.tracing)
+        self._client_options: _ClientOptions = {
+            "artifact_storage": config.artifact_storage,
+            "clock": worker.clock,
+            "tracing": config.tracing,
+        }
+        self._errors = shutdown.RepeatedErrors(config.max_internal_errors)
 
     def shutdown(self, within: float | None = None) -> None:
-        """Begin to leave; if that has begun, hurry."""
-        self._inbox.call(self._shut_down, within)
+        """Begin to shut down, or hurry if that has begun."""
+        self._calls.call(lambda: self._shutdown.begin(within))
 
-    def hint_cancelled(self, task_id: str) -> None:
-        """See `WorkerLoop.hint_cancelled`."""
-        self._inbox.call(lambda: self._keeper.hint_cancelled(task_id))
+    def terminate(self, within: float | None) -> None:
+        """Begin to shut down; called again with 0, stop the runs now, and report them in the usual time."""
+        self._calls.call(lambda: self._shutdown.terminate(within))
+
+    def hint_canceled(self, task_id: str) -> None:
+        """See `WorkerLoop.hint_canceled`."""
+        self._calls.call(lambda: self._keeper.hint_canceled(task_id))
 
     def use_credentials(self, credentials: Credentials) -> None:
-        """Make the worker's own calls with other credentials."""
-        self._inbox.call(lambda: self._keeper.use_credentials(credentials))
+        """Use other credentials for the worker's own calls."""
+        mask_credentials(self._secrets, credentials)
+        self._calls.call(self._use_credentials, credentials)
 
     async def run(self, *, signals: bool) -> None:
-        """Work until it is time to leave.
+        """Work until the end of the shutdown.
 
         Raises:
-            ApiError: The Queue's first answer was a refusal.
+            ApiError: The Queue refused the first claim request.
+            InternalError: Too many internal errors in a row.
+            InvalidArgument: Commands of tasks can read the signing key.
         """
-        with signals_handled(self._on_signal) if signals else nullcontext():
+        with shutdown.signals_handled(self._on_signal) if signals else nullcontext():
             async with AsyncExitStack() as stack:
                 await self._start(stack)
                 await self._finished.wait()
+        was_refused = isinstance(self._failure, CallFailed)  # as another machine would be
+        if self._worker.runner is not None and not (self._shutdown.was_asked or was_refused):
+            self._worker.runner.request_shutdown()
         if self._failure is not None:
             raise self._failure
         await self._claiming
+        log.info("the worker has ended")
 
-    # What the keeper tells, in its own thread
+    # Events of the keeper, in its thread
 
-    def claimed(self, runs: list[HeldRun]) -> None:
+    def claimed(self, task_queue_id: str, runs: list[ClaimedRun]) -> None:
         """See `KeeperEvents`."""
-        self._metrics.claim_calls.add(of="answered")
-        self._metrics.claims.add(len(runs))
-        self._inbox.call(self._begin if runs else self._idle, runs)
+        self._metrics.claim_calls.labels(task_queue_id, "responded").inc()
+        for run in runs:
+            self._metrics.claimed(run.claim)
+        self._calls.call(self._begin if runs else self._on_idle, runs)
 
-    def claim_failed(self, error: CallFailed) -> None:
+    def claim_failed(self, task_queue_id: str, error: CallFailed) -> None:
         """See `KeeperEvents`."""
-        lost = error.attempted.outcome_unknown or isinstance(error, UnreadableAnswer)
-        self._metrics.claim_calls.add(of="unknown" if lost else "failed")
+        lost = error.attempted.outcome_unknown or isinstance(error, UnreadableResponse)
+        self._metrics.claim_calls.labels(task_queue_id, "unknown" if lost else "failed").inc()
 
-    def refused(self, error: CallFailed) -> None:
+    def claiming_refused(self, error: CallFailed) -> None:
         """See `KeeperEvents`."""
         self._failure = error
+        self._report_error(error, {}, self._secrets)
 
-    def renewed(self, late: float) -> None:
+    def reclaimed(self, late: float) -> None:
         """See `KeeperEvents`."""
-        self._metrics.reclaims.add(of="renewed")
+        self._metrics.reclaims.labels("reclaimed").inc()
         self._metrics.lateness.observe(late)
 
-    def renewal_failed(self) -> None:
+    def reclaim_failed(self) -> None:
         """See `KeeperEvents`."""
-        self._metrics.reclaims.add(of="failed")
+        self._metrics.reclaims.labels("failed").inc()
 
-    def renewal_refused(self) -> None:
+    def reclaim_refused(self) -> None:
         """See `KeeperEvents`."""
-        self._metrics.reclaims.add(of="refused")
+        self._metrics.reclaims.labels("refused").inc()
 
     def _vitals(self) -> Vitals:
-        """How the worker is; called from any thread."""
+        """Return the worker's state; called from any thread."""
         now = self._worker.clock.monotonic()
-        ends = [conduct.held.lease.ends for conduct in list(self._runs) if conduct.held.is_held]
+        ends = [each.run.lease.ends for each in self._runs if each.run.has_claim]
         return Vitals(
             has_claimed=self._keeper.has_claimed,
             since_claim=self._keeper.unanswered_for(),
-            is_leaving=self._leaving,
-            held=len(ends),
+            is_shutting_down=self._shutdown.has_begun,
+            claimed=len(ends),
             lease_left=min(ends) - now if ends else None,
         )
 
     # Start and end
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        """Start everything. Nothing here lets the loop turn: what the inbox brings finds all of it there."""
-        worker, config = self._worker, self._worker.config
-        directories = WorkDirectories(config.work_directory, keep=config.keep_work_directories)
+        """Start everything. Does not let the loop turn, so that calls from other threads find all of it."""
+        worker = self._worker
+        if worker.signing_key is not None:
+            worker.signing_key.check_hidden()
+            worker.signing_key.mask(self._secrets)
+        self._log_start()
         stack.callback(self._notice_threads.close)
-        async_queue = self._make_queue_of_handlers()
-        self._shared = SharedResources(
+        self._shared = self._enter_shared(stack)
+        monitor = self._make_monitor(stack)  # before anything is claimed, as the port may be taken
+        handlers = Handlers(self._run_task(stack), self._shared.async_queue, self._calls)
+        await stack.enter_async_context(handlers)
+        uploads = await stack.enter_async_context(self._make_queue_of_runs())
+        self._start_keeper(stack)
+        self._context = self._make_context(handlers, uploads)
+        if monitor is not None:
+            monitor.start()
+        self._watch()
+
+    def _run_task(self, stack: AsyncExitStack) -> Callable[[TaskRun], object]:
+        """Return the worker's handler; with `capture_logging`, one whose messages go to the task's log."""
+        if not self._worker.config.capture_logging:
+            return self._worker.run_task
+        from .run.handlers import LoggingCapture  # noqa: PLC0415 - few workers need it
+
+        return stack.enter_context(LoggingCapture()).capturing(self._worker.run_task)
+
+    def _enter_shared(self, stack: AsyncExitStack) -> SharedResources:
+        """Make what all runs share; it ends with the stack."""
+        worker, config = self._worker, self._worker.config
+        live_logs = self._serve_logs(stack)  # before anything is claimed, as the port may be taken
+        clock = worker.clock
+        directories = WorkDirectories(config.work_directory, keep=config.keep_work_directories)
+        return SharedResources(
             config=config,
             directories=stack.enter_context(directories),
             root_url=worker.root_url,
             guardian=stack.enter_context(closing(Guardian())),
-            queue=stack.enter_context(
-                Queue(worker.root_url, artifact_storage=config.artifact_storage, clock=worker.clock)
-            ),
-            async_queue=async_queue,
-            clock=worker.clock,
+            queue=stack.enter_context(Queue(worker.root_url, **self._client_options)),
+            async_queue=self._make_queue_of_runs(),
+            clock=clock,
+            environment=CommandEnvironment(config.pass_environment),
+            secrets=self._secrets,
+            live_logs=live_logs,
+            tracing=self._tracing,
         )
-        monitor = None
-        if config.metrics_port is not None:  # before anything is claimed, as the port may be taken
-            monitor = Monitor(self._metrics, config.metrics_host, config.metrics_port)
-            stack.callback(monitor.close)
-        handlers = await stack.enter_async_context(Handlers(worker.run_task, async_queue, self._inbox))
-        uploads = await stack.enter_async_context(self._make_queue_of_runs())
-        # Connections of its own: storage that hangs does not hold up the reports.
-        sender = DirectSender(stack.enter_context(closing(uploads.storage.exchanges())))
-        self._keeper = Keeper(self._make_queue_of_worker, self._keeper_settings(), self, worker.clock)
+
+    def _serve_logs(self, stack: AsyncExitStack) -> LiveLogs | None:
+        config = self._worker.config
+        if not config.live_log:
+            return None
+        from .surroundings.live_log import LiveLogs  # noqa: PLC0415 - few workers serve logs
+
+        live_logs = LiveLogs(config.live_log_host, config.live_log_port, config.live_log_url)
+        stack.callback(live_logs.close)
+        log.info("serving the logs of runs at %s", live_logs.url)
+        return live_logs
+
+    def _make_monitor(self, stack: AsyncExitStack) -> Monitor | None:
+        config = self._worker.config
+        if config.metrics_port is None:
+            return None
+        monitor = Monitor(self._metrics, config.metrics_host, config.metrics_port)
+        stack.callback(monitor.close)
+        return monitor
+
+    def _start_keeper(self, stack: AsyncExitStack) -> None:
+        worker = self._worker
+        self._keeper = Keeper(
+            self._make_queue_of_keeper,
+            self._keeper_settings(),
+            self,
+            worker.clock,
+            worker.task_source,
+            self._tracing,
+        )
         stack.push_async_callback(asyncio.to_thread, self._keeper.stop)
-        stack.push_async_callback(self._cancel_what_is_left)
-        self._host = Host(
-            config=config,
+        self._shutdown = shutdown.Shutdown(worker.config, self._keeper, self._runs, worker.clock)
+        self._shutdown.timed_out.add_done_callback(lambda _: self._finished.set())
+        stack.push_async_callback(self._end_tasks)
+
+    def _make_context(self, handlers: Handlers, uploads: AsyncQueue) -> RunContext:
+        worker = self._worker
+        return RunContext(
+            config=worker.config,
             keeper=self._keeper,
             queue=uploads,
             schema=worker.schema,
             call_handler=handlers.call,
-            sender=sender,
-            inbox=self._inbox,
+            run_time_limit=worker.run_time_limit,
+            calls=self._calls,
             metrics=self._metrics,
             clock=worker.clock,
+            before_worker_shutdown=self._until_handed_over,
+            ended=self._on_end_of_run,
+            left_behind=self._runs.left_behind,
+            signing_key=worker.signing_key,
         )
-        if monitor is not None:
-            monitor.start()
-            log.info("serving /metrics, /live and /ready on port %d", monitor.port)
+
+    def _watch(self) -> None:
+        """Watch, in the background, for the end of claiming and for reasons to shut down."""
+        worker = self._worker
         self._claiming = asyncio.create_task(self._keeper.claiming_ended())
-        self._claiming.add_done_callback(self._look_for_the_end)
+        self._claiming.add_done_callback(self._check_finished)
+        self._expiry = self._in_background(_warn_of_expiry(self._credentials, worker.clock))
         self._in_background(self._watch_for_notice())
+        self._in_background(self._watch_program())
+        if worker.config.max_idle is not None:
+            self._in_background(self._shut_down_when_idle(worker.config.max_idle))
         if worker.pulse is not None:
-            self._in_background(self._hear_of_cancellations(worker.pulse))
+            hint = self._keeper.hint_canceled
+            ids = worker.config.task_queue_ids
+            identities = [replace(self._identity, task_queue_id=each) for each in ids]
+            self._in_background(consume_cancellations(worker.pulse, identities, hint))
 
-    def _make_queue_of_handlers(self) -> AsyncQueue:
-        worker, storage = self._worker, self._worker.config.artifact_storage
-        return AsyncQueue(worker.root_url, artifact_storage=storage, clock=worker.clock)
+    def _log_start(self) -> None:
+        config = self._worker.config
+        log.info(
+            "worker %s/%s starts: taskqueue_client %s, root URL %s, task queue %s, concurrency %d, "
+            "artifact storage %s",
+            *(config.worker_group, config.worker_id, __version__, self._worker.root_url),
+            *(", ".join(config.task_queue_ids), config.concurrency, config.artifact_storage),
+        )
 
-    def _make_queue_of_runs(self) -> DirectQueue:
-        worker, storage = self._worker, self._worker.config.artifact_storage
-        return DirectQueue(worker.root_url, artifact_storage=storage, clock=worker.clock)
+    def _make_queue_of_runs(self) -> AsyncQueue:
+        return AsyncQueue(self._worker.root_url, **self._client_options)
 
-    def _make_queue_of_worker(self) -> DirectQueue:
-        return DirectQueue(self._worker.root_url, self._credentials, clock=self._worker.clock)
+    def _make_queue_of_keeper(self) -> AsyncQueue:
+        return AsyncQueue(self._worker.root_url, self._credentials, **self._client_options)
 
     def _keeper_settings(self) -> KeeperSettings:
         config = self._worker.config
         return KeeperSettings(
-            identity=WorkerIdentity(config.task_queue_id, config.worker_group, config.worker_id),
+            identity=self._identity,
             concurrency=config.concurrency,
             max_tasks=config.max_tasks,
             cancellation_poll_interval=config.cancellation_poll_interval,
         )
 
-    async def _cancel_what_is_left(self) -> None:
-        """Handlers that never end, and what was given up in a hurry."""
-        tasks = [*self._runs.values(), *self._background]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    def _in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(coroutine)
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
+
+    def _use_credentials(self, credentials: Credentials) -> None:
+        self._keeper.use_credentials(credentials)
+        self._expiry.cancel()
+        self._expiry = self._in_background(_warn_of_expiry(credentials, self._worker.clock))
+        log.info("the worker's own credentials were replaced: client %s", credentials.client_id)
+
+    async def _end_tasks(self) -> None:
+        for task in self._background:
+            task.cancel()
+        await self._runs.end(self._shutdown.timed_out)
 
     # Runs
 
-    def _begin(self, runs: list[HeldRun]) -> None:
-        for held in runs:
-            conduct = Conduct(held, RunResources(held, self._shared), self._host)
-            if self._leaving:
-                conduct.stop(WorkerShutdown("the worker is leaving"))
-            self._unconcluded += 1
-            self._runs[conduct] = task = asyncio.create_task(conduct.run())
-            conduct.concluded.add_done_callback(self._run_concluded)
-            task.add_done_callback(partial(self._run_ended, conduct))
+    def _begin(self, runs: list[ClaimedRun]) -> None:
+        for run in runs:
+            lifecycle = RunLifecycle(run, RunResources(run, self._shared), self._context)
+            if self._shutdown.has_begun:
+                lifecycle.stop(shutdown.shutting_down())
+            self._runs.begin(lifecycle)
 
-    def _run_concluded(self, _: object) -> None:
-        self._unconcluded -= 1
-        self._idle_since = self._worker.clock.monotonic()
-        self._look_for_the_end()
+    def _report_error(self, error: BaseException, extra: dict[str, object], secrets: Secrets) -> None:
+        if self._worker.runner is not None:
+            description = masked_text(str(error), secrets)
+            self._worker.runner.report_error("internal-error", type(error).__name__, description, extra)
 
-    def _run_ended(self, conduct: Conduct, task: asyncio.Task[None]) -> None:
-        del self._runs[conduct]
-        if not task.cancelled():
-            task.result()
+    def _on_end_of_run(self, end: TaskEnd, secrets: Secrets) -> None:
+        try:
+            self._worker.on_task_end(end)
+        except Exception:
+            log.exception("on_task_end failed")
+        if end.outcome == ReasonResolved.INTERNAL_ERROR.value and end.error is not None:
+            self._report_error(end.error, {"taskId": end.task_id, "runId": end.run_id}, secrets)
+        if self._failure is None and (error := self._errors.too_many(end)) is not None:
+            self._failure = error
+            log.error("%s", masked_text(str(error), secrets))
+            self._report_error(error, {}, secrets)
+            if not self._shutdown.has_begun:
+                self._shutdown.begin(asked=False)
 
-    def _look_for_the_end(self, _: object = None) -> None:
-        if self._claiming.done() and not self._unconcluded:
+    def _check_finished(self, _: object = None) -> None:
+        if self._claiming.done() and not self._runs.unresolved:
             self._finished.set()
 
-    def _idle(self, _: list[HeldRun]) -> None:
-        if self._unconcluded or self._leaving:
+    def _on_idle(self, _: list[ClaimedRun]) -> None:
+        if self._runs.unresolved or self._shutdown.has_begun:
             return
-        seconds = self._worker.clock.monotonic() - self._idle_since
         try:
-            self._worker.on_idle(seconds)
+            self._worker.on_idle(self._runs.idle_for())
         except Exception:
             log.exception("on_idle failed")
-        if self._worker.config.max_idle is not None and seconds >= self._worker.config.max_idle:
-            log.info("leaving after %.0f s without work", seconds)
-            self._shut_down()
 
-    # Leaving
+    async def _shut_down_when_idle(self, limit: float) -> None:
+        limit = max(limit, PROMPT)  # in which the first claim request finds work if there is any
+        while (idle := self._runs.idle_for()) < limit:
+            await self._worker.clock.sleep_async(limit - idle)
+        if not self._shutdown.has_begun:
+            log.info("shutting down after %.0f s without work (max_idle)", idle)
+            self._shutdown.begin(asked=False)
 
-    def _on_signal(self, name: str) -> None:
-        log.info("received %s; %s", name, "hurrying" if self._leaving else "leaving")
-        self._shut_down()
+    # Shutting down
 
-    def _shut_down(self, within: float | None = None) -> None:
-        if self._leaving:
-            self._hurry()
-            return
-        self._leaving = True
-        self._keeper.stop_claiming()
-        grace = self._worker.config.graceful_shutdown_timeout if within is None else within
-        log.info("runs may go on for %.0f s; a claim call under way is waited for", grace)
-        self._in_background(self._stop_runs_after(grace))
+    def _on_signal(self, number: signal.Signals) -> None:
+        self._shutdown.on_signal(number)
 
-    async def _stop_runs_after(self, seconds: float) -> None:
-        await self._worker.clock.sleep_async(seconds)
-        self._stop_runs()
+    async def _until_handed_over(self) -> None:
+        """Wait until no worker that shuts down now can claim a run that this one gives up."""
+        if self._shutdown.has_begun:
+            await asyncio.wait([self._claiming])
+            await self._shutdown.until_handed_over()
 
-    def _stop_runs(self) -> None:
-        for conduct in self._runs:
-            conduct.stop(WorkerShutdown("the worker is leaving"))
-
-    def _hurry(self) -> None:
-        self._keeper.hang_up()
-        self._stop_runs()
-        for conduct in self._runs:
-            conduct.hurry()
-        self._loop.call_later(HURRIED, self._finished.set)
-
-    async def _hear_of_cancellations(self, pulse: PulseSettings) -> None:
-        from .hearing import hear_of_cancellations  # noqa: PLC0415 - most workers have no broker
-
-        identity = self._keeper_settings().identity
-        await hear_of_cancellations(pulse, identity, self._keeper.hint_cancelled)
+    async def _watch_program(self) -> None:
+        await shutdown.program_ended()
+        log.warning("the program ends while the worker runs: shutting down; join the worker's thread")
+        if not self._shutdown.has_begun:
+            self._shutdown.begin(0.0)
 
     async def _watch_for_notice(self) -> None:
-        while (left := await self._notice()) is None:
-            await self._worker.clock.sleep_async(NOTICE_INTERVAL)
-        if not self._leaving:
-            log.warning("the machine goes away in %.0f s", left)
-            grace = self._worker.config.graceful_shutdown_timeout
-            self._shut_down(min(grace, max(left - TIME_TO_REPORT, 0)))
+        ask = self._worker.termination_notice
+        left = await shutdown.termination_noticed(ask, self._notice_threads, self._calls, self._worker.clock)
+        if not self._shutdown.has_begun:
+            log.warning("termination notice received: %.0f s left", left)
+            self._shutdown.begin(left=left)
 
-    async def _notice(self) -> float | None:
-        """What the worker's hook says. Its thread is a daemon: one that hangs does not hold the worker."""
-        said: list[float | None] = []
 
-        def ask() -> None:
-            said.append(self._worker.termination_notice())
-
-        asked = BlockingCall("termination notice", ask, self._notice_threads, self._inbox)
-        await asyncio.wait([asked.ended])
-        if (error := asked.ended.result()) is not None:
-            log.error("termination_notice failed", exc_info=error)
-        return said[0] if said else None
+async def _warn_of_expiry(credentials: Credentials | None, clock: Clock) -> None:
+    """Say that the worker's own credentials expire, in time to replace them."""
+    expires = expires_at(credentials)
+    if credentials is None or expires is None:
+        return
+    await clock.sleep_async(max(expires - EXPIRY_WARNING - clock.now(), 0))
+    left = expires - clock.now()
+    log.warning(
+        "the worker's own credentials expire in %.0f s (client %s): claim requests will then be refused",
+        *(max(left, 0), credentials.client_id),
+    )
+    await clock.sleep_async(max(left, 0))
+    log.error("the worker's own credentials have expired (client %s)", credentials.client_id)

@@ -1,37 +1,357 @@
-"""Leaving: by signal, by the host's wish, or because the machine is about to go away."""
+"""The runs of a worker that have not ended, and its shutdown: what leads to it, its steps and their times."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import re
 import signal
-from collections.abc import Callable, Generator
+import threading
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from taskqueue_client.clock import Clock
+from taskqueue_client.models import ReasonResolved
+
+from .claims.keeper import Keeper
+from .config import WorkerConfig
+from .event_thread import DaemonThreads, ThreadsafeCalls
+from .outcomes import InternalError, WorkerShutdown
+from .run.handlers import ThreadCall
+from .run.lifecycle import RunLifecycle, TaskEnd
 
 log = logging.getLogger("taskqueue_client.worker")
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+class LiveRuns:
+    """The runs that have not ended, in the loop that this is made in.
+
+    Args:
+        on_resolved: Called when a run was resolved or lost.
+        clock: The source of time.
+
+    Attributes:
+        unresolved: How many runs are neither resolved nor lost.
+        left_behind: Done when the worker does not wait any longer for runs to clean up.
+    """
+
+    def __init__(self, on_resolved: Callable[[], None], clock: Clock) -> None:
+        self.unresolved = 0
+        self.left_behind: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._on_resolved = on_resolved
+        self._clock = clock
+        self._tasks: dict[RunLifecycle, asyncio.Task[None]] = {}
+        self._idle_since = clock.monotonic()
+
+    def __iter__(self) -> Iterator[RunLifecycle]:
+        """Iterate over the runs of this moment; from any thread."""
+        return iter(list(self._tasks))
+
+    def begin(self, lifecycle: RunLifecycle) -> None:
+        """Begin to take a run to its end."""
+        self.unresolved += 1
+        self._tasks[lifecycle] = task = asyncio.create_task(
+            lifecycle.live(), context=lifecycle.run.trace.context.copy()
+        )
+        lifecycle.resolved.add_done_callback(self._note_resolved)
+        task.add_done_callback(partial(self._note_end, lifecycle))
+
+    def idle_for(self) -> float:
+        """Return for how many seconds there has been no unresolved run."""
+        return 0.0 if self.unresolved else self._clock.monotonic() - self._idle_since
+
+    async def end(self, timed_out: asyncio.Future[str]) -> None:
+        """End the tasks of runs: those with a handler that does not end, and those that were given up.
+
+        Runs that clean up are waited for until `timed_out` is done.
+        """
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            cleaned_up: asyncio.Future[Any] = asyncio.gather(*tasks, return_exceptions=True)
+            until: list[asyncio.Future[Any]] = [cleaned_up, timed_out]
+            await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
+        self.left_behind.set_result(None)
+        if any(not task.done() for task in tasks):
+            await asyncio.wait(tasks)
+
+    def _note_resolved(self, _: object) -> None:
+        self.unresolved -= 1
+        self._idle_since = self._clock.monotonic()
+        self._on_resolved()
+
+    def _note_end(self, lifecycle: RunLifecycle, task: asyncio.Task[None]) -> None:
+        del self._tasks[lifecycle]
+        if not task.cancelled():
+            task.result()
+
+
+_VARYING = re.compile(r"[\w-]{22}|\d+|/\S+")
+"""Identifiers, numbers and paths, which differ between errors with the same cause."""
+
+AT_ONCE = signal.SIGQUIT
+"""The signal that stops all runs at once; they are still reported."""
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, AT_ONCE)
 
 NOTICE_INTERVAL = 5.0
-"""Seconds between looks for a termination notice: as often as providers ask to look."""
+"""Seconds between calls of `termination_notice`: as often as cloud providers ask to look."""
 
-TIME_TO_REPORT = 30.0
-"""Seconds before the machine goes away at which runs are stopped, to report them and upload their logs."""
+PROGRAM_INTERVAL = 0.25
+"""Seconds between looks whether the program's main thread has ended."""
+
+HANDED_OVER_AFTER = 2.0
+"""Seconds between the start of a shutdown and the first `worker-shutdown` report. Workers that are told at
+the same moment have ended their claim requests by then (`task_source.PROMPT`), so none of them claims a run
+that another one gives up: each would use up one of the task's retries."""
+
+TO_REPORT = 20.0
+"""Seconds, beyond `termination_grace`, that are kept for handlers to end, reports and logs."""
+
+TO_REPORT_UNENDED = 5.0
+"""Seconds before the end of a shutdown at which runs are reported whose handlers have not ended."""
+
+HURRIED = 10.0
+"""Seconds from a second request to shut down to the end of the worker; claims that it still has expire."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownPlan:
+    """The steps of a shutdown, in seconds from its start.
+
+    Attributes:
+        stop_runs: Runs that have not ended are stopped.
+        abandon_handlers: Runs whose handlers have not ended are reported.
+        end: The worker ends, whatever hangs.
+    """
+
+    stop_runs: float
+    abandon_handlers: float
+    end: float
+
+    @classmethod
+    def of(cls, config: WorkerConfig, within: float | None, left: float | None) -> ShutdownPlan:
+        """Return the plan of one shutdown.
+
+        Args:
+            config: The worker's settings.
+            within: Seconds that runs may go on; None: `graceful_shutdown_timeout`.
+            left: Seconds until the machine ends; None: unknown.
+        """
+        grace = config.graceful_shutdown_timeout if within is None else within
+        to_end = config.termination_grace + TO_REPORT
+        end = grace + to_end if config.shutdown_timeout is None else config.shutdown_timeout
+        end = end if left is None else min(left, end)
+        return cls(
+            stop_runs=min(grace, end - min(to_end, end / 2)),
+            abandon_handlers=end - min(TO_REPORT_UNENDED, end / 4),
+            end=end,
+        )
+
+
+class Shutdown:
+    """The shutdown of a worker, in the loop that it is made in.
+
+    Args:
+        config: The worker's settings.
+        keeper: Claims and reclaims runs.
+        runs: The runs that have not ended.
+        clock: The source of time.
+
+    Attributes:
+        was_asked: Whether the worker was told to shut down, so that it did not decide that itself.
+        timed_out: Gets the reason when the worker ends, whatever hangs.
+    """
+
+    def __init__(self, config: WorkerConfig, keeper: Keeper, runs: LiveRuns, clock: Clock) -> None:
+        self.was_asked = False
+        self.timed_out: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._config = config
+        self._keeper = keeper
+        self._runs = runs
+        self._clock = clock
+        self._began: float | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._runs_stopped = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the shutdown has begun."""
+        return self._began is not None
+
+    def on_signal(self, number: signal.Signals) -> None:
+        """Begin, or hurry; a signal to stop at once does both."""
+        log.info("received %s", number.name)
+        has_begun = self.has_begun
+        if not has_begun:
+            self.begin(0.0 if number is AT_ONCE else None)
+        if has_begun or number is AT_ONCE:
+            self._hurry()
+
+    def terminate(self, within: float | None) -> None:
+        """Begin; called again with 0, stop the runs now, and report them in the usual time."""
+        if not self.has_begun:
+            log.warning("the runner asks to shut down")
+            self.begin(within)
+        elif within == 0.0 and self._following is not None and not self._runs_stopped:
+            log.warning("the runner asks to stop the runs now")
+            self._following.cancel()
+            self._follow(ShutdownPlan.of(self._config, within, None))
+
+    def begin(self, within: float | None = None, left: float | None = None, *, asked: bool = True) -> None:
+        """Begin to shut down, or hurry if that has begun.
+
+        Args:
+            within: Seconds that runs may go on; None: `graceful_shutdown_timeout`.
+            left: Seconds until the machine ends; None: unknown.
+            asked: Whether the worker was told to.
+        """
+        self.was_asked |= asked
+        if self.has_begun:
+            self._hurry()
+            return
+        self._began = self._clock.monotonic()
+        self._keeper.stop_claiming()
+        self._follow(ShutdownPlan.of(self._config, within, left))
+
+    async def until_handed_over(self) -> None:
+        """Wait until `HANDED_OVER_AFTER` has passed since the shutdown began."""
+        passed = self._clock.monotonic() - (self._began or 0.0)
+        await self._clock.sleep_async(max(HANDED_OVER_AFTER - passed, 0))
+
+    def _follow(self, plan: ShutdownPlan) -> None:
+        log.info(
+            "shutting down: no more claims; %d runs may go on for %.0f s, and the worker ends within %.0f s; "
+            "ask again (second signal, Ctrl-C) to stop the runs now",
+            *(self._runs.unresolved, plan.stop_runs, plan.end),
+        )
+        self._following = asyncio.create_task(self._take_steps(plan))
+
+    async def _take_steps(self, plan: ShutdownPlan) -> None:
+        sleep = self._clock.sleep_async
+        await sleep(plan.stop_runs)
+        self._stop_runs()
+        await sleep(plan.abandon_handlers - plan.stop_runs)
+        for each in self._runs:
+            each.abandon_handler()
+        await sleep(plan.end - plan.abandon_handlers)
+        self._time_out(f"the shutdown timed out after {plan.end:.0f} s")
+
+    def _stop_runs(self) -> None:
+        self._runs_stopped = True
+        for each in self._runs:
+            each.stop(shutting_down())
+
+    def _hurry(self) -> None:
+        log.info("stopping all runs now: the worker ends within %.0f s", HURRIED)
+        self._keeper.abort_claiming()
+        self._stop_runs()
+        for each in self._runs:
+            each.hurry()
+        words = f"the worker did not end within {HURRIED:.0f} s after the second request to shut down"
+        asyncio.get_running_loop().call_later(HURRIED, self._time_out, words)
+
+    def _time_out(self, why: str) -> None:
+        if self.timed_out.done():
+            return
+        for each in self._runs:
+            log.warning("%s; gave up run %s: %s", why, each.run, each.stage)
+        self.timed_out.set_result(why)
+
+
+def shutting_down() -> WorkerShutdown:
+    """Return the reason to stop a run."""
+    return WorkerShutdown("the worker is shutting down")
 
 
 @contextmanager
-def signals_handled(on_signal: Callable[[str], None]) -> Generator[None]:
-    """Call `on_signal` with the name of each SIGTERM and SIGINT, in the loop of this main thread.
+def signals_handled(on_signal: Callable[[signal.Signals], None]) -> Generator[None]:
+    """Call `on_signal` with each signal of `SIGNALS`, in the loop of this main thread.
 
-    The handlers from before come back afterwards.
+    Signals that are ignored, such as SIGHUP under `nohup`, stay ignored. The previous handlers are restored.
     """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    for number in SIGNALS:
-        loop.add_signal_handler(number, on_signal, number.name)
+    handled = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in handled:
+        loop.add_signal_handler(number, on_signal, number)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number in handled:
             loop.remove_signal_handler(number)
-            signal.signal(number, handler)
+            signal.signal(number, before[number] or signal.SIG_DFL)
+
+
+async def program_ended() -> None:
+    """Wait until the program's main thread has ended; forever if this is the main thread."""
+    while threading.main_thread().is_alive():  # noqa: ASYNC110 - nothing sets an event at that moment
+        await asyncio.sleep(PROGRAM_INTERVAL)
+
+
+async def termination_noticed(
+    ask: Callable[[], float | None], threads: DaemonThreads, calls: ThreadsafeCalls, clock: Clock
+) -> float:
+    """Wait for a termination notice; return the seconds that are left.
+
+    Args:
+        ask: The worker's hook. It is called in a daemon thread: one that hangs does not hold the worker.
+        threads: Such threads.
+        calls: Calls to this loop.
+        clock: The source of time.
+    """
+    while (left := await _notice(ask, threads, calls)) is None:
+        await clock.sleep_async(NOTICE_INTERVAL)
+    return left
+
+
+async def _notice(
+    ask: Callable[[], float | None], threads: DaemonThreads, calls: ThreadsafeCalls
+) -> float | None:
+    returned: list[float | None] = []
+    call = ThreadCall("termination notice", lambda: returned.append(ask()), threads, calls)
+    await asyncio.wait([call.ended])
+    if (error := call.ended.result()) is not None:
+        log.error("termination_notice failed", exc_info=error)
+    return returned[0] if returned else None
+
+
+class RepeatedErrors:
+    """Counts the internal errors in a row with the same cause.
+
+    Args:
+        limit: How many of them are too many; 0: no number is.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._cause = ""
+        self._count = 0
+
+    def too_many(self, end: TaskEnd) -> InternalError | None:
+        """Count the end of a run; return the reason to stop claiming if the limit is reached."""
+        if end.outcome != ReasonResolved.INTERNAL_ERROR.value or end.error is None:
+            self._count = 0
+            return None
+        cause = _cause_of(end.error)
+        self._count = self._count + 1 if cause == self._cause else 1
+        self._cause = cause
+        if self._count != self._limit:
+            return None
+        return InternalError(
+            f"{self._count} internal errors in a row with the same cause: {cause}; the worker claims no more "
+            f"tasks (setting max_internal_errors)"
+        )
+
+
+def _cause_of(error: BaseException) -> str:
+    """Return the cause in words that are the same for other tasks."""
+    error = error.__cause__ or error
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"{type(error).__name__} {errno.errorcode.get(error.errno, error.errno)}: {error.strerror}"
+    return f"{type(error).__name__}: {_VARYING.sub('…', str(error))}"

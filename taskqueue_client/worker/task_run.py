@@ -1,28 +1,51 @@
-"""`TaskRun`: what a handler is given."""
+"""`TaskRun`: the argument of a handler."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, Iterable, Mapping
 from datetime import datetime
+from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import msgspec
 
+from taskqueue_client._protocol.conversation import Conversation, converse, converse_async
 from taskqueue_client.aio import AsyncQueue
+from taskqueue_client.artifacts.downloading import DownloadResult
 from taskqueue_client.client import Queue
 from taskqueue_client.credentials import Credentials
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models import TaskClaim
+from taskqueue_client.worker.commands.command import (
+    Command,
+    CommandOptions,
+    CommandResult,
+    run_command,
+    run_command_async,
+)
+from taskqueue_client.worker.run.declared_artifacts import ArtifactOptions, Content
+from taskqueue_client.worker.run.run_resources import RunResources
+from taskqueue_client.worker.surroundings.upstream import (
+    DownloadOptions,
+    UpstreamArtifact,
+    UpstreamOptions,
+    downloading_to,
+    downloading_upstream,
+    upstream_of_payload,
+    upstream_tasks,
+)
 
-from .cancelled import Cancelled
-from .command import Command, CommandOptions, CommandResult, run_command, run_command_async
-from .declared import ArtifactOptions, Content
-from .run_resources import RunResources
+from .outcomes import Canceled
+
+if TYPE_CHECKING:
+    from taskqueue_client.worker.surroundings.proxy import TaskProxy
 
 
 class TaskRun:
-    """One run of a task, and all that is needed to do what it says.
+    """One run of a task: its definition, its clients, its log, its commands and its artifacts.
 
     Methods may be called from any thread. `queue`, `work_directory` and the log are made when they are
     first used, so that a run that waits costs little.
@@ -37,26 +60,26 @@ class TaskRun:
 
     @property
     def _claim(self) -> TaskClaim:
-        return self._resources.held.claim
+        return self._resources.run.claim
 
     @property
     def task_id(self) -> str:
-        """The task."""
+        """The task's identifier."""
         return self._claim.status.task_id
 
     @property
     def run_id(self) -> int:
-        """Which of its runs this is: 0 is the first."""
+        """The run's number: 0 is the first run of the task."""
         return self._claim.run_id
 
     @property
     def task_group_id(self) -> str:
-        """The group of tasks that it belongs to."""
+        """The identifier of the task's group."""
         return self._claim.status.task_group_id
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The task as it was created, with everything that was left out filled in; the handler's own copy."""
+        """The task definition with all defaults filled in; the handler's own copy."""
         if self._definition is None:
             self._definition = cast(
                 "dict[str, Any]", msgspec.to_builtins(self._claim.task)
@@ -65,108 +88,255 @@ class TaskRun:
 
     @property
     def payload(self) -> dict[str, Any]:
-        """What to do; satisfies the worker's `payload_schema`."""
+        """The task's payload, which satisfies the worker's `payload_schema`."""
         payload: dict[str, Any] = self.definition["payload"]
         return payload
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """What the task may do."""
+        """The task's scopes."""
         return self._resources.scopes
 
     @property
     def deadline(self) -> datetime:
-        """When the Queue ends the task, whatever its state."""
+        """The time at which the Queue resolves the task if it is not resolved yet."""
         return self._claim.status.deadline
 
     @property
     def expires(self) -> datetime:
-        """When the task and everything that belongs to it is forgotten."""
+        """The time at which the Queue removes the task and its artifacts."""
         return self._claim.status.expires
 
     @property
     def credentials(self) -> Credentials:
-        """The run's own credentials as they are now: they change with each renewal of the claim."""
-        return self._resources.held.credentials.current
+        """The run's current credentials; each reclaim replaces them."""
+        return self._resources.run.credentials.current
 
     @property
     def queue(self) -> Queue:
-        """A client that acts on behalf of the task: with its scopes, and for artifacts of this run."""
+        """A client with the task's scopes, which may also create artifacts of this run."""
         return self._resources.queue
 
     @property
     def async_queue(self) -> AsyncQueue:
-        """The same for an asynchronous handler."""
+        """The asynchronous client with the same scopes."""
         return self._resources.async_queue
 
     @property
-    def cancelled(self) -> Cancelled:
+    def canceled(self) -> Canceled:
         """Set when the handler should stop: look at it, wait for it, or let `check` raise the reason."""
-        return self._resources.cancelled
+        return self._resources.canceled
 
     @property
     def log(self) -> logging.Logger:
-        """Writes to the task's log, which becomes the artifact `public/logs/live_backing.log`."""
+        """A logger for the task's log, which becomes the artifact `public/logs/live_backing.log`."""
         return self._resources.log.logger
 
     @property
     def work_directory(self) -> Path:
-        """A directory of the run's own, removed after it."""
+        """The run's directory, removed after the run."""
         return self._resources.work_directory
 
     def register_secret(self, secret: str) -> None:
-        """Mask a text wherever it would appear in the task's log."""
+        """Mask a text wherever it appears in the task's log."""
         self._resources.log.register_secret(secret)
 
-    def upload_artifact(self, name: str, source: Content, **options: Unpack[ArtifactOptions]) -> None:
-        """Declare an artifact: it goes up when the handler has ended, however it ends.
+    def upload_artifact(
+        self,
+        name: str,
+        source: Content | None = None,
+        *,
+        text: str | None = None,
+        **options: Unpack[ArtifactOptions],
+    ) -> None:
+        """Declare an artifact, which is uploaded when the handler has ended, whatever the outcome.
 
-        A run is completed only if all of them are up. One whose file is missing or unreadable makes the
-        run fail, and gets an artifact that says so; if storage cannot be reached, the run ends as
-        `resource-unavailable`, and otherwise as `internal-error`. To upload at once, use `queue`.
+        A run is completed only if all its artifacts are uploaded. A file that is missing, unreadable,
+        changed during the upload or too large for storage makes the run `failed`. If storage cannot be
+        reached for `upload_timeout`, the run ends as `resource-unavailable`, and otherwise as
+        `internal-error`. An error artifact says why there is no content. To upload at once, use `queue`.
 
         Args:
-            name: Such as `public/build.zip`; declaring a name again replaces what was declared.
-            source: A path, relative to the work directory, or bytes.
-            **options: `content_type`, `expires`, `storage` and `compress` of `Queue.upload_artifact`;
-                artifacts are kept as long as the task unless `expires` says otherwise.
+            name: The artifact's name, such as `public/build.zip`. Declaring a name again replaces it.
+            source: A path (also as a `str`), relative to the work directory; bytes; a file opened in binary
+                mode, read now from where it stands; or an iterable of bytes, read now. A file that a path
+                leads to is read when the handler has ended. It must be inside the work directory.
+            text: The content instead of `source`, encoded as UTF-8.
+            **options: `content_type`, `expires`, `storage`, `compress` and `allow_outside`: see
+                `ArtifactOptions`.
 
         Raises:
-            InvalidArgument: The name cannot be an artifact's, or is one of the log's.
+            InvalidArgument: The name cannot be an artifact's, or is reserved for log or chain of trust; the
+                source is outside of the work directory, or not a regular file; or an option is not allowed.
+            OSError: The content cannot be read now, or the disk is full.
         """
-        self._resources.declare(name, source, options)
+        content = _one_of(source, text)
+        self._resources.artifacts.declare(name, content, lambda: self.work_directory, options)
+
+    async def upload_artifact_async(
+        self,
+        name: str,
+        source: Content | None = None,
+        *,
+        text: str | None = None,
+        **options: Unpack[ArtifactOptions],
+    ) -> None:
+        """Declare an artifact as `upload_artifact` does, reading content without blocking the event loop.
+
+        The source may be an asynchronous iterable, too.
+        """
+        content = _one_of(source, text)
+        if isinstance(content, AsyncIterable):
+            await self._resources.artifacts.declare_async(name, content, options)
+        else:
+            await asyncio.to_thread(self.upload_artifact, name, content, **options)
+
+    def upload_artifacts(
+        self, prefix: str, directory: str | PathLike[str], **options: Unpack[ArtifactOptions]
+    ) -> list[str]:
+        """Declare all files of a directory as artifacts, as `upload_artifact` does for one.
+
+        Directories that are symbolic links are not entered.
+
+        Args:
+            prefix: The beginning of the artifacts' names: with `public`, the file `dist/a/b.zip` of the
+                directory `dist` becomes `public/a/b.zip`.
+            directory: The directory, relative to the work directory.
+            **options: As for `upload_artifact`.
+
+        Returns:
+            The artifacts' names.
+
+        Raises:
+            InvalidArgument: It is not a directory, or a file in it cannot be an artifact: its name is not
+                allowed, it is a link that leads out of the work directory, or not a regular file. Nothing is
+                declared.
+            OSError: The directory cannot be read.
+        """
+        return self._resources.artifacts.declare_directory(prefix, directory, self.work_directory, options)
+
+    def download_artifact(
+        self, task_id: str, name: str, **options: Unpack[DownloadOptions]
+    ) -> DownloadResult:
+        """Download and verify an artifact of any task with the scopes of this task.
+
+        Args:
+            task_id: The task that has the artifact.
+            name: The artifact's name.
+            **options: `to`, relative to the work directory, `run_id`, `max_bytes`, `verified_by` and
+                `allow_outside`: see `DownloadOptions`.
+
+        Raises:
+            InvalidArgument: `to` leads out of the work directory.
+            Exception: As `Queue.download_artifact`.
+        """
+        queue = self.queue
+        steps = downloading_to(queue, self.work_directory, task_id, name, self._resources.tracing, **options)
+        return converse(queue, steps)
+
+    async def download_artifact_async(
+        self, task_id: str, name: str, **options: Unpack[DownloadOptions]
+    ) -> DownloadResult:
+        """Download an artifact as `download_artifact` does, without blocking the event loop."""
+        queue = self.async_queue
+        steps = downloading_to(queue, self.work_directory, task_id, name, self._resources.tracing, **options)
+        return await converse_async(queue, steps)
+
+    def upstream_artifacts(
+        self, upstream: Iterable[Mapping[str, Any]] | None = None, **options: Unpack[UpstreamOptions]
+    ) -> list[UpstreamArtifact]:
+        """Download and verify artifacts of other tasks: each to TASK_ID/NAME in a directory.
+
+        Args:
+            upstream: The tasks, each as `{"taskId": …, "paths": […]}`. Without `paths`, all artifacts of the
+                task's latest run are downloaded; `*` in a path stands for any text. With `"optional": True`,
+                artifacts that do not exist are skipped, and named in the task's log. `taskType` and
+                `formats` are passed on. Default: `payload["upstreamArtifacts"]`, which has the same form.
+            **options: `to`, relative to the work directory, `concurrency` and `allow_outside`: see
+                `UpstreamOptions`.
+
+        Returns:
+            The artifacts in order, each once.
+
+        Raises:
+            MalformedPayload: `payload["upstreamArtifacts"]` is missing, or does not have this form.
+            InvalidArgument: An argument is not allowed, or a name leads out of the directory.
+            ResourceNotFound: An artifact does not exist.
+            Exception: As `Queue.download_artifact`.
+        """
+        queue = self.queue
+        return converse(queue, self._downloading_upstream(queue, upstream, options))
+
+    async def upstream_artifacts_async(
+        self, upstream: Iterable[Mapping[str, Any]] | None = None, **options: Unpack[UpstreamOptions]
+    ) -> list[UpstreamArtifact]:
+        """Download artifacts as `upstream_artifacts` does, without blocking the event loop."""
+        queue = self.async_queue
+        return await converse_async(queue, self._downloading_upstream(queue, upstream, options))
+
+    def _downloading_upstream(
+        self,
+        queue: Queue | AsyncQueue,
+        upstream: Iterable[Mapping[str, Any]] | None,
+        options: UpstreamOptions,
+    ) -> Conversation[list[UpstreamArtifact]]:
+        tasks = upstream_of_payload(self.payload) if upstream is None else upstream_tasks(upstream)
+        tracing = self._resources.tracing
+        return downloading_upstream(queue, self.work_directory, tasks, self.log, tracing, **options)
+
+    def proxy(self, *, plain: bool = False) -> TaskProxy:
+        """Start a proxy on this machine through which programs call the deployment on behalf of the task.
+
+        `with task.proxy() as url:` gives the value for `TASKCLUSTER_PROXY_URL`. The proxy signs with the
+        run's current credentials: the scopes of the task, and creating artifacts of this run. It stops at
+        the end of the block, or with the run. `run_command(…, proxy=True)` starts one by itself.
+
+        Args:
+            plain: Make the URL `http://127.0.0.1:PORT`, for programs that cannot keep a path in a root URL.
+                Every process of the machine can then make calls on behalf of the task.
+        """
+        return self._resources.proxy(plain=plain)
 
     def run_command(
-        self,
-        command: Command,
-        *,
-        env: Mapping[str, str] | None = None,
-        **options: Unpack[CommandOptions],
+        self, command: Command, *, proxy: bool = False, **options: Unpack[CommandOptions]
     ) -> CommandResult:
-        """Run a command in the work directory, and wait for its end; `command.run_command` says how.
+        """Run a command in the work directory, and wait for its end.
+
+        Its output goes to the task's log as it comes. Its environment is a small part of the worker's
+        (see the setting `pass_environment`), `env`, and `TASK_ID`, `RUN_ID`, `TASK_GROUP_ID`,
+        `TASK_WORKDIR` and `TASKCLUSTER_ROOT_URL`.
 
         Args:
             command: A program and its arguments; with `shell=True`, a text for `/bin/sh`.
-            env: Added to the worker's environment, which is passed on without its secrets.
-            **options: `shell`, `cwd`, `timeout` and `check` of `command.CommandOptions`.
+            proxy: Set `TASKCLUSTER_PROXY_URL`, through which the command calls the deployment on behalf of
+                the task.
+            **options: `env`, `pass_credentials`, `shell`, `cwd`, `input`, `capture`, `timeout`, `check`
+                and `keep_children`: see `CommandOptions`.
 
         Raises:
-            CommandFailed: It did not exit with 0, unless `check` is off; a `TaskFailed`, as the next two.
+            CommandFailed: It did not exit with 0, unless `check` is off; a `TaskFailed`, as the next three.
             CommandTimedOut: It took longer than `timeout` seconds.
-            CommandNotStarted: There is no such program.
-            Outcome: The run is cancelled, and the command was ended.
+            CommandOutputTooLarge: It printed more than `capture` can keep.
+            CommandNotStarted: The program is missing or not executable, or `cwd` is not a directory.
+            Outcome: The run is canceled, and the command was ended.
+            InvalidArgument: The command or an option is not valid, or `env` contains credentials.
         """
-        return run_command(command, self._resources.command_context(env), **options)
+        return run_command(command, self._resources.command_context(proxy=proxy), **options)
 
     async def run_command_async(
-        self,
-        command: Command,
-        *,
-        env: Mapping[str, str] | None = None,
-        **options: Unpack[CommandOptions],
+        self, command: Command, *, proxy: bool = False, **options: Unpack[CommandOptions]
     ) -> CommandResult:
-        """`run_command`, awaited."""
-        return await run_command_async(command, self._resources.command_context(env), **options)
+        """Run a command as `run_command` does, without blocking the event loop."""
+        return await run_command_async(command, self._resources.command_context(proxy=proxy), **options)
 
     def __repr__(self) -> str:
-        return f"<TaskRun {self._resources.held}>"
+        return f"<TaskRun {self._resources.run}>"
+
+
+def _one_of(source: Content | None, text: str | None) -> Content:
+    if text is not None and source is None:
+        return text.encode()
+    if text is not None or source is None:
+        finding = "missing" if text is None else "given together with `text`"
+        raise InvalidArgument("source", source, "either source or text", finding)
+    return source

@@ -1,7 +1,13 @@
-"""The engine of the local queue: the Queue's state machine on SQLite and a clock."""
+"""The engine of the local queue: the Queue's state machine on SQLite and a clock.
 
-from taskqueue_client.local.engine.artifact_reads import ErrorArtifact as ErrorArtifact
-from taskqueue_client.local.engine.artifact_reads import Redirect as Redirect
-from taskqueue_client.local.engine.core import Settings as Settings
-from taskqueue_client.local.engine.facade import Engine as Engine
-from taskqueue_client.local.engine.store import Store as Store
+Each endpoint of the Queue is a function in one of these modules, named like it in snake_case. It takes
+the `Core`, then what its parameters name (see `http.endpoints`): the caller, if it checks scopes itself or
+records who called; URL parameters; the request's body, valid under its schema and with its defaults; a
+page's `continuation_token` and `limit`. It returns the response's body and raises `Refusal`. Only
+`claim_work` waits.
+"""
+
+from .core import Core as Core
+from .core import Settings as Settings
+from .resolvers import BackgroundWork as BackgroundWork
+from .store import Store as Store

@@ -1,24 +1,28 @@
-"""What the parts of the engine share: the store, the clock, the settings, and transitions."""
+"""The shared parts of the engine: store, clock, settings, transitions, long polls, credentials."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from taskqueue_client.local.engine.times import SECOND
+from taskqueue_client.local import times
 from taskqueue_client.local.messages import Message
 from taskqueue_client.local.refusal import Refusal
+from taskqueue_client.local.times import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from taskqueue_client.clock import Clock
-    from taskqueue_client.local.audience import Audience
-    from taskqueue_client.local.engine.store import Store
-    from taskqueue_client.local.storage import Storage
+    from taskqueue_client.local.messages import Audience
+    from taskqueue_client.local.storage.artifact_storage import ArtifactStorage
 
+    from .store import Store
+    from .task_records import Run, Task
 
 P = ParamSpec("P")
 
@@ -34,6 +38,7 @@ class Settings:
         claim_timeout: How long a claim holds (`TASK_CLAIM_TIMEOUT`).
         deadline_delay: How long after its deadline a task is resolved.
         resolver_interval: How often the resolvers look for work; 0 means at once.
+        max_dependencies: How many dependencies a task may have; the service never enforces less than 10000.
         max_task_deadline_days: How far ahead a deadline may lie (`MAX_TASK_DEADLINE_DAYS`).
         worker_info_interval: How often a worker's and a task queue's activity is written down.
         long_poll: How long claimWork waits for a task.
@@ -43,6 +48,7 @@ class Settings:
     deadline_delay: float = 0
     resolver_interval: float = 0
     max_task_deadline_days: float = 5
+    max_dependencies: int = 10_000
     worker_info_interval: float = 1800
     long_poll: float = 20
 
@@ -53,22 +59,27 @@ class Core:
 
     Attributes:
         audience: Gets each message after its transition was committed, in order.
-        on_pending: Called after the commit with each task queue that got a pending task.
+        lines: The claimWork requests that wait for tasks.
+        noted: When a worker or a task queue was last recorded as active, in ms; not stored.
         on_resolved: Called after the commit of a transition that resolved tasks.
     """
 
     store: Store
     clock: Clock
     settings: Settings
-    storage: Storage
+    storage: ArtifactStorage
     issue_credentials: IssueCredentials
     audience: Audience
-    on_pending: Callable[[str], object] = field(default=lambda _: None)
+    lines: Lines = field(init=False)
+    noted: dict[str, int] = field(default_factory=dict[str, int])
     on_resolved: Callable[[], object] = field(default=lambda: None)
     _outbox: list[Message] = field(default_factory=list[Message])
     _pending: set[str] = field(default_factory=set[str])
     _resolved: bool = False
     _as_of: int | None = None
+
+    def __post_init__(self) -> None:
+        self.lines = Lines(self.clock)
 
     def now(self) -> int:
         """Milliseconds since the epoch."""
@@ -87,20 +98,23 @@ class Core:
     def transition(self) -> Generator[int]:
         """One transaction and the messages that belong to it; gives the time that all of it happens at.
 
-        What was written before a refusal stays, as it does in the service; any other exception undoes
-        the transition. No messages are sent after either.
+        A refusal keeps the changes before it, as in the service; any other exception undoes the
+        transition. No messages are sent after either.
         """
         try:
             with self.store.transaction(keep=Refusal):
                 yield self.now()
+                for message in self._outbox:
+                    for store in self.audience.stores:
+                        store(message)
         except BaseException:
             self._forget()
             raise
         self._after_commit()
 
     def send(self, make: Callable[P, Message], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Publish what `make` makes now once the transition is committed; nothing if nobody listens."""
-        if self.audience:
+        """Publish what `make` makes now once the transition is committed; nothing without listeners."""
+        if self.audience.listeners:
             self._outbox.append(make(*args, **kwargs))
 
     def note_pending(self, task_queue_id: str) -> None:
@@ -114,8 +128,8 @@ class Core:
     def _after_commit(self) -> None:
         messages, pending, resolved = self._outbox, self._pending, self._resolved
         self._forget()
-        for task_queue_id in pending:
-            self.on_pending(task_queue_id)
+        for task_queue_id in pending & self.lines.by_queue.keys():
+            self.lines.wake(task_queue_id)
         for message in messages:
             self.audience.publish(message)
         if resolved:
@@ -123,3 +137,91 @@ class Core:
 
     def _forget(self) -> None:
         self._outbox, self._pending, self._resolved = [], set(), False
+
+
+Claims = TypeVar("Claims")
+
+
+class Lines:
+    """First come, first served: only the head of a line is woken, and wakes the next one as it leaves."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.by_queue: defaultdict[str, deque[asyncio.Event]] = defaultdict(deque)
+
+    def wake(self, task_queue_id: str) -> None:
+        """Let the head of a queue's line look for tasks."""
+        self.by_queue[task_queue_id][0].set()
+
+    async def wait(
+        self, task_queue_id: str, seconds: float, claim: Callable[[], list[Claims]]
+    ) -> list[Claims]:
+        """What `claim` gets as soon as it gets something and it is this request's turn; `[]` after `seconds`.
+
+        Nothing is claimed for a request that is cancelled.
+        """
+        if task_queue_id not in self.by_queue and (claims := claim()):
+            return claims
+        turn = asyncio.Event()
+        line = self.by_queue[task_queue_id]
+        line.append(turn)
+        timer = asyncio.create_task(self._clock.sleep_async(seconds), name=f"long poll of {task_queue_id}")
+        timer.add_done_callback(lambda _: turn.set())
+        try:
+            return await self._until(turn, timer, claim)
+        finally:
+            timer.cancel()
+            self._leave(task_queue_id, turn)
+
+    async def _until(
+        self, turn: asyncio.Event, timer: asyncio.Task[None], claim: Callable[[], list[Claims]]
+    ) -> list[Claims]:
+        while True:
+            await turn.wait()
+            turn.clear()
+            claims = claim()
+            if claims or timer.done():
+                return claims
+
+    def _leave(self, task_queue_id: str, turn: asyncio.Event) -> None:
+        line = self.by_queue[task_queue_id]
+        line.remove(turn)
+        if line:
+            line[0].set()
+        else:
+            del self.by_queue[task_queue_id]
+
+
+_UPLOAD_LIFE = 24 * times.HOUR
+_DOWNLOAD_LIFE = times.HOUR
+
+
+def run_credentials(core: Core, task: Task, run: Run, taken_until: int) -> dict[str, Any]:
+    """Return what a worker reclaims and resolves its run with; they hold the task's scopes."""
+    where = f"{task.task_id}/{run.run_id}"
+    worker = f"{run.worker_group}/{run.worker_id}"
+    client_id = f"task-client/{where}/on/{worker}/until/{times.seconds_text(taken_until)}"
+    actions = ("reclaim-task", "resolve-task", "create-artifact")
+    scopes = [f"queue:{action}:{where}" for action in actions] + task.extract().scopes
+    return core.issue_credentials(client_id, scopes, core.now(), taken_until)
+
+
+def upload_credentials(core: Core, task: Task, run: Run, name: str, expires: int) -> dict[str, Any]:
+    """Return what an object artifact is uploaded with; `name` is the object's."""
+    client_id = f"artifact-upload/{task.task_id}/{run.run_id}/on/{run.worker_group}/{run.worker_id}"
+    now = core.now()
+    scopes = [f"object:upload:{task.project_id}:{name}"]
+    return core.issue_credentials(client_id, scopes, now, min(expires, now + _UPLOAD_LIFE))
+
+
+def download_credentials(core: Core, key: str, name: str) -> dict[str, Any]:
+    """Return what an object artifact is downloaded with.
+
+    Args:
+        core: The shared part.
+        key: `<taskId>/<runId>/<artifact name>`.
+        name: The object's name.
+    """
+    now = core.now()
+    scopes = [f"object:download:{name}"]
+    return core.issue_credentials(f"artifact-download/{key}", scopes, now, now + _DOWNLOAD_LIFE)

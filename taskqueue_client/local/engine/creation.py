@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from taskqueue_client.local.engine import announce, times
-from taskqueue_client.local.engine.collation import sort_key
-from taskqueue_client.local.engine.dependencies import check_dependencies, track_again, track_dependencies
-from taskqueue_client.local.engine.groups import join_group
-from taskqueue_client.local.engine.jsonb import encode, normalised
-from taskqueue_client.local.engine.records import PRIORITIES, Task, encode_runs, find_task
-from taskqueue_client.local.engine.transitions import add_run, append_run, line_up
-from taskqueue_client.local.refusal import Caller, bad_input, conflict
+from taskqueue_client.local import messages, times
+from taskqueue_client.local.json_values import encode, normalised
+from taskqueue_client.local.refusal import Caller, refuse
+
+from .scheduling import check_dependencies, track_again, track_dependencies
+from .store import sort_key
+from .task_groups import join_group
+from .task_records import PRIORITIES, Task, encode_runs, find_task
+from .transitions import add_run, append_run, line_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from taskqueue_client.local.engine.core import Core
+    from .core import Core
 
 _DRIFT = 15 * times.MINUTE  # how far a creator's clock may be off
 _FIELDS = (
@@ -43,61 +44,61 @@ _FIELDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Creation:
-    """The endpoint that makes tasks."""
+def create_task(core: Core, caller: Caller, task_id: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Create a task, or find it created with the same definition before; return its status.
 
-    core: Core
+    Args:
+        core: The shared part.
+        caller: Must have the task's scopes, and those to create it.
+        task_id: The new task's id.
+        body: A `create-task-request` with all defaults that its schema gives. What the queue adds
+            (the queue id's missing form, `taskGroupId`, `expires`) is filled into it.
 
-    def create_task(self, caller: Caller, task_id: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Make a task, or find it made with the same definition before; answers its status.
-
-        Args:
-            caller: Who must hold the task's scopes, and those to create it.
-            task_id: The new task's id.
-            body: A `create-task-request` with all defaults that its schema gives. What the queue adds
-                (the queue id's missing form, `taskGroupId`, `expires`) is filled into it.
-
-        Raises:
-            Refusal: `InputError`, `InsufficientScopes`, `RequestConflict`, in the order of the
-                service's checks.
-        """
-        _complete_queue_id(body)
-        body.setdefault("taskGroupId", task_id)
-        caller.require(**_scope_params(body))
+    Raises:
+        Refusal: `InputError`, `InsufficientScopes`, `RequestConflict`, in the order of the
+            service's checks.
+    """
+    _complete_queue_id(body)
+    if len(body["dependencies"]) > core.settings.max_dependencies:
+        refuse(
+            "InputError", f"`dependencies` cannot have more than {core.settings.max_dependencies} elements"
+        )
+    caller.require(**_scope_params(body))
+    body.setdefault("taskGroupId", task_id)
+    with core.transition() as now:
         dates = _Dates.of(body)
-        dates.check(self.core.now(), self.core.settings.max_task_deadline_days)
+        dates.check(now, core.settings.max_task_deadline_days)
         _check_scopes(body["scopes"])
         task = _new_task(task_id, body, dates)
-        with self.core.transition() as now:
-            join_group(self.core, task.task_group_id, task.scheduler_id, task.expires)
-            stored = self._stored(task, body["requires"], now) or self._insert(task, body, now)
-            self.core.send(announce.defined, stored)
-            if stored.runs and stored.runs[0].state == "pending":
-                self.core.send(announce.pending, stored, stored.runs[0])
-        return {"status": stored.status()}
+        join_group(core, task.task_group_id, task.scheduler_id, task.expires)
+        stored = find_task(core.store, task_id)
+        if stored:
+            _check_same(core, stored, task, body["requires"], now)
+        else:
+            stored = _insert(core, task, body, now)
+        core.send(messages.defined, stored)
+        if stored.runs and stored.runs[0].state == "pending":
+            core.send(messages.pending, stored, stored.runs[0])
+    return {"status": stored.status()}
 
-    def _stored(self, task: Task, requires: str, now: int) -> Task | None:
-        """The task as it was made before; it runs now if the resolver has yet to see that it can."""
-        stored = find_task(self.core.store, task.task_id)
-        if stored is None:
-            return None
-        if (stored.encoded_definition, stored.priority) != (task.encoded_definition, task.priority):
-            message = f"taskId `{task.task_id}` is in use by a task with another definition."
-            raise conflict(message)
-        if not stored.runs and track_again(self.core, task.task_id, requires):
-            add_run(self.core, stored, "scheduled", now)
-        return stored
 
-    def _insert(self, task: Task, body: dict[str, Any], now: int) -> Task:
-        states = check_dependencies(self.core, task.task_id, body["dependencies"], task.deadline)
-        is_free = track_dependencies(self.core, task, states, body["requires"])
-        if is_free:
-            append_run(task, "scheduled", now)
-        _insert_row(self.core, task)
-        if is_free:
-            line_up(self.core, task, now)
-        return task
+def _check_same(core: Core, stored: Task, task: Task, requires: str, now: int) -> None:
+    """Refuse another definition; schedule the stored task if the resolver has yet to see that it can run."""
+    if (stored.encoded_definition, stored.priority) != (task.encoded_definition, task.priority):
+        refuse("RequestConflict", f"taskId `{task.task_id}` is in use by a task with another definition.")
+    if not stored.runs and track_again(core, task.task_id, requires):
+        add_run(core, stored, "scheduled", now)
+
+
+def _insert(core: Core, task: Task, body: dict[str, Any], now: int) -> Task:
+    states = check_dependencies(core, task.task_id, body["dependencies"], task.deadline)
+    is_free = track_dependencies(core, task, states, body["requires"])
+    if is_free:
+        append_run(task, "scheduled", now)
+    _insert_row(core, task)
+    if is_free:
+        line_up(core, task, now)
+    return task
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class _Dates:
 
     @classmethod
     def of(cls, body: dict[str, Any]) -> _Dates:
-        """The definition's dates; a missing `expires` becomes a year after the deadline."""
+        """Return the definition's dates; a missing `expires` becomes a year after the deadline."""
         created = times.parse(body["created"], "created")
         deadline = times.parse(body["deadline"], "deadline")
         if "expires" not in body:
@@ -128,7 +129,7 @@ class _Dates:
         }
         for message, holds in rules.items():
             if not holds:
-                raise bad_input(message)
+                refuse("InputError", message)
 
 
 def _complete_queue_id(body: dict[str, Any]) -> None:
@@ -138,15 +139,15 @@ def _complete_queue_id(body: dict[str, Any]) -> None:
     elif "taskQueueId" in body:
         body["provisionerId"], body["workerType"] = body["taskQueueId"].split("/")
     else:
-        message = "Either `taskQueueId` or both `provisionerId` and `workerType` must be given"
-        raise bad_input(message)
+        refuse("InputError", "Either `taskQueueId` or both `provisionerId` and `workerType` must be given")
     if body["taskQueueId"] != f"{body['provisionerId']}/{body['workerType']}":
-        message = "`taskQueueId` must be `provisionerId`/`workerType`, or one form must be left out"
-        raise bad_input(message)
+        refuse(
+            "InputError", "`taskQueueId` must be `provisionerId`/`workerType`, or only one form may be given"
+        )
 
 
 def _scope_params(body: dict[str, Any]) -> dict[str, Any]:
-    """What the endpoint's scope expression is filled with; a higher priority's scope also counts."""
+    """Return what the endpoint's scope expression is filled with; a higher priority's scope also counts."""
     names = ("scopes", "routes", "projectId", "schedulerId", "provisionerId", "workerType")
     enough = PRIORITIES[PRIORITIES.index(body["priority"]) :]
     return {**{name: body[name] for name in names}, "priorities": list(reversed(enough))}
@@ -155,8 +156,7 @@ def _scope_params(body: dict[str, Any]) -> dict[str, Any]:
 def _check_scopes(scopes: Sequence[str]) -> None:
     wrong = [scope for scope in scopes if scope.endswith("**")]
     if wrong:
-        message = f"`scopes` must not end with two stars, as {wrong[0]!r} does"
-        raise bad_input(message)
+        refuse("InputError", f"`scopes` must not end with two stars, as {wrong[0]!r} does")
 
 
 def _new_task(task_id: str, body: dict[str, Any], dates: _Dates) -> Task:
@@ -179,14 +179,17 @@ def _new_task(task_id: str, body: dict[str, Any], dates: _Dates) -> Task:
 
 
 def _encoded_definition(body: dict[str, Any], dates: _Dates) -> bytes:
-    """The definition in the server's order; its priority, which can change, is kept in the record."""
+    """Return the definition in the server's order; its priority, which can change, is kept in the record."""
     changed = {
         "priority": None,
         "created": times.text(dates.created),
         "deadline": times.text(dates.deadline),
         "expires": times.text(dates.expires),
     }
-    return encode({name: changed[name] if name in changed else normalised(body[name]) for name in _FIELDS})
+    definition: dict[str, Any] = {}
+    for name in _FIELDS:
+        definition[name] = changed[name] if name in changed else normalised(body[name])
+    return encode(definition)
 
 
 def _insert_row(core: Core, task: Task) -> None:

@@ -1,14 +1,14 @@
-"""Background work: claims that run out, deadlines, dependencies, and workers that are gone."""
+"""Background work: expired claims, deadlines, dependencies, removed workers, and the nightly jobs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from taskqueue_client.local.engine import announce, times
-from taskqueue_client.local.engine.dependencies import resolve_task
-from taskqueue_client.local.engine.records import Run, Task, find_task
-from taskqueue_client.local.engine.transitions import (
+from taskqueue_client.local import messages, times
+
+from .scheduling import resolve_task
+from .task_records import Run, Task, find_task
+from .transitions import (
     cancel,
     drop_claims,
     finish_with_exception,
@@ -18,77 +18,112 @@ from taskqueue_client.local.engine.transitions import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from taskqueue_client.local.engine.core import Core
+    from .core import Core
 
 _DUE = (
-    "SELECT (SELECT min(taken_until) FROM claims), (SELECT min(inserted) FROM resolved),"
-    " (SELECT min(deadline) FROM tasks WHERE deadline_open) + ?"
+    "SELECT min(moment) FROM (SELECT min(taken_until) AS moment FROM claims"
+    " UNION ALL SELECT min(inserted) FROM resolved"
+    " UNION ALL SELECT min(deadline) + ? FROM tasks WHERE deadline_open)"
+)
+_GRACE = 30 * times.MINUTE
+_TIME_OF_DAY = times.HOUR + 10 * times.MINUTE  # UTC: the service's last job of the night
+
+_REMOVALS = (
+    "DELETE FROM task_queues WHERE expires < ?1",
+    "DELETE FROM workers WHERE expires < ?1 AND quarantine_until < ?1",
+    "DELETE FROM tasks WHERE expires < ?1",
+    "DELETE FROM task_groups WHERE expires < ?1",
+    "DELETE FROM dependencies WHERE expires < ?1",
+    "DELETE FROM artifacts WHERE expires < ?1",
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Resolvers:
-    """What the service's resolver processes do.
+class BackgroundWork:
+    """The work of the service's resolver processes and nightly jobs.
 
-    They look for work at every multiple of the resolver interval; each piece of work is a transition.
+    Resolvers look for work at every multiple of the resolver interval; each piece of work is a transition.
     """
 
-    core: Core
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._night = _next_night(core.now())
+        self._interval = max(1, int(core.settings.resolver_interval * times.SECOND))
+        self._deadline_delay = int(core.settings.deadline_delay * times.SECOND)
+        core.on_resolved = self._resolve_at_once
 
     def run_due(self) -> int:
-        """Do everything whose time has come; how many pieces of work that were.
+        """Do everything that is due; return how many pieces of work that were.
 
-        Each is done as of its own moment, the earliest first, however far a clock has jumped: a claim
-        that ran out an hour before the deadline has been retried when the deadline comes.
+        Each takes effect at its due time, the earliest first, however far a clock has jumped: a claim
+        that expired an hour before the deadline has been retried when the deadline comes.
         """
         resolvers = (self._resolve_claim, self._resolve_deadline, self._resolve_dependencies)
         done = 0
-        while (moment := self.next_due()) is not None and moment <= self.core.now():
-            with self.core.as_of(moment):
+        while (moment := self._next_resolution()) is not None and moment <= self._core.now():
+            with self._core.as_of(moment):
                 done += sum(_exhaust(resolver) for resolver in resolvers)
-        return done
+        return done + self._expire_at_night()
 
-    def resolve_at_once(self) -> None:
+    def next_due(self) -> float:
+        """Return when `run_due` has something to do next, in seconds since the epoch."""
+        moment = self._next_resolution()
+        return (self._night if moment is None else min(self._night, moment)) / times.SECOND
+
+    def expire(self) -> None:
+        """Run the nightly jobs now."""
+        _expire(self._core)
+
+    def _expire_at_night(self) -> int:
+        now = self._core.now()
+        if now < self._night:
+            return 0
+        self._night = _next_night(now)
+        self.expire()
+        return 1
+
+    def _resolve_at_once(self) -> None:
         """After a resolution: schedule dependents, unless a resolver with an interval does that."""
-        if self.core.settings.resolver_interval == 0:
+        if self._core.settings.resolver_interval == 0:
             _exhaust(self._resolve_dependencies)
 
-    def next_due(self) -> int | None:
-        """When there is work to do next; None if there is none."""
-        row = self.core.store.row(_DUE, self._deadline_delay())
-        due = [moment for moment in row or () if moment is not None]
-        return -(-min(due) // self._interval()) * self._interval() if due else None
+    def _next_resolution(self) -> int | None:
+        """Return when a resolver has work next, in milliseconds; None if there is none."""
+        moment: int | None = self._core.store.value(_DUE, self._deadline_delay)
+        return None if moment is None else -(-moment // self._interval) * self._interval
 
     def worker_removed(self, task_queue_id: str, worker_group: str, worker_id: str) -> None:
         """End the runs of a worker that was stopped or removed; may be repeated."""
         claims = "FROM claims WHERE task_queue_id = ? AND worker_group = ? AND worker_id = ?"
         key = (task_queue_id, worker_group, worker_id)
-        with self.core.transition() as now:
-            held = self.core.store.rows(f"SELECT DISTINCT task_id, run_id {claims}", *key)
-            self.core.store.change(f"DELETE {claims}", *key)
+        with self._core.transition() as now:
+            held = self._core.store.rows(f"SELECT DISTINCT task_id, run_id {claims}", *key)
+            self._core.store.change(f"DELETE {claims}", *key)
             for task_id, run_id in held:
                 self._end_run_of_removed_worker(task_id, run_id, now)
 
-    def _interval(self) -> int:
-        return max(1, int(self.core.settings.resolver_interval * times.SECOND))
-
-    def _deadline_delay(self) -> int:
-        return int(self.core.settings.deadline_delay * times.SECOND)
+    def expire_claim(self, task_id: str) -> None:
+        """End the claim of a task now if it has expired, before a resolver looks for such claims."""
+        with self._core.transition() as now:
+            ended = "FROM claims WHERE task_id = ? AND taken_until <= ?"
+            claims = self._core.store.rows(f"SELECT run_id, taken_until {ended}", task_id, now)
+            self._core.store.change(f"DELETE {ended}", task_id, now)
+            for run_id, taken_until in claims:
+                self._expire_claim(task_id, run_id, taken_until, now)
 
     def _horizon(self) -> int:
-        """What was due up to this moment has been noticed by now."""
-        return self.core.now() // self._interval() * self._interval()
+        """Return when the resolvers have last looked for work, in milliseconds."""
+        return self._core.now() // self._interval * self._interval
 
     def _resolve_claim(self) -> bool:
-        row = self.core.store.row(
+        row = self._core.store.row(
             "SELECT task_id, run_id, taken_until FROM claims WHERE taken_until <= ?"
             " ORDER BY taken_until LIMIT 1",
             self._horizon(),
         )
         if row is None:
             return False
-        with self.core.transition() as now:
-            self.core.store.change(
+        with self._core.transition() as now:
+            self._core.store.change(
                 "DELETE FROM claims WHERE task_id = ? AND run_id = ? AND taken_until = ?", *row
             )
             task_id, run_id, taken_until = row
@@ -97,61 +132,61 @@ class Resolvers:
 
     def _expire_claim(self, task_id: str, run_id: int, taken_until: int, now: int) -> None:
         """Records that a reclaim has outdated, and runs past their deadline, are left alone."""
-        task = find_task(self.core.store, task_id)
-        if task is None:
+        task = find_task(self._core.store, task_id)
+        if task is None or run_id >= len(task.runs):  # claimTask records claims of runs that do not exist
             return
         run = task.run(run_id)
         current = run.state == "running" and run.taken_until == times.text(taken_until)
         if current and task.deadline > now:
-            finish_with_exception(self.core, task, run, "claim-expired", now)
+            finish_with_exception(self._core, task, run, "claim-expired", now)
         if run.reason_resolved == "claim-expired" and run_id >= len(task.runs) - 2:
             self._announce(task, run, now)
 
     def _announce(self, task: Task, run: Run, now: int) -> None:
-        if not send_exception(self.core, task, run):
-            resolve_task(self.core, task.task_id, task.task_group_id, "exception", now)
+        if not send_exception(self._core, task, run):
+            resolve_task(self._core, task.task_id, task.task_group_id, "exception", now)
 
     def _resolve_deadline(self) -> bool:
-        row = self.core.store.row(
+        row = self._core.store.row(
             "SELECT task_id FROM tasks WHERE deadline_open AND deadline <= ? ORDER BY deadline LIMIT 1",
-            self._horizon() - self._deadline_delay(),
+            self._horizon() - self._deadline_delay,
         )
         if row is None:
             return False
-        with self.core.transition() as now:
-            self.core.store.change("UPDATE tasks SET deadline_open = 0 WHERE task_id = ?", *row)
+        with self._core.transition() as now:
+            self._core.store.change("UPDATE tasks SET deadline_open = 0 WHERE task_id = ?", *row)
             self._miss_deadline(row[0], now)
         return True
 
     def _miss_deadline(self, task_id: str, now: int) -> None:
-        task = find_task(self.core.store, task_id)
-        run = cancel(self.core, task, "deadline-exceeded", now) if task else None
+        task = find_task(self._core.store, task_id)
+        run = cancel(self._core, task, "deadline-exceeded", now) if task else None
         if task and run:
-            resolve_task(self.core, task_id, task.task_group_id, "exception", now)
-            self.core.send(announce.missed_deadline, task, run)
+            resolve_task(self._core, task_id, task.task_group_id, "exception", now)
+            self._core.send(messages.missed_deadline, task, run)
 
     def _resolve_dependencies(self) -> bool:
-        row = self.core.store.row(
+        row = self._core.store.row(
             "SELECT seq, task_id, task_group_id, resolution FROM resolved WHERE inserted <= ?"
             " ORDER BY seq LIMIT 1",
             self._horizon(),
         )
         if row is None:
             return False
-        with self.core.transition() as now:
+        with self._core.transition() as now:
             seq, task_id, task_group_id, resolution = row
-            self.core.store.change("DELETE FROM resolved WHERE seq = ?", seq)
-            resolve_task(self.core, task_id, task_group_id, resolution, now)
+            self._core.store.change("DELETE FROM resolved WHERE seq = ?", seq)
+            resolve_task(self._core, task_id, task_group_id, resolution, now)
         return True
 
     def _end_run_of_removed_worker(self, task_id: str, run_id: int, now: int) -> None:
-        task = find_task(self.core.store, task_id)
-        if task is None:
+        task = find_task(self._core.store, task_id)
+        if task is None or run_id >= len(task.runs):
             return
         run = task.run(run_id)
-        drop_claims(self.core, task, run)
+        drop_claims(self._core, task, run)
         if run.state == "running":
-            finish_with_exception(self.core, task, run, "worker-shutdown", now)
+            finish_with_exception(self._core, task, run, "worker-shutdown", now)
             self._announce(task, run, now)
 
 
@@ -160,3 +195,33 @@ def _exhaust(resolver: Callable[[], bool]) -> int:
     while resolver():
         done += 1
     return done
+
+
+def _expire(core: Core) -> None:
+    """Remove what has expired. Artifacts' data goes before their records, so that none is forgotten.
+
+    The data of objects goes with the object service's own job.
+    """
+    core.storage.expire()
+    _delete_data(core)
+    with core.transition() as now:
+        core.store.change("DELETE FROM pending WHERE expires < ?", now)
+        for removal in _REMOVALS:
+            core.store.change(removal, now - _GRACE)
+        # the next task of the same id must not meet them
+        core.store.change("DELETE FROM claims WHERE task_id NOT IN (SELECT task_id FROM tasks)")
+
+
+def _delete_data(core: Core) -> None:
+    expired = core.store.rows(
+        "SELECT task_id || '/' || run_id || '/' || name FROM artifacts"
+        " WHERE expires < ? AND storage_type = 's3'",
+        core.now() - _GRACE,
+    )
+    for (key,) in expired:
+        core.storage.delete("s3", key)
+
+
+def _next_night(now: int) -> int:
+    """Return when the nightly jobs run next, after `now`; both in milliseconds."""
+    return (now - _TIME_OF_DAY) // times.DAY * times.DAY + times.DAY + _TIME_OF_DAY

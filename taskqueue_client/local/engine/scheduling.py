@@ -1,73 +1,232 @@
-"""scheduleTask, rerunTask and cancelTask."""
+"""When a task runs: its dependencies, scheduleTask, rerunTask, cancelTask and changes of priority.
+
+Dependencies are checked, recorded and satisfied. Only unresolved tasks allow changes of their priority.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from taskqueue_client.local.engine import announce
-from taskqueue_client.local.engine.records import Task, get_task
-from taskqueue_client.local.engine.transitions import MAX_RUNS, add_run, cancel, drop_claims, put_resolved
-from taskqueue_client.local.refusal import Caller, conflict
+from taskqueue_client.local import messages
+from taskqueue_client.local.messages import group_message
+from taskqueue_client.local.refusal import Caller, refuse
+
+from .task_groups import get_task_group, send_group
+from .task_records import PRIORITIES, Task, find_expiry_and_state, find_task, get_task
+from .transitions import MAX_RUNS, add_run, cancel, drop_claims, put_resolved
 
 if TYPE_CHECKING:
-    from taskqueue_client.local.engine.core import Core
+    from collections.abc import Iterable
+
+    from .core import Core
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduling:
-    """The calls by which a scheduler moves a task; each answers the task's status."""
+_ENOUGH = {"all-resolved": {"completed", "failed", "exception"}, "all-completed": {"completed"}}
+"""By what a task requires: the states of a dependency that satisfy it."""
 
-    core: Core
 
-    def schedule_task(self, caller: Caller, task_id: str) -> dict[str, Any]:
-        """Make an unscheduled task pending, whatever it depends on; others stay as they are."""
-        task = self._authorized(caller, task_id)
-        with self.core.transition() as now:
-            _check_deadline(task, now)
-            if not task.runs:
-                self.core.send(announce.pending, task, add_run(self.core, task, "scheduled", now))
-        return {"status": task.status()}
+def check_dependencies(core: Core, task_id: str, dependencies: list[str], deadline: int) -> dict[str, str]:
+    """Return the states of the tasks that a new task depends on; it may depend on itself.
 
-    def rerun_task(self, caller: Caller, task_id: str) -> dict[str, Any]:
-        """Add a run to a task that is unscheduled or resolved; a pending run is announced once more."""
-        task = self._authorized(caller, task_id)
-        with self.core.transition() as now:
-            _check_deadline(task, now)
-            if not task.runs or task.runs[-1].is_resolved:
-                self._add_rerun(task, now)
-            if task.state == "pending":
-                self.core.send(announce.pending, task, task.runs[-1])
-        return {"status": task.status()}
+    Raises:
+        Refusal: `InputError`: one does not exist, or expires before the new task's deadline.
+    """
+    found = {required: find_expiry_and_state(core.store, required) for required in dependencies}
+    found[task_id] = deadline, "unscheduled"
+    missing = [required for required, record in found.items() if record is None]
+    if missing:
+        refuse("InputError", "`task.dependencies` must exist; these do not:\n" + _listed(missing))
+    records = {required: record for required, record in found.items() if record}
+    expiring = [required for required, (expires, _) in records.items() if expires < deadline]
+    if expiring:
+        refuse(
+            "InputError",
+            "`task.dependencies` must not expire before `deadline`; these do:\n" + _listed(expiring),
+        )
+    return {required: records[required][1] for required in dependencies}
 
-    def cancel_task(self, caller: Caller, task_id: str) -> dict[str, Any]:
-        """End a task that is not resolved; a cancellation is announced once more when repeated."""
-        task = self._authorized(caller, task_id)
-        with self.core.transition() as now:
-            _check_deadline(task, now)
-            if cancel(self.core, task, "canceled", now):
-                drop_claims(self.core, task, task.runs[-1])
-            if task.runs[-1].reason_resolved == "canceled":
-                put_resolved(self.core, task, "exception", now)
-                self.core.send(announce.resolved, task, task.runs[-1])
-        return {"status": task.status()}
 
-    def _authorized(self, caller: Caller, task_id: str) -> Task:
-        task = get_task(self.core.store, task_id)
-        caller.require(taskId=task_id, **task.scope_params())
-        return task
+def track_dependencies(core: Core, task: Task, states: dict[str, str], requires: str) -> bool:
+    """Record a new task's dependencies and their states; whether they let it run at once."""
+    enough = _ENOUGH[requires]
+    for required, state in states.items():
+        core.store.change(
+            "INSERT INTO dependencies (required, dependent, requires, satisfied, expires)"
+            " VALUES (?, ?, ?, ?, ?)",
+            required,
+            task.task_id,
+            requires,
+            state in enough,
+            task.expires,
+        )
+    return enough.issuperset(states.values())
 
-    def _add_rerun(self, task: Task, now: int) -> None:
-        if len(task.runs) >= MAX_RUNS:
-            message = f"Task `{task.task_id}` has {MAX_RUNS} runs and cannot get another."
-            raise conflict(message)
-        task.retries_left = min(task.retries, MAX_RUNS - len(task.runs) - 1)
-        add_run(self.core, task, "rerun", now)
+
+def track_again(core: Core, task_id: str, requires: str) -> bool:
+    """Mark what has been satisfied since, without the resolver; whether that lets the task run."""
+    waiting = "SELECT required FROM dependencies WHERE dependent = ? AND satisfied = 0"
+    satisfied = [
+        required
+        for (required,) in core.store.rows(waiting, task_id)
+        if (found := find_expiry_and_state(core.store, required)) and found[1] in _ENOUGH[requires]
+    ]
+    for required in satisfied:
+        core.store.change(
+            "UPDATE dependencies SET satisfied = 1 WHERE required = ? AND dependent = ?", required, task_id
+        )
+    return bool(satisfied) and not _is_blocked(core, task_id)
+
+
+def resolve_task(core: Core, task_id: str, task_group_id: str, resolution: str, now: int) -> None:
+    """Schedule what waited for a resolved task, and tell of its group if nothing in it is left to do."""
+    for (dependent,) in _newly_satisfied(core, task_id, resolution, now):
+        if not _is_blocked(core, dependent):
+            _schedule(core, dependent, now)
+    core.store.change("UPDATE tasks SET ever_resolved = 1 WHERE task_id = ?", task_id)
+    left = core.store.value(
+        "SELECT 1 FROM tasks WHERE task_group_id = ? AND ever_resolved = 0 LIMIT 1", task_group_id
+    )
+    if not left:
+        send_group(core, "task-group-resolved", task_group_id)
+
+
+def _listed(task_ids: list[str]) -> str:
+    return "\n".join(f" * {task_id}" for task_id in task_ids)
+
+
+def _is_blocked(core: Core, dependent: str) -> bool:
+    unsatisfied = "SELECT 1 FROM dependencies WHERE dependent = ? AND satisfied = 0 LIMIT 1"
+    return core.store.row(unsatisfied, dependent) is not None
+
+
+def _newly_satisfied(core: Core, required: str, resolution: str, now: int) -> list[tuple[Any, ...]]:
+    waiting = (
+        "required = ? AND satisfied = 0 AND (requires = 'all-resolved' OR ? = 'completed') AND expires >= ?"
+    )
+    values = (required, resolution, now)
+    dependents = core.store.rows(
+        f"SELECT dependent FROM dependencies WHERE {waiting} ORDER BY sort_key(dependent)",  # noqa: S608 - constants
+        *values,
+    )
+    core.store.change(f"UPDATE dependencies SET satisfied = 1 WHERE {waiting}", *values)  # noqa: S608 - constants
+    return dependents
+
+
+def _schedule(core: Core, task_id: str, now: int) -> None:
+    task = find_task(core.store, task_id)
+    if task is None or task.deadline < now or task.runs:
+        return
+    core.send(messages.pending, task, add_run(core, task, "scheduled", now))
+
+
+def schedule_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
+    """Make an unscheduled task pending, whatever it depends on; others stay as they are."""
+    task = _authorized(core, caller, task_id)
+    with core.transition() as now:
+        _check_deadline(task, now)
+        if not task.runs:
+            core.send(messages.pending, task, add_run(core, task, "scheduled", now))
+    return {"status": task.status()}
+
+
+def rerun_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
+    """Add a run to a task that is unscheduled or resolved; a pending run is announced once more."""
+    task = _authorized(core, caller, task_id)
+    with core.transition() as now:
+        _check_deadline(task, now)
+        if not task.runs or task.runs[-1].is_resolved:
+            _add_rerun(core, task, now)
+        if task.state == "pending":
+            core.send(messages.pending, task, task.runs[-1])
+    return {"status": task.status()}
+
+
+def cancel_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
+    """End a task that is not resolved; a cancellation is announced once more when repeated."""
+    task = _authorized(core, caller, task_id)
+    with core.transition() as now:
+        _check_deadline(task, now)
+        if cancel(core, task, "canceled", now):
+            drop_claims(core, task, task.runs[-1])
+        if task.runs[-1].reason_resolved == "canceled":
+            put_resolved(core, task, "exception", now)
+            core.send(messages.resolved, task, task.runs[-1])
+    return {"status": task.status()}
+
+
+def _authorized(core: Core, caller: Caller, task_id: str) -> Task:
+    task = get_task(core.store, task_id)
+    caller.require(taskId=task_id, **task.scope_params())
+    return task
+
+
+def _add_rerun(core: Core, task: Task, now: int) -> None:
+    if len(task.runs) >= MAX_RUNS:
+        refuse("RequestConflict", f"Task `{task.task_id}` has {MAX_RUNS} runs and cannot get another.")
+    task.retries_left = min(task.retries, MAX_RUNS - len(task.runs) - 1)
+    add_run(core, task, "rerun", now)
 
 
 def _check_deadline(task: Task, now: int) -> None:
     if task.deadline < now:
-        message = (
-            f"Task `{task.task_id}` is past its deadline: it can be neither scheduled, rerun nor canceled."
+        refuse(
+            "RequestConflict",
+            f"Task `{task.task_id}` is past its deadline: it can be neither scheduled, rerun nor canceled.",
         )
-        raise conflict(message)
+
+
+def change_task_priority(core: Core, caller: Caller, task_id: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Give a task another priority, in its definition and in the line it waits in."""
+    task = get_task(core.store, task_id)
+    caller.require(taskId=task_id, taskQueueId=task.task_queue_id)
+    old, new = task.priority, PRIORITIES.index(body["newPriority"])
+    with core.transition() as now:
+        if task.deadline <= now:
+            refuse(
+                "RequestConflict",
+                f"Task `{task_id}` is past its deadline: its priority cannot be changed.",
+            )
+        if task.ever_resolved or old == new:
+            refuse("RequestConflict", f"Task `{task_id}` is already resolved, or has this priority already.")
+        _set(core, [task_id], new)
+        task.priority = new
+        core.send(messages.priority_changed, task, PRIORITIES[old], PRIORITIES[new])
+    return {"status": task.status()}
+
+
+def change_task_group_priority(
+    core: Core, caller: Caller, task_group_id: str, body: dict[str, Any]
+) -> dict[str, Any]:
+    """Give another priority to all tasks of a group that it can still be changed of."""
+    record = get_task_group(core, task_group_id)
+    scheduler_id: str = record["schedulerId"]
+    caller.require(schedulerId=scheduler_id, taskGroupId=task_group_id)
+    new_priority: str = body["newPriority"]
+    with core.transition() as now:
+        task_ids = _changeable(core, task_group_id, PRIORITIES.index(new_priority), now)
+        _set(core, task_ids, PRIORITIES.index(new_priority))
+        outcome = {
+            "taskGroupId": task_group_id,
+            "schedulerId": scheduler_id,
+            "newPriority": new_priority,
+            "tasksAffected": len(task_ids),
+        }
+        core.send(group_message, "task-group-priority-changed", outcome)
+    return {**outcome, "taskIds": task_ids}
+
+
+def _changeable(core: Core, task_group_id: str, priority: int, now: int) -> list[str]:
+    rows = core.store.rows(
+        "SELECT task_id FROM tasks WHERE task_group_id = ? AND ever_resolved = 0 AND deadline > ?"
+        " AND priority <> ? ORDER BY sort_key",
+        task_group_id,
+        now,
+        priority,
+    )
+    return [task_id for (task_id,) in rows]
+
+
+def _set(core: Core, task_ids: Iterable[str], priority: int) -> None:
+    for task_id in task_ids:
+        core.store.change("UPDATE tasks SET priority = ? WHERE task_id = ?", priority, task_id)
+        core.store.change("UPDATE pending SET priority = ? WHERE task_id = ?", priority, task_id)

@@ -7,14 +7,21 @@ import sqlite3
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from taskqueue_client.local.engine.collation import sort_key
-
 if TYPE_CHECKING:
     from collections.abc import Generator
 
 _VERSION = 1
 _CACHED_STATEMENTS = 256
 _MEMORY = ":memory:"
+
+# The collation of the service's database, glibc's `en_US.utf8`: letters and digits decide first, whatever
+# their case; then case, small letters first; then the other characters, each before any letter or digit.
+# Only printable ASCII can occur.
+_PRINTABLE = [chr(code) for code in range(0x20, 0x7F)]
+_WEIGHTY = {char for char in _PRINTABLE if char.isalnum() or char == "$"}
+_LETTERS = str.maketrans({c: c.lower() if c in _WEIGHTY else None for c in _PRINTABLE})
+_CASE = str.maketrans({c: str(int(c.isupper())) if c in _WEIGHTY else None for c in _PRINTABLE})
+_PUNCTUATION = str.maketrans(dict.fromkeys(_WEIGHTY, "\x7f"))
 
 _SCHEMA = """
 CREATE TABLE tasks (
@@ -135,10 +142,10 @@ class Store:
         path: A file, made if absent, or `:memory:`.
 
     Attributes:
-        connection: For those who keep other tables in the same database; in autocommit mode.
+        connection: For other tables in the same database; in autocommit mode.
 
     Raises:
-        sqlite3.DatabaseError: The file is no queue of this version, or another process holds it.
+        sqlite3.DatabaseError: The file is not a queue of this version, or another process has locked it.
     """
 
     def __init__(self, path: str) -> None:
@@ -159,16 +166,16 @@ class Store:
             raise
 
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
+        """Return all rows of a query."""
         return self._execute(sql, values).fetchall()
 
     def row(self, sql: str, *values: Any) -> tuple[Any, ...] | None:
-        """The first row of a query, if there is one."""
+        """Return the first row of a query, if there is one."""
         found: tuple[Any, ...] | None = self._execute(sql, values).fetchone()
         return found
 
     def value(self, sql: str, *values: Any) -> Any:
-        """The first column of the first row; None if there is no row."""
+        """Return the first column of the first row; None if there is no row."""
         found = self.row(sql, *values)
         return found[0] if found else None
 
@@ -218,7 +225,9 @@ class Store:
                 f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT"
             )
         elif version != _VERSION:
-            message = f"{path} is no queue of version {_VERSION}: its version is {version}"
+            message = (
+                f"{path} was written by version {version} of the local queue; this version reads {_VERSION}"
+            )
             raise sqlite3.DatabaseError(message)
 
 
@@ -226,3 +235,8 @@ def _make_private(path: str) -> None:
     """Make the file, if there is none, for its owner only: it holds keys that credentials are made with."""
     with suppress(OSError):  # SQLite fails for the same reason in a moment, and its caller is told
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+
+
+def sort_key(text: str) -> str:
+    """Return a text whose plain order is the collation's order of `text`."""
+    return "\0".join([text.translate(_LETTERS), text.translate(_CASE), text.translate(_PUNCTUATION)])

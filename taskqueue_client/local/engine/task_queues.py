@@ -1,16 +1,18 @@
-"""Records of task queues, and the views of them by provisioner and worker type."""
+"""Task queues: their records, views by provisioner and worker type, and what waits or is claimed in them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from taskqueue_client.local.engine import times
-from taskqueue_client.local.engine.paging import MAX_PAGE, Page, page_size
-from taskqueue_client.local.refusal import not_found
+from taskqueue_client.local import times
+from taskqueue_client.local.refusal import Refusal, refuse
+
+from .pages import MAX_PAGE, OffsetPage, decode_index, encode_index, page_of, page_size
+from .task_records import get_task
 
 if TYPE_CHECKING:
-    from taskqueue_client.local.engine.core import Core
+    from .core import Core
 
 _UNEXPIRED = "SELECT task_queue_id, expires, last_date_active FROM task_queues WHERE expires > ?"
 _OF_PROVISIONER = (
@@ -22,78 +24,76 @@ _PROVISIONERS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TaskQueues:
-    """The endpoints of task queues, provisioners and worker types."""
+def list_task_queues(core: Core, continuation_token: str | None, limit: int) -> dict[str, Any]:
+    """Return a page of the task queues that have not expired."""
+    page = OffsetPage.of(continuation_token, limit)
+    rows = core.store.rows(
+        _UNEXPIRED + " ORDER BY sort_key(task_queue_id) LIMIT ? OFFSET ?", core.now(), *page.window
+    )
+    return page.answer("taskQueues", rows, _task_queue)
 
-    core: Core
 
-    def list_task_queues(self, continuation_token: str | None, limit: int) -> dict[str, Any]:
-        """A page of the task queues that have not expired."""
-        page = Page.of(continuation_token, limit)
-        rows = self.core.store.rows(
-            _UNEXPIRED + " ORDER BY sort_key(task_queue_id) LIMIT ? OFFSET ?", self.core.now(), *page.window
-        )
-        return page.answer("taskQueues", rows, _task_queue)
+def get_task_queue(core: Core, task_queue_id: str) -> dict[str, Any]:
+    """Return one task queue.
 
-    def get_task_queue(self, task_queue_id: str) -> dict[str, Any]:
-        """One task queue.
+    Raises:
+        Refusal: `ResourceNotFound`: it is unknown or expired.
+    """
+    row = core.store.row(_UNEXPIRED + " AND task_queue_id = ?", core.now(), task_queue_id)
+    if row is None:
+        refuse("ResourceNotFound", f"Task queue `{task_queue_id}` does not exist.")
+    return _task_queue(row)
 
-        Raises:
-            Refusal: `ResourceNotFound`: it is unknown or expired.
-        """
-        row = self.core.store.row(_UNEXPIRED + " AND task_queue_id = ?", self.core.now(), task_queue_id)
-        if row is None:
-            message = f"Task queue `{task_queue_id}` does not exist."
-            raise not_found(message)
-        return _task_queue(row)
 
-    def list_worker_types(
-        self, provisioner_id: str, continuation_token: str | None, limit: int
-    ) -> dict[str, Any]:
-        """A page of a provisioner's task queues."""
-        page = Page.of(continuation_token, limit)
-        rows = self.core.store.rows(
-            _UNEXPIRED + _OF_PROVISIONER + " ORDER BY sort_key(task_queue_id) LIMIT ? OFFSET ?",
-            self.core.now(),
-            provisioner_id,
-            provisioner_id,
-            *page.window,
-        )
-        return page.answer("workerTypes", rows, lambda row: _with_pair(_task_queue(row)))
+def list_worker_types(
+    core: Core, provisioner_id: str, continuation_token: str | None, limit: int
+) -> dict[str, Any]:
+    """Return a page of a provisioner's task queues."""
+    page = OffsetPage.of(continuation_token, limit)
+    rows = core.store.rows(
+        _UNEXPIRED + _OF_PROVISIONER + " ORDER BY sort_key(task_queue_id) LIMIT ? OFFSET ?",
+        core.now(),
+        provisioner_id,
+        provisioner_id,
+        *page.window,
+    )
+    return page.answer("workerTypes", rows, lambda row: _with_pair(_task_queue(row)))
 
-    def get_worker_type(self, provisioner_id: str, worker_type: str) -> dict[str, Any]:
-        """One task queue, by the two halves of its id."""
-        return _with_pair(self.get_task_queue(f"{provisioner_id}/{worker_type}"))
 
-    def list_provisioners(self, _continuation_token: str | None, limit: int) -> dict[str, Any]:
-        """The first provisioners; as in the service there is no way to the others, and 0 is no limit."""
-        rows = self.core.store.rows(
-            _PROVISIONERS + " GROUP BY 1 ORDER BY sort_key(provisioner_id) LIMIT ?",
-            self.core.now(),
-            page_size(limit) or MAX_PAGE,
-        )
-        return {"provisioners": [_provisioner(row) for row in rows]}
+def get_worker_type(core: Core, provisioner_id: str, worker_type: str) -> dict[str, Any]:
+    """Return one task queue, by the two halves of its id."""
+    return _with_pair(get_task_queue(core, f"{provisioner_id}/{worker_type}"))
 
-    def get_provisioner(self, provisioner_id: str) -> dict[str, Any]:
-        """One provisioner: the latest times of its task queues."""
-        row = self.core.store.row(
-            _PROVISIONERS + _OF_PROVISIONER + " GROUP BY 1", self.core.now(), provisioner_id, provisioner_id
-        )
-        if row is None:
-            message = f"Provisioner `{provisioner_id}` does not exist."
-            raise not_found(message)
-        return _provisioner(row)
 
-    def touch(self, task_queue_id: str, expires: int, now: int) -> None:
-        """Note that a queue is in use, within a transition; what it lasts is never shortened."""
-        self.core.store.change(
-            "INSERT INTO task_queues VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET"
-            " expires = max(expires, excluded.expires), last_date_active = excluded.last_date_active",
-            task_queue_id,
-            expires,
-            now,
-        )
+def list_provisioners(core: Core, limit: int) -> dict[str, Any]:
+    """Return the first provisioners; as in the service the others cannot be reached, and 0 means no limit."""
+    rows = core.store.rows(
+        _PROVISIONERS + " GROUP BY 1 ORDER BY sort_key(provisioner_id) LIMIT ?",
+        core.now(),
+        page_size(limit) or MAX_PAGE,
+    )
+    return {"provisioners": [_provisioner(row) for row in rows]}
+
+
+def get_provisioner(core: Core, provisioner_id: str) -> dict[str, Any]:
+    """Return one provisioner: the latest times of its task queues."""
+    row = core.store.row(
+        _PROVISIONERS + _OF_PROVISIONER + " GROUP BY 1", core.now(), provisioner_id, provisioner_id
+    )
+    if row is None:
+        refuse("ResourceNotFound", f"Provisioner `{provisioner_id}` does not exist.")
+    return _provisioner(row)
+
+
+def touch_task_queue(core: Core, task_queue_id: str, expires: int, now: int) -> None:
+    """Note that a queue is in use, within a transition; what it lasts is never shortened."""
+    core.store.change(
+        "INSERT INTO task_queues VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET"
+        " expires = max(expires, excluded.expires), last_date_active = excluded.last_date_active",
+        task_queue_id,
+        expires,
+        now,
+    )
 
 
 def _task_queue(row: tuple[Any, ...]) -> dict[str, Any]:
@@ -117,3 +117,108 @@ def _activity(row: tuple[Any, ...]) -> dict[str, str]:
 def _with_pair(task_queue: dict[str, Any]) -> dict[str, Any]:
     provisioner_id, worker_type = task_queue["taskQueueId"].split("/")
     return {**task_queue, "provisionerId": provisioner_id, "workerType": worker_type}
+
+
+_PENDING = " FROM pending WHERE task_queue_id = ? AND expires > ?"
+_CLAIMED = " FROM claims JOIN tasks USING (task_id) WHERE claims.task_queue_id = ? AND taken_until > ?"
+
+
+def pending_tasks(core: Core, task_queue_id: str) -> dict[str, Any]:
+    """Return how many runs wait for a worker."""
+    return {**_queue(task_queue_id), "pendingTasks": _count(core, "*", _PENDING, task_queue_id)}
+
+
+def task_queue_counts(core: Core, task_queue_id: str) -> dict[str, Any]:
+    """Return how many runs wait, and how many have a claim that has not run out."""
+    claimed = _count(core, "DISTINCT task_id || '/' || run_id", _CLAIMED, task_queue_id)
+    return {**pending_tasks(core, task_queue_id), "claimedTasks": claimed}
+
+
+def list_pending_tasks(
+    core: Core, task_queue_id: str, continuation_token: str | None, limit: int
+) -> dict[str, Any]:
+    """Return a page of the waiting runs, the oldest first."""
+    size = page_size(limit)
+    rows = core.store.rows(
+        f"SELECT task_id, run_id, inserted {_PENDING} AND seq > ? ORDER BY seq LIMIT ?",
+        task_queue_id,
+        core.now(),
+        _last_seq(core, task_queue_id, continuation_token),
+        size + 1,
+    )
+    return page_of("tasks", rows, size, partial(_pending_task, core), _pending_token)
+
+
+def list_claimed_tasks(
+    core: Core, task_queue_id: str, continuation_token: str | None, limit: int
+) -> dict[str, Any]:
+    """Return a page of the claimed tasks, by the time of their latest claim or reclaim."""
+    size = page_size(limit)
+    claimed, task_id = decode_index(continuation_token, tuple[str, str]) or ("", "")
+    rows = core.store.rows(
+        f"SELECT task_id, run_id, worker_group, worker_id, max(claimed) {_CLAIMED} GROUP BY task_id"
+        " HAVING (max(claimed), task_id) > (?, ?) ORDER BY max(claimed), task_id LIMIT ?",
+        task_queue_id,
+        core.now(),
+        _moment(claimed),
+        task_id,
+        size + 1,
+    )
+    return page_of("tasks", rows, size, partial(_claimed_task, core), _claimed_token)
+
+
+def _count(core: Core, what: str, of: str, task_queue_id: str) -> int:
+    count: int = core.store.value(f"SELECT count({what}) {of}", task_queue_id, core.now())
+    return count
+
+
+def _last_seq(core: Core, task_queue_id: str, token: str | None) -> int:
+    """Return where the previous page ended; if that run waits no more, just before those of its time."""
+    inserted, task_id = decode_index(token, tuple[str, str]) or ("", "")
+    exact = "SELECT max(seq) FROM pending WHERE task_queue_id = ? AND inserted = ? AND task_id = ?"
+    near = "SELECT max(seq) FROM pending WHERE task_queue_id = ? AND inserted < ?"
+    moment = _moment(inserted)
+    return (
+        core.store.value(exact, task_queue_id, moment, task_id)
+        or core.store.value(near, task_queue_id, moment)
+        or 0
+    )
+
+
+def _pending_task(core: Core, row: tuple[Any, ...]) -> dict[str, Any]:
+    task_id, run_id, inserted = row
+    task = get_task(core.store, task_id).definition()
+    return {"taskId": task_id, "runId": run_id, "task": task, "inserted": times.text(inserted)}
+
+
+def _claimed_task(core: Core, row: tuple[Any, ...]) -> dict[str, Any]:
+    task_id, run_id, worker_group, worker_id, claimed = row
+    return {
+        "taskId": task_id,
+        "runId": run_id,
+        "workerGroup": worker_group,
+        "workerId": worker_id,
+        "claimed": times.text(claimed),
+        "task": get_task(core.store, task_id).definition(),
+    }
+
+
+def _queue(task_queue_id: str) -> dict[str, str]:
+    provisioner_id, worker_type = task_queue_id.split("/")
+    return {"provisionerId": provisioner_id, "workerType": worker_type, "taskQueueId": task_queue_id}
+
+
+def _pending_token(row: tuple[Any, ...]) -> str:
+    task_id, _, inserted = row
+    return encode_index(times.text(inserted), task_id)
+
+
+def _claimed_token(row: tuple[Any, ...]) -> str:
+    return encode_index(times.text(row[-1]), row[0])
+
+
+def _moment(text: str) -> int:
+    try:
+        return times.parse(text, "continuationToken")
+    except Refusal:
+        return 0

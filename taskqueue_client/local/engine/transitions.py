@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taskqueue_client.local.engine import announce, times
-from taskqueue_client.local.engine.records import Run, Task, save_runs
+from taskqueue_client.local import messages, times
+
+from .task_records import Run, Task, save_runs
 
 if TYPE_CHECKING:
-    from taskqueue_client.local.engine.core import Core
+    from .core import Core
 
 MAX_RUNS = 50
 
@@ -83,7 +84,7 @@ def _add_ended_run(core: Core, task: Task, reason: str, now: int) -> Run:
 
 def start(core: Core, task: Task, run: Run, worker: tuple[str, str], now: int) -> int:
     """A pending run gets a worker; when its claim ends."""
-    taken_until = hold(core, task, run, worker, now)
+    taken_until = record_claim(core, task, run.run_id, worker, now)
     run.state = "running"
     run.worker_group, run.worker_id = worker
     run.taken_until = times.text(taken_until)
@@ -93,13 +94,13 @@ def start(core: Core, task: Task, run: Run, worker: tuple[str, str], now: int) -
     return taken_until
 
 
-def hold(core: Core, task: Task, run: Run, worker: tuple[str, str], now: int) -> int:
-    """Record a claim from now on; when it ends."""
+def record_claim(core: Core, task: Task, run_id: int, worker: tuple[str, str], now: int) -> int:
+    """Write a claim record that starts now; return when it ends."""
     taken_until = now + int(core.settings.claim_timeout * times.SECOND)
     core.store.change(
         "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?)",
         task.task_id,
-        run.run_id,
+        run_id,
         taken_until,
         task.task_queue_id,
         *worker,
@@ -128,10 +129,10 @@ def finish_with_exception(core: Core, task: Task, run: Run, reason: str, now: in
 
 def send_exception(core: Core, task: Task, run: Run) -> bool:
     """Tell of a run's exception, then of the retry that follows it; whether one does."""
-    core.send(announce.resolved, task, run)
+    core.send(messages.resolved, task, run)
     retried = run.run_id == len(task.runs) - 2 and _is_waiting_retry(task.runs[-1])
     if retried:
-        core.send(announce.pending, task, task.runs[-1])
+        core.send(messages.pending, task, task.runs[-1])
     return retried
 
 

@@ -1,0 +1,265 @@
+"""The base class of both clients: options, credentials, signed URLs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from importlib import import_module
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack, cast
+
+from taskqueue_client._protocol.conversation import Call
+from taskqueue_client._protocol.retry import RetryPolicy
+from taskqueue_client._protocol.wire import Wire
+from taskqueue_client._transport.network import NetworkSettings
+from taskqueue_client.clock import Clock, SystemClock
+from taskqueue_client.credentials import Credentials, from_environment
+from taskqueue_client.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from taskqueue_client._protocol.call_spans import CallSpans
+    from taskqueue_client.artifacts.storage import Storage
+    from taskqueue_client.artifacts.transfers import StorageName, TransferSettings
+
+SIGNED_URL_LIFETIME = timedelta(minutes=15)
+"""The default lifetime of a signed URL, which is that of the official clients."""
+
+
+class Options(TypedDict, total=False):
+    """The arguments of `with_options`: new values for fields of the client's `RetryPolicy`."""
+
+    attempts: int
+    timeout: float
+    wait_initial: float
+    wait_max: float
+    wait_jitter: float
+    connect_timeout: float
+    read_timeout: float
+    min_rate: float
+    min_rate_window: float
+
+
+class _SharedStorage:
+    """The storage connections of a client and of its copies, opened by the first transfer."""
+
+    def __init__(self, network: NetworkSettings) -> None:
+        self._network = network
+        self._lock = Lock()
+        self._storage: Storage | None = None
+
+    def get(self) -> Storage:
+        from taskqueue_client.artifacts.storage import Storage  # noqa: PLC0415 - imported with the first transfer
+
+        with self._lock:
+            if self._storage is None:
+                self._storage = Storage(self._network)
+            return self._storage
+
+    def close(self) -> None:
+        if self._storage is not None:
+            self._storage.close()
+
+    async def aclose(self) -> None:
+        if self._storage is not None:
+            await self._storage.aclose()
+
+
+class Deferred:
+    """A method of a client whose module is imported when the method is first used, because that takes time.
+
+    Args:
+        module: The module of the function with the method's name.
+        make_method: Makes the method from the function.
+    """
+
+    def __init__(self, module: str, make_method: Callable[[Any], Any]) -> None:
+        self._module = module
+        self._make_method = make_method
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner = owner
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        method = self._make_method(getattr(import_module(self._module), self._name))
+        setattr(self._owner, self._name, method)
+        return getattr(owner if instance is None else instance, self._name)
+
+
+T = TypeVar("T")
+SessionT = TypeVar("SessionT")
+
+
+def _twin(of: T) -> T:
+    """Return a shallow copy; faster than `copy.copy`, as workers make several copies for each run."""
+    other = object.__new__(type(of))
+    other.__dict__.update(of.__dict__)
+    return other
+
+
+class ClientOptions(TypedDict, Generic[SessionT], total=False):
+    """The options of both clients, which `from_env` takes as well; see `Queue`."""
+
+    session: SessionT | None
+    retry: RetryPolicy | None
+    check_definitions: bool
+    artifact_storage: StorageName
+    clock: Clock | None
+    tracing: bool
+
+
+def _made_once(make: Callable[[Any], T]) -> T:
+    """Return a `cached_property`, as pyright accepts it for a property of a protocol."""
+    return cast("T", cached_property(make))
+
+
+def _call_spans(root_url: str) -> CallSpans:
+    from taskqueue_client._protocol.call_spans import CallSpans  # noqa: PLC0415 - only if tracing is on
+
+    return CallSpans(root_url)
+
+
+class Client(ABC, Generic[SessionT]):
+    """The base class of `Queue` and `AsyncQueue`, which describe the arguments."""
+
+    def __init__(
+        self,
+        root_url: str,
+        credentials: Credentials | None = None,
+        *,
+        session: SessionT | None = None,
+        retry: RetryPolicy | None = None,
+        check_definitions: bool = True,
+        artifact_storage: StorageName = "s3",
+        clock: Clock | None = None,
+        tracing: bool = False,
+    ) -> None:
+        if artifact_storage not in {"s3", "object"}:
+            raise InvalidArgument("artifact_storage", artifact_storage, "'s3' or 'object'")
+        self._artifact_storage: StorageName = artifact_storage
+        self._clock = SystemClock() if clock is None else clock
+        self._wire = Wire(root_url, credentials, self._clock)
+        self._policy = RetryPolicy() if retry is None else retry
+        self._check_definitions = check_definitions
+        self._network = NetworkSettings()
+        self._storage = _SharedStorage(self._network)
+        self._spans = _call_spans(self.root_url) if tracing else None
+        self._open(session)
+
+    @abstractmethod
+    def _open(self, session: SessionT | None) -> None:
+        """Make the transport."""
+
+    @classmethod
+    def from_env(
+        cls, environ: Mapping[str, str] | None = None, **options: Unpack[ClientOptions[SessionT]]
+    ) -> Self:
+        """Return a client with the deployment and the credentials of the environment.
+
+        If `TASKCLUSTER_PROXY_URL` is set, the client uses that URL without credentials. Otherwise it uses
+        `TASKCLUSTER_ROOT_URL` with `TASKCLUSTER_CLIENT_ID`, `TASKCLUSTER_ACCESS_TOKEN` and
+        `TASKCLUSTER_CERTIFICATE`. An empty variable counts as unset.
+
+        Args:
+            environ: The environment variables; `os.environ` by default.
+            options: The options of the constructor: `session`, `retry`, `check_definitions`,
+                `artifact_storage`, `clock` and `tracing`.
+
+        Raises:
+            InvalidArgument: Neither URL is set, a part of the credentials is missing, or a value is
+                malformed.
+        """
+        root_url, credentials = from_environment(environ)
+        return cls(root_url, credentials, **options)
+
+    @property
+    def root_url(self) -> str:
+        """The deployment's root URL."""
+        return self._wire.root_url
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """The credentials that sign calls; may be replaced at any time, from any thread.
+
+        Each later attempt uses the new credentials, including retries of calls that have begun.
+        """
+        return self._wire.credentials
+
+    @credentials.setter
+    def credentials(self, credentials: Credentials | None) -> None:
+        self._wire.credentials = credentials
+
+    def now(self) -> datetime:
+        """Return the service's time as of its last responses; this machine's time before the first response.
+
+        `from_now("1 day", queue.now())` and `task_definition(…, created=queue.now())` return dates that
+        the Queue accepts even if this machine's clock is wrong.
+        """
+        return datetime.fromtimestamp(self._wire.server_time(), UTC)
+
+    def with_options(self, *, tracing: bool | None = None, **options: Unpack[Options]) -> Self:
+        """Return a client with another retry policy, the same credentials and the same connections.
+
+        `queue.with_options(attempts=1).status(task_id)` sets the policy for one call.
+
+        Args:
+            tracing: Turn spans for calls on or off; None: as this client.
+            options: New values of the policy.
+
+        Raises:
+            InvalidArgument: A value is out of range.
+        """
+        other = _twin(self)
+        other._policy = replace(self._policy, **options)  # noqa: SLF001 - it is one of us
+        vars(other).pop("transfer_settings", None)
+        if tracing is not None:
+            other._spans = _call_spans(self.root_url) if tracing else None  # noqa: SLF001 - as above
+        return other
+
+    def with_credentials(self, credentials: Credentials | None) -> Self:
+        """Return a client with other credentials and the same connections.
+
+        A worker has one for each claimed run. Replacing the credentials of one client does not change
+        another.
+
+        Raises:
+            InvalidArgument: The credentials are malformed.
+        """
+        other = _twin(self)
+        other._wire = _twin(self._wire)  # noqa: SLF001 - it is one of us
+        other.credentials = credentials
+        return other
+
+    def signed_url(self, call: Call[Any], *, lifetime: timedelta = SIGNED_URL_LIFETIME) -> str:
+        """Return a URL that anybody may GET without credentials until it expires.
+
+        Args:
+            call: The call, as a function of `taskqueue_client.calls` returns it:
+                `queue.signed_url(calls.get_latest_artifact(task_id, "private/log.txt"))`.
+            lifetime: The time until the URL expires.
+
+        Raises:
+            InvalidArgument: The call is not a GET, the client has no credentials, the lifetime is not
+                positive, or the URL is longer than the 4096 characters that the Queue accepts.
+        """
+        if not isinstance(lifetime, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
+            raise InvalidArgument("lifetime", lifetime, "a timedelta")
+        return self._wire.signed_url(call, lifetime.total_seconds())
+
+    @_made_once
+    def storage(self) -> Storage:
+        """The connections for uploads to and downloads from storage services."""
+        return self._storage.get()
+
+    @_made_once
+    def transfer_settings(self) -> TransferSettings:
+        """The settings of this client that transfers of artifacts use."""
+        from taskqueue_client.artifacts.transfers import TransferSettings  # noqa: PLC0415 - imported with the first transfer
+
+        return TransferSettings(self._policy, self._clock, self._wire.server_time, self._artifact_storage)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.root_url} {self.credentials!r}>"

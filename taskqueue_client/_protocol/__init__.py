@@ -1,0 +1,1 @@
+"""Bytes and values: calls as data, signatures, retries, leases. No I/O."""

@@ -1,0 +1,277 @@
+"""Responses: decompressed within limits, readable by depth, and the errors that refusals stand for."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple, Self, cast
+
+import msgspec
+
+from taskqueue_client.errors import (
+    ApiError,
+    Attempted,
+    AuthenticationFailed,
+    BadRequest,
+    ErrorArtifact,
+    InputError,
+    InputTooLarge,
+    InputValidationError,
+    InsufficientScopes,
+    InternalServerError,
+    InvalidRequestArguments,
+    MalformedRequestBody,
+    NoMatchingBackend,
+    NoMatchingMethod,
+    NotFound,
+    Refused,
+    RequestConflict,
+    ResourceExpired,
+    ResourceNotFound,
+    ServerError,
+    TooManyRequests,
+)
+
+MAX_RESPONSE = 512 * 2**20
+"""The largest body of a response, in bytes: more than 32 claims of tasks with definitions of 10 MiB."""
+
+MAX_UNPACKED = 64 * 2**20
+"""The largest body of a compressed response after decompression, in bytes: 300 kB of gzip can be 300 MB.
+Responses with claims are requested uncompressed: a claim that is not read is lost until it expires."""
+
+_CUT_GZIP = "the response is incomplete: its compressed body ends too early"
+
+_GZIP_OR_ZLIB = 47
+"""The `wbits` that let zlib detect the format."""
+
+
+class Response(NamedTuple):
+    """A response: the body is decompressed, headers are looked up in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class TransportFailed(Exception):
+    """A transport has no response, or an incomplete one.
+
+    Attributes:
+        reason: What happened, in words.
+        timed_out: Whether it took too long.
+    """
+
+    def __init__(self, reason: str, *, timed_out: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.timed_out = timed_out
+
+
+class ResponseRefused(Exception):
+    """A response was received, but its body was not read.
+
+    Attributes:
+        status: The response's status.
+        reason: Why, in words.
+    """
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+    @classmethod
+    def too_large(cls, status: int, limit: int) -> Self:
+        """Return the error for a body that is larger than the limit."""
+        return cls(status, f"the response is larger than {limit / 2**20:g} MiB")
+
+
+def unpacked(status: int, headers: Mapping[str, str], body: bytes, limit: int) -> bytes:
+    """Return a decompressed body. No more than the limit is ever decompressed.
+
+    Args:
+        status: The response's status.
+        headers: The response's headers.
+        body: The body as it was sent.
+        limit: The largest size of the decompressed body, unless `MAX_UNPACKED` is less.
+
+    Raises:
+        ResponseRefused: The body is too large, or not compressed by gzip or deflate.
+        TransportFailed: The body is damaged or incomplete.
+    """
+    coding = headers.get("content-encoding", "").strip().lower()
+    if coding in {"identity", ""} or not body:
+        return body
+    if coding not in {"gzip", "x-gzip", "deflate"}:
+        raise ResponseRefused(status, f"Content-Encoding: expected gzip or deflate, found {coding!r}")
+    limit = min(limit, MAX_UNPACKED)
+    try:
+        return _unpacked(status, body, limit)
+    except zlib.error as error:
+        why = f"the response is damaged: its body is not {coding} ({error})"
+        raise TransportFailed(why) from error
+
+
+def _unpacked(status: int, body: bytes, limit: int) -> bytes:
+    pieces: list[bytes] = []
+    left = limit
+    while body:
+        unpacking = zlib.decompressobj(wbits=_GZIP_OR_ZLIB)
+        pieces.append(unpacking.decompress(body, left + 1))
+        left -= len(pieces[-1])
+        if left < 0:
+            raise ResponseRefused.too_large(status, limit)
+        if not unpacking.eof:
+            raise TransportFailed(_CUT_GZIP)
+        body = unpacking.unused_data
+    return b"".join(pieces)
+
+
+def is_framed(response: Response) -> bool:
+    """Return whether a response has a length or is chunked; otherwise, a truncated one looks complete."""
+    return "content-length" in response.headers or "transfer-encoding" in response.headers
+
+
+def date_of(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds since the epoch of the `Date` header; None if it is missing or malformed."""
+    try:
+        return _moment_of(headers["date"])
+    except (KeyError, ValueError, OverflowError):
+        return None
+
+
+def retry_after(value: str | None, now: float) -> float | None:
+    """Return the seconds of a `Retry-After` header (RFC 9110, 10.2.3); None if it is missing or malformed."""
+    if value is None:
+        return None
+    if value.isdecimal():
+        return float(value)
+    try:
+        return max(_moment_of(value) - now, 0.0)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _moment_of(date: str) -> float:
+    """Return the seconds since the epoch of a header's date. A date without a zone is in GMT.
+
+    Raises:
+        ValueError: The text is not a date.
+        OverflowError: The date is out of range.
+    """
+    moment = parsedate_to_datetime(date)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+_BY_CODE: dict[str, type[ApiError]] = {
+    "MalformedPayload": MalformedRequestBody,
+    "InvalidRequestArguments": InvalidRequestArguments,
+    "InputValidationError": InputValidationError,
+    "InputError": InputError,
+    "NoMatchingBackend": NoMatchingBackend,
+    "AuthenticationFailed": AuthenticationFailed,
+    "InsufficientScopes": InsufficientScopes,
+    "ResourceNotFound": ResourceNotFound,
+    "NoMatchingMethod": NoMatchingMethod,
+    "RequestConflict": RequestConflict,
+    "ResourceExpired": ResourceExpired,
+    "InputTooLarge": InputTooLarge,
+    "InternalServerError": InternalServerError,
+}
+
+_BY_STATUS: dict[int, type[ApiError]] = {
+    400: BadRequest,
+    401: AuthenticationFailed,
+    403: InsufficientScopes,
+    404: NotFound,
+    406: NoMatchingMethod,
+    409: RequestConflict,
+    410: ResourceExpired,
+    413: InputTooLarge,
+    424: ErrorArtifact,
+    429: TooManyRequests,
+}
+
+
+def error_of_response(
+    attempted: Attempted, status: int, body: bytes, retry_after: float | None = None
+) -> ApiError:
+    """Return the error for a response with an error status, sent by a service or by a proxy before it."""
+    document = _json_object(body)
+    code, info = document.get("code"), document.get("requestInfo")
+    refused = Refused(
+        status=status,
+        code=code if isinstance(code, str) else None,
+        message=_message(status, document, body),
+        request_info=cast("dict[str, Any]", info) if isinstance(info, dict) else {},
+        retry_after=retry_after,
+        document=document,
+    )
+    return _kind(status, refused.code)(attempted, refused)
+
+
+def _kind(status: int, code: str | None) -> type[ApiError]:
+    if code in _BY_CODE:
+        return _BY_CODE[code]
+    server_error = 500  # and above
+    return _BY_STATUS.get(status, ServerError if status >= server_error else ApiError)
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", document) if isinstance(document, dict) else {}
+
+
+_TRAILER = re.compile(r"\n\n---\n\n\* method: ")
+_TAG = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+_WHITE = re.compile(r"\s+")
+_LONGEST = 500  # characters of a page that are worth reading in an error
+
+
+def _message(status: int, document: Mapping[str, Any], body: bytes) -> str:
+    words = document.get("message") or document.get("error")
+    if isinstance(words, str):
+        return _TRAILER.split(words, maxsplit=1)[0]
+    text = _WHITE.sub(" ", _TAG.sub(" ", body[: 20 * _LONGEST].decode(errors="replace"))).strip()
+    return (
+        text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+    ) or f"empty response with status {status}"
+
+
+DEEPEST = 500
+"""Levels of lists and objects that are kept: Python's limit of 1,000 includes the calls around them."""
+
+CUT_OFF = f"<cut off by taskqueue_client: nested more than {DEEPEST} levels deep>"
+"""The text that replaces a list or an object that is nested too deeply."""
+
+_MARK = f'"{CUT_OFF}"'.encode()
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+
+
+def cut(document: bytes) -> bytes:
+    """Return a JSON document without the lists and objects below `DEEPEST` levels.
+
+    Args:
+        document: The text; if it is not JSON, the result is not JSON either.
+    """
+    kept: list[bytes] = []
+    level = start = 0
+    for token in _TOKEN.finditer(document):
+        match token[0]:
+            case b"[" | b"{":
+                level += 1
+                if level == DEEPEST + 1:
+                    kept += document[start : token.start()], _MARK
+            case b"]" | b"}":
+                if level == DEEPEST + 1:
+                    start = token.end()
+                level -= 1
+            case _:
+                pass  # a text, whose brackets are not levels
+    return b"".join([*kept, document[start:]])

@@ -1,0 +1,114 @@
+"""Spans of OpenTelemetry for API calls. This module is imported only if tracing is on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import Any
+from urllib.parse import urlsplit
+
+from taskqueue_client._version import __version__
+
+from .api_responses import Response, ResponseRefused, TransportFailed
+from .conversation import Call
+from .retry import Attempt
+from .wire import Request
+
+try:
+    from opentelemetry import context, trace
+except ImportError as error:
+    MISSING = "tracing needs opentelemetry-api: pip install 'taskqueue_client[otel]'"
+    raise ImportError(MISSING) from error
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def tracer() -> trace.Tracer:
+    """Return the package's tracer, from the tracer provider of the program."""
+    return trace.get_tracer("taskqueue_client", __version__)
+
+
+def fail(span: trace.Span, error_type: str) -> None:
+    """Mark a span as failed. Messages of errors may hold secrets, so that only the type is noted."""
+    span.set_attribute("error.type", error_type)
+    span.set_status(trace.StatusCode.ERROR)
+
+
+class CallSpans:
+    """Makes a span for each attempt at a call, by OpenTelemetry's conventions for HTTP client spans.
+
+    Names and attributes are those of https://opentelemetry.io/docs/specs/semconv/http/http-spans/; the
+    endpoint stands for the target, as it has few values. The path of a root URL is not shown: that of a task
+    proxy is a secret.
+
+    Args:
+        root_url: The deployment's root URL.
+    """
+
+    def __init__(self, root_url: str) -> None:
+        parts = urlsplit(root_url)
+        host = parts.hostname or ""
+        port = parts.port or _PORTS.get(parts.scheme, 0)
+        self._server: dict[str, str | int] = {"server.address": host, "server.port": port}
+        self._root_url = root_url
+        shown_host = f"[{host}]" if ":" in host else host
+        self._shown = f"{parts.scheme}://{shown_host}:{port}{'/REDACTED' if parts.path else ''}"
+        self._tracer = tracer()
+
+    def around(
+        self, call: Call[Any], attempt: Attempt, resends: int
+    ) -> Generator[Attempt, Response | None, Response]:
+        """Yield an attempt, and make its span when the response or a failure comes.
+
+        The span is not made before: no other span is its child, and a third of its cost is saved when all
+        attributes are known at its start.
+
+        Args:
+            call: The call.
+            attempt: An attempt at the call.
+            resends: How many attempts were made before.
+        """
+        began, parent = time.time_ns(), context.get_current()
+        try:
+            response = yield attempt
+        except BaseException as failure:
+            status, error_type = _failed(failure)
+            span = self._span(call, attempt.request, resends, status, began, parent)
+            fail(span, error_type)
+            span.end()
+            raise
+        assert response is not None  # noqa: S101 - says the protocol of `Attempts`
+        span = self._span(call, attempt.request, resends, response.status, began, parent)
+        if response.status not in call.accepts:
+            fail(span, str(response.status))
+        span.end()
+        return response
+
+    def _span(
+        self,
+        call: Call[Any],
+        request: Request,
+        resends: int,
+        status: int | None,
+        began: int,
+        parent: context.Context,
+    ) -> trace.Span:
+        url = self._shown + request.url.removeprefix(self._root_url)
+        attributes = {**self._server, "http.request.method": call.method, "url.full": url}
+        if status is not None:
+            attributes["http.response.status_code"] = status
+        if resends:
+            attributes["http.request.resend_count"] = resends
+        name = f"{call.method} {call.endpoint}"
+        return self._tracer.start_span(
+            name, parent, kind=trace.SpanKind.CLIENT, attributes=attributes, start_time=began
+        )
+
+
+def _failed(failure: BaseException) -> tuple[int | None, str]:
+    """Return the HTTP status, if there was one, and the type of the error."""
+    if isinstance(failure, ResponseRefused):
+        return failure.status, type(failure.__cause__ or failure).__qualname__
+    if isinstance(failure, TransportFailed):
+        return None, "timeout" if failure.timed_out else type(failure.__cause__ or failure).__qualname__
+    return None, "CancelledError" if isinstance(failure, GeneratorExit) else type(failure).__qualname__

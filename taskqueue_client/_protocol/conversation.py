@@ -1,0 +1,453 @@
+"""Calls, and conversations of several steps, written once for the synchronous and the asynchronous client.
+
+A conversation is a generator that does no I/O. It yields steps and receives their results:
+
+>>> from taskqueue_client import calls
+>>> from taskqueue_client.models import TaskStatus
+>>> def status_later(task_id: str, size: Callable[[], int]) -> Conversation[tuple[TaskStatus, int]]:
+...     yield from Pause(0.5)  # a wait
+...     response = yield from calls.status(task_id)  # a Call: the client sends it
+...     return response.status, (yield from Work(size))  # Work: blocks, so it runs on a thread in asyncio
+
+An error of a step is raised at its `yield`, where the conversation may handle it. `converse` performs a
+conversation on the caller's thread, `converse_async` in an event loop. A conversation that also yields
+`Item`s is a stream; `iterate` and `iterate_async` perform it and give the items.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from contextvars import copy_context
+from functools import wraps
+from types import CoroutineType, GenericAlias
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, get_args
+
+import msgspec
+
+from taskqueue_client.clock import Clock, SystemClock
+from taskqueue_client.credentials import Credentials
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Executor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", bound="Client | AsyncClient")
+S = TypeVar("S")
+
+STOPPING_TIMEOUT = 5.0
+"""Seconds that a canceled conversation waits for `Work` that was told to stop: it may be connecting, or
+inside an iterator of the caller's. After that its thread is left to end by itself."""
+
+
+SUCCESS = frozenset({200, 201, 204})
+"""The statuses that mean success, by default."""
+
+
+class Call(msgspec.Struct, Generic[R], frozen=True):
+    """One API request.
+
+    Args:
+        endpoint: The name in the service's reference: `createTask`, `object.createUpload`.
+        method: The HTTP method in upper case.
+        path: Percent-encoded, below `/api/<service>/v1`.
+        returns: The struct to decode the response into; `NoneType` if the response is empty, and a union with
+            None if it may be empty (204).
+        query: The query parameters.
+        body: The request body, before it is encoded as JSON; None without a body.
+        service: `queue`, `object` or `auth`; empty for `<root URL>/v1`, where the first Queue was.
+        accepts: The statuses that mean success.
+        check: Checks the body and returns its JSON; called before the first attempt, unless checking is off,
+            with the service's time in seconds since the epoch, or NaN if it is not known.
+    """
+
+    endpoint: str
+    method: str
+    path: str
+    returns: type[R]
+    query: Mapping[str, str] = {}
+    body: object = None
+    service: str = "queue"
+    accepts: frozenset[int] = SUCCESS
+    check: Callable[[float], bytes] | None = None
+
+    def __iter__(self) -> Generator[Call[R], Any, R]:
+        """Make `response = yield from call` read, and type, like `response = await call`."""
+        response: R = yield self
+        return response
+
+
+class _Step(msgspec.Struct, Generic[R], frozen=True):
+    """Makes `result = yield from step` read, and type, like `result = await step`."""
+
+    def __iter__(self) -> Generator[Self, Any, R]:
+        result: R = yield self
+        return result
+
+
+class CallAs(_Step[R], frozen=True):
+    """A call that is signed with other credentials than the client's.
+
+    Attributes:
+        call: The call.
+        credentials: The credentials to sign with; None to send it unsigned.
+    """
+
+    call: Call[R]
+    credentials: Credentials | None
+
+
+class Work(_Step[R], frozen=True):
+    """A function that blocks: on a disk, on a network connection, or on a processor.
+
+    Attributes:
+        run: The function. `converse_async` calls it on a thread.
+        stop: Called from another thread if the result is not needed any more; makes `run` end soon. A
+            result that comes after that is closed if it has a `close` method.
+        run_async: An equivalent that `converse_async` awaits in the event loop instead.
+        threads: Where `converse_async` runs it; the event loop's default executor by default.
+    """
+
+    run: Callable[[], R]
+    stop: Callable[[], object] | None = None
+    run_async: Callable[[], Awaitable[R]] | None = None
+    threads: Executor | None = None
+
+
+class Pause(_Step[None], frozen=True):
+    """A wait.
+
+    Attributes:
+        seconds: How long.
+        clock: What it waits on; the machine's clock by default.
+    """
+
+    seconds: float
+    clock: Clock | None = None
+
+
+class Together(_Step[list[R]], frozen=True):
+    """Several conversations at the same time. Returns their results in order.
+
+    After the first error, no further conversation is started, and the error is raised.
+
+    Attributes:
+        conversations: The conversations.
+        concurrency: The number of conversations at the same time.
+    """
+
+    conversations: Iterable[Conversation[R]]
+    concurrency: int
+
+
+class Item(_Step[None], frozen=True):
+    """A value that a stream yields to its caller. Only `iterate` performs it."""
+
+    value: Any
+
+
+Step = Call[Any] | CallAs[Any] | Work[Any] | Pause | Together[Any] | Item
+
+Conversation = Generator[Step, Any, R]
+"""A conversation that returns an R."""
+
+
+class Caller(Protocol):
+    """A synchronous client."""
+
+    def send(self, call: Call[R], /) -> R: ...
+
+
+class AsyncCaller(Protocol):
+    """An asynchronous client."""
+
+    async def send(self, call: Call[R], /) -> R: ...
+
+
+class Client(Caller, Protocol):
+    """The methods of a synchronous client that conversations use."""
+
+    def with_credentials(self, credentials: Credentials | None) -> Caller:
+        """Return a client with other credentials, over the same connections."""
+        ...
+
+
+class AsyncClient(AsyncCaller, Protocol):
+    """An asynchronous client, as far as conversations need it."""
+
+    def with_credentials(self, credentials: Credentials | None) -> AsyncCaller:
+        """Return a client with other credentials, over the same connections."""
+        ...
+
+
+def converse(client: Client, conversation: Conversation[R]) -> R:
+    """Perform a conversation on this thread and return its result."""
+    try:
+        step = next(conversation)
+        while True:
+            step = _next_step(client, conversation, step)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return] # StopIteration is not generic
+    finally:
+        conversation.close()
+
+
+def iterate(client: Client, stream: Conversation[None]) -> Iterator[Any]:
+    """Perform a stream on this thread and give its items."""
+    with closing(stream):
+        step = next(stream, None)
+        while step is not None:
+            try:
+                if isinstance(step, Item):
+                    yield step.value
+                    step = next(stream)
+                else:
+                    step = _next_step(client, stream, step)
+            except StopIteration:
+                return
+
+
+def _next_step(client: Client, conversation: Conversation[Any], step: Step) -> Step:
+    try:
+        result = _perform(client, step)
+    except BaseException as error:  # noqa: BLE001 - the conversation decides what to do about it
+        return conversation.throw(error)
+    return conversation.send(result)
+
+
+def _perform(client: Client, step: Step) -> Any:
+    match step:
+        case Call():
+            return client.send(step)
+        case CallAs():
+            return client.with_credentials(step.credentials).send(step.call)
+        case Work():
+            return step.run()
+        case Pause():
+            return (step.clock or SystemClock()).sleep(step.seconds)
+        case Together():
+            return _perform_together(client, step)
+        case Item():
+            raise TypeError(step)
+
+
+def _perform_together(client: Client, step: Together[R]) -> list[R]:
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - most programs never need it
+
+    def one(conversation: Conversation[R]) -> R:
+        return context.copy().run(converse, client, conversation)
+
+    context = copy_context()
+    with ThreadPoolExecutor(step.concurrency, thread_name_prefix="conversation") as threads:
+        return list(threads.map(one, step.conversations))  # after an error, `map` cancels what has not begun
+
+
+async def converse_async(client: AsyncClient, conversation: Conversation[R]) -> R:
+    """Perform a conversation in the running event loop and return its result.
+
+    When it is canceled, the `CancelledError` is raised in the conversation.
+    """
+    import asyncio  # noqa: PLC0415 - costs 20 ms that the synchronous client does not need
+
+    try:
+        step = next(conversation)
+        while True:
+            try:
+                result = await _perform_async(client, step)
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the conversation decides what to do about it
+                step = conversation.throw(error)
+            else:
+                step = conversation.send(result)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return] # StopIteration is not generic
+    finally:
+        conversation.close()
+
+
+async def iterate_async(client: AsyncClient, stream: Conversation[None]) -> AsyncGenerator[Any]:
+    """Perform a stream in the running event loop and give its items."""
+    import asyncio  # noqa: PLC0415 - as above
+
+    with closing(stream):
+        step = next(stream, None)
+        while step is not None:
+            try:
+                if isinstance(step, Item):
+                    yield step.value
+                    step = next(stream)
+                    continue
+                try:
+                    result = await _perform_async(client, step)
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as above
+                    step = stream.throw(error)
+                else:
+                    step = stream.send(result)
+            except StopIteration:
+                return
+
+
+async def _perform_async(client: AsyncClient, step: Step) -> Any:
+    match step:
+        case Call():
+            return await client.send(step)
+        case CallAs():
+            return await client.with_credentials(step.credentials).send(step.call)
+        case Work():
+            return await (on_thread(step) if step.run_async is None else step.run_async())
+        case Pause():
+            return await (step.clock or SystemClock()).sleep_async(step.seconds)
+        case Together():
+            return await _together_async(client, step)
+        case Item():
+            raise TypeError(step)
+
+
+async def _together_async(client: AsyncClient, step: Together[R]) -> list[R]:
+    import asyncio  # noqa: PLC0415 - loaded already
+
+    results: dict[int, R] = {}
+    left = iter(enumerate(step.conversations))
+
+    async def work() -> None:
+        for position, conversation in left:
+            results[position] = await converse_async(client, conversation)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(step.concurrency):
+                group.create_task(work())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [results[position] for position in range(len(results))]
+
+
+async def on_thread(work: Work[R]) -> R:
+    """Run `Work` on a thread; on cancellation, stop it and wait up to `STOPPING_TIMEOUT` for its end."""
+    import asyncio  # noqa: PLC0415 - loaded already
+
+    future = asyncio.get_running_loop().run_in_executor(work.threads, work.run)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        if work.stop is not None:
+            work.stop()
+        future.add_done_callback(_discard)
+        await asyncio.wait([future], timeout=STOPPING_TIMEOUT)
+        raise
+
+
+def _discard(future: asyncio.Future[Any]) -> None:
+    """Drop a result that is not needed: retrieve its error, or close it."""
+    if future.cancelled() or future.exception():
+        return
+    if callable(close := getattr(future.result(), "close", None)):
+        close()
+
+
+def called(describe: Callable[P, Call[R] | Conversation[R]]) -> Callable[Concatenate[Client, P], R]:
+    """Return the method of a synchronous client that performs what `describe` describes."""
+
+    @wraps(describe)
+    def method(client: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        described = describe(*args, **kwargs)
+        return client.send(described) if isinstance(described, Call) else converse(client, described)
+
+    return signed(method, describe)
+
+
+def called_async(
+    describe: Callable[P, Call[R] | Conversation[R]],
+) -> Callable[Concatenate[AsyncClient, P], CoroutineType[Any, Any, R]]:
+    """Return the method of an asynchronous client that performs what `describe` describes."""
+
+    @wraps(describe)
+    async def method(client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        described = describe(*args, **kwargs)
+        if isinstance(described, Call):
+            return await client.send(described)
+        return await converse_async(client, described)
+
+    return signed(method, describe)  # type: ignore[return-value] # an async def's type is Coroutine
+
+
+def performed(
+    describe: Callable[Concatenate[Any, P], Conversation[R]],
+) -> Callable[Concatenate[Client, P], R]:
+    """Return the method of a synchronous client; like `called`, but `describe` takes the client."""
+
+    @wraps(describe)
+    def method(client: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return converse(client, describe(client, *args, **kwargs))
+
+    return signed(method, describe)
+
+
+def performed_async(
+    describe: Callable[Concatenate[Any, P], Conversation[R]],
+) -> Callable[Concatenate[AsyncClient, P], CoroutineType[Any, Any, R]]:
+    """Return the method of an asynchronous client; like `called_async`, but `describe` takes the client."""
+
+    @wraps(describe)
+    async def method(client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await converse_async(client, describe(client, *args, **kwargs))
+
+    return signed(method, describe)  # type: ignore[return-value] # an async def's type is Coroutine
+
+
+def streamed(
+    describe: Callable[Concatenate[Any, P], Conversation[None]],
+) -> Callable[Concatenate[Client, P], Iterator[bytes]]:
+    """Return the method of a synchronous client that gives the items, which are bytes."""
+    return _streaming(describe, iterate, Iterator)
+
+
+def streamed_async(
+    describe: Callable[Concatenate[Any, P], Conversation[None]],
+) -> Callable[Concatenate[AsyncClient, P], AsyncGenerator[bytes]]:
+    """Return the method of an asynchronous client that gives the items, which are bytes."""
+    return _streaming(describe, iterate_async, AsyncGenerator)
+
+
+def _streaming(
+    describe: Callable[Concatenate[Any, P], Conversation[None]],
+    iterate_with: Callable[[C, Conversation[None]], S],
+    kind: type,
+) -> Callable[Concatenate[C, P], S]:
+    """Return the method that gives the items in a `kind` of iterator."""
+
+    @wraps(describe)
+    def method(client: C, /, *args: P.args, **kwargs: P.kwargs) -> S:
+        return iterate_with(client, describe(client, *args, **kwargs))
+
+    return signed(method, describe, kind, bytes)
+
+
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+def signed(
+    method: M, describe: Callable[..., object], kind: type | None = None, item: type | None = None
+) -> M:
+    """Return the method with `self` and its result in its signature, for help(), autospec and Sphinx.
+
+    Args:
+        method: The method.
+        describe: The function that it is made of.
+        kind: The generic type of the method's result, given what `describe` returns, such as `Iterator`; that
+            itself by default.
+        item: What the generic type is of; what `describe` returns by default.
+    """
+    # Evaluated, as nobody evaluates the texts in a `__signature__`, not even `eval_str`.
+    signature = inspect.signature(describe, eval_str=True)
+    response = get_args(signature.return_annotation)[-1]
+    gives = response if kind is None else GenericAlias(kind, item or response)
+    me = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    parameters = [each for each in signature.parameters.values() if each.kind is not each.POSITIONAL_ONLY]
+    method.__signature__ = signature.replace(  # type: ignore[attr-defined] # functions take attributes
+        parameters=[me, *parameters], return_annotation=gives
+    )
+    method.__annotations__ = {**{each.name: each.annotation for each in parameters}, "return": gives}
+    return method

@@ -1,0 +1,114 @@
+"""Iteration over lists that the Queue returns in pages; each page is requested when it is needed.
+
+A function that describes an iteration returns the first page's call, so that invalid arguments are refused
+at once. `iterated` and `iterated_async` make it a method of a client. An iterator may be used after an error:
+it requests the same page again and continues with the item after the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+import msgspec
+
+from taskqueue_client.models import Page
+
+from .conversation import AsyncCaller, Call, Caller, signed
+
+P = ParamSpec("P")
+PageT = TypeVar("PageT", bound=Page)
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Pages(Generic[PageT, Item]):
+    """The rest of a list that comes in pages.
+
+    Args:
+        call: The request for the next page.
+        items: Returns the items of a page.
+    """
+
+    call: Call[PageT]
+    items: Callable[[PageT], Sequence[Item]]
+
+    def after(self, page: PageT) -> Pages[PageT, Item] | None:
+        """Return the pages after a page, or None if the page is the last one."""
+        if not page.continuation_token:
+            return None
+        query = {**self.call.query, "continuationToken": page.continuation_token}
+        return replace(self, call=msgspec.structs.replace(self.call, query=query))
+
+
+def iterated(
+    describe: Callable[P, Pages[PageT, Item]],
+) -> Callable[Concatenate[Caller, P], Iterator[Item]]:
+    """Return the method of a synchronous client that iterates over the pages that `describe` returns."""
+
+    @wraps(describe)
+    def method(client: Caller, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Item]:
+        return _Walk(client, describe(*args, **kwargs))
+
+    return signed(method, describe, Iterator)
+
+
+class _Unfolded(Generic[Item]):
+    """The rest of a list: the items left of a page, and the pages after it."""
+
+    def __init__(self, pages: Pages[Any, Item]) -> None:
+        self.items: Iterator[Item] = iter(())
+        self.pages: Pages[Any, Item] | None = pages
+
+    def turn(self, pages: Pages[PageT, Item], page: PageT) -> None:
+        """Continue with a page that was received."""
+        self.items = iter(pages.items(page))
+        self.pages = pages.after(page)
+
+
+class _Walk(Iterator[Item]):
+    """Iterates over all items. A generator would end at the first error, and the list look complete."""
+
+    def __init__(self, client: Caller, pages: Pages[Any, Item]) -> None:
+        self._client = client
+        self._left = _Unfolded(pages)
+
+    def __next__(self) -> Item:
+        left = self._left
+        while True:
+            for item in left.items:
+                return item
+            if left.pages is None:
+                raise StopIteration
+            left.turn(left.pages, self._client.send(left.pages.call))
+
+
+def iterated_async(
+    describe: Callable[P, Pages[PageT, Item]],
+) -> Callable[Concatenate[AsyncCaller, P], AsyncIterator[Item]]:
+    """Return the method of an asynchronous client that iterates over the pages that `describe` returns."""
+
+    @wraps(describe)
+    def method(client: AsyncCaller, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Item]:
+        return _AsyncWalk(client, describe(*args, **kwargs))
+
+    return signed(method, describe, AsyncIterator)
+
+
+class _AsyncWalk(AsyncIterator[Item]):
+    """The asynchronous `_Walk`. An unfinished asynchronous generator would need an event loop to end."""
+
+    def __init__(self, client: AsyncCaller, pages: Pages[Any, Item]) -> None:
+        self._client = client
+        self._left = _Unfolded(pages)
+
+    async def __anext__(self) -> Item:
+        left = self._left
+        while True:
+            for item in left.items:
+                return item
+            if left.pages is None:
+                raise StopAsyncIteration
+            left.turn(left.pages, await self._client.send(left.pages.call))

@@ -1,0 +1,279 @@
+"""Retries: the policy of both clients, and the loop that makes a call with all its attempts, without I/O.
+
+tenacity decides about retries; it is imported at the first failure, because its import takes 40 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from msgspec import Raw
+from msgspec.structs import replace as replace_fields
+
+from taskqueue_client.clock import Clock
+from taskqueue_client.errors import (
+    ApiError,
+    CallFailed,
+    CallTimedOut,
+    ConnectionFailed,
+    InvalidArgument,
+    ServerError,
+    TooManyRequests,
+    UnreadableResponse,
+)
+
+from .api_responses import Response, ResponseRefused, TransportFailed
+from .conversation import Call
+from .wire import Request, Wire
+
+if TYPE_CHECKING:
+    import tenacity
+
+    from .call_spans import CallSpans
+
+R = TypeVar("R")
+
+UNREPEATABLE = {
+    "claimWork": "a lost response leaves runs claimed that nobody knows of; a retry would claim more",
+    "rerunTask": "each retry may add a run",
+    "quarantineWorker": "each retry adds an entry to the worker's history",
+    "changeTaskPriority": "a retry is a conflict, because the task has the priority already",
+}
+"""The endpoints that are never retried automatically, with the reason.
+
+`createArtifact` with the storage type `object` is not retried either (`may_repeat`): the Queue refuses a
+second upload id. A retried `createTask` may be a conflict; `calls.create_task` then compares the stored
+definition.
+"""
+
+
+def may_repeat(call: Call[Any]) -> bool:
+    """Return whether a call may be sent again after a failure that leaves its outcome unknown."""
+    if call.endpoint == "createArtifact":
+        return not (isinstance(call.body, dict) and call.body.get("storageType") == "object")  # pyright: ignore[reportUnknownMemberType] # any JSON
+    return call.endpoint not in UNREPEATABLE
+
+
+class Timeouts(NamedTuple):
+    """Seconds that one attempt may take.
+
+    Attributes:
+        connect: Until there is a connection.
+        read: Until the response begins, and from one part of it to the next.
+        total: Until the response is complete.
+    """
+
+    connect: float
+    read: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often, and for how long, calls are attempted. All times are in seconds.
+
+    Attributes:
+        attempts: The most attempts at a call.
+        timeout: The longest time that all attempts and the waits between them may take together.
+        wait_initial: The wait after the first failure; it doubles with each further failure.
+        wait_max: The longest wait between two attempts.
+        wait_jitter: The largest random addition to a wait.
+        connect_timeout: The longest time that an attempt may take to connect.
+        read_timeout: The longest time that an attempt may wait for the response. `claim_work`, a long poll
+            of 20 s, waits for at least 45 s.
+        min_rate: The least bytes per second of an upload's or download's content; 0 for any rate.
+            `timeout` does not bound the transfer of content.
+        min_rate_window: The time over which that rate is measured.
+    """
+
+    attempts: int = 6
+    timeout: float = 300.0
+    wait_initial: float = 0.1
+    wait_max: float = 30.0
+    wait_jitter: float = 0.1
+    connect_timeout: float = 10.0
+    read_timeout: float = 30.0
+    min_rate: float = 1000.0
+    min_rate_window: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not _is(self.attempts, int) or self.attempts < 1:
+            raise InvalidArgument("attempts", self.attempts, "a whole number, at least 1")
+        for name in ("timeout", "connect_timeout", "read_timeout", "min_rate_window"):
+            if not _is(getattr(self, name), int, float) or not getattr(self, name) > 0:
+                raise InvalidArgument(name, getattr(self, name), "more than 0 seconds")
+        if not _is(self.min_rate, int, float) or not self.min_rate >= 0:
+            raise InvalidArgument("min_rate", self.min_rate, "at least 0 bytes per second")
+        for name in ("wait_initial", "wait_max", "wait_jitter"):
+            if not _is(getattr(self, name), int, float) or not getattr(self, name) >= 0:
+                raise InvalidArgument(name, getattr(self, name), "at least 0 seconds")
+
+    def attempt_timeouts(self, call: Call[Any], elapsed: float) -> Timeouts:
+        """Return the timeouts of the next attempt at a call.
+
+        Args:
+            call: The call.
+            elapsed: Seconds since the first attempt began.
+        """
+        if call.endpoint == "claimWork":
+            left = max(self.timeout + LONG_POLL_TIMEOUT - elapsed, 0.001)
+            return Timeouts(self.connect_timeout, max(self.read_timeout, LONG_POLL_TIMEOUT), left)
+        left = max(self.timeout - elapsed, 0.001)
+        return Timeouts(min(self.connect_timeout, left), min(self.read_timeout, left), left)
+
+
+def _is(given: object, *kinds: type) -> bool:
+    return isinstance(given, kinds)
+
+
+LONG_POLL_TIMEOUT = 45.0
+"""The least read timeout of claimWork, in seconds: an attempt that ends before the Queue responds loses the
+runs that it claims. The long poll takes 20 s; a slow network and a busy service add to that."""
+
+
+def is_ambiguous(error: CallFailed) -> bool:
+    """Return whether a failure leaves the outcome of the call unknown."""
+    return isinstance(error, (ConnectionFailed, ServerError))
+
+
+def is_temporary(error: BaseException) -> bool:
+    """Return whether the same call may succeed later."""
+    return isinstance(error, (ConnectionFailed, ServerError, TooManyRequests))
+
+
+def schedule(policy: RetryPolicy, call: Call[Any], elapsed: Callable[[], float]) -> dict[str, Any]:
+    """The arguments of tenacity's `Retrying` and `AsyncRetrying` that follow the policy for a call."""
+    import tenacity  # noqa: PLC0415 - costs 40 ms, and most programs never need it
+
+    doubling = tenacity.wait_exponential(multiplier=policy.wait_initial, max=policy.wait_max)
+    backoff = doubling + tenacity.wait_random(0, policy.wait_jitter)
+
+    def wait(state: tenacity.RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        return max(backoff(state), asked_to_wait(error))
+
+    def stop(state: tenacity.RetryCallState) -> bool:
+        out_of_time = elapsed() + state.upcoming_sleep >= policy.timeout
+        return state.attempt_number >= policy.attempts or out_of_time
+
+    return {
+        "wait": wait,
+        "stop": stop,
+        "retry": tenacity.retry_if_exception(lambda error: may_repeat(call) and is_temporary(error)),
+        "reraise": True,
+    }
+
+
+def asked_to_wait(error: BaseException | None) -> float:
+    """Return the seconds that the `Retry-After` header of a refusal asks to wait; 0 without one."""
+    return (error.refused.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
+
+
+class Attempt(NamedTuple):
+    """A request to send once."""
+
+    request: Request
+    timeouts: Timeouts
+
+
+Attempts = Generator[Attempt | float, Response | None, R]
+"""Yields attempts, and seconds to wait. An attempt is answered by its response, or by a `TransportFailed` or
+`ResponseRefused` thrown in; a wait by None."""
+
+
+def attempts(
+    wire: Wire, policy: RetryPolicy, call: Call[R], spans: CallSpans | None = None, *, check: bool = False
+) -> Attempts[R]:
+    """Make a call, and repeat it for as long as tenacity says.
+
+    Args:
+        wire: The service.
+        policy: How often, and for how long.
+        call: The call.
+        spans: Makes a span for each attempt; None: tracing is off.
+        check: Whether to check the call's body first.
+
+    Raises:
+        InvalidArgument: The body is not valid, or the call cannot be sent.
+        CallFailed: The last attempt failed; the error tells of all of them.
+    """
+    if check and call.check is not None:
+        call = replace_fields(call, body=Raw(call.check(wire.known_server_time())))
+    tally = _Tally(wire.clock, spans)
+    try:
+        return (yield from _attempt(wire, policy, call, tally))
+    except CallFailed as error:
+        failures = [error]
+    import tenacity  # noqa: PLC0415 - costs 40 ms, and most programs never need it
+
+    waits: list[float] = []
+    for attempt in tenacity.Retrying(sleep=waits.append, **schedule(policy, call, tally.elapsed)):
+        while waits:
+            yield waits.pop()
+        if not failures:
+            try:
+                return (yield from _attempt(wire, policy, call, tally))
+            except CallFailed as error:
+                failures.append(error)
+        with attempt:  # it swallows what is raised within, and may not see this generator's end
+            raise failures.pop()
+    raise AssertionError  # tenacity raises the last error
+
+
+def _attempt(wire: Wire, policy: RetryPolicy, call: Call[R], tally: _Tally) -> Attempts[R]:
+    """One attempt, signed once more if the first signature was refused for its timestamp."""
+    while True:
+        try:
+            return (yield from _exchange(wire, policy, call, tally))
+        except CallFailed as error:
+            tally.count(error)
+            if tally.signed_again or not wire.is_stale(error):
+                raise
+            tally.signed_again = True
+
+
+def _exchange(wire: Wire, policy: RetryPolicy, call: Call[R], tally: _Tally) -> Attempts[R]:
+    timeouts = policy.attempt_timeouts(call, tally.elapsed())
+    attempt = Attempt(wire.encode(call), timeouts)
+    try:
+        if tally.spans is None:
+            response = yield attempt
+        else:
+            response = yield from tally.spans.around(call, attempt, tally.made)
+    except TransportFailed as failure:
+        failed = CallTimedOut if failure.timed_out else ConnectionFailed
+        raise failed(wire.attempted(call), failure.reason) from failure.__cause__
+    except ResponseRefused as refused:
+        attempted = wire.attempted(call)
+        raise UnreadableResponse(attempted, refused.status, refused.reason) from refused.__cause__
+    assert response is not None  # noqa: S101 - says the protocol of `Attempts`
+    return wire.decode(call, response)
+
+
+class _Tally:
+    """Counts the attempts at one call."""
+
+    def __init__(self, clock: Clock, spans: CallSpans | None) -> None:
+        self._clock = clock
+        self._started = clock.monotonic()
+        self.spans = spans
+        self.made = 0
+        self._outcome_unknown = False
+        self.signed_again = False
+
+    def elapsed(self) -> float:
+        """Return the seconds since the first attempt began."""
+        return self._clock.monotonic() - self._started
+
+    def count(self, error: CallFailed) -> None:
+        """Count a failed attempt, and tell its error of all attempts."""
+        self.made += 1
+        self._outcome_unknown = self._outcome_unknown or is_ambiguous(error)
+        error.attempted = replace(
+            error.attempted,
+            attempts=self.made,
+            elapsed=self.elapsed(),
+            outcome_unknown=self._outcome_unknown,
+        )

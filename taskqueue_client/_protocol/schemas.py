@@ -1,0 +1,453 @@
+"""A task definition, checked before it is sent: everything that is wrong with it, in one error.
+
+The rules are those of the Queue's own schema and of what it does after that. What it accepts is never
+refused here, so some of its rules are not checked: that `metadata.source` is a URI or a regular
+expression (as JavaScript has them), and whatever it has to look up. Dates whose zone is missing are the
+server's local time and are not compared.
+
+jsonschema finds the problems. It takes a second to import and a tenth of a millisecond to run, so that
+`_fits` goes before it: msgspec, with types made of the same schema, which lets most definitions pass.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import cache
+from types import GenericAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+import msgspec
+
+from taskqueue_client._dates import epoch_seconds, is_date_time
+from taskqueue_client.errors import InvalidDefinition, Problem
+from taskqueue_client.models import Priority
+from taskqueue_client.slugid import SLUGID
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import jsonschema
+
+    from taskqueue_client.definitions import TaskDefinition
+
+Schema = Mapping[str, Any]
+
+_SLUGID: Schema = {
+    "type": "string",
+    "pattern": rf"^{SLUGID.pattern}\Z",
+    "description": "a slugid of 22 characters, as slugid() returns",
+}
+_DATE_TIME: Schema = {
+    "type": "string",
+    "format": "date-time",
+    "description": "a date-time like 2026-11-21T09:20:53.649Z",
+}
+_OBJECT: Schema = {"type": "object", "description": "an object"}
+
+
+def _text(longest: int) -> Schema:
+    return {
+        "type": "string",
+        "maxLength": longest,
+        "description": f"a text of at most {longest} characters",
+    }
+
+
+DEFINITION: Schema = {
+    "type": "object",
+    "description": "an object",
+    "required": ["created", "deadline", "payload", "metadata"],
+    "additionalProperties": False,
+    "properties": {
+        "provisionerId": {
+            "type": "string",
+            "pattern": r"^[a-zA-Z0-9_-]{1,38}\Z",
+            "description": "1 to 38 of a-z A-Z 0-9 - _",
+        },
+        "workerType": {
+            "type": "string",
+            "pattern": r"^[a-z]([-a-z0-9]{0,36}[a-z0-9])?\Z",
+            "description": "1 to 38 of a-z 0-9 -, with a letter first and no - at the end",
+        },
+        "taskQueueId": {
+            "type": "string",
+            "pattern": r"^[a-zA-Z0-9_-]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?\Z",
+            "description": "PROVISIONER/WORKER_TYPE, each 1 to 38 of a-z 0-9 -, the former also of A-Z _",
+        },
+        "schedulerId": {
+            "type": "string",
+            "pattern": r"^[a-zA-Z0-9_-]{1,38}\Z",
+            "description": "1 to 38 of a-z A-Z 0-9 - _",
+        },
+        "projectId": {
+            "type": "string",
+            "pattern": r"^[a-zA-Z0-9._/-]{1,500}\Z",
+            "description": "1 to 500 of a-z A-Z 0-9 . _ / -",
+        },
+        "taskGroupId": _SLUGID,
+        "dependencies": {
+            "type": "array",
+            "items": _SLUGID,
+            "maxItems": 10_000,
+            "uniqueItems": True,
+            "description": "at most 10000 task ids, each once",
+        },
+        "requires": {
+            "enum": ["all-completed", "all-resolved"],
+            "description": "all-completed or all-resolved",
+        },
+        "routes": {
+            "type": "array",
+            "items": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 249,
+                "description": "a text of 1 to 249 characters",
+            },
+            "maxItems": 64,
+            "uniqueItems": True,
+            "description": "at most 64 routes, each once",
+        },
+        "priority": {
+            "enum": [str(priority) for priority in Priority],
+            "description": f"one of {', '.join(Priority)}",
+        },
+        "retries": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": 49,
+            "description": "a whole number, 0 to 49",
+        },
+        "created": _DATE_TIME,
+        "deadline": _DATE_TIME,
+        "expires": _DATE_TIME,
+        "scopes": {
+            "type": "array",
+            "items": {
+                "type": "string",
+                "pattern": r"^[\x20-\x7e]*\Z",
+                "description": "printable ASCII characters",
+            },
+            "description": "a list of scopes",
+        },
+        "payload": _OBJECT,
+        "metadata": {
+            "type": "object",
+            "description": "an object with name, description, owner and source",
+            "required": ["name", "description", "owner", "source"],
+            "additionalProperties": False,
+            "properties": {
+                "name": _text(255),
+                "description": _text(32_768),
+                "owner": _text(255),
+                "source": {
+                    "type": "string",
+                    "maxLength": 4096,
+                    "pattern": "^(https?://|ssh://|git@)",
+                    "description": "a URL of at most 4096 characters: https://, http://, ssh:// or git@",
+                },
+            },
+        },
+        "tags": {
+            "type": "object",
+            "additionalProperties": _text(4096),
+            "description": "an object whose values are texts",
+        },
+        "extra": _OBJECT,
+    },
+}
+"""The JSON schema of a task definition; its patterns end where the text ends, as in JavaScript."""
+
+_WINDOW = timedelta(minutes=15).total_seconds()
+"""How far `created` may be from the Queue's time."""
+
+_LONGEST = timedelta(days=5).total_seconds()
+"""How far away a deadline may be, unless a deployment sets its MAX_TASK_DEADLINE_DAYS."""
+
+_UNCERTAIN = 60.0
+"""Seconds: the Queue's clock is known to a few, and a call may be retried for a while."""
+
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+"""U+0000 as JSON writes it: an odd number of backslashes before `u0000`."""
+
+_NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")
+"""Characters that the Queue's database cannot store in any text; the response would be a 500."""
+
+_ODD_NUMBER = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
+"""A float in MessagePack with all bits of the exponent set; never within text, which is UTF-8."""
+
+_SLUGIDS = re.compile(f"(?:{SLUGID.pattern}\n)*+")
+_SLUGID_AND_NEWLINE = 23  # characters
+
+
+def check_definition(definition: TaskDefinition, now: float) -> bytes:
+    """Return the JSON of a task definition if the Queue may accept it.
+
+    Args:
+        definition: The definition.
+        now: The Queue's time, in seconds since the epoch; NaN if it is not known: then nothing is
+            compared with it.
+
+    Raises:
+        InvalidDefinition: The Queue would refuse the definition; holds every problem.
+    """
+    try:
+        encoded = msgspec.json.encode(definition)
+        odd_numbers = _number_problems(definition) if b"null" in encoded else []
+    except (TypeError, ValueError, RecursionError) as error:
+        problems = _surrogate_problems(definition) or [
+            Problem("$", type(definition), f"values that JSON has ({error})")
+        ]
+        raise InvalidDefinition(problems) from error
+    has_nul = b"\\u0000" in encoded and _NUL.search(encoded) is not None
+    if has_nul or odd_numbers or not _is_valid(encoded, now):
+        _raise_problems(encoded, now, odd_numbers, has_nul=has_nul)
+    return encoded
+
+
+def _is_valid(encoded: bytes, now: float) -> bool:
+    """Return whether a definition is valid, as jsonschema and the rules after it judge."""
+    try:
+        given = _decoder().decode(encoded)
+    except msgspec.DecodeError:
+        return False
+    created, deadline = epoch_seconds(given.created), epoch_seconds(given.deadline)
+    expires = math.nan if given.expires is None else epoch_seconds(given.expires)
+    return (
+        _is_object(given.payload)
+        and _is_object(given.extra)
+        and _are_slugids(given.dependencies)
+        and len(set(given.routes)) == len(given.routes)
+        and (given.retries is None or given.retries.is_integer())
+        and _are_scopes(given.scopes)
+        and _task_queue_problem(given.taskQueueId, given.provisionerId, given.workerType) is None
+        and created is not None
+        and deadline is not None
+        and expires is not None
+        and not _broken_date_rules(created, deadline, expires, now)
+    )
+
+
+def _is_object(document: msgspec.Raw) -> bool:
+    return memoryview(document)[:1].tobytes() == b"{"
+
+
+def _are_slugids(given: Sequence[str]) -> bool:
+    """Whether all are slugids, and each is there once."""
+    lines = "\n".join([*given, ""])
+    return (
+        len(lines) == _SLUGID_AND_NEWLINE * len(given)
+        and _SLUGIDS.fullmatch(lines) is not None
+        and len(set(given)) == len(given)
+    )
+
+
+def _are_scopes(given: Sequence[str]) -> bool:
+    text = "".join(given)
+    return text.isascii() and text.isprintable() and not ("**" in text and any(map(_is_odd_scope, given)))
+
+
+def _is_odd_scope(scope: str) -> bool:
+    return scope.endswith("**")
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(_type_of(DEFINITION))
+
+
+def _type_of(schema: Schema) -> Any:
+    """A msgspec type for what a schema accepts, except what `_is_valid` checks for a whole list at once."""
+    if "enum" in schema:
+        return Literal[tuple(schema["enum"])]
+    return _TYPES[schema["type"]](schema)
+
+
+def _string_type(schema: Schema) -> Any:
+    limits = msgspec.Meta(
+        min_length=schema.get("minLength"), max_length=schema.get("maxLength"), pattern=schema.get("pattern")
+    )
+    return Annotated[str, limits]
+
+
+def _integer_type(schema: Schema) -> Any:
+    """A float, which is an integer to JSON Schema if it is a whole number."""
+    return Annotated[float, msgspec.Meta(ge=schema["minimum"], le=schema["maximum"])]
+
+
+def _array_type(schema: Schema) -> Any:
+    items = {key: value for key, value in schema["items"].items() if key != "pattern"}
+    return Annotated[GenericAlias(list, _string_type(items)), msgspec.Meta(max_length=schema.get("maxItems"))]
+
+
+def _object_type(schema: Schema) -> Any:
+    if "properties" not in schema:
+        if "additionalProperties" not in schema:
+            return msgspec.Raw  # not read: only the client's user knows what is in it
+        return GenericAlias(dict, (str, _type_of(schema["additionalProperties"])))
+    fields = [
+        (name, _type_of(each)) if name in schema["required"] else (name, _type_of(each), _default(each))
+        for name, each in schema["properties"].items()
+    ]
+    return msgspec.defstruct("Definition", fields, kw_only=True, forbid_unknown_fields=True, gc=False)
+
+
+def _default(schema: Schema) -> Any:
+    if schema.get("type") == "array":
+        return ()
+    return msgspec.Raw(b"{}") if schema is _OBJECT else None
+
+
+_TYPES = {"string": _string_type, "integer": _integer_type, "array": _array_type, "object": _object_type}
+
+
+def _raise_problems(encoded: bytes, now: float, problems: list[Problem], *, has_nul: bool) -> None:
+    document: Any = msgspec.json.decode(encoded)
+    problems += _schema_problems(document)
+    if has_nul:
+        problems += _text_problems(document)
+    if isinstance(document, dict):
+        known = cast("dict[str, Any]", document)
+        problems += [*_relation_problems(known, now)]
+    if problems:
+        raise InvalidDefinition(problems)
+
+
+def _schema_problems(document: Any) -> list[Problem]:
+    """Return the problems that jsonschema finds, at most one for each place."""
+    found = [problem for error in _validator().iter_errors(document) for problem in _problems_of(error)]
+    return list({problem.path: problem for problem in found}.values())
+
+
+@cache
+def _validator() -> Any:  # of which the type stubs know only half
+    import jsonschema  # noqa: PLC0415 - it takes longer to import than all the rest
+
+    formats = jsonschema.FormatChecker(formats=())
+    formats.checks("date-time")(_is_date_time_if_text)
+    return jsonschema.Draft6Validator(DEFINITION, format_checker=formats)
+
+
+def _is_date_time_if_text(given: object) -> bool:
+    return not isinstance(given, str) or is_date_time(given)
+
+
+def _problems_of(error: jsonschema.ValidationError) -> Iterator[Problem]:
+    schema, given = cast("Schema", error.schema), cast("Any", error.instance)
+    here = list(error.absolute_path)
+    if error.validator == "required":
+        for key in schema["required"]:
+            if key not in given:
+                yield Problem(_json_path(*here, key), None, _allowed_in(schema, key), "missing")
+    elif error.validator == "additionalProperties":
+        for key in given:
+            if key not in schema["properties"]:
+                finding = f"unknown key; known keys: {', '.join(schema['properties'])}"
+                yield Problem(_json_path(*here, key), given[key], "", finding)
+    else:
+        yield Problem(_json_path(*here), given, schema["description"])
+
+
+def _allowed_in(schema: Schema, key: str) -> str:
+    return str(schema["properties"][key]["description"])
+
+
+def _json_path(*steps: str | int) -> str:
+    """`$.metadata.owner`, `$.routes[3]`, `$.tags['two words']`."""
+    return "$" + "".join(
+        f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{step!r}]" for step in steps
+    )
+
+
+def _surrogate_problems(definition: object) -> list[Problem]:
+    """The texts that keep a definition from being encoded; none if there is something else."""
+    try:
+        return [*_text_problems(msgspec.to_builtins(definition, str_keys=True))]
+    except (TypeError, ValueError, RecursionError):
+        return []
+
+
+def _text_problems(document: object) -> Iterator[Problem]:
+    for path, given in _everything_in(document):
+        if isinstance(given, str) and _NO_TEXT.search(given):
+            yield Problem(_json_path(*path), given, "text without U+0000 and without lone surrogates")
+
+
+def _number_problems(definition: object) -> list[Problem]:
+    """NaN and infinities, which msgspec writes as null, as it does None."""
+    if not _may_have_odd_numbers(definition):
+        return []
+    return [
+        Problem(_json_path(*path), given, "a finite number")
+        for path, given in _everything_in(msgspec.to_builtins(definition, str_keys=True))
+        if isinstance(given, float) and not math.isfinite(given)
+    ]
+
+
+def _may_have_odd_numbers(definition: object) -> bool:
+    """Certain if False; looking at MessagePack takes a tenth of the time of looking at each value."""
+    try:
+        return _ODD_NUMBER.search(msgspec.msgpack.encode(definition)) is not None
+    except OverflowError:  # an integer of more than 64 bits
+        return True
+
+
+def _everything_in(document: object) -> Iterator[tuple[tuple[str | int, ...], object]]:
+    """All values and keys in a document, each with the way to it."""
+    waiting: list[tuple[tuple[str | int, ...], object]] = [((), document)]
+    while waiting:  # no recursion: a document may be nested as deeply as that of Python goes
+        path, given = waiting.pop()
+        if isinstance(given, dict):
+            for key, value in reversed(cast("dict[str, object]", given).items()):
+                waiting += [((*path, key), value), ((*path, key), key)]
+        elif isinstance(given, list | tuple):
+            items = cast("Sequence[object]", given)
+            waiting += [((*path, index), items[index]) for index in reversed(range(len(items)))]
+        else:
+            yield path, given
+
+
+def _relation_problems(document: dict[str, Any], now: float) -> Iterator[Problem]:
+    """Yield the problems that the schema cannot express: keys that contradict each other, wrong dates."""
+    names = (document.get(key) for key in ("taskQueueId", "provisionerId", "workerType"))
+    if queue := _task_queue_problem(*names):
+        yield queue
+    scopes = document.get("scopes")
+    for index, scope in enumerate(cast("list[object]", scopes) if isinstance(scopes, list) else ()):
+        if isinstance(scope, str) and _is_odd_scope(scope):
+            yield Problem(_json_path("scopes", index), scope, "a scope that ends in at most one *")
+    created, deadline, expires = (_seconds(document.get(key)) for key in ("created", "deadline", "expires"))
+    for key, allowed in _broken_date_rules(created, deadline, expires, now):
+        yield Problem(f"$.{key}", document[key], allowed)
+
+
+def _task_queue_problem(task_queue_id: object, *pair: object) -> Problem | None:
+    """The Queue takes the pair, or the id with anything that does not contradict it."""
+    if task_queue_id is None:
+        if None in pair:
+            return Problem("$.taskQueueId", None, "it, or both provisionerId and workerType", "missing")
+    elif None not in pair and task_queue_id != (named := "/".join(map(str, pair))):
+        return Problem("$.taskQueueId", task_queue_id, f"{named!r}, as provisionerId and workerType say")
+    return None
+
+
+def _broken_date_rules(created: float, deadline: float, expires: float, now: float) -> list[tuple[str, str]]:
+    """The keys of dates that break a rule, each with the rule; NaN breaks none."""
+    rules = [
+        ("created", created < now - _WINDOW - _UNCERTAIN, "at most 15 minutes ago"),
+        ("created", created > now + _WINDOW + _UNCERTAIN, "at most 15 minutes from now"),
+        ("created", created > deadline, "at or before deadline"),
+        ("deadline", deadline < now - _UNCERTAIN, "in the future"),
+        ("deadline", deadline > now + _LONGEST + _WINDOW + _UNCERTAIN, "at most 5 days from now"),
+        ("expires", expires < deadline, "at or after deadline"),
+    ]
+    return [(key, allowed) for key, is_broken, allowed in rules if is_broken]
+
+
+def _seconds(given: object) -> float:
+    """A date-time in seconds since the epoch; NaN, which no comparison holds for, if it is not one."""
+    seconds = epoch_seconds(given) if isinstance(given, str) else None
+    return math.nan if seconds is None else seconds

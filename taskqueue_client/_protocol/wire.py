@@ -1,0 +1,385 @@
+"""Encode and sign a call, decode its response. No I/O.
+
+`Wire` holds what a client knows about the service: its URL, the credentials, the difference of the clocks. A
+client shares it with the copies that `with_options` returns. Each attribute is replaced as a whole, so that
+threads need no lock.
+
+Calls are signed by the rules of Hawk 1 and of Taskcluster's authentication documents. mohawk would spend most
+of a signature's time on formatting the payload for a debug line. The tests compare these signatures with its
+own.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import math
+from base64 import urlsafe_b64encode
+from binascii import b2a_base64
+from functools import cached_property
+from hashlib import sha256
+from random import getrandbits
+from types import NoneType
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from taskqueue_client import errors
+from taskqueue_client.clock import Clock
+from taskqueue_client.credentials import Credentials, checked, checked_root_url
+from taskqueue_client.models import ClaimWorkResponse, Redirect, TaskClaim
+
+from .api_responses import Response, cut, date_of, error_of_response, is_framed, retry_after
+from .conversation import Call
+
+R = TypeVar("R")
+
+LONGEST = 4096
+"""The longest header, and the longest signed URL, that the Queue accepts, in characters."""
+
+log = logging.getLogger("taskqueue_client")
+
+_JSON = "application/json"
+
+MAX_BODY = 10 * 1024 * 1024
+"""The largest request body that the services accept, in bytes. They respond to a larger one with an Internal
+Server Error."""
+
+_NO_CONTENT = 204
+_UNAUTHORIZED = 401
+_CLAIMS: frozenset[type] = frozenset({ClaimWorkResponse, TaskClaim})
+"""Responses that are decoded even if a task in them is nested too deeply: all their runs are claimed."""
+
+_SKEW_NOTICED = 5.0
+"""Seconds: a smaller difference may come from the `Date` header's whole seconds and the network's delay."""
+_SKEW_WARNED = 60.0
+
+
+class Request(NamedTuple):
+    """A request to send."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: bytes | None
+
+
+class Origin(NamedTuple):
+    """Host and port of a URL, as a signature covers them.
+
+    Attributes:
+        host: The host in lower case.
+        port: The port as text; the scheme's default port if the URL has none.
+    """
+
+    host: str
+    port: str
+
+    @classmethod
+    def of(cls, url: str) -> Origin:
+        """Return the origin of an http or https URL."""
+        parts = urlsplit(url)
+        return cls(parts.hostname or "", str(parts.port or (443 if parts.scheme == "https" else 80)))
+
+
+def nonce() -> str:
+    """Return a text that makes two signatures of the same second differ. It may be easy to guess."""
+    return f"{getrandbits(48):x}"  # reading the system's random source would release the GIL
+
+
+def payload_hash(content_type: str, body: bytes) -> str:
+    """Return the base64 of SHA-256 over a request's content type, without parameters, and body."""
+    return _payload_hash(content_type, body) if body or content_type else _HASH_OF_NOTHING
+
+
+def _payload_hash(content_type: str, body: bytes) -> str:
+    kind = content_type.partition(";")[0].strip().lower()
+    digest = sha256(b"hawk.1.payload\n%b\n%b\n" % (kind.encode(), body)).digest()
+    return b2a_base64(digest, newline=False).decode()
+
+
+_HASH_OF_NOTHING = _payload_hash("", b"")
+
+
+class Signer:
+    """Signs with credentials. Immutable, so that it can be replaced while other threads use it."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self.credentials = credentials
+        self._hmac = hmac.new(credentials.access_token.encode(), digestmod=sha256)
+
+    @cached_property
+    def ext(self) -> str:
+        """The base64 of the certificate and the authorized scopes, which each request carries."""
+        ext: dict[str, object] = {}
+        if self.credentials.certificate is not None:
+            ext["certificate"] = msgspec.Raw(self.credentials.certificate.encode())
+        if self.credentials.authorized_scopes is not None:
+            ext["authorizedScopes"] = self.credentials.authorized_scopes
+        return urlsafe_b64encode(msgspec.json.encode(ext)).decode() if ext else ""
+
+    def header(
+        self,
+        method: str,
+        origin: Origin,
+        resource: str,
+        *,
+        timestamp: int,
+        nonce: str,
+        content_type: str = "",
+        body: bytes | None = b"",
+    ) -> str:
+        """Return the `Authorization` header of a request.
+
+        Args:
+            method: The method in upper case.
+            origin: Host and port of the request's URL.
+            resource: Path and query exactly as they are sent.
+            timestamp: The server's time, in seconds since the epoch.
+            nonce: Any text without `"` and backslash.
+            content_type: The value of the `Content-Type` header; empty without a body.
+            body: The body; None to sign without a hash of the body, which is optional in Hawk.
+
+        Raises:
+            InvalidArgument: The header is longer than the server accepts.
+        """
+        hashed = "" if body is None else payload_hash(content_type, body)
+        ext = self.ext
+        host, port = origin
+        mac = self._mac(
+            f"hawk.1.header\n{timestamp}\n{nonce}\n{method}\n{resource}\n{host}\n{port}\n{hashed}\n{ext}\n"
+        )
+        hash_part = f'hash="{hashed}", ' if hashed else ""
+        ext_part = f', ext="{ext}"' if ext else ""
+        header = (
+            f'Hawk mac="{mac}", {hash_part}id="{self.credentials.client_id}", '
+            f'ts="{timestamp}", nonce="{nonce}"{ext_part}'
+        )
+        if len(header) > LONGEST:
+            raise self._too_long("header", header)
+        return header
+
+    def bewit(self, origin: Origin, resource: str, *, expires: int) -> str:
+        """Return the value of the `bewit` parameter that lets anybody GET a URL until it expires.
+
+        Args:
+            origin: Host and port of the URL.
+            resource: Path and query of the URL, without a bewit.
+            expires: When it expires, in seconds since the epoch by the server's clock.
+        """
+        host, port = origin
+        mac = self._mac(f"hawk.1.bewit\n{expires}\n\nGET\n{resource}\n{host}\n{port}\n\n{self.ext}\n")
+        fields = "\\".join([self.credentials.client_id, str(expires), mac, self.ext])
+        return urlsafe_b64encode(fields.encode()).decode().rstrip("=")
+
+    def signed_url(self, url: str, *, expires: int) -> str:
+        """Return `url` with the bewit that lets anybody GET it until it expires.
+
+        Raises:
+            InvalidArgument: The signed URL is longer than the server accepts.
+        """
+        parts = urlsplit(url)
+        resource = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        bewit = self.bewit(Origin.of(url), resource, expires=expires)
+        signed = f"{url}{'&' if parts.query else '?'}bewit={bewit}"
+        if len(signed) > LONGEST:
+            raise self._too_long("URL", signed)
+        return signed
+
+    def _mac(self, normalized: str) -> str:
+        mac = self._hmac.copy()
+        mac.update(normalized.encode())
+        return b2a_base64(mac.digest(), newline=False).decode()
+
+    def _too_long(self, what: str, text: str) -> errors.InvalidArgument:
+        allowed = (
+            f"a {what} of at most {LONGEST} characters, not {len(text)}: "
+            f"certificate and authorized scopes take up {len(self.ext)}, leave some scopes out"
+        )
+        return errors.InvalidArgument("credentials", self.credentials.client_id, allowed)
+
+
+class _Skew:
+    """The difference between this machine's clock and the service's, shared by a client and its copies.
+
+    Attributes:
+        offset: In seconds, to be added to this machine's time.
+        known: Whether a response has shown it.
+        warned: Whether the log has it.
+    """
+
+    __slots__ = ("known", "offset", "warned")
+
+    def __init__(self) -> None:
+        self.offset = 0.0
+        self.known = False
+        self.warned = False
+
+
+class Wire:
+    """A service's URL, credentials and clock, and the encoding of calls to it.
+
+    Args:
+        root_url: The deployment's root URL.
+        credentials: The credentials to sign calls with; None to send calls unsigned.
+        clock: The source of time.
+
+    Raises:
+        InvalidArgument: The URL or the credentials are malformed.
+    """
+
+    def __init__(self, root_url: str, credentials: Credentials | None, clock: Clock) -> None:
+        self.root_url = checked_root_url(root_url)
+        parts = urlsplit(self.root_url)
+        self._origin_url = f"{parts.scheme}://{parts.netloc}"
+        self._prefix = f"{parts.path}/"
+        self._origin = Origin.of(self.root_url)
+        self.clock = clock
+        self._skew = _Skew()
+        self._signer: Signer | None = None
+        self.credentials = credentials
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """The credentials that sign the next attempts."""
+        signer = self._signer
+        return None if signer is None else signer.credentials
+
+    @credentials.setter
+    def credentials(self, credentials: Credentials | None) -> None:
+        self._signer = None if credentials is None else Signer(checked(credentials))
+
+    def url(self, call: Call[Any]) -> str:
+        """Return the URL of a call."""
+        return self._origin_url + self._resource(call)
+
+    def _resource(self, call: Call[Any]) -> str:
+        query = f"?{urlencode(call.query)}" if call.query else ""
+        below = f"api/{call.service}/v1" if call.service else "v1"
+        return f"{self._prefix}{below}{call.path}{query}"
+
+    def encode(self, call: Call[Any]) -> Request:
+        """Return the request of one attempt at a call, freshly signed.
+
+        Raises:
+            InvalidArgument: The body is not JSON or larger than 10 MiB, or the header is too long.
+        """
+        resource = self._resource(call)
+        body = None if call.body is None else _encoded(call.body)
+        if body is not None and len(body) > MAX_BODY:
+            found = f"the request body of {call.endpoint} has {len(body):,} bytes as JSON"
+            raise errors.InvalidArgument("body", None, f"at most {MAX_BODY:,}", found)
+        headers = {"Accept-Encoding": "identity" if call.returns in _CLAIMS else "gzip"}
+        if body is not None:
+            headers["Content-Type"] = _JSON
+        signer = self._signer
+        if signer is not None:
+            headers["Authorization"] = signer.header(
+                call.method,
+                self._origin,
+                resource,
+                timestamp=int(self.server_time()),
+                nonce=nonce(),
+                content_type="" if body is None else _JSON,
+                body=body or b"",
+            )
+        return Request(call.method, self._origin_url + resource, headers, body)
+
+    def decode(self, call: Call[R], response: Response) -> R:
+        """Return the decoded response.
+
+        Raises:
+            ApiError: The service refused the call.
+            ConnectionFailed: The response is incomplete.
+            UnreadableResponse: The response is not what the endpoint returns.
+        """
+        if not self._skew.known or response.status == _UNAUTHORIZED:
+            self._learn_offset(response)
+        if response.status not in call.accepts:
+            pause = retry_after(response.headers.get("retry-after"), self.server_time())
+            raise error_of_response(self.attempted(call), response.status, response.body, pause)
+        if call.returns is NoneType or (response.status == _NO_CONTENT and _may_be_none(call.returns)):
+            return None  # type: ignore[return-value] # R allows None
+        if call.returns is Redirect:
+            return Redirect(response.headers.get("location", ""))  # type: ignore[return-value] # R is Redirect
+        try:
+            return msgspec.json.decode(response.body, type=call.returns)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            if "truncated" in str(error) and not is_framed(response):
+                why = f"the response is incomplete: {error}"
+                raise errors.ConnectionFailed(self.attempted(call), why) from error
+            raise errors.UnreadableResponse(self.attempted(call), response.status, str(error)) from error
+        except RecursionError as error:
+            if call.returns in _CLAIMS and (body := cut(response.body)) != response.body:
+                return self.decode(call, response._replace(body=body))
+            why = f"nested deeper than this Python can read: {error}"
+            raise errors.UnreadableResponse(self.attempted(call), response.status, why) from error
+
+    def server_time(self) -> float:
+        """Return the service's time in seconds since the epoch; this machine's before the first response."""
+        return self.clock.now() + self._skew.offset
+
+    def known_server_time(self) -> float:
+        """Return the service's time, or NaN until a response was received: this machine's may be far off."""
+        return self.server_time() if self._skew.known else math.nan
+
+    def attempted(self, call: Call[Any]) -> errors.Attempted:
+        """Return a first attempt at a call, for an error about the call."""
+        return errors.Attempted(call.endpoint, call.method, self.url(call))
+
+    def is_stale(self, error: errors.CallFailed) -> bool:
+        """Return whether a call was refused for its timestamp alone, and the service's time is known now."""
+        stale = isinstance(error, errors.AuthenticationFailed) and "Stale timestamp" in error.message
+        return stale and self._skew.known
+
+    def signed_url(self, call: Call[Any], lifetime: float) -> str:
+        """Return the URL of a GET call with a signature in it.
+
+        Raises:
+            InvalidArgument: The call is not a GET, there are no credentials, or the lifetime is not positive.
+        """
+        if call.method != "GET":
+            raise errors.InvalidArgument("call", call.endpoint, "an endpoint that is a GET")
+        if not lifetime > 0:
+            raise errors.InvalidArgument("lifetime", lifetime, "more than 0 seconds")
+        signer = self._signer
+        if signer is None:
+            raise errors.InvalidArgument("credentials", None, "credentials, which sign the URL")
+        return signer.signed_url(self.url(call), expires=int(self.server_time() + lifetime))
+
+    def _learn_offset(self, response: Response) -> None:
+        """Compare the clocks: at the first response, and whenever credentials are refused."""
+        date = date_of(response.headers)
+        if date is None:
+            return
+        difference = date - self.clock.now()
+        skew = self._skew
+        skew.known = True
+        skew.offset = difference if abs(difference) > _SKEW_NOTICED else 0.0
+        if abs(difference) > _SKEW_WARNED and not skew.warned:
+            skew.warned = True
+            log.warning(
+                "this machine's clock is %.0f s %s that of %s; calls are signed with the service's time",
+                abs(difference),
+                "behind" if difference > 0 else "ahead of",
+                self.root_url,
+            )
+
+
+def _may_be_none(returns: Any) -> bool:
+    return isinstance(None, returns)
+
+
+def _encoded(body: object) -> bytes:
+    if isinstance(body, msgspec.Raw):  # JSON already, and checked
+        return bytes(body)
+    try:
+        encoded = msgspec.json.encode(body)
+        if b"null" in encoded:  # which is also what msgspec makes of NaN and infinity
+            json.dumps(body, allow_nan=False, default=str)
+    except (TypeError, ValueError, RecursionError) as error:
+        finding = f"cannot be written as JSON: {error}"
+        raise errors.InvalidArgument("body", type(body), "values that JSON has", finding) from error
+    return encoded

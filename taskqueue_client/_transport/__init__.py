@@ -1,0 +1,1 @@
+"""The transports: network settings, sessions, and the code that both clients share."""

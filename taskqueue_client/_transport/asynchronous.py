@@ -1,0 +1,410 @@
+"""Requests from an event loop over aiohttp.
+
+`ConnectorTransport` uses aiohttp's connector and parser without `ClientSession.request`, which takes as much
+processor time again: for redirects, cookies and tracing, which API calls and small uploads don't need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from typing import Protocol
+from weakref import finalize
+
+import aiohttp
+from aiohttp.connector import Connection
+from aiohttp.http_exceptions import HttpProcessingError
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from taskqueue_client._protocol.api_responses import (
+    MAX_RESPONSE,
+    MAX_UNPACKED,
+    Response,
+    ResponseRefused,
+    TransportFailed,
+    unpacked,
+)
+from taskqueue_client._protocol.retry import Timeouts
+from taskqueue_client._protocol.wire import Request
+from taskqueue_client.errors import ClientUnusable
+
+from . import aiohttp_inner as inner
+from .network import USER_AGENT, NetworkSettings
+
+POOL_SIZE = 100
+"""Connections that one client opens at most; further calls wait for one."""
+
+KEEP_ALIVE = 15.0
+"""Seconds that an idle connection is kept: less than most servers and load balancers keep theirs."""
+
+_LATE = "the response was not complete in time"
+_INVALID = "invalid request: the target or a header contains characters that HTTP does not allow"
+_CLOSED = "this AsyncQueue is closed: make a new one, or close it later"
+_ELSEWHERE = "this AsyncQueue belongs to the event loop of its first call: make one for each loop"
+_SESSION_CLOSED = "the session of this AsyncQueue is closed: make both anew, or close the session later"
+_SESSION_ELSEWHERE = "the session of this AsyncQueue belongs to another event loop: make both for each loop"
+
+
+class AsyncTransport(Protocol):
+    """Sends requests, and follows no redirects."""
+
+    async def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
+        """Send a request once, and return the response.
+
+        Args:
+            request: The request.
+            timeouts: Bound the attempt.
+            max_body: Bytes that the body may have, also when it is unpacked.
+
+        Raises:
+            TransportFailed: There is no response, or it is incomplete.
+            ResponseRefused: Its body is too large or packed in an unknown way.
+            ClientUnusable: The transport is closed, or belongs to another event loop.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close the transport and its own connections. It cannot be used afterwards."""
+        ...
+
+
+def own_transport(network: NetworkSettings) -> AsyncTransport:
+    """Return a transport that opens its own connections."""
+    return ConnectorTransport(network) if inner.is_supported() else OwnSessionTransport(network)
+
+
+class _OwnConnector:
+    """A connector that is made in the loop of the first request, and belongs to it."""
+
+    def __init__(self, network: NetworkSettings) -> None:
+        self._network = network
+        self._connector: aiohttp.TCPConnector | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # in which the connector is open
+        self._closed = False
+
+    def _opened(self) -> aiohttp.TCPConnector:
+        if self._connector is None or self._loop is not asyncio.get_running_loop():
+            return self._open()
+        return self._connector
+
+    def _open(self) -> aiohttp.TCPConnector:
+        if self._closed:
+            raise ClientUnusable(_CLOSED)
+        if self._connector is not None:
+            raise ClientUnusable(_ELSEWHERE)
+        self._loop = asyncio.get_running_loop()
+        self._connector = aiohttp.TCPConnector(limit=POOL_SIZE, keepalive_timeout=KEEP_ALIVE)
+        finalize(self, _abandon, self._connector)  # runs before any `__del__`
+        return self._connector
+
+    async def aclose(self) -> None:
+        self._closed, self._loop = True, None
+        if self._connector is not None:
+            await self._connector.close()
+
+
+def _abandon(connector: aiohttp.BaseConnector) -> None:
+    """Close without a warning what nobody closed: the loop may be gone by now."""
+    if connector.closed:
+        return
+    closing = connector.close().__await__()
+    with suppress(StopIteration):
+        next(closing)  # closes at once; it would wait for the end of TLS connections
+    closing.close()
+
+
+class ConnectorTransport(_OwnConnector):
+    """An `AsyncTransport` over aiohttp's connector and parser."""
+
+    def __init__(self, network: NetworkSettings) -> None:
+        super().__init__(network)
+        self._destinations: dict[str, _Destination] = {}
+
+    def _open(self) -> aiohttp.TCPConnector:
+        connector = super()._open()
+        self._deadlines = _Deadlines()
+        return connector
+
+    async def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
+        """See `AsyncTransport`."""
+        connector = self._opened()
+        scheme, _, rest = request.url.partition("://")
+        host, _, path = rest.partition("/")
+        to = self._destinations.get(f"{scheme}://{host}") or self._destination(f"{scheme}://{host}")
+        data = to.written(request, f"/{path}")
+        ends = self._deadlines.now() + timeouts.total
+        try:
+            connection = await inner.connect(connector, to.address, timeouts.connect, timeouts.total)
+            self._deadlines.watch(connection, min(ends, self._deadlines.now() + timeouts.read))
+            try:
+                inner.send(connection, data)
+                status, headers, body = await inner.receive_head(connection)
+                if not body.is_eof():
+                    self._deadlines.watch(connection, ends)
+                    inner.limit_pauses(connection, timeouts.read)
+                received = await _read(status, body, max_body)
+                self._deadlines.check(connection)
+                inner.give_back(connection)
+            except BaseException as error:
+                connection.close()
+                if isinstance(error, Exception):
+                    self._deadlines.check(connection)
+                raise
+            finally:
+                self._deadlines.forget(connection)
+        except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
+            raise _failure(error, error) from error
+        if "content-encoding" in headers:
+            received = unpacked(status, headers, received, max_body)
+        return Response(status, headers, received)
+
+    def _destination(self, origin: str) -> _Destination:
+        self._destinations[origin] = made = _Destination(origin, self._network)
+        return made
+
+
+class _Deadlines:
+    """Ends connections whose response is not complete in time, with one timer for all of them.
+
+    `asyncio.timeout` would cost as much as the signature of a call.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ends: dict[Connection, float | None] = {}  # None: it was aborted
+        self._timer: asyncio.TimerHandle | None = None
+
+    def now(self) -> float:
+        """Return the time of the event loop, as a test may have moved it meanwhile."""
+        return self._loop.time()
+
+    def watch(self, connection: Connection, ends: float) -> None:
+        """Abort the connection at that time, unless it is forgotten before."""
+        self._ends[connection] = ends
+        if self._timer is None or ends < self._timer.when():
+            self._schedule(ends)
+
+    def check(self, connection: Connection) -> None:
+        """Raise TimeoutError if the connection was aborted: then the response is incomplete."""
+        if self._ends[connection] is None:
+            raise TimeoutError(_LATE)
+
+    def forget(self, connection: Connection) -> None:
+        """Watch the connection no longer."""
+        del self._ends[connection]
+
+    def _schedule(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._expire)
+
+    def _expire(self) -> None:
+        self._timer, now = None, self.now()
+        for connection, ends in self._ends.items():
+            if ends is not None and ends <= now:
+                self._ends[connection] = None
+                inner.abort(connection)
+        if left := [ends for ends in self._ends.values() if ends is not None]:
+            self._schedule(min(left))
+
+
+class _Destination:
+    """Where requests go, and what all of them begin with."""
+
+    def __init__(self, origin: str, network: NetworkSettings) -> None:
+        is_tls = origin.startswith("https:")
+        proxy = network.proxy(origin)
+        self.address = inner.destination(origin, proxy, network.tls if is_tls else None)
+        is_forwarded = proxy is not None and not is_tls
+        self._prefix = origin if is_forwarded else ""
+        headers = {"Host": self.address.headers["Host"], "User-Agent": USER_AGENT}
+        if proxy is not None and is_forwarded:
+            headers |= proxy.headers
+        self._headers = [": ".join(header) for header in headers.items()]
+        self._names = frozenset(headers)
+
+    def written(self, request: Request, target: str) -> bytes:
+        """Return a request as it is sent (RFC 9112, sections 2 to 6).
+
+        Raises:
+            TransportFailed: The request would not be HTTP.
+        """
+        headers, body = request.headers, request.body or b""
+        ours = self._headers if self._names.isdisjoint(headers) else self._headers_without(headers)
+        lines = [f"{request.method} {self._prefix}{target} HTTP/1.1", *ours, *map(": ".join, headers.items())]
+        if body or request.method != "GET":
+            lines.append(f"Content-Length: {len(body)}")
+        text = "".join(lines)
+        if not (text.isascii() and text.isprintable()) or " " in target or not _are_names(tuple(headers)):
+            raise TransportFailed(_INVALID)
+        return "\r\n".join((*lines, "", "")).encode() + body
+
+    def _headers_without(self, headers: Mapping[str, str]) -> list[str]:
+        return [header for header in self._headers if header.partition(":")[0] not in headers]
+
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+@lru_cache(maxsize=64)
+def _are_names(names: tuple[str, ...]) -> bool:
+    return all(map(_NAME.fullmatch, names))
+
+
+async def _read(status: int, body: aiohttp.StreamReader, limit: int) -> bytes:
+    """Return all of a body.
+
+    Raises:
+        ResponseRefused: It is larger than the limit.
+    """
+    received = await body.readany()
+    if body.at_eof():
+        pieces = [received]
+    else:
+        pieces, size = [received], len(received)
+        while size <= limit and (piece := await body.readany()):
+            pieces.append(piece)
+            size += len(piece)
+    whole = b"".join(pieces)
+    if len(whole) > limit:
+        raise ResponseRefused.too_large(status, limit)
+    return whole
+
+
+def _failure(error: BaseException, cause: BaseException) -> TransportFailed:
+    _forget_request(error)
+    timed_out = isinstance(cause, TimeoutError)
+    return TransportFailed(f"{type(cause).__name__}: {cause}".removesuffix(": "), timed_out=timed_out)
+
+
+def _forget_request(error: BaseException) -> None:
+    """Take our headers, and so the signature, out of an error that people will log."""
+    if isinstance(error, aiohttp.ClientResponseError):
+        url, method, _, real_url = error.request_info
+        error.request_info = aiohttp.RequestInfo(url, method, CIMultiDictProxy(CIMultiDict[str]()), real_url)
+        error.args = (error.request_info, error.history)
+
+
+class _SentOnceError(aiohttp.ClientError):
+    """A connection broke; aiohttp knows no reason to send the request again for this one."""
+
+
+async def _sent_once(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Keep aiohttp from sending GET and PUT a second time when the connection breaks.
+
+    It would do so without a fresh signature, and nobody would know that the outcome of the first
+    request is open.
+    """
+    try:
+        return await handler(request)
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _SentOnceError from error
+
+
+_UNSIGNED = frozenset({"Content-Type"})
+"""The header that aiohttp must not add to a POST or PUT: the request is signed without a content type."""
+
+
+@lru_cache(maxsize=64)
+def _timeout(timeouts: Timeouts) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect, sock_read=timeouts.read)
+
+
+async def _request_over(
+    session: aiohttp.ClientSession,
+    request: Request,
+    timeouts: Timeouts,
+    max_body: int,
+    **options: object,
+) -> Response:
+    try:
+        async with asyncio.timeout(timeouts.total):
+            response = await session.request(
+                request.method,
+                URL(request.url, encoded=True),  # sent as it was signed
+                data=request.body,
+                timeout=_timeout(timeouts),
+                skip_auto_headers=_UNSIGNED if request.body is None and request.method != "GET" else None,
+                allow_redirects=False,
+                raise_for_status=False,  # an injected session may want it
+                **options,  # type: ignore[arg-type] # headers, middlewares and a proxy
+            )
+            async with response:  # whose session has unpacked it
+                limit = min(max_body, MAX_UNPACKED) if "Content-Encoding" in response.headers else max_body
+                body = await _read(response.status, response.content, limit)
+    except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
+        cause = error.__cause__ if isinstance(error, _SentOnceError) and error.__cause__ else error
+        raise _failure(error, cause) from error
+    return Response(response.status, response.headers, body)
+
+
+class OwnSessionTransport(_OwnConnector):
+    """An `AsyncTransport` over `ClientSession.request`, for an aiohttp without the inner calls."""
+
+    _session: aiohttp.ClientSession | None = None
+
+    async def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
+        """See `AsyncTransport`."""
+        connector = self._opened()
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=connector, connector_owner=False, cookie_jar=aiohttp.DummyCookieJar()
+            )
+        proxy, headers = self._network.proxy(request.url), {"User-Agent": USER_AGENT, **request.headers}
+        is_tls = request.url.startswith("https:")
+        if proxy is not None and not is_tls:
+            headers |= proxy.headers
+        return await _request_over(
+            self._session,
+            request,
+            timeouts,
+            max_body,
+            headers=headers,
+            middlewares=(_sent_once,),
+            ssl=self._network.tls if is_tls else True,
+            proxy=None if proxy is None else proxy.url,
+            proxy_headers=None if proxy is None else proxy.headers,
+        )
+
+    async def aclose(self) -> None:
+        """See `AsyncTransport`."""
+        await super().aclose()
+        if self._session is not None:
+            await self._session.close()
+
+
+class InjectedSessionTransport:
+    """An `AsyncTransport` over somebody else's session, with that session's settings."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+        # The argument of a request replaces the session's own, which cannot be read in another way.
+        self._middlewares = (*getattr(session, "_middlewares", ()), _sent_once)
+
+    async def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
+        """See `AsyncTransport`. Our headers replace the session's, which the signature does not cover."""
+        if self._session.closed:
+            raise ClientUnusable(_SESSION_CLOSED)
+        running = asyncio.get_running_loop()
+        if getattr(self._session, "_loop", running) is not running:  # cannot be asked in another way
+            raise ClientUnusable(_SESSION_ELSEWHERE)
+
+        async def ours(
+            sent: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+        ) -> aiohttp.ClientResponse:
+            # aiohttp refuses an `Authorization` beside the session's `auth` or an entry of `.netrc`.
+            sent.headers.popall("Content-Type", None)
+            sent.headers.update(request.headers)
+            return await handler(sent)
+
+        middlewares = (*self._middlewares, ours)
+        return await _request_over(self._session, request, timeouts, max_body, middlewares=middlewares)
+
+    async def aclose(self) -> None:
+        """Leave the session to its owner."""

@@ -1,0 +1,200 @@
+"""Network settings, read from the environment in one place: proxies, trusted certificates, user agent.
+
+API calls and storage, synchronous and asynchronous, use the same settings.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from base64 import b64encode
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.request import getproxies
+
+from taskqueue_client._version import __version__
+from taskqueue_client.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import urllib3
+
+USER_AGENT = f"taskqueue_client/{__version__}"
+
+HTTP_PROXIES = ("http", "https")
+SOCKS_PROXIES = ("socks4", "socks4a", "socks5", "socks5h")
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A proxy server.
+
+    Attributes:
+        url: The URL without a user and password.
+        userinfo: `user:password`, decoded; empty if the URL had none.
+    """
+
+    url: str
+    userinfo: str = field(default="", repr=False)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that authenticate with the proxy."""
+        if not self.userinfo:
+            return {}
+        return {"Proxy-Authorization": f"Basic {b64encode(self.userinfo.encode()).decode()}"}
+
+
+class NetworkSettings:
+    """Proxies and trusted certificate authorities, as the environment names them.
+
+    Each value is read when it is first needed, and kept. May be used from many threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._proxies: dict[str, Proxy | None] = {}
+
+    def proxy(self, url: str, *, socks: bool = False) -> Proxy | None:
+        """Return the proxy for a URL, or None for a direct connection.
+
+        `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` are read by the functions of requests.
+
+        Args:
+            url: Where a request goes.
+            socks: Whether the caller can use a SOCKS proxy.
+
+        Raises:
+            InvalidArgument: The proxy's URL is malformed, or the proxy's scheme is not supported.
+        """
+        parts = urlsplit(url)
+        origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        if origin not in self._proxies:
+            self._proxies[origin] = _environment_proxy(origin)
+        proxy = self._proxies[origin]
+        if proxy is not None and not socks and proxy.url.startswith(SOCKS_PROXIES):
+            raise InvalidArgument(_variable(origin), proxy.url, f"{_HTTP}; SOCKS is not supported here")
+        return proxy
+
+    def check(self, url: str, *, socks: bool = False) -> None:
+        """Read what requests to a URL will need, so that a mistake in the environment is found early.
+
+        Raises:
+            InvalidArgument: The proxy or the CA bundle of the environment cannot be used.
+        """
+        self.proxy(url, socks=socks)
+        if url.startswith("https:"):
+            _ = self.tls
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        """The TLS context for HTTPS, made at the first access.
+
+        Trusts the certificates of `REQUESTS_CA_BUNDLE`, else `CURL_CA_BUNDLE`; else what OpenSSL makes
+        of `SSL_CERT_FILE` and `SSL_CERT_DIR`; else the system's store and certifi's.
+
+        Raises:
+            InvalidArgument: A variable names something that is not a file or folder of certificates.
+        """
+        with self._lock:
+            return self._tls
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        context = _tls_context()
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+
+    def pool_manager(self, url: str, **options: Any) -> urllib3.PoolManager:
+        """Return a urllib3 pool manager for requests to a URL, through its proxy if it has one.
+
+        Args:
+            url: Where requests go; other URLs of the same origin may use the same manager.
+            options: Arguments of `urllib3.PoolManager`.
+
+        Raises:
+            InvalidArgument: The proxy or the CA bundle of the environment cannot be used.
+        """
+        import urllib3  # noqa: PLC0415 - asynchronous clients do without
+
+        if url.startswith("https:"):
+            options["ssl_context"] = self.tls
+        proxy = self.proxy(url, socks=True)
+        if proxy is None:
+            return urllib3.PoolManager(**options)
+        if proxy.url.startswith(SOCKS_PROXIES):
+            from urllib3.contrib.socks import SOCKSProxyManager  # noqa: PLC0415 - needs PySocks
+
+            user, _, password = proxy.userinfo.partition(":")
+            return SOCKSProxyManager(proxy.url, user or None, password or None, **options)
+        if proxy.url.startswith("https:"):
+            options["proxy_ssl_context"] = self.tls
+        return urllib3.ProxyManager(proxy.url, proxy_headers=proxy.headers, **options)
+
+
+_HTTP = "an http:// or https:// URL with a host"
+_SOCKS = "a socks4://, socks4a://, socks5:// or socks5h:// URL"
+
+
+def _environment_proxy(origin: str) -> Proxy | None:
+    if not getproxies():
+        return None
+    from requests.utils import get_environ_proxies, select_proxy  # noqa: PLC0415 - costs 50 ms
+
+    named = select_proxy(origin, get_environ_proxies(origin))
+    if not named:
+        return None
+    url = named if "://" in named else f"http://{named}"
+    parts = _proxy_parts(url)
+    if parts is None:
+        scheme, _, rest = url.partition("://")
+        shown = f"{scheme}://{rest.rpartition('@')[2]}"  # without a user and password
+        socks = f"; or {_SOCKS}" if find_spec("socks") else "; SOCKS needs PySocks (requests[socks])"
+        raise InvalidArgument(_variable(origin), shown, _HTTP + socks)
+    userinfo, _, host = parts.netloc.rpartition("@")
+    return Proxy(f"{parts.scheme}://{host}", unquote(userinfo))
+
+
+def _variable(origin: str) -> str:
+    """The variable that names the proxy for an origin, for an error message."""
+    scheme = origin.partition(":")[0]
+    return f"{scheme if getproxies().get(scheme) else 'all'}_PROXY".upper()
+
+
+def _proxy_parts(url: str) -> SplitResult | None:
+    """The parts of a proxy's URL, or None if it cannot be used."""
+    schemes = HTTP_PROXIES + SOCKS_PROXIES if find_spec("socks") else HTTP_PROXIES
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in schemes and parts.hostname and parts.port != 0
+    except ValueError:  # the port is not a number, or a bracket is not closed
+        return None
+    return parts if usable else None
+
+
+def _tls_context() -> ssl.SSLContext:
+    for variable in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        if path := os.environ.get(variable):
+            return _context_of(variable, path)
+    if path := os.environ.get("SSL_CERT_FILE"):
+        _context_of("SSL_CERT_FILE", path)  # OpenSSL ignores a file that it cannot read
+    context = ssl.create_default_context()
+    if not (os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")):
+        import certifi  # noqa: PLC0415 - not needed where a variable names the certificates
+
+        context.load_verify_locations(certifi.where())
+    return context
+
+
+def _context_of(variable: str, path: str) -> ssl.SSLContext:
+    try:
+        if Path(path).is_dir():
+            return ssl.create_default_context(capath=path)
+        return ssl.create_default_context(cafile=path)
+    except OSError as error:
+        allowed = f"a file or folder of PEM certificates ({error})"
+        raise InvalidArgument(variable, path, allowed) from error

@@ -1,0 +1,325 @@
+"""Requests over requests' adapters, below `Session.request`, which reads the environment for every call.
+
+Connections get the deadline of an attempt: `http.client` bounds each read, but not all reads together.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import socket
+import time
+from collections.abc import Iterator
+from http.client import HTTPResponse, IncompleteRead
+from pathlib import Path
+from threading import local
+from typing import Any, cast
+
+import requests
+from requests.adapters import HTTPAdapter
+from requests.structures import CaseInsensitiveDict
+from urllib3.connectionpool import HTTPConnectionPool
+from urllib3.exceptions import HTTPError, ReadTimeoutError
+
+from taskqueue_client._protocol.api_responses import (
+    MAX_RESPONSE,
+    Response,
+    ResponseRefused,
+    TransportFailed,
+    unpacked,
+)
+from taskqueue_client._protocol.retry import Timeouts
+from taskqueue_client._protocol.wire import Request
+from taskqueue_client.errors import InvalidArgument
+
+from .network import USER_AGENT, NetworkSettings
+
+POOL_SIZE = 32
+"""Idle connections that are kept for the threads of one client; a worker has fewer busy ones."""
+
+_LATE = "the response was not complete in time"
+
+_PIECE = 2**20
+"""Bytes that are read at a time of a body whose length is unknown."""
+
+
+class SyncTransport:
+    """Sends requests over a session, and follows no redirects. May be used from many threads.
+
+    Args:
+        session: An injected session, which is never closed; None for one of our own.
+        root_url: Where requests go.
+        network: The settings of a session of our own.
+
+    Raises:
+        InvalidArgument: The proxy or the CA bundle of the environment cannot be used.
+    """
+
+    def __init__(self, session: requests.Session | None, root_url: str, network: NetworkSettings) -> None:
+        self._owns_session = session is None
+        self._settings: dict[str, Any] = {}
+        if session is None:
+            network.check(root_url, socks=True)
+            self._session = _own_session(network)
+        else:
+            self._session = session
+            self._settings = _settings_of(session, root_url)
+            self._connection_settings = {key: self._settings[key] for key in ("verify", "proxies", "cert")}
+        self._settings["stream"] = True
+
+    def close(self) -> None:
+        """Close the connections of the transport's own session; a later request opens new ones."""
+        if self._owns_session:
+            self._session.close()
+
+    def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
+        """Send a request once, and return the response.
+
+        Args:
+            request: The request.
+            timeouts: Bound the attempt.
+            max_body: Bytes that the body may have, also when it is unpacked.
+
+        Raises:
+            TransportFailed: There is no response, or it is incomplete.
+            ResponseRefused: Its body is too large or packed in an unknown way.
+        """
+        _attempt.ends = time.monotonic() + timeouts.total
+        try:
+            response = self._send(request, timeouts)
+            body = _read(response, max_body)
+        except (OSError, HTTPError) as error:  # requests' and urllib3's, and those about a CA bundle
+            raise _failure(error) from error
+        finally:
+            _attempt.ends = math.inf
+        status, headers = response.status_code, response.headers
+        if "content-encoding" in headers:
+            body = unpacked(status, headers, body, max_body)
+        return Response(status, headers, body)
+
+    def _send(self, request: Request, timeouts: Timeouts) -> requests.Response:
+        prepared = requests.PreparedRequest()
+        prepared.method = request.method
+        prepared.url = request.url
+        prepared.headers = CaseInsensitiveDict[Any]({**self._session.headers, **request.headers})
+        if not self._owns_session:
+            _drop_unsent(prepared.headers, request)
+        if request.body is not None or request.method != "GET":
+            prepared.headers["Content-Length"] = str(len(request.body or b""))
+        prepared.body = request.body
+        adapter = self._session.get_adapter(request.url)
+        if not self._owns_session and isinstance(adapter, HTTPAdapter):
+            _add_deadline(adapter.get_connection_with_tls_context(prepared, **self._connection_settings))
+        return adapter.send(prepared, timeout=(timeouts.connect, timeouts.read), **self._settings)
+
+
+def _read(response: requests.Response, limit: int) -> bytes:
+    """Return the body as it was sent.
+
+    Raises:
+        ResponseRefused: It is larger than the limit.
+    """
+    raw = response.raw
+    if not hasattr(raw, "stream"):  # an adapter of a user's may make a response by hand
+        return response.content
+    try:
+        body = b"".join(_pieces(raw, response.status_code, limit))
+    except BaseException:
+        raw.close()
+        raise
+    raw.release_conn()
+    return body
+
+
+def _pieces(raw: Any, status: int, limit: int) -> Iterator[bytes]:
+    length = raw.length_remaining
+    if length is None:  # chunks, or all until the connection ends
+        size = 0
+        while piece := raw.read(_PIECE, decode_content=False):
+            size += len(piece)
+            if size > limit:
+                raise ResponseRefused.too_large(status, limit)
+            yield piece
+            _left()
+    elif length > limit:
+        raise ResponseRefused.too_large(status, limit)
+    else:
+        yield raw.read(decode_content=False)
+
+
+# The deadline, below http.client
+
+
+class _Attempt(local):
+    """The attempt of a thread.
+
+    Attributes:
+        ends: When it ends, on the monotonic clock; infinity for requests that are not ours.
+    """
+
+    ends = math.inf
+
+
+_attempt = _Attempt()
+
+
+def _left() -> float:
+    left = _attempt.ends - time.monotonic()
+    if left <= 0:
+        raise TimeoutError(_LATE)
+    return left
+
+
+class _TimedReader(io.RawIOBase):
+    """Reads from a socket until the attempt ends, and knows whether the other side has closed it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        patience = connection.gettimeout()
+        self._patience = math.inf if patience is None else patience
+        self._file = cast("io.RawIOBase", connection.makefile("rb", buffering=0))
+        self.at_end = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = _left()
+        if left < self._patience:
+            self._connection.settimeout(left)
+        count = self._file.readinto(buffer)
+        self.at_end = count == 0
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Response(HTTPResponse):
+    """A response with a deadline, whose head and chunks have an end."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self.fp.close()
+        self._reader = _TimedReader(sock)
+        self.fp = io.BufferedReader(self._reader)
+
+    def begin(self) -> None:
+        super().begin()
+        if self._reader.at_end and _attempt.ends < math.inf:  # to http.client, the headers are complete
+            self.close()
+            raise IncompleteRead(b"")
+
+    def read(self, amt: int | None = None) -> bytes:
+        data = super().read(amt)
+        if self.chunked and self._reader.at_end and _attempt.ends < math.inf:  # in the last size, or after it
+            self.close()
+            raise IncompleteRead(data)
+        return data
+
+
+def _add_deadline(pool: Any) -> None:
+    """Let responses that are read over the pool's connections keep the deadline of our attempts."""
+    kind: Any = getattr(pool, "ConnectionCls", None)
+    if getattr(kind, "response_class", None) is not HTTPResponse:  # has one, or a class of its owner
+        return
+    pool.ConnectionCls = type(f"Timed{kind.__name__}", (kind,), {"response_class": _Response})
+    for idle in list(pool.pool.queue):
+        if idle is not None:
+            idle.response_class = _Response
+
+
+class _OneOrigin(HTTPAdapter):
+    """Sends to one origin, with the same settings every time, and so looks for its pool only once."""
+
+    _pool: HTTPConnectionPool | None = None
+
+    def __init__(self, network: NetworkSettings) -> None:
+        self._network = network
+        super().__init__()
+
+    def get_connection_with_tls_context(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> Any:
+        if self._pool is None:
+            url = request.url or ""
+            self._pool = self._network.pool_manager(url, maxsize=POOL_SIZE).connection_from_url(url)
+            _add_deadline(self._pool)
+        return self._pool
+
+    def cert_verify(self, *_: Any, **__: Any) -> None:
+        """Leave it to the TLS context of the connection pool."""
+
+    def request_url(self, request: requests.PreparedRequest, proxies: Any) -> str:  # noqa: ARG002 - its name
+        """Return the part of the signed URL after the host; for an HTTP proxy, the whole URL."""
+        url = request.url or ""
+        if self._pool is not None and self._pool.proxy is not None and url.startswith("http:"):
+            return url
+        return "/" + url.split("/", 3)[3]
+
+    def build_response(self, req: requests.PreparedRequest, resp: Any) -> requests.Response:
+        """The response without the cookies in it, and without a guess at the encoding of its text."""
+        response = requests.Response()
+        response.request, response.raw = req, resp
+        response.status_code, response.headers = resp.status, resp.headers
+        return response
+
+    def close(self) -> None:
+        """Close the connections; a later call opens new ones."""
+        if self._pool is not None:
+            self._pool.close()
+        self._pool = None
+        super().close()
+
+
+def _own_session(network: NetworkSettings) -> requests.Session:
+    session = requests.Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, _OneOrigin(network))
+    session.headers = CaseInsensitiveDict({"User-Agent": USER_AGENT})
+    return session
+
+
+# An injected session
+
+
+def _settings_of(session: requests.Session, root_url: str) -> dict[str, Any]:
+    """The proxies and the CA bundle of an injected session, read once, and not for every call."""
+    settings = {**session.merge_environment_settings(root_url, {}, None, None, None)}
+    bundle = settings["verify"]
+    if isinstance(bundle, str) and root_url.startswith("https:") and not Path(bundle).exists():
+        raise InvalidArgument("ca_bundle", bundle, "a file or folder of certificates")
+    return settings
+
+
+def _drop_unsent(headers: CaseInsensitiveDict[Any], request: Request) -> None:
+    """Drop an injected session's headers that are not to be sent.
+
+    None stands for no header, as in `Session.request`; and the signature of a call without a body says
+    that there is no content type.
+    """
+    if request.body is None:
+        headers.pop("Content-Type", None)
+    for name in [name for name, value in headers.items() if value is None]:
+        del headers[name]
+
+
+# Failures
+
+
+def _failure(error: Exception) -> TransportFailed:
+    cause = _innermost(error)
+    timed_out = isinstance(error, requests.Timeout) or isinstance(cause, (ReadTimeoutError, TimeoutError))
+    if isinstance(error, requests.RequestException):
+        error.request = error.response = None  # the request, and so the signature, of an error that is logged
+    return TransportFailed(f"{type(cause).__name__}: {cause}", timed_out=timed_out)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """Return the first cause: requests wraps urllib3's errors several times, and each repeats the URL."""
+    while True:
+        inner = getattr(error, "reason", None) or next(
+            (each for each in error.args if isinstance(each, BaseException)), None
+        )
+        if not isinstance(inner, BaseException):
+            return error
+        error = inner

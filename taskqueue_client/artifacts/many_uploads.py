@@ -1,0 +1,253 @@
+"""Uploads of many artifacts: what to upload, and the outcome of each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from threading import Lock
+
+from taskqueue_client._protocol.conversation import Conversation, Together
+from taskqueue_client.errors import InvalidArgument
+
+from .naming import checked_name
+from .sources import Content, Source, open_source
+from .transfers import StorageName, Transfer, TransferClient, reporter, silently
+from .uploading import Artifact, Options, UploadResult, uploading
+
+_TOGETHER = 64
+"""Files that a thread opens at a time: switching threads costs as much as sending 4 kB. Opening reads small
+files into memory, together 4 MB at most."""
+
+CONCURRENCY = 16
+"""The default number of simultaneous uploads."""
+
+Contents = Mapping[str, Content] | str | os.PathLike[str]
+"""Contents by the artifact's name, or a folder: then the names are the paths relative to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadOutcome:
+    """The outcome of one upload.
+
+    Attributes:
+        name: The artifact's name.
+        result: The uploaded artifact; None if the upload failed.
+        error: The error of a failed upload, or None.
+    """
+
+    name: str
+    result: UploadResult | None = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UploadReport:
+    """The outcomes of `upload_artifacts`.
+
+    Attributes:
+        outcomes: One outcome for each artifact, in the order of the arguments.
+    """
+
+    outcomes: tuple[UploadOutcome, ...]
+
+    @property
+    def failed(self) -> tuple[UploadOutcome, ...]:
+        """The outcomes that have an error."""
+        return tuple(outcome for outcome in self.outcomes if outcome.error is not None)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all artifacts were uploaded."""
+        return not self.failed
+
+
+Listed = tuple[str, Content | InvalidArgument]
+"""A name with its content, or with the reason why the content is not uploaded."""
+
+
+def listed(contents: Contents) -> list[Listed]:
+    """Return the artifacts to upload. Folders that are symbolic links are not entered.
+
+    Raises:
+        InvalidArgument: `contents` is neither a mapping nor a folder.
+        OSError: A folder cannot be read.
+    """
+    if isinstance(contents, Mapping):
+        return [_checked(name, content) for name, content in contents.items()]
+    folder = Path(contents)
+    if not folder.is_dir():
+        raise InvalidArgument("artifacts", str(contents), "a mapping of names to contents, or a folder")
+    return [_checked(path.relative_to(folder).as_posix(), _inside(path, folder)) for path in files_in(folder)]
+
+
+def _checked(name: str, content: Content | InvalidArgument) -> Listed:
+    try:
+        checked_name(name)
+    except InvalidArgument as error:
+        return name, error
+    return name, content
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return all files below a folder, sorted. Folders that are symbolic links are not entered.
+
+    Raises:
+        OSError: A folder cannot be read.
+    """
+    found: list[Path] = []
+    for parent, _, names in os.walk(folder, onerror=_raise):
+        found.extend(Path(parent, name) for name in names)
+    return sorted(found)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _inside(path: Path, folder: Path) -> Path | InvalidArgument:
+    """Refuse links that lead out of the folder: they could publish files that the task may not read."""
+    if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+        return InvalidArgument("source", str(path), "a file in the folder: the symbolic link leads out of it")
+    return path
+
+
+_Opened = Content | Source | Exception
+
+
+class _Opener:
+    """Opens several contents at a time, before their upload. May be used from many threads."""
+
+    def __init__(self, every: list[Listed]) -> None:
+        self._every = every
+        self._lock = Lock()
+        self._next = 0
+        self._opened: dict[int, _Opened] = {}
+
+    def take(self, position: int) -> _Opened | None:
+        """Return the opened content at a position; None if it is not open yet."""
+        return self._opened.pop(position, None)
+
+    def open(self, position: int) -> _Opened:
+        """Open the contents up to `position`, and some more. Blocks."""
+        with self._lock:
+            while position >= self._next:
+                some = self._every[self._next : self._next + _TOGETHER]
+                for _, content in some:
+                    self._opened[self._next] = _opened(content)
+                    self._next += 1
+            return self._opened.pop(position)
+
+    def close(self) -> None:
+        """Close the contents that were not uploaded."""
+        with self._lock:
+            for content in self._opened.values():
+                if isinstance(content, Source):
+                    content.close()
+            self._opened.clear()
+
+
+def _opened(content: Content | InvalidArgument) -> _Opened:
+    """Open the file at a path. Other contents are returned as they are, and opened by the upload."""
+    if not isinstance(content, (str, os.PathLike)):
+        return content
+    try:
+        return open_source(content)
+    except Exception as error:  # noqa: BLE001 - it is what the report is for
+        return error
+
+
+class ManyUploads:
+    """Uploads of a list of artifacts.
+
+    Args:
+        client: The client.
+        run: The task and the run.
+        options: The options of each upload.
+        progress: Called with a name, the bytes sent and the total.
+    """
+
+    def __init__(
+        self,
+        client: TransferClient,
+        run: tuple[str, int],
+        options: Options,
+        progress: Callable[[str, int, int | None], object],
+    ) -> None:
+        self._client = client
+        self._run = run
+        self._options = options
+        self._progress = progress
+        self._transfer = Transfer(client)
+
+    def steps(self, contents: Contents, concurrency: int) -> Conversation[UploadReport]:
+        """Upload all artifacts, `concurrency` at a time, and return their outcomes in order."""
+        every = yield from self._transfer.work(lambda: listed(contents))
+        opener = _Opener(every)
+        uploads = (self._one(opener, position, name) for position, (name, _) in enumerate(every))
+        together = iter(Together(uploads, max(1, min(concurrency, len(every)))))
+        outcomes = yield from self._transfer.releasing(opener.close, together)
+        return UploadReport(tuple(outcomes))
+
+    def _one(self, opener: _Opener, position: int, name: str) -> Conversation[UploadOutcome]:
+        content = opener.take(position)
+        if content is None:
+            content = yield from self._transfer.work(partial(opener.open, position))
+        if isinstance(content, Exception):
+            return UploadOutcome(name, error=content)
+        artifact, progress = Artifact(*self._run, name), partial(self._progress, name)
+        try:
+            result = yield from uploading(self._client, artifact, content, self._options, progress)
+        except Exception as error:  # noqa: BLE001 - it is what the report is for
+            return UploadOutcome(name, error=error)
+        return UploadOutcome(name, result)
+
+
+def upload_artifacts(
+    client: TransferClient,
+    /,
+    task_id: str,
+    run_id: int,
+    artifacts: Contents,
+    *,
+    expires: datetime | str,
+    concurrency: int = CONCURRENCY,
+    storage: StorageName | None = None,
+    compress: bool | None = None,
+    task_expires: datetime | None = None,
+    progress: Callable[[str, int, int | None], object] | None = None,
+) -> Conversation[UploadReport]:
+    """Upload many artifacts. Each one is attempted, even if others fail.
+
+    Args:
+        client: The client.
+        task_id: The task.
+        run_id: The run.
+        artifacts: Contents by name, or a folder: then the names are the paths relative to it. A symbolic link
+            that leads out of the folder is not uploaded; its outcome is an error.
+        expires: When the artifacts expire.
+        concurrency: The number of simultaneous uploads.
+        storage: As for `upload_artifact`.
+        compress: As for `upload_artifact`.
+        task_expires: As for `upload_artifact`.
+        progress: Called with a name, its bytes sent and the total: from several threads by `Queue`, in
+            the event loop by `AsyncQueue`.
+
+    Returns:
+        The result, or the error, of each artifact.
+
+    Raises:
+        InvalidArgument: An option is not valid. Problems of a single artifact are in the report.
+        OSError: The folder cannot be read.
+    """
+    options = Options.checked(
+        expires, task_expires, storage or client.transfer_settings.storage, None, compress
+    )
+    if concurrency < 1:
+        raise InvalidArgument("concurrency", concurrency, "1 or more")
+    report = silently if progress is None else (yield from reporter(progress))
+    uploads = ManyUploads(client, (task_id, run_id), options, report)
+    return (yield from uploads.steps(artifacts, concurrency))

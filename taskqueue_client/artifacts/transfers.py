@@ -1,0 +1,274 @@
+"""Base of uploads and downloads: the client's settings, retries, and cleaning up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+
+from taskqueue_client._protocol.conversation import Conversation, Pause, Work
+from taskqueue_client._protocol.retry import RetryPolicy
+from taskqueue_client.clock import Clock
+
+from .artifact_errors import StorageFailed, StorageRefused
+from .sources import Source
+from .storage import UPLOADED, Progress, Put, PutResponse, Storage
+from .storage_connections import Cancellation, Limits
+
+if TYPE_CHECKING:
+    import tenacity
+
+R = TypeVar("R")
+
+StorageName = Literal["s3", "object"]
+
+
+RENEWED_BEFORE = 300.0
+"""A URL is not used in the last seconds before it expires, because clocks may differ by so much."""
+
+_MD5_LIMIT = 16 * 1024 * 1024
+"""Up to this size in bytes, the ETag is compared with the MD5 sum of the body. For larger bodies, computing
+the sum would take longer than sending."""
+
+_MD5_ETAG = re.compile(r'"([0-9a-f]{32})"')
+
+
+@dataclass(frozen=True, slots=True)
+class TransferSettings:
+    """The settings of a client that transfers use.
+
+    Attributes:
+        retry: How often transfers are attempted, and how slow they may be. Its `timeout` is for API calls,
+            and does not bound the transfer of content.
+        clock: The clock of the pauses between attempts.
+        server_time: Returns the service's time, in seconds since the epoch.
+        storage: The default storage type of uploads.
+        gives_up: Returns whether a transfer is retried no more, given its last error and the seconds until
+            the next attempt. Default: after as many attempts as `retry` says.
+    """
+
+    retry: RetryPolicy
+    clock: Clock
+    server_time: Callable[[], float]
+    storage: StorageName
+    gives_up: Callable[[BaseException | None, float], bool] | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """How slow one attempt may be."""
+        policy = self.retry
+        return Limits(policy.connect_timeout, policy.read_timeout, policy.min_rate, policy.min_rate_window)
+
+
+class TransferClient(Protocol):
+    """The properties of a client that transfers use."""
+
+    @property
+    def storage(self) -> Storage:
+        """The connections to storage."""
+        ...
+
+    @property
+    def transfer_settings(self) -> TransferSettings:
+        """The client's settings."""
+        ...
+
+
+class Transfer:
+    """One transfer of a client, or several that end together.
+
+    Attributes:
+        settings: The client's settings.
+        storage: The client's connections to storage.
+        cancellation: Ends the work of the transfer.
+    """
+
+    def __init__(self, client: TransferClient) -> None:
+        self.settings = client.transfer_settings
+        self.storage = client.storage
+        self.cancellation = Cancellation()
+
+    def work(self, run: Callable[[], R], run_async: Callable[[], Awaitable[R]] | None = None) -> Work[R]:
+        """Return work for a transfer thread, which ends soon when the transfer is canceled."""
+        return Work(run, self.cancellation.cancel, run_async, self.storage.threads)
+
+    def put(self, put: Put) -> Work[PutResponse]:
+        """Return the work of one attempt at a PUT."""
+        small = None if put.source.content is None else partial(self.storage.put_small, put)
+        return self.work(partial(self.storage.put, put, self.cancellation), small)
+
+    def releasing(self, release: Callable[[], object], steps: Conversation[R]) -> Conversation[R]:
+        """Return the result of `steps`, and call `release` on a thread, whatever happens."""
+        try:
+            result = yield from steps
+        except GeneratorExit:  # the conversation was closed: nobody performs further steps
+            release()
+            raise
+        except BaseException:
+            yield from Work(release, threads=self.storage.threads)
+            raise
+        yield from Work(release, threads=self.storage.threads)
+        return result
+
+    def retried(
+        self, attempt: Callable[[], Conversation[R]], may_retry: Callable[[BaseException], bool]
+    ) -> Conversation[R]:
+        """Return the result of the first attempt that succeeds.
+
+        Args:
+            attempt: Begins an attempt.
+            may_retry: Whether there may be another attempt after an error.
+
+        Raises:
+            Exception: What the last attempt raised.
+        """
+        try:
+            return (yield from attempt())
+        except Exception as error:
+            if not may_retry(error):
+                raise
+            first = error
+        return (yield from self._retried(attempt, may_retry, first))
+
+    def _retried(
+        self,
+        attempt: Callable[[], Conversation[R]],
+        may_retry: Callable[[BaseException], bool],
+        first: Exception,
+    ) -> Conversation[R]:
+        import tenacity  # noqa: PLC0415 - costs 40 ms, and most programs never need it
+
+        policy, failures, waits = self.settings.retry, [first], list[float]()
+        for each in tenacity.Retrying(
+            sleep=waits.append,
+            wait=tenacity.wait_exponential(policy.wait_initial, policy.wait_max)
+            + tenacity.wait_random(0, policy.wait_jitter),
+            stop=self._is_last,
+            retry=tenacity.retry_if_exception(may_retry),
+            reraise=True,
+        ):
+            if waits:
+                yield from Pause(waits.pop(), self.settings.clock)
+            with each:
+                if failures:
+                    raise failures.pop()
+                return (yield from attempt())
+        raise AssertionError  # tenacity leaves the loop only with a result or an error
+
+    def _is_last(self, state: tenacity.RetryCallState) -> bool:
+        gives_up = self.settings.gives_up
+        if gives_up is None:
+            return state.attempt_number >= self.settings.retry.attempts
+        return gives_up(state.outcome.exception() if state.outcome else None, state.upcoming_sleep)
+
+
+def silently(*_: object) -> None:
+    """Report no progress."""
+
+
+def reporter(progress: Callable[..., object]) -> Conversation[Callable[..., object]]:
+    """Return a function that any thread may call: it calls `progress` in the caller's event loop, if any."""
+
+    async def in_loop() -> Callable[..., object]:
+        import asyncio  # noqa: PLC0415 - loaded already
+
+        loop = asyncio.get_running_loop()
+        return lambda *done: loop.call_soon_threadsafe(progress, *done)
+
+    return (yield from Work(lambda: progress, run_async=in_loop))
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A signed URL for a body.
+
+    Attributes:
+        url: The URL, which is secret.
+        headers: The headers to send, except `Content-Length`.
+        expires: When the URL expires, in seconds since the epoch.
+    """
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str]
+    expires: float
+
+
+class Putting:
+    """Upload of a body to a signed URL, with retries. Each attempt sends the body from its start.
+
+    Args:
+        transfer: The transfer that the upload is a part of.
+        renew: Requests a target; called again when its URL has expired.
+        body: The content to send.
+        progress: Called with the bytes that the attempt has sent, and the total.
+        has_arrived: Returns whether the body was stored, if the response to the upload does not prove it.
+        target: The first target, if it is known already.
+    """
+
+    def __init__(
+        self,
+        transfer: Transfer,
+        renew: Callable[[], Conversation[Target]],
+        body: Source,
+        progress: Progress,
+        has_arrived: Callable[[PutResponse], Conversation[bool]],
+        target: Target | None = None,
+    ) -> None:
+        self._transfer = transfer
+        self._renew = renew
+        self._body = body
+        self._progress = progress
+        self._has_arrived = has_arrived
+        self._target = target
+
+    def steps(self) -> Conversation[dict[str, str]]:
+        """Send the body, and return its hashes in hex by algorithm."""
+        return self._transfer.retried(self._attempt, self._may_retry)
+
+    def _attempt(self) -> Conversation[dict[str, str]]:
+        settings = self._transfer.settings
+        if self._target is None or settings.server_time() >= self._target.expires - RENEWED_BEFORE:
+            self._target = yield from self._renew()
+        try:
+            response = yield from self._transfer.put(self._put(self._target))
+        except StorageRefused as error:
+            if error.is_expiry(self._target.expires, settings.server_time()):
+                self._target = None
+            raise
+        verdict = _verdict(response)
+        if verdict is None:
+            verdict = yield from self._has_arrived(response)
+        if not verdict:
+            raise StorageFailed("PUT", self._target.url, _not_stored(response))
+        return {name: value for name, value in response.hashes.items() if name in UPLOADED}
+
+    def _put(self, target: Target) -> Put:
+        algorithms = (*UPLOADED, "md5") if self._body.size <= _MD5_LIMIT else UPLOADED
+        limits = self._transfer.settings.limits
+        return Put(target.url, target.headers, self._body, algorithms, self._progress, limits)
+
+    def _may_retry(self, error: BaseException) -> bool:
+        return isinstance(error, StorageFailed) and (error.is_temporary or self._target is None)
+
+
+def _verdict(response: PutResponse) -> bool | None:
+    """Return whether the response proves that the body was stored; None if it proves nothing.
+
+    S3's ETag is the MD5 sum of the content of a PUT, unless S3 encrypts with a key of KMS or of the caller.
+    A proxy, or the login page of a network, may respond with 200 without having stored anything.
+    """
+    etag = _MD5_ETAG.fullmatch(response.headers.get("ETag", ""))
+    encryption = response.headers.get("x-amz-server-side-encryption", "AES256")
+    is_customers = "x-amz-server-side-encryption-customer-algorithm" in response.headers
+    if etag is None or "md5" not in response.hashes or encryption != "AES256" or is_customers:
+        return None
+    return etag[1] == response.hashes["md5"]
+
+
+def _not_stored(response: PutResponse) -> str:
+    etag = response.headers.get("ETag")
+    if etag is None:
+        return "the response is not that of a storage service: it has no ETag, and the content is not stored"
+    return f"the stored content differs from the content sent: the ETag is {etag}"

@@ -1,0 +1,153 @@
+"""`taskqueue cancel`, `rerun`, `retrigger`, `schedule`, `priority` and `quarantine`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+import click
+
+from taskqueue_client._dates import instant, timestamp
+from taskqueue_client.definitions import TaskDefinition
+from taskqueue_client.models import Priority
+from taskqueue_client.slugid import slugid
+
+from .arguments import check_either, check_given, connect_with_credentials, group_option, task_ids_argument
+from .output import json_option, print_either
+
+
+@click.command()
+@task_ids_argument
+@group_option
+@json_option
+def cancel(task_ids: tuple[str, ...], group: str | None, *, as_json: bool) -> None:
+    """Cancel tasks, or all tasks of a group; resolved tasks stay as they are.
+
+    A group is sealed first, as the Queue requires: no task can be added to it afterwards. With --json, prints
+    the status of each task or, for a group, the number and ids of canceled tasks.
+    """
+    check_either(task_ids, group)
+    with connect_with_credentials() as queue:
+        if group:
+            queue.seal_task_group(group)
+            canceled = queue.cancel_task_group(group)
+            line = f"{canceled.cancelled_count} of {canceled.task_group_size} tasks were canceled"
+            print_either(canceled, line, as_json=as_json)
+        for task_id in task_ids:
+            status = queue.cancel_task(task_id).status
+            print_either(status, f"{task_id} {status.state}", as_json=as_json)
+
+
+@click.command()
+@task_ids_argument
+@json_option
+def rerun(task_ids: tuple[str, ...], *, as_json: bool) -> None:
+    """Add a run to resolved tasks, whatever their state; dependencies are not waited for.
+
+    With --json, prints the status of each task.
+    """
+    check_given(task_ids)
+    with connect_with_credentials() as queue:
+        for task_id in task_ids:
+            status = queue.rerun_task(task_id).status
+            line = f"{task_id} {status.state}, run {len(status.runs) - 1}"
+            print_either(status, line, as_json=as_json)
+
+
+@click.command()
+@task_ids_argument
+@json_option
+def schedule(task_ids: tuple[str, ...], *, as_json: bool) -> None:
+    """Schedule tasks that are held back; their dependencies are not waited for.
+
+    A task that is scheduled already stays as it is. With --json, prints the status of each task.
+    """
+    check_given(task_ids)
+    with connect_with_credentials() as queue:
+        for task_id in task_ids:
+            status = queue.schedule_task(task_id).status
+            print_either(status, f"{task_id} {status.state}", as_json=as_json)
+
+
+@click.command()
+@click.argument("priority", type=click.Choice([str(each) for each in Priority]))
+@task_ids_argument
+@group_option
+@json_option
+def priority(priority: str, task_ids: tuple[str, ...], group: str | None, *, as_json: bool) -> None:
+    """Change the priority of tasks, or of all tasks of a group, that were never resolved.
+
+    With --json, prints the status of each task or, for a group, the number and ids of changed tasks.
+    """
+    check_either(task_ids, group)
+    wanted = Priority(priority)
+    with connect_with_credentials() as queue:
+        if group:
+            changed = queue.change_task_group_priority(group, wanted)
+            print_either(changed, f"{changed.tasks_affected} tasks were changed", as_json=as_json)
+        for task_id in task_ids:
+            status = queue.change_task_priority(task_id, wanted).status
+            print_either(status, f"{task_id} {status.priority}", as_json=as_json)
+
+
+@click.command()
+@click.argument("task_queue_id")
+@click.argument("worker_group")
+@click.argument("worker_id")
+@click.option("--hours", default=1.0, show_default=True, type=click.FloatRange(0, 876_000), help="From now.")
+@click.option("--reason", default="", help="Stored with the quarantine.")
+@json_option
+def quarantine(
+    task_queue_id: str, worker_group: str, worker_id: str, *, hours: float, reason: str, as_json: bool
+) -> None:
+    """Give a worker no tasks for some hours; zero hours lift a quarantine.
+
+    With --json, prints the worker.
+    """
+    with connect_with_credentials() as queue:
+        worker = queue.quarantine_worker(
+            task_queue_id,
+            worker_group=worker_group,
+            worker_id=worker_id,
+            quarantine_until=queue.now() + timedelta(hours=hours),
+            quarantine_info=reason,
+        )
+    state = (
+        f"in quarantine until {worker.quarantine_until:%Y-%m-%d %H:%M:%S} UTC"
+        if hours
+        else "not in quarantine"
+    )
+    print_either(worker, f"{worker_group}/{worker_id} is {state}", as_json=as_json)
+
+
+@click.command()
+@task_ids_argument
+@click.option("--exact", is_flag=True, help="Copy dependencies and routes as well.")
+@json_option
+def retrigger(task_ids: tuple[str, ...], *, exact: bool, as_json: bool) -> None:
+    """Create copies of tasks, with new ids, in the groups of the originals.
+
+    Created, deadline and expires are moved to now. Dependencies and routes are dropped, so that a copy starts
+    at once and does not replace the original in the index. With --json, prints an object with `taskId`,
+    `newTaskId` and `status` for each task.
+    """
+    check_given(task_ids)
+    with connect_with_credentials() as queue:
+        for task_id in task_ids:
+            new_task_id = slugid()
+            definition = _copied(queue.task(task_id), queue.now(), exact=exact)
+            status = queue.create_task(new_task_id, definition).status
+            document = {"taskId": task_id, "newTaskId": new_task_id, "status": status}
+            print_either(document, f"{task_id} {new_task_id} {status.state}", as_json=as_json)
+
+
+def _copied(task: dict[str, Any], now: datetime, *, exact: bool) -> TaskDefinition:
+    """Return a definition for a copy of a task, with the same time to its deadline and expiry."""
+    copy = dict(task)
+    if not exact:
+        copy |= {"dependencies": [], "requires": "all-completed", "routes": []}
+    delay = now - (instant(task["created"]) or now)
+    for key in ("created", "deadline", "expires"):
+        if (moment := instant(task[key])) is not None:
+            copy[key] = timestamp(moment + delay)
+    return cast("TaskDefinition", copy)

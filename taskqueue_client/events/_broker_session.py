@@ -1,0 +1,267 @@
+"""One session with the broker: connect, declare, consume, close.
+
+This module uses aiormq, the layer below aio-pika: aio-pika's reconnecting classes do not report that the
+queue was deleted, nor when messages may have been lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import aiormq
+from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
+from pamqp.commands import Basic
+from pamqp.exceptions import PAMQPException
+from yarl import URL
+
+from taskqueue_client.errors import BrokerLost, BrokerRefused, QueueDeleted
+from taskqueue_client.slugid import slugid
+
+from .event import Event, read_event
+from .settings import Plan, PulseSettings
+
+CLOSING: Final = 5.0
+"""Seconds for the last acknowledgments; the broker returns unacknowledged messages to the queue."""
+
+_REFUSALS: Final = (
+    aiormq.AuthenticationError,
+    aiormq.ProbableAuthenticationError,
+    aiormq.ChannelAccessRefused,
+    aiormq.ChannelLockedResource,
+    aiormq.ChannelNotFoundEntity,
+    aiormq.ChannelPreconditionFailed,
+)
+_NOT_ALLOWED: Final = 530
+"""AMQP's reply code for a virtual host that does not exist or that the user may not use."""
+_LOSSES: Final = (aiormq.AMQPError, PAMQPException, OSError, RuntimeError)
+"""The errors of aiormq for an ended connection; RuntimeError if it was closed before the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message, and the session that acknowledges or rejects it."""
+
+    session: Session
+    tag: int
+    event: Event
+
+
+class Session:
+    """A connection with a queue and a consumer.
+
+    Attributes:
+        ended: A future; its result is the reason why the session ended.
+        queue: The queue's full name.
+        queue_was_lost: Whether a durable queue that existed before had to be declared again.
+        backlog_at_start: The number of messages in the queue at the start.
+    """
+
+    def __init__(self, connection: AbstractConnection, channel: AbstractChannel, plan: Plan) -> None:
+        self.ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self.queue = plan.queue or f"queue/{plan.settings.user}/{slugid()}"
+        self.queue_was_lost = False
+        self.backlog_at_start = 0
+        self._connection = connection
+        self._channel = channel
+        self._verdicts: asyncio.Queue[tuple[int, bool, bool]] = asyncio.Queue()
+        self._settling = asyncio.create_task(self._settle(), name=f"settle {self.queue}")
+        channel.closing.add_done_callback(self._on_closing)  # pyright: ignore[reportUnknownMemberType] # a bare Future
+        channel.on_consumer_cancel_callbacks.add(self._on_cancel)
+
+    @classmethod
+    async def open(cls, plan: Plan, deliver: Callable[[Delivery], None], *, resumes: bool) -> Self:
+        """Connect, declare, bind and consume.
+
+        Args:
+            plan: The declarations.
+            deliver: Called with each message, in order.
+            resumes: Whether a durable queue is expected to exist.
+
+        Raises:
+            BrokerRefused: The broker refused.
+            BrokerLost: There is no broker, or the connection ended.
+            OSError: The file with CA certificates cannot be read.
+        """
+        connection = aiormq.Connection(_url(plan.settings), context=plan.settings.ssl_context())
+        with broker_errors(plan.settings):
+            await connection.connect()  # pyright: ignore[reportUnknownMemberType] # a Callable[..., T]
+            try:
+                return await cls._start(connection, plan, deliver, resumes=resumes)
+            except BaseException:
+                await connection.close()
+                raise
+
+    @classmethod
+    async def _start(
+        cls,
+        connection: AbstractConnection,
+        plan: Plan,
+        deliver: Callable[[Delivery], None],
+        *,
+        resumes: bool,
+    ) -> Self:
+        queue_was_lost = resumes and plan.queue is not None and not await _exists(connection, plan.queue)
+        session = cls(connection, await connection.channel(publisher_confirms=False), plan)
+        try:
+            session.queue_was_lost = queue_was_lost
+            session.backlog_at_start = await session._declare(plan)
+            await session._consume(plan.prefetch, deliver)
+        except BaseException:
+            session._settling.cancel()
+            raise
+        return session
+
+    async def _declare(self, plan: Plan) -> int:
+        if plan.queue is None:
+            declared = await self._channel.queue_declare(self.queue, exclusive=True, auto_delete=True)
+        else:
+            quorum: dict[str, Any] = {"x-queue-type": "quorum"}
+            declared = await self._channel.queue_declare(self.queue, durable=True, arguments=quorum)
+        for binding in plan.bindings:
+            await self._channel.queue_bind(self.queue, binding.exchange, binding.routing_key_pattern)
+        return declared.message_count or 0
+
+    async def _consume(self, prefetch: int, deliver: Callable[[Delivery], None]) -> None:
+        async def on_message(message: DeliveredMessage) -> None:
+            deliver(Delivery(self, message.delivery_tag or 0, _event(message)))
+
+        await self._channel.basic_qos(prefetch_count=prefetch)
+        await self._channel.basic_consume(self.queue, on_message)
+
+    async def backlog(self) -> int:
+        """Return the number of messages in the queue, without those that were delivered.
+
+        Raises:
+            QueueDeleted: The queue does not exist.
+            BrokerLost: The connection ended.
+        """
+        try:
+            with broker_errors(None):
+                declared = await self._channel.queue_declare(self.queue, passive=True)
+        except BrokerRefused as error:
+            message = f"{self.queue} was deleted"
+            raise QueueDeleted(message) from error
+        return declared.message_count or 0
+
+    def acknowledge(self, tag: int) -> None:
+        """Acknowledge a message; after the session's end, do nothing: the broker delivers it again."""
+        self._verdicts.put_nowait((tag, True, False))
+
+    def reject(self, tag: int, *, requeue: bool) -> None:
+        """Return a message to the queue, or drop it."""
+        self._verdicts.put_nowait((tag, False, requeue))
+
+    async def _settle(self) -> None:
+        """Send acknowledgments in a separate task: aiormq may block forever if the connection ends."""
+        while True:
+            tag, acknowledged, requeue = await self._verdicts.get()
+            try:
+                if acknowledged:
+                    await self._channel.basic_ack(tag, wait=False)
+                else:
+                    await self._channel.basic_nack(tag, requeue=requeue, wait=False)
+            except _LOSSES as error:
+                self._end(BrokerLost(f"a message could not be acknowledged: {error!r}"))
+                return
+            self._verdicts.task_done()
+
+    async def close(self) -> None:
+        """Close after sending all acknowledgments; other messages return to the queue. Never raises."""
+        try:
+            async with asyncio.timeout(CLOSING):
+                if not self.ended.done():
+                    await self._verdicts.join()
+                    with broker_errors(None):
+                        await self._channel.close()  # sent after the acknowledgments, unlike connection.close
+                await self._connection.close()
+        except (TimeoutError, BrokerLost, BrokerRefused) as error:
+            self._end(error)
+        finally:
+            self._settling.cancel()
+
+    def _end(self, reason: Exception) -> None:
+        if not self.ended.done():
+            self.ended.set_result(reason)
+
+    def _on_cancel(self, _: Basic.Cancel) -> None:
+        self._end(QueueDeleted(f"{self.queue} was deleted"))
+
+    def _on_closing(self, closing: asyncio.Future[Any]) -> None:
+        error = None if closing.cancelled() else closing.exception()
+        self._end(BrokerLost(f"the connection ended: {error!r}" if error else "the connection ended"))
+
+
+@contextmanager
+def broker_errors(settings: PulseSettings | None) -> Generator[None]:
+    """Raise the errors of aiormq as BrokerRefused or BrokerLost."""
+    where = "" if settings is None else f"{settings}: "
+    try:
+        yield
+    except _REFUSALS as error:
+        message = where + _message(error)
+        raise BrokerRefused(message) from error
+    except _LOSSES as error:
+        message = where + _message(error)
+        raise (BrokerRefused if _is_refusal(error) else BrokerLost)(message) from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        message = f"{where}the connection ended"  # how aiormq tells waiting callers
+        raise BrokerLost(message) from error
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Return whether retries are useless: untrusted certificate, or no such virtual host."""
+    untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
+    return untrusted or _is_about_vhost(error) or error.args[:1] == (_NOT_ALLOWED,)
+
+
+def _is_about_vhost(error: BaseException) -> bool:
+    """Return whether opening the virtual host failed: aiormq 7 hides the broker's response."""
+    return isinstance(error, aiormq.InvalidFrameError) and "Connection.OpenOk" in str(error)
+
+
+async def _exists(connection: AbstractConnection, queue: str) -> bool:
+    """Return whether the queue exists. Uses a separate channel: the broker closes it if not."""
+    channel = await connection.channel(publisher_confirms=False)
+    try:
+        await channel.queue_declare(queue, passive=True)
+    except aiormq.ChannelNotFoundEntity:
+        return False
+    await channel.close()
+    return True
+
+
+def _event(message: DeliveredMessage) -> Event:
+    properties = message.header.properties
+    return read_event(
+        message.exchange or "",
+        message.routing_key or "",
+        message.body,
+        properties.headers or {},
+        redelivered=bool(message.redelivered),
+    )
+
+
+def _url(settings: PulseSettings) -> URL:
+    return URL.build(
+        scheme=settings.scheme,
+        user=settings.user,
+        password=settings.password,
+        host=settings.host,
+        port=settings.effective_port,
+        path="/" + settings.vhost,
+        query={"heartbeat": str(settings.heartbeat)},
+    )
+
+
+def _message(error: BaseException) -> str:
+    if _is_about_vhost(error):
+        return "the virtual host does not exist, or the user has no access to it"
+    return ", ".join(str(each) for each in error.args) or type(error).__name__

@@ -1,0 +1,248 @@
+"""`AzureTaskSource`: claims for a worker from Azure storage queues, in the final form of legacy polling."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from random import random
+from typing import Any, TypeVar
+
+from taskqueue_client import errors
+from taskqueue_client._protocol.queue_messages import QueueMessage, RunMessage, decode_run
+from taskqueue_client.models import TaskClaim
+from taskqueue_client.worker import SourceContext
+
+from .poll_calls import PollQueue, PollTaskUrls, poll_task_urls
+from .storage_polling import StoragePolling, UrlRefused
+
+log = logging.getLogger("taskqueue_client.worker")
+
+POISONOUS = 15
+"""A message that was polled so often is deleted without a claim: each worker before may have died of it."""
+
+REFRESH_EARLY = 310.0
+"""Seconds before their end at which signed URLs are replaced, but not before half of their time: a message
+must still be deleted after a poll, within the 300 s for which it is invisible."""
+
+IDLE_FIRST = 1.0
+IDLE_MOST = 30.0
+"""Seconds between polls that find nothing; they double, and are spread by half to both sides."""
+
+CLAIM_ATTEMPTS = 3
+CLAIM_TIMEOUT = 10.0
+"""`claimTask` may be repeated by the same worker. The lease is measured from the end of all claims, so all of
+them must end soon."""
+
+DELETE_ATTEMPTS = 3
+DELETE_WAIT = 1.0
+"""Attempts to delete a message, and seconds between them. A message that stays is polled again."""
+
+MOST_REMEMBERED = 100_000
+"""Claimed runs that a source remembers: the Queue would give this worker the same claim again."""
+
+R = TypeVar("R")
+
+
+class AzureTaskSource:
+    """A task source that polls the Azure storage queues of a task queue; see `TaskSource`.
+
+    Pass the class itself as `task_source` of `WorkerLoop`. The worker's credentials need
+    `queue:poll-task-urls:<task_queue_id>`, `queue:claim-task:<task_queue_id>` and
+    `queue:worker-id:<worker_group>/<worker_id>`.
+
+    Args:
+        context: The worker's client, identity and clock.
+    """
+
+    def __init__(self, context: SourceContext) -> None:
+        self._context = context
+        self._clock = context.clock
+        self._claiming_queue = context.queue.with_options(attempts=CLAIM_ATTEMPTS, timeout=CLAIM_TIMEOUT)
+        self._storage = StoragePolling()
+        self._queues: Sequence[PollQueue] = ()
+        self._refresh_at = 0.0
+        self._empty_polls = 0
+        self._claimed: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._stopping = False
+        self._waiting: asyncio.Task[Any] | None = None
+        self._deleting: set[asyncio.Task[None]] = set()
+
+    async def claim(self, count: int) -> Sequence[TaskClaim]:
+        """See `TaskSource.claim`; returns as soon as one queue, in order of priority, has given claims."""
+        with suppress(_StoppedError):
+            for queue in await self._until_stopped(self._current_queues()):
+                messages = await self._until_stopped(self._poll(queue, count))
+                if claims := await self._claim_all(queue, messages):
+                    self._empty_polls = 0
+                    return claims
+            await self._until_stopped(self._idle())
+        return []
+
+    def stop(self) -> None:
+        """See `TaskSource.stop`; messages that were polled and not claimed become visible again."""
+        self._stopping = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def close(self) -> None:
+        """See `TaskSource.close`; deletes of messages are given a little time."""
+        if self._deleting:
+            _, late = await asyncio.wait(self._deleting, timeout=DELETE_WAIT)
+            for each in late:
+                each.cancel()
+        await self._storage.close()
+
+    async def _until_stopped(self, work: Coroutine[Any, Any, R]) -> R:
+        """Return what `work` returns, unless the source is stopped before."""
+        self._waiting = task = asyncio.create_task(work)
+        if self._stopping:
+            task.cancel()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._stopping and task.cancelled():
+                raise _StoppedError from None
+            raise
+        finally:
+            self._waiting = None
+
+    async def _idle(self) -> None:
+        doubled = min(IDLE_FIRST * 2.0 ** min(self._empty_polls, 16), IDLE_MOST)
+        self._empty_polls += 1
+        await self._clock.sleep_async(doubled * (0.5 + random()))  # noqa: S311 - spreads polls, keeps no secret
+
+    # Polling
+
+    async def _current_queues(self) -> Sequence[PollQueue]:
+        """Return the queues, the highest priority first, with URLs that are valid for some time."""
+        if not self._queues or self._clock.monotonic() >= self._refresh_at:
+            asked = self._clock.monotonic()
+            urls = await self._ask_for_urls()
+            valid = max((urls.expires - self._context.queue.now()).total_seconds(), 0.0)
+            self._refresh_at = asked + max(valid - REFRESH_EARLY, valid / 2)
+            self._queues = urls.queues
+        return self._queues
+
+    async def _ask_for_urls(self) -> PollTaskUrls:
+        try:
+            return await self._context.queue.send(poll_task_urls(self._context.identity.task_queue_id))
+        except errors.NotFound:
+            log.error("this Queue has no legacy polling (pollTaskUrls): use the default task source")  # noqa: TRY400 - the worker reports the error
+            raise
+
+    async def _poll(self, queue: PollQueue, count: int) -> list[QueueMessage]:
+        try:
+            return await self._storage.poll(queue, count)
+        except UrlRefused:
+            self._queues = ()  # the next call asks for other URLs
+            raise
+
+    # Claiming
+
+    async def _claim_all(self, queue: PollQueue, messages: Sequence[QueueMessage]) -> list[TaskClaim]:
+        """Claim the runs of messages.
+
+        Raises:
+            CallFailed: No run was claimed, and a call failed for a reason that is not its run's.
+        """
+        ended = await asyncio.gather(*(self._claim_one(queue, each) for each in messages))
+        claims = [each for each in ended if isinstance(each, TaskClaim)]
+        failures = [each for each in ended if isinstance(each, errors.CallFailed)]
+        if failures and not claims:
+            raise failures[0]
+        for error in failures:
+            log.warning("cannot claim a polled task, its message becomes visible again: %s", error)
+        return claims
+
+    async def _claim_one(
+        self, queue: PollQueue, message: QueueMessage
+    ) -> TaskClaim | errors.CallFailed | None:
+        """Claim the run of one message, and delete the message afterwards unless it may be of use."""
+        if self._stopping:
+            return None
+        run = _run_of(message)
+        if run is None:
+            self._delete(queue, message)
+            return None
+        key = (run.task_id, run.run_id)
+        if key in self._claimed:  # a message that could not be deleted, or a second one
+            self._delete(queue, message)
+            return None
+        self._remember(key)
+        claim = await self._call(run)
+        if isinstance(claim, errors.CallFailed):
+            del self._claimed[key]
+            if not _is_about_run(claim):
+                return claim
+            log.info("run %s/%d was not claimed, deleting its message: %s", *key, claim)
+        self._delete(queue, message)
+        return claim if isinstance(claim, TaskClaim) else None
+
+    async def _call(self, run: RunMessage) -> TaskClaim | errors.CallFailed:
+        who = self._context.identity
+        try:
+            return await self._claiming_queue.claim_task(
+                run.task_id, run.run_id, worker_group=who.worker_group, worker_id=who.worker_id
+            )
+        except errors.CallFailed as error:
+            return error
+
+    def _remember(self, key: tuple[str, int]) -> None:
+        self._claimed[key] = None
+        if len(self._claimed) > MOST_REMEMBERED:
+            self._claimed.popitem(last=False)
+
+    # Deleting
+
+    def _delete(self, queue: PollQueue, message: QueueMessage) -> None:
+        """Delete a message in the background: claims must not wait for the storage."""
+        task = asyncio.create_task(self._delete_persistently(queue, message))
+        self._deleting.add(task)
+        task.add_done_callback(self._deleting.discard)
+
+    async def _delete_persistently(self, queue: PollQueue, message: QueueMessage) -> None:
+        for left in reversed(range(DELETE_ATTEMPTS)):
+            try:
+                await self._storage.delete(queue, message)
+            except errors.CallFailed as error:
+                if not left:
+                    log.warning("cannot delete the message %s: %s", message.message_id, error)
+                    return
+                await self._clock.sleep_async(DELETE_WAIT)
+            else:
+                return
+
+
+class _StoppedError(Exception):
+    """The source was stopped while it waited."""
+
+
+def _run_of(message: QueueMessage) -> RunMessage | None:
+    """Return the run of a message that can be claimed; None for one that only can be deleted."""
+    try:
+        run = decode_run(message.text)
+    except ValueError as error:
+        log.error("deleting message %s, whose text cannot be read: %s", message.message_id, error)  # noqa: TRY400 - the error says all
+        return None
+    if message.dequeue_count < POISONOUS:
+        return run
+    log.error(
+        "operator alert: the message about run %s/%d was polled %d times, deleting it without a claim: it may"
+        " have ended each worker that polled it",
+        *(run.task_id, run.run_id, message.dequeue_count),
+    )
+    return None
+
+
+def _is_about_run(error: errors.CallFailed) -> bool:
+    """Return whether a call was refused because of its run: a 4xx that is not about the worker itself.
+
+    A page is a load balancer's, which may have lost its way to the Queue; the Queue's own errors are JSON.
+    """
+    if isinstance(error, (errors.AuthenticationFailed, errors.InsufficientScopes, errors.TooManyRequests)):
+        return False
+    is_of_queue = isinstance(error, errors.ApiError) and bool(error.refused.document)
+    return is_of_queue and not isinstance(error, errors.ServerError)

@@ -1,0 +1,1 @@
+"""Authentication and authorization: Hawk headers, bewits, certificates, clients, roles and scopes."""

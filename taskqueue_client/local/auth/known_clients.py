@@ -1,0 +1,196 @@
+"""Clients and roles, and what a set of scopes amounts to when its roles are expanded."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from taskqueue_client.scopes import satisfies
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+CLIENT_ID = re.compile(r"[A-Za-z0-9!@/:.+|_-]+")
+_SCOPE = re.compile(r"[\x20-\x7e]*")
+
+ANONYMOUS_SCOPES = (
+    "queue:get-artifact:public/*",
+    "queue:get-provisioner:*",
+    "queue:get-task:*",
+    "queue:get-worker-type:*",
+    "queue:get-worker:*",
+    "queue:list-artifacts:*",
+    "queue:list-dependent-tasks:*",
+    "queue:list-provisioners",
+    "queue:list-task-group:*",
+    "queue:list-worker-types:*",
+    "queue:list-workers:*",
+    "queue:pending-count:*",
+    "queue:status:*",
+)
+"""The scopes of everybody in the standard deployment, with or without credentials."""
+
+PUBLIC_SCOPES = (*ANONYMOUS_SCOPES, "auth:current-scopes", "auth:get-client:*")
+"""The scopes of everybody in a public deployment: also those to list one's scopes, and to look up clients."""
+
+
+def is_scope(value: object) -> bool:
+    """Return whether it is text of printable ASCII characters."""
+    return isinstance(value, str) and _SCOPE.fullmatch(value) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client of the local queue.
+
+    Args:
+        client_id: The name.
+        access_token: The secret that the client signs with.
+        scopes: What the client may do, before roles are expanded.
+        expires: When the client stops working, in seconds since the epoch.
+        disabled: Whether it is refused.
+    """
+
+    client_id: str
+    access_token: str = field(repr=False)
+    scopes: Sequence[str] = ()
+    expires: float | None = None
+    disabled: bool = False
+
+
+def check_clients(clients: Iterable[Client]) -> dict[str, Client]:
+    """Return the clients by their ids.
+
+    Raises:
+        ValueError: An id, a token or a scope is malformed, or two clients have one id.
+    """
+    by_id: dict[str, Client] = {}
+    for client in clients:
+        _check_client(client)
+        if client.client_id in by_id:
+            message = f"there are two clients with the clientId {client.client_id!r}"
+            raise ValueError(message)
+        by_id[client.client_id] = client
+    return by_id
+
+
+def _check_client(client: Client) -> None:
+    if not CLIENT_ID.fullmatch(client.client_id):
+        message = f"clientId {client.client_id!r} has characters other than A-Z a-z 0-9 ! @ / : . + | _ -"
+        raise ValueError(message)
+    if not (client.access_token and client.access_token.isascii()):
+        message = f"the access token of {client.client_id!r} must be ASCII text, not empty"
+        raise ValueError(message)
+    check_scopes(client.scopes, f"client {client.client_id!r}")
+
+
+def check_scopes(scopes: Iterable[str], owner: str) -> None:
+    """Raise a ValueError if one of the owner's scopes is malformed."""
+    for scope in scopes:
+        if not is_scope(scope) or scope.endswith("**"):
+            message = f"{owner}: scope {scope!r} must be printable ASCII and must not end in `**`"
+            raise ValueError(message)
+
+
+class Roles:
+    """Roles by id, and the expansion of scopes through them.
+
+    Args:
+        roles: Scopes by role id. An id that ends in `*` stands for all ids that begin so, and `<..>`
+            in its scopes for the rest of the id.
+
+    Raises:
+        ValueError: A role's scope is malformed, or some roles make scopes longer and longer.
+    """
+
+    def __init__(self, roles: Mapping[str, Sequence[str]]) -> None:
+        for role_id, scopes in roles.items():
+            check_scopes(scopes, f"role {role_id!r}")
+        _check_growth(roles)
+        self._roles = {role_id: tuple(scopes) for role_id, scopes in roles.items()}
+        self._expand = lru_cache(maxsize=1024)(self._expand_uncached)
+
+    def expand(self, scopes: Iterable[str]) -> list[str]:
+        """Return the scopes and all that their `assume:` scopes give, without those that others cover."""
+        return list(self._expand(tuple(scopes)))
+
+    def _expand_uncached(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
+        found = dict.fromkeys(scopes)
+        queue = [*scopes]
+        while queue:
+            for scope in self._given_by(queue.pop()):
+                if scope not in found:
+                    found[scope] = None
+                    queue.append(scope)
+        return tuple(normalized(found))
+
+    def _given_by(self, scope: str) -> Iterable[str]:
+        """Return the scopes of the roles that one scope assumes, one step deep."""
+        if not scope.startswith("assume:") and not (scope.endswith("*") and "assume:".startswith(scope[:-1])):
+            return
+        for role_id, scopes in self._roles.items():
+            rest = _rest(scope, role_id)
+            if rest is not None:
+                yield from (_fill_in(each, rest) for each in scopes) if role_id.endswith("*") else scopes
+
+
+def _rest(scope: str, role_id: str) -> str | None:
+    """Return what `<..>` stands for when `scope` assumes the role; None when it does not."""
+    role_scope = f"assume:{role_id}"
+    if not role_id.endswith("*"):
+        return "" if satisfies([scope], role_scope) else None
+    prefix = role_scope[:-1]
+    if scope.startswith(prefix):
+        return scope[len(prefix) :]
+    return "*" if scope.endswith("*") and prefix.startswith(scope[:-1]) else None
+
+
+def _fill_in(scope: str, rest: str) -> str:
+    before, parameter, after = scope.partition("<..>")
+    if not parameter:
+        return scope
+    return before + rest if rest.endswith("*") else before + rest + after
+
+
+def _check_growth(roles: Mapping[str, Sequence[str]]) -> None:
+    """Raise a ValueError if expanding some scope might never end, each scope giving a longer one.
+
+    The service refuses all roles that assume each other in a circle; those in which nothing grows do no
+    harm here.
+    """
+    steps = list(_growing_steps({role_id: each for role_id, each in roles.items() if role_id.endswith("*")}))
+    longest = dict.fromkeys(roles, 0)
+    for _ in longest:  # the longest path without a circle has fewer steps than there are roles
+        before = dict(longest)
+        for giver, taker, growth in steps:
+            longest[taker] = max(longest[taker], longest[giver] + growth)
+        if longest == before:
+            return
+    if steps:
+        message = "roles with `<..>` form a cycle in which scopes become longer without end"
+        raise ValueError(message)
+
+
+def _growing_steps(roles: Mapping[str, Sequence[str]]) -> Iterable[tuple[str, str, int]]:
+    """From which role to which one `<..>` may lead, and by how much the scope gets longer."""
+    for giver, scopes in roles.items():
+        for scope in scopes:
+            before, parameter, after = scope.partition("<..>")
+            growth = len(before + after) - len(f"assume:{giver[:-1]}")
+            takers = [role_id for role_id in roles if parameter and _rest(f"{before}*", role_id) is not None]
+            yield from ((giver, taker, growth) for taker in takers)
+
+
+def normalized(scopes: Iterable[str]) -> list[str]:
+    """Return the scopes in order, without doubles and those that another one covers."""
+    kept: list[str] = []
+    for scope in sorted(set(scopes), key=_widest_first):
+        if not (kept and satisfies(kept[-1:], scope)):
+            kept.append(scope)
+    return kept
+
+
+def _widest_first(scope: str) -> tuple[str, bool]:
+    return (scope[:-1], False) if scope.endswith("*") else (scope, True)

@@ -1,0 +1,215 @@
+"""claimWork, claimTask, reclaimTask, and the reports that resolve a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taskqueue_client.local import messages, times
+from taskqueue_client.local.json_values import is_object
+from taskqueue_client.local.refusal import Caller, refuse
+
+from .core import run_credentials
+from .task_records import Run, Task, get_task, save_runs
+from .transitions import (
+    drop_claims,
+    finish,
+    finish_with_exception,
+    put_resolved,
+    record_claim,
+    send_exception,
+    start,
+)
+from .worker_records import add_recent_tasks, seen_by_claim_task, worker_active, worker_seen
+
+if TYPE_CHECKING:
+    from .core import Core
+
+Worker = tuple[str, str]
+
+
+async def claim_work(core: Core, caller: Caller, task_queue_id: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Claim up to `tasks` pending runs, the most urgent and then the oldest first.
+
+    Waits up to 20 s for the first one. May be cancelled: then nothing is claimed. A worker in
+    quarantine waits as long and gets nothing.
+    """
+    worker = body["workerGroup"], body["workerId"]
+    caller.require(taskQueueId=task_queue_id, workerGroup=worker[0], workerId=worker[1])
+    seconds = core.settings.long_poll
+    if worker_seen(core, task_queue_id, worker):
+        await core.clock.sleep_async(seconds)
+        return {"tasks": []}
+
+    def claim() -> list[dict[str, Any]]:
+        return claim_pending(core, task_queue_id, worker, int(body["tasks"]))
+
+    return {"tasks": await core.lines.wait(task_queue_id, seconds, claim)}
+
+
+def claim_task(core: Core, caller: Caller, task_id: str, run_id: int, body: dict[str, Any]) -> dict[str, Any]:
+    """Claim one run; the worker that holds it so may repeat the call."""
+    task = get_task(core.store, task_id)
+    worker = body["workerGroup"], body["workerId"]
+    provisioner_id, worker_type = task.task_queue_id.split("/")
+    caller.require(
+        provisionerId=provisioner_id, workerType=worker_type, workerGroup=worker[0], workerId=worker[1]
+    )
+    return claim_run(core, task, run_id, worker)
+
+
+def claim_run(core: Core, task: Task, run_id: int, worker: Worker) -> dict[str, Any]:
+    """Claim one run for a worker that may do so."""
+    with core.transition() as now:
+        _check_deadline(task, now)
+        if seen_by_claim_task(core, task.task_queue_id, worker, now):
+            refuse("RequestConflict", f"Worker `{'/'.join(worker)}` is in quarantine: it cannot claim tasks.")
+        # as in the service the record stays, and counts, even if the call is refused after this
+        recorded = record_claim(core, task, run_id, worker, now)
+        run = task.run(run_id)
+        taken_until = _claim_by_id(core, task, run, worker, now)
+        add_recent_tasks(core, task.task_queue_id, worker, [(task.task_id, run_id)])
+        _send_running(core, task, run, taken_until)
+    return _claim(core, task, run, taken_until, recorded)
+
+
+def reclaim_task(core: Core, task_id: str, run_id: int) -> dict[str, Any]:
+    """Hold a claimed run for another claim timeout from now on."""
+    task = get_task(core.store, task_id)
+    run = task.run(run_id)
+    with core.transition() as now:
+        _check_deadline(task, now)
+        if run.worker is None:
+            refuse("RequestConflict", f"Run {run_id} of task `{task_id}` was never claimed.")
+        worker_active(core, task.task_queue_id, run.worker, now)
+        taken_until = record_claim(core, task, run_id, run.worker, now)
+        if run.state != "running":
+            refuse(
+                "RequestConflict",
+                f"Run {run_id} of task `{task_id}` is resolved, or is not the latest run.",
+            )
+        run.taken_until = times.text(taken_until)
+        save_runs(core.store, task)
+    return {
+        "status": task.status(),
+        "runId": run_id,
+        **_worker(run),
+        "takenUntil": times.text(taken_until),
+        "credentials": run_credentials(core, task, run, taken_until),
+    }
+
+
+def claim_pending(core: Core, task_queue_id: str, worker: Worker, count: int) -> list[dict[str, Any]]:
+    """Claim up to `count` pending runs, all of them in one transaction."""
+    waiting = core.store.rows(
+        "SELECT task_id, run_id FROM pending WHERE task_queue_id = ? AND expires > ?"
+        " ORDER BY priority DESC, seq LIMIT ?",
+        task_queue_id,
+        core.now(),
+        count,
+    )
+    if not waiting:
+        return []
+    with core.transition() as now:
+        started = [_start(core, task_id, run_id, worker, now) for task_id, run_id in waiting]
+        add_recent_tasks(
+            core, task_queue_id, worker, [(task.task_id, run.run_id) for task, run, _ in started]
+        )
+    return [_claim(core, *each, each[-1]) for each in started]
+
+
+def _start(core: Core, task_id: str, run_id: int, worker: Worker, now: int) -> tuple[Task, Run, int]:
+    task = get_task(core.store, task_id)
+    run = task.run(run_id)
+    task.claimed_by_id = False
+    taken_until = start(core, task, run, worker, now)
+    _send_running(core, task, run, taken_until)
+    return task, run, taken_until
+
+
+def _claim_by_id(core: Core, task: Task, run: Run, worker: Worker, now: int) -> int:
+    """Return when the claim of this run ends; an earlier claim by the same worker is not extended."""
+    if run.state == "running" and run.worker == worker and task.claimed_by_id:
+        return times.parse(str(run.taken_until), "takenUntil")
+    if run.state != "pending":
+        refuse(
+            "RequestConflict",
+            f"Run {run.run_id} of task `{task.task_id}` is not pending, or is held by another claim.",
+        )
+    task.claimed_by_id = True
+    return start(core, task, run, worker, now)
+
+
+def _send_running(core: Core, task: Task, run: Run, taken_until: int) -> None:
+    core.send(messages.running, task, run, times.database_text(taken_until))
+
+
+def _claim(core: Core, task: Task, run: Run, taken_until: int, credentials_until: int) -> dict[str, Any]:
+    """A claim as the Queue returns it; a repeated claimTask has new credentials and its old `takenUntil`."""
+    return {
+        "status": task.status(),
+        "runId": run.run_id,
+        **_worker(run),
+        "takenUntil": times.database_text(taken_until),
+        "task": task.definition(),
+        "credentials": run_credentials(core, task, run, credentials_until),
+    }
+
+
+def _worker(run: Run) -> dict[str, str | None]:
+    return {"workerGroup": run.worker_group, "workerId": run.worker_id}
+
+
+def _check_deadline(task: Task, now: int) -> None:
+    if task.deadline <= now:
+        refuse(
+            "RequestConflict",
+            f"Task `{task.task_id}` is past its deadline: it can be neither claimed nor reclaimed.",
+        )
+
+
+def report_completed(core: Core, task_id: str, run_id: int, body: object) -> dict[str, Any]:
+    """Resolve a run as completed, or as failed if the optional body has `success` false."""
+    failed = is_object(body) and body.get("success") is False
+    return _report(core, task_id, run_id, "failed" if failed else "completed")
+
+
+def report_failed(core: Core, task_id: str, run_id: int) -> dict[str, Any]:
+    """The run ended, and did not do what it should."""
+    return _report(core, task_id, run_id, "failed")
+
+
+def report_exception(core: Core, task_id: str, run_id: int, body: dict[str, Any]) -> dict[str, Any]:
+    """The run could not be brought to an end; `reason` decides whether it is retried."""
+    reason: str = body["reason"]
+    with core.transition() as now:
+        task = get_task(core.store, task_id)
+        run = task.run(run_id)
+        repeated = run.state == "exception" and run.reason_resolved == reason
+        if not (run.state == "running" or (repeated and run_id >= len(task.runs) - 2)):
+            refuse(
+                "RequestConflict",
+                f"Run {run_id} of task `{task_id}` is not running, nor just resolved as `{reason}`.",
+            )
+        if not repeated:
+            finish_with_exception(core, task, run, reason, now)
+        if not send_exception(core, task, run):
+            put_resolved(core, task, "exception", now)
+            if run_id == 0:  # as in the service: records of later runs stay until their time
+                drop_claims(core, task, run)
+    return {"status": task.status()}
+
+
+def _report(core: Core, task_id: str, run_id: int, state: str) -> dict[str, Any]:
+    with core.transition() as now:
+        task = get_task(core.store, task_id)
+        run = task.run(run_id)
+        if run.state not in {"running", state}:
+            refuse("RequestConflict", f"Run {run_id} of task `{task_id}` is not running or {state}.")
+        if run_id != len(task.runs) - 1:
+            refuse("RequestConflict", f"Run {run_id} of task `{task_id}` is not the latest run.")
+        if run.state == "running":
+            finish(core, task, run, state, now)
+        drop_claims(core, task, run)
+        put_resolved(core, task, state, now)
+        core.send(messages.resolved, task, run)
+    return {"status": task.status()}

@@ -1,0 +1,169 @@
+"""Pages of lists, and the two kinds of continuation token.
+
+Offset lists carry the next row's offset as Hashids; index lists carry the last row's key as base64 of a
+JSON array. A token comes back only if there was a further row when the page was read.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from taskqueue_client.local.refusal import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_PAGE = 1000
+_MAX_OFFSET = 2**53
+_ALPHANUMERIC = re.compile(r"[A-Za-z0-9]*")
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetPage:
+    """Which rows of an offset list to read."""
+
+    offset: int
+    size: int
+
+    @classmethod
+    def of(cls, continuation_token: str | None, limit: int) -> OffsetPage:
+        """Return the page asked for.
+
+        Raises:
+            Refusal: `InputError`: the token holds characters that no token has.
+        """
+        return cls(_offset(continuation_token or ""), page_size(limit))
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Values for SQL's `LIMIT ? OFFSET ?`: one row more than the page holds."""
+        return self.size + 1, self.offset
+
+    def answer(self, key: str, rows: list[Row], item: Callable[[Row], Any]) -> dict[str, Any]:
+        """Return the body of a response: the page's rows under `key`, and a token if there are more rows."""
+        token = encode_offset(self.offset + self.size)
+        return page_of(key, rows, self.size, item, lambda _: token)
+
+
+def page_size(limit: int) -> int:
+    """Return the number of rows in a page for which the caller gave `limit`."""
+    return min(limit, MAX_PAGE)
+
+
+def page_of(
+    key: str, rows: list[Row], size: int, item: Callable[[Row], Any], token: Callable[[Row], str]
+) -> dict[str, Any]:
+    """The body of a response, from up to `size` + 1 rows; `token` makes one from the page's last row."""
+    page = rows[:size]
+    more = {"continuationToken": token(page[-1])} if page and len(rows) > size else {}
+    return {key: [item(row) for row in page], **more}
+
+
+def encode_index(*key: str | int) -> str:
+    """Return the token of an index list whose page ends with the row of this key."""
+    return b64encode(msgspec.json.encode(key)).decode()
+
+
+def decode_index(token: str | None, kind: type[Row]) -> Row | None:
+    """Return the key in an index list's token; None without a token, and for garbage."""
+    try:
+        return msgspec.json.decode(b64decode(token or ""), type=kind)
+    except (msgspec.DecodeError, ValueError):
+        return None
+
+
+def _offset(token: str) -> int:
+    if not _ALPHANUMERIC.fullmatch(token):
+        refuse("InputError", "`continuationToken` must be the one in the response of the previous page")
+    return min(decode_offset(token) or 0, _MAX_OFFSET)
+
+
+_SALT = "salt"
+_MIN_LENGTH = 10
+_ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ1234567890"
+_SEPARATORS = "cfhistuCFHISTU"
+_SEPARATOR_SHARE = 3.5  # letters of the alphabet for each separator
+_GUARD_SHARE = 12  # letters of the alphabet for each guard
+
+
+def encode_offset(number: int) -> str:
+    """Return the token of a number >= 0."""
+    lottery = _LETTERS[number % 100 % len(_LETTERS)]
+    letters = _shuffle(_LETTERS, lottery + _SALT + _LETTERS)
+    token = lottery + _digits(number, letters)
+    if len(token) < _MIN_LENGTH:
+        token = _GUARDS[(number % 100 + ord(token[0])) % len(_GUARDS)] + token
+    if len(token) < _MIN_LENGTH:
+        token += _GUARDS[(number % 100 + ord(token[2])) % len(_GUARDS)]
+    return _pad(token, letters)
+
+
+def decode_offset(token: str) -> int | None:
+    """Return the number of a token; None for a text that `encode_offset` does not make."""
+    parts = _split_at_guards(token)
+    core = parts[1] if len(parts) in (2, 3) else parts[0]
+    if not core:
+        return None
+    letters = _shuffle(_LETTERS, core[0] + _SALT + _LETTERS)
+    if not set(core[1:]) <= set(letters):
+        return None
+    number = 0
+    for char in core[1:]:
+        number = number * len(letters) + letters.index(char)
+    return number if encode_offset(number) == token else None
+
+
+def _digits(number: int, letters: str) -> str:
+    digits = letters[number % len(letters)]
+    while number := number // len(letters):
+        digits = letters[number % len(letters)] + digits
+    return digits
+
+
+def _pad(token: str, letters: str) -> str:
+    half = len(letters) // 2
+    while len(token) < _MIN_LENGTH:
+        letters = _shuffle(letters, letters)
+        token = letters[half:] + token + letters[:half]
+        excess = len(token) - _MIN_LENGTH
+        if excess > 0:
+            token = token[excess // 2 : excess // 2 + _MIN_LENGTH]
+    return token
+
+
+def _split_at_guards(token: str) -> list[str]:
+    return "".join(" " if char in _GUARDS else char for char in token).split(" ")
+
+
+def _shuffle(text: str, salt: str) -> str:
+    """Return the algorithm's own shuffle: the same text and salt always give the same order."""
+    chars = list(text)
+    total = 0
+    for step, position in enumerate(range(len(chars) - 1, 0, -1)):
+        index = step % len(salt)
+        total += ord(salt[index])
+        other = (ord(salt[index]) + index + total) % position
+        chars[position], chars[other] = chars[other], chars[position]
+    return "".join(chars)
+
+
+def _alphabets() -> tuple[str, str]:
+    """Return the letters that digits are written in, and the guards that surround a short token."""
+    separators = _shuffle(_SEPARATORS, _SALT)
+    letters = "".join(char for char in _ALPHABET if char not in separators)
+    wanted = -int(-len(letters) // _SEPARATOR_SHARE)
+    if wanted > len(separators):
+        letters = letters[wanted - len(separators) :]
+    letters = _shuffle(letters, _SALT)
+    guards = -(-len(letters) // _GUARD_SHARE)
+    return letters[guards:], letters[:guards]
+
+
+_LETTERS, _GUARDS = _alphabets()

@@ -1,0 +1,436 @@
+"""Artifacts: their records, and the endpoints that create, read and list them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from taskqueue_client.local import messages, times
+from taskqueue_client.local.json_values import encode, normalised
+from taskqueue_client.local.refusal import Caller, refuse
+from taskqueue_client.slugid import slugid
+
+from .core import download_credentials, upload_credentials
+from .pages import decode_index, encode_index, page_of, page_size
+from .store import sort_key
+from .task_records import Run, Task, find_task, get_task
+
+if TYPE_CHECKING:
+    from .core import Core
+
+
+_DRIFT = 15 * times.MINUTE
+_GRACE = 25 * times.MINUTE  # how long a worker may still add artifacts to a run that ended by exception
+_PUT_URL_LIFE = 45 * times.MINUTE
+_MAX_NAME = 1024  # the limit in the schemas of responses and messages
+_DEFAULT_TYPE = "application/binary"
+_DETAILS = {
+    "s3": ("contentLength",),
+    "object": ("contentLength",),
+    "reference": ("url",),
+    "link": ("artifact",),
+    "error": ("reason", "message"),
+}
+"""The fields of a request that are stored, by storage type."""
+_MUST_MATCH = {"s3": (), "reference": (), "link": ("artifact",), "error": ("reason", "message")}
+"""The fields in which an artifact must equal an earlier one of its name; objects cannot be replaced."""
+
+
+def create_artifact(core: Core, task_id: str, run_id: int, name: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Record an artifact; return what its storage type needs for the upload.
+
+    Raises:
+        Refusal: `InputError`: dates, or no such task or run; `RequestConflict`: the run's state, or
+            an artifact of this name that the new one cannot replace.
+    """
+    artifact = _new_artifact(task_id, run_id, name, body)
+    task, run = _claimed_run(core, artifact)
+    with core.transition() as now:
+        _check_state(run, now)
+        existing = find_artifact(core, task_id, run_id, name)
+        if existing:
+            artifact = _replacement(existing, artifact)
+        if artifact.storage_type == "object":
+            artifact.details["uploadId"] = _lock_upload(core, task, artifact)
+        save_artifact(core, artifact)
+        if artifact.storage_type not in {"s3", "object"}:
+            core.send(messages.artifact_created, task, run, artifact.shown())
+    return _answer(core, task, run, artifact)
+
+
+def finish_artifact(core: Core, task_id: str, run_id: int, name: str, body: dict[str, Any]) -> None:
+    """Let an object artifact be read, its data being there; may be repeated."""
+    artifact = find_artifact(core, task_id, run_id, name)
+    if artifact is None:
+        refuse("ResourceNotFound", "Artifact not found")
+    task = get_task(core.store, task_id)
+    run = task.run(run_id)
+    if artifact.storage_type != "object":
+        refuse(
+            "InputError",
+            f"only artifacts of storage type `object` are finished, not of `{artifact.storage_type}`",
+        )
+    if not artifact.present:
+        _check_upload(core, artifact, body["uploadId"])
+    with core.transition():
+        artifact.present = True
+        save_artifact(core, artifact)
+        core.send(messages.artifact_created, task, run, artifact.shown())
+
+
+def _claimed_run(core: Core, artifact: ArtifactRecord) -> tuple[Task, Run]:
+    """Return the task and the run that the artifact is for, which must have been claimed."""
+    if artifact.expires < core.now() - _DRIFT:
+        refuse("InputError", "`expires` must be in the future")
+    task = find_task(core.store, artifact.task_id)
+    if task is None:
+        refuse("InputError", "Task not found")
+    if artifact.run_id >= len(task.runs):
+        refuse("InputError", "Run not found")
+    run = task.runs[artifact.run_id]
+    if run.worker is None:
+        refuse("InputError", "The run was never claimed, so it cannot have artifacts")
+    if artifact.expires > task.expires:
+        refuse("InputError", "`expires` of an artifact cannot be after `expires` of its task")
+    return task, run
+
+
+def _lock_upload(core: Core, task: Task, artifact: ArtifactRecord) -> str:
+    upload_id = slugid()
+    core.storage.lock_upload(artifact.object_name, task.project_id, upload_id, artifact.expires)
+    return upload_id
+
+
+def _check_upload(core: Core, artifact: ArtifactRecord, upload_id: str) -> None:
+    if artifact.details["uploadId"] != upload_id:
+        refuse("InputError", "Incorrect uploadId")
+    if not core.storage.is_finished(artifact.object_name):
+        refuse("InputError", "Object storing artifact data does not exist")
+
+
+def _answer(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> dict[str, Any]:
+    if artifact.storage_type == "s3":
+        return _s3_answer(core, artifact)
+    if artifact.storage_type == "object":
+        return _object_answer(core, task, run, artifact)
+    return {"storageType": artifact.storage_type}
+
+
+def _s3_answer(core: Core, artifact: ArtifactRecord) -> dict[str, Any]:
+    expires = core.now() + _PUT_URL_LIFE
+    url = core.storage.put_url(artifact.key, artifact.content_type, expires)
+    return {
+        "storageType": "s3",
+        "contentType": artifact.content_type,
+        "expires": times.text(expires),
+        "putUrl": url,
+    }
+
+
+def _object_answer(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> dict[str, Any]:
+    name = artifact.object_name
+    return {
+        "storageType": "object",
+        "name": name,
+        "projectId": task.project_id,
+        "uploadId": artifact.details["uploadId"],
+        "expires": times.text(artifact.expires),
+        "credentials": upload_credentials(core, task, run, name, artifact.expires),
+    }
+
+
+def _new_artifact(task_id: str, run_id: int, name: str, body: dict[str, Any]) -> ArtifactRecord:
+    if len(name) > _MAX_NAME:
+        refuse("InputError", f"the name of an artifact must not be longer than {_MAX_NAME} characters")
+    storage_type: str = body["storageType"]
+    details = {key: normalised(body[key]) for key in _DETAILS[storage_type] if key in body}
+    content_type: str = body.get("contentType") or _DEFAULT_TYPE
+    encode([content_type, details])
+    return ArtifactRecord(
+        task_id,
+        run_id,
+        name,
+        storage_type,
+        content_type,
+        times.parse(body["expires"], "expires"),
+        storage_type != "object",
+        details,
+    )
+
+
+def _check_state(run: Run, now: int) -> None:
+    recent = run.state == "exception" and now < times.parse(str(run.resolved), "resolved") + _GRACE
+    if run.state != "running" and not recent:
+        refuse(
+            "RequestConflict", f"Run {run.run_id} is not running: artifacts cannot be added to it any more."
+        )
+
+
+def _replacement(old: ArtifactRecord, new: ArtifactRecord) -> ArtifactRecord:
+    """Return what becomes of an artifact that is created again.
+
+    Raises:
+        Refusal: `RequestConflict`: the artifacts are not compatible.
+    """
+    if old.storage_type == new.storage_type == "object":
+        refuse("RequestConflict", f"Object artifact `{old.name}` exists and cannot be created again")
+    if new.expires < old.expires or not _is_compatible(old, new):
+        refuse(
+            "RequestConflict",
+            f"Artifact `{old.name}` exists with other properties: only `expires` can be extended,"
+            " and the url of a reference changed",
+        )
+    details = {key: value for key, value in new.details.items() if key != "contentLength"}
+    if "contentLength" in old.details:
+        details["contentLength"] = old.details["contentLength"]
+    return msgspec.structs.replace(new, content_type=old.content_type, details=details)
+
+
+def _is_compatible(old: ArtifactRecord, new: ArtifactRecord) -> bool:
+    if (old.storage_type, new.storage_type) == ("reference", "link"):
+        return True
+    if old.storage_type != new.storage_type or new.storage_type not in _MUST_MATCH:
+        return False
+    same_type = new.storage_type == "link" or old.content_type == new.content_type
+    return same_type and all(old.details[key] == new.details[key] for key in _MUST_MATCH[new.storage_type])
+
+
+COLUMNS = "task_id, run_id, name, storage_type, content_type, expires, present, details"
+_MAX_RUN_ID = 1000  # no run has a higher number, and the database's numbers end somewhere
+
+
+class ArtifactRecord(msgspec.Struct):
+    """A row of `artifacts`.
+
+    `details` depends on the storage type: `url` of a reference, `artifact` of a link, `reason` and
+    `message` of an error, `uploadId` of an object, perhaps `contentLength` of both kinds with data.
+    """
+
+    task_id: str
+    run_id: int
+    name: str
+    storage_type: str
+    content_type: str
+    expires: int
+    present: int
+    details: dict[str, Any]
+
+    @property
+    def key(self) -> str:
+        """Where its data is kept in a bucket."""
+        return f"{self.task_id}/{self.run_id}/{self.name}"
+
+    @property
+    def object_name(self) -> str:
+        """The name of its object in the object service."""
+        return f"t/{self.key}"
+
+    def shown(self) -> dict[str, Any]:
+        """Return the artifact as messages have it."""
+        return {
+            "storageType": self.storage_type,
+            "name": self.name,
+            "expires": times.text(self.expires),
+            "contentType": self.content_type,
+        }
+
+    def listed(self) -> dict[str, Any]:
+        """Return the artifact as lists and infos have it."""
+        length = self.details.get("contentLength")
+        return self.shown() if length is None else {**self.shown(), "contentLength": length}
+
+
+def artifact_of(row: tuple[Any, ...]) -> ArtifactRecord:
+    """Return the artifact in a row of `COLUMNS`."""
+    *plain, details = row
+    fields: list[Any] = [*plain, msgspec.json.decode(details)]
+    return ArtifactRecord(*fields)
+
+
+def find_artifact(core: Core, task_id: str, run_id: int, name: str) -> ArtifactRecord | None:
+    """Return an artifact by its name, if there is one."""
+    row = core.store.row(
+        f"SELECT {COLUMNS} FROM artifacts WHERE task_id = ? AND run_id = ? AND sort_key = ?",  # noqa: S608 - constants
+        task_id,
+        min(run_id, _MAX_RUN_ID),
+        sort_key(name),
+    )
+    return artifact_of(row) if row else None
+
+
+def save_artifact(core: Core, artifact: ArtifactRecord) -> None:
+    """Write a new or changed artifact, within a transition."""
+    core.store.change(
+        f"INSERT OR REPLACE INTO artifacts ({COLUMNS}, sort_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - constants
+        artifact.task_id,
+        artifact.run_id,
+        artifact.name,
+        artifact.storage_type,
+        artifact.content_type,
+        artifact.expires,
+        artifact.present,
+        msgspec.json.encode(artifact.details),
+        sort_key(artifact.name),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """The content is elsewhere: 303 to `url`."""
+
+    url: str
+    storage_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorContent:
+    """An artifact of the type `error`, with the worker's reason: 424."""
+
+    reason: str
+    message: str
+
+
+def get_artifact(
+    core: Core,
+    caller: Caller,
+    task_id: str,
+    run_id: int,
+    name: str,
+    skip_cdn: bool = False,  # noqa: FBT001, FBT002 - a header of the request
+) -> Redirect | ErrorContent:
+    """Return where an artifact's content is, links being followed.
+
+    Raises:
+        Refusal: `InsufficientScopes` for the artifact or one that it links to; `ResourceNotFound`;
+            `ResourceExpired`; `InputError`: links in a circle.
+    """
+    artifact = _followed(core, caller, task_id, run_id, name)
+    if artifact.storage_type == "error":
+        return ErrorContent(artifact.details["reason"], artifact.details["message"])
+    return Redirect(_url(core, artifact, skip_cdn=skip_cdn), artifact.storage_type)
+
+
+def get_latest_artifact(
+    core: Core,
+    caller: Caller,
+    task_id: str,
+    name: str,
+    skip_cdn: bool = False,  # noqa: FBT001, FBT002 - a header of the request
+) -> Redirect | ErrorContent:
+    """Return the same of the latest run."""
+    caller.require(names=[name])
+    return get_artifact(core, caller, task_id, _latest_run_id(core, task_id), name, skip_cdn)
+
+
+def artifact(core: Core, caller: Caller, task_id: str, run_id: int, name: str) -> dict[str, Any]:
+    """Return what is needed to download an artifact, links being followed; raises as `get_artifact` does."""
+    artifact = _followed(core, caller, task_id, run_id, name)
+    return {"storageType": artifact.storage_type, **_content(core, artifact)}
+
+
+def latest_artifact(core: Core, caller: Caller, task_id: str, name: str) -> dict[str, Any]:
+    """Return the same of the latest run, which is looked for before any scope is checked."""
+    return artifact(core, caller, task_id, _latest_run_id(core, task_id), name)
+
+
+def artifact_info(core: Core, task_id: str, run_id: int, name: str) -> dict[str, Any]:
+    """Return an artifact's record; links are not followed.
+
+    Raises:
+        Refusal: `ResourceNotFound`: there is none, or its upload is not finished.
+    """
+    return _present(core, task_id, run_id, name).listed()
+
+
+def latest_artifact_info(core: Core, task_id: str, name: str) -> dict[str, Any]:
+    """Return the same of the latest run."""
+    return artifact_info(core, task_id, _latest_run_id(core, task_id), name)
+
+
+def list_artifacts(
+    core: Core, task_id: str, run_id: int, continuation_token: str | None, limit: int
+) -> dict[str, Any]:
+    """Return a page of a run's artifacts, by name; unfinished ones are among them."""
+    _task_with_runs(core, task_id).run(run_id)
+    return _list(core, task_id, run_id, continuation_token, limit)
+
+
+def list_latest_artifacts(
+    core: Core, task_id: str, continuation_token: str | None, limit: int
+) -> dict[str, Any]:
+    """Return the same of the latest run."""
+    return _list(core, task_id, _latest_run_id(core, task_id), continuation_token, limit)
+
+
+def _list(core: Core, task_id: str, run_id: int, token: str | None, limit: int) -> dict[str, Any]:
+    size = page_size(limit)
+    _, _, last = decode_index(token, tuple[str, int, str]) or (task_id, run_id, "")
+    rows = core.store.rows(
+        f"SELECT {COLUMNS} FROM artifacts WHERE task_id = ? AND run_id = ? AND sort_key > ?"  # noqa: S608 - constants
+        " ORDER BY sort_key LIMIT ?",
+        task_id,
+        run_id,
+        sort_key(last) if last else "",
+        size + 1,
+    )
+
+    def item(row: tuple[Any, ...]) -> dict[str, Any]:
+        return artifact_of(row).listed()
+
+    def next_token(row: tuple[Any, ...]) -> str:
+        return encode_index(task_id, run_id, artifact_of(row).name)
+
+    return page_of("artifacts", rows, size, item, next_token)
+
+
+def _task_with_runs(core: Core, task_id: str) -> Task:
+    task = get_task(core.store, task_id)
+    if not task.runs:
+        refuse("ResourceNotFound", f"Task `{task_id}` has no runs.")
+    return task
+
+
+def _latest_run_id(core: Core, task_id: str) -> int:
+    return len(_task_with_runs(core, task_id).runs) - 1
+
+
+def _present(core: Core, task_id: str, run_id: int, name: str) -> ArtifactRecord:
+    artifact = find_artifact(core, task_id, run_id, name)
+    if artifact is None or not artifact.present:
+        refuse("ResourceNotFound", "Artifact not found")
+    return artifact
+
+
+def _followed(core: Core, caller: Caller, task_id: str, run_id: int, name: str) -> ArtifactRecord:
+    names = [name]
+    while True:
+        caller.require(names=list(names))
+        artifact = _present(core, task_id, run_id, names[-1])
+        if artifact.expires < core.now():
+            refuse("ResourceExpired", f"Artifact `{artifact.name}` has expired")
+        if artifact.storage_type != "link":
+            return artifact
+        target: str = artifact.details["artifact"]
+        if target in names:
+            refuse("InputError", f"artifact `{target}` is a link that leads back to itself")
+        names.append(target)
+
+
+def _url(core: Core, artifact: ArtifactRecord, *, skip_cdn: bool = False) -> str:
+    if artifact.storage_type == "s3":
+        return core.storage.get_url(artifact.name, artifact.key, skip_cdn)
+    if artifact.storage_type == "object":
+        return core.storage.object_url(artifact.object_name)
+    url: str = artifact.details["url"]
+    return url
+
+
+def _content(core: Core, artifact: ArtifactRecord) -> dict[str, Any]:
+    if artifact.storage_type == "error":
+        return {key: artifact.details[key] for key in ("reason", "message")}
+    if artifact.storage_type == "object":
+        name = artifact.object_name
+        return {"name": name, "credentials": download_credentials(core, artifact.key, name)}
+    return {"url": _url(core, artifact)}

@@ -1,0 +1,262 @@
+"""A task and its runs as records, as the Queue shows them, and the endpoints that read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from taskqueue_client.local import times
+from taskqueue_client.local.json_values import encode
+from taskqueue_client.local.refusal import refuse
+
+from .pages import OffsetPage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from taskqueue_client.local.refusal import Caller
+
+    from .core import Core
+    from .store import Store
+
+PRIORITIES = ("lowest", "very-low", "low", "medium", "high", "very-high", "highest")
+"""All priorities, the least urgent first; a stored priority is an index into this."""
+
+COLUMNS = (
+    "task_id, task_queue_id, scheduler_id, project_id, task_group_id, priority, deadline, expires, retries,"
+    " retries_left, claimed_by_id, ever_resolved, runs, definition"
+)
+"""The columns of `tasks` that make a `Task`, in the order of its fields."""
+
+
+class Run(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """One run, its fields in the order in which the Queue shows them; times are texts."""
+
+    run_id: int
+    state: str
+    reason_created: str
+    reason_resolved: str | None = None
+    worker_group: str | None = None
+    worker_id: str | None = None
+    taken_until: str | None = None
+    scheduled: str
+    started: str | None = None
+    resolved: str | None = None
+
+    @property
+    def worker(self) -> tuple[str, str] | None:
+        """Worker group and id; None for a run that was never claimed."""
+        return None if self.worker_group is None else (self.worker_group, cast("str", self.worker_id))
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether the run is in a final state."""
+        return self.state not in {"pending", "running"}
+
+
+class Extract(msgspec.Struct):
+    """The parts of a definition that messages and credentials need."""
+
+    routes: list[str]
+    scopes: list[str]
+    tags: dict[str, str]
+
+
+_decode_runs = msgspec.json.Decoder(list[Run]).decode
+_decode_extract = msgspec.json.Decoder(Extract).decode
+_decode_definition = msgspec.json.Decoder(dict[str, Any]).decode
+encode_runs = msgspec.json.Encoder().encode
+
+
+class Task(msgspec.Struct):
+    """A row of `tasks`, with its runs; times are milliseconds."""
+
+    task_id: str
+    task_queue_id: str
+    scheduler_id: str
+    project_id: str
+    task_group_id: str
+    priority: int
+    deadline: int
+    expires: int
+    retries: int
+    retries_left: int
+    claimed_by_id: int
+    ever_resolved: int
+    runs: list[Run]
+    encoded_definition: bytes
+
+    @property
+    def state(self) -> str:
+        """The last run's state; `unscheduled` without runs."""
+        return _state(self.runs)
+
+    def run(self, run_id: int) -> Run:
+        """A run by its number.
+
+        Raises:
+            Refusal: `ResourceNotFound`.
+        """
+        if run_id >= len(self.runs):
+            refuse("ResourceNotFound", f"Task `{self.task_id}` has no run {run_id}.")
+        return self.runs[run_id]
+
+    def extract(self) -> Extract:
+        """Routes, scopes and tags."""
+        return _decode_extract(self.encoded_definition)
+
+    def definition(self) -> dict[str, Any]:
+        """Return the definition with all its fields, as `task` returns it."""
+        definition = _decode_definition(self.encoded_definition)
+        definition["priority"] = PRIORITIES[self.priority]
+        return definition
+
+    def status(self) -> dict[str, Any]:
+        """Return the status as the Queue returns it."""
+        provisioner_id, worker_type = self.task_queue_id.split("/")
+        return {
+            "taskId": self.task_id,
+            "provisionerId": provisioner_id,
+            "workerType": worker_type,
+            "taskQueueId": self.task_queue_id,
+            "schedulerId": self.scheduler_id,
+            "projectId": self.project_id,
+            "taskGroupId": self.task_group_id,
+            "priority": PRIORITIES[self.priority],
+            "deadline": times.text(self.deadline),
+            "expires": times.text(self.expires),
+            "retriesLeft": self.retries_left,
+            "state": self.state,
+            "runs": [msgspec.to_builtins(run) for run in self.runs],
+        }
+
+    def scope_params(self) -> dict[str, str]:
+        """Return what the scope expressions of the calls that schedule, rerun and cancel are filled with."""
+        return {
+            "schedulerId": self.scheduler_id,
+            "taskGroupId": self.task_group_id,
+            "projectId": self.project_id,
+        }
+
+
+def _state(runs: list[Run]) -> str:
+    return runs[-1].state if runs else "unscheduled"
+
+
+def task_of(row: tuple[Any, ...]) -> Task:
+    """Return the task in a row of `COLUMNS`."""
+    *plain, runs, definition = row
+    fields: list[Any] = [*plain, _decode_runs(runs), definition]
+    return Task(*fields)
+
+
+def definition_and_status(task: Task) -> dict[str, Any]:
+    """Return the task as it stands in lists."""
+    return {"status": task.status(), "task": task.definition()}
+
+
+def find_task(store: Store, task_id: str) -> Task | None:
+    """Return a task by its id, if there is one."""
+    row = store.row(f"SELECT {COLUMNS} FROM tasks WHERE task_id = ?", task_id)  # noqa: S608 - no input in it
+    return task_of(row) if row else None
+
+
+def find_expiry_and_state(store: Store, task_id: str) -> tuple[int, str] | None:
+    """Of a task, if there is one; quicker than `find_task` where a definition may be long."""
+    row = store.row("SELECT expires, runs FROM tasks WHERE task_id = ?", task_id)
+    return (row[0], _state(_decode_runs(row[1]))) if row else None
+
+
+def get_task(store: Store, task_id: str) -> Task:
+    """Return a task by its id.
+
+    Raises:
+        Refusal: `ResourceNotFound`.
+    """
+    task = find_task(store, task_id)
+    if task is None:
+        refuse(
+            "ResourceNotFound",
+            f"`{task_id}` does not correspond to a task that exists.\nAre you sure this task exists?",
+        )
+    return task
+
+
+def save_runs(store: Store, task: Task) -> None:
+    """Write what transitions change."""
+    store.change(
+        "UPDATE tasks SET runs = ?, retries_left = ?, claimed_by_id = ? WHERE task_id = ?",
+        encode_runs(task.runs),
+        task.retries_left,
+        task.claimed_by_id,
+        task.task_id,
+    )
+
+
+def task(core: Core, task_id: str) -> dict[str, Any]:
+    """Return a task's definition."""
+    return get_task(core.store, task_id).definition()
+
+
+def status(core: Core, task_id: str) -> dict[str, Any]:
+    """Return a task's status."""
+    return {"status": get_task(core.store, task_id).status()}
+
+
+def tasks(
+    core: Core, caller: Caller, body: dict[str, Any], continuation_token: str | None, limit: int
+) -> dict[str, Any]:
+    """Return a page of the definitions of those of the given tasks that exist."""
+    return _many(core, caller, body, continuation_token, limit, ("tasks", "task", Task.definition))
+
+
+def statuses(
+    core: Core, caller: Caller, body: dict[str, Any], continuation_token: str | None, limit: int
+) -> dict[str, Any]:
+    """Return a page of the statuses of those of the given tasks that exist."""
+    return _many(core, caller, body, continuation_token, limit, ("statuses", "status", Task.status))
+
+
+def list_dependent_tasks(
+    core: Core, task_id: str, continuation_token: str | None, limit: int
+) -> dict[str, Any]:
+    """Return a page of the tasks that depend on this one and have not expired, ordered by taskId."""
+    page = OffsetPage.of(continuation_token, limit)
+    get_task(core.store, task_id)
+    rows = core.store.rows(
+        f"SELECT {COLUMNS} FROM tasks WHERE expires > ? AND task_id IN"  # noqa: S608 - constants
+        " (SELECT dependent FROM dependencies WHERE required = ?) ORDER BY sort_key LIMIT ? OFFSET ?",
+        core.now(),
+        task_id,
+        *page.window,
+    )
+    return {
+        "taskId": task_id,
+        **page.answer("tasks", rows, lambda row: definition_and_status(task_of(row))),
+    }
+
+
+def _many(
+    core: Core,
+    caller: Caller,
+    body: dict[str, Any],
+    continuation_token: str | None,
+    limit: int,
+    shape: tuple[str, str, Callable[[Task], dict[str, Any]]],
+) -> dict[str, Any]:
+    caller.require(taskIds=body["taskIds"])
+    page = OffsetPage.of(continuation_token, limit)
+    rows = core.store.rows(
+        f"SELECT {COLUMNS} FROM tasks WHERE task_id IN (SELECT value FROM json_each(?))"  # noqa: S608 - constants
+        " ORDER BY rowid LIMIT ? OFFSET ?",
+        encode(body["taskIds"]).decode(),
+        *page.window,
+    )
+    (many, one, show) = shape
+
+    def item(row: tuple[Any, ...]) -> dict[str, Any]:
+        task = task_of(row)
+        return {"taskId": task.task_id, one: show(task)}
+
+    return page.answer(many, rows, item)

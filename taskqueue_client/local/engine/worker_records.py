@@ -1,0 +1,285 @@
+"""Records of workers: when they were seen, what they ran last, and their quarantine."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+
+from taskqueue_client.local import times
+from taskqueue_client.local.json_values import check_text
+from taskqueue_client.local.refusal import Caller, refuse
+
+from .pages import OffsetPage
+from .task_queues import get_task_queue, touch_task_queue
+
+if TYPE_CHECKING:
+    from .core import Core
+
+_COLUMNS = (
+    "task_queue_id, worker_group, worker_id, quarantine_until, expires, first_claim, last_date_active,"
+    " recent_tasks, quarantine_details"
+)
+_KEY = "task_queue_id = ? AND worker_group = ? AND worker_id = ?"
+_NEVER = -10  # years: a worker that was never in quarantine has one that ended that long before its creation
+_RECENT = 20
+_CLAIM_WORK_LIFE = times.DAY
+_CLAIM_TASK_LIFE = 5 * times.DAY
+_UNSPECIFIED = "[unspecified]"
+_WORKER_TYPE = re.compile(r"[a-z]([-a-z0-9]{0,36}[a-z0-9])?")  # the limit in the schemas of responses
+
+_encode = msgspec.json.encode
+_decode = msgspec.json.decode
+
+
+class _WorkerRecord(msgspec.Struct):
+    task_queue_id: str
+    worker_group: str
+    worker_id: str
+    quarantine_until: int
+    expires: int
+    first_claim: int
+    last_date_active: int
+    recent_tasks: list[dict[str, Any]]
+    quarantine_details: list[dict[str, Any]]
+
+    def is_visible(self, now: int) -> bool:
+        return self.expires > now or self.is_quarantined(now)
+
+    def is_quarantined(self, now: int) -> bool:
+        return self.quarantine_until > now
+
+    def shown(self) -> dict[str, Any]:
+        provisioner_id, worker_type = self.task_queue_id.split("/")
+        return {
+            "taskQueueId": self.task_queue_id,
+            "workerGroup": self.worker_group,
+            "workerId": self.worker_id,
+            "quarantineUntil": times.text(self.quarantine_until),
+            "expires": times.text(self.expires),
+            "firstClaim": times.text(self.first_claim),
+            "recentTasks": self.recent_tasks,
+            "lastDateActive": times.text(self.last_date_active),
+            "provisionerId": provisioner_id,
+            "workerType": worker_type,
+        }
+
+    def listed(self, now: int) -> dict[str, Any]:
+        shown: dict[str, Any] = {
+            "workerGroup": self.worker_group,
+            "workerId": self.worker_id,
+            "firstClaim": times.text(self.first_claim),
+            "lastDateActive": times.text(self.last_date_active),
+        }
+        if self.recent_tasks:
+            shown["latestTask"] = self.recent_tasks[-1]
+        if self.is_quarantined(now):
+            shown["quarantineUntil"] = times.text(self.quarantine_until)
+        return shown
+
+
+def list_workers(
+    core: Core,
+    provisioner_id: str,
+    worker_type: str,
+    continuation_token: str | None,
+    limit: int,
+    quarantined: bool | None,  # noqa: FBT001 - a query parameter
+) -> dict[str, Any]:
+    """Return a page of a task queue's workers; only those (not) in quarantine unless `quarantined` is None.
+
+    Expired and other workers are removed from the page after it was read: it may be short or empty
+    and yet have a token.
+    """
+    page = OffsetPage.of(continuation_token, limit)
+    rows = core.store.rows(
+        f"SELECT {_COLUMNS} FROM workers WHERE task_queue_id = ?"  # noqa: S608 - constants
+        " ORDER BY sort_key(worker_group), sort_key(worker_id) LIMIT ? OFFSET ?",
+        f"{provisioner_id}/{worker_type}",
+        *page.window,
+    )
+    now = core.now()
+    answer = page.answer("workers", rows, _worker_of)
+    answer["workers"] = [
+        worker.listed(now)
+        for worker in answer["workers"]
+        if worker.is_visible(now) and quarantined in {None, worker.is_quarantined(now)}
+    ]
+    return answer
+
+
+def get_worker(
+    core: Core, provisioner_id: str, worker_type: str, worker_group: str, worker_id: str
+) -> dict[str, Any]:
+    """Return one worker.
+
+    Raises:
+        Refusal: `ResourceNotFound`: the worker, or its task queue, is unknown or expired.
+    """
+    task_queue_id = f"{provisioner_id}/{worker_type}"
+    key = (worker_group, worker_id)
+    worker = _known(core, task_queue_id, key)
+    if not worker.is_visible(core.now()):
+        _refuse_unknown(task_queue_id, key)
+    get_task_queue(core, task_queue_id)
+    return worker.shown()
+
+
+def quarantine_worker(
+    core: Core,
+    caller: Caller,
+    provisioner_id: str,
+    worker_type: str,
+    worker_group: str,
+    worker_id: str,
+    body: dict[str, Any],
+) -> dict[str, Any]:
+    """Give a known worker, though it may be expired, no tasks until a date; a past one lifts that."""
+    until = times.parse(body["quarantineUntil"], "quarantineUntil")
+    reason: str = body.get("quarantineInfo", _UNSPECIFIED)
+    check_text(reason)
+    worker = _known(core, f"{provisioner_id}/{worker_type}", (worker_group, worker_id))
+    with core.transition() as now:
+        entry = {
+            "clientId": caller.client_id,
+            "updatedAt": times.text(now),
+            "quarantineUntil": times.text(until),
+            "quarantineInfo": reason,
+        }
+        worker.quarantine_until = until
+        worker.quarantine_details.append(entry)
+        worker.expires = max(worker.expires, now + _CLAIM_WORK_LIFE)
+        _save(core, worker)
+    return worker.shown()
+
+
+def declare_worker(
+    core: Core,
+    caller: Caller,
+    provisioner_id: str,
+    worker_type: str,
+    worker_group: str,
+    worker_id: str,
+    body: dict[str, Any],
+) -> dict[str, Any]:
+    """Make a worker and its task queue known until `expires`, or for longer than before."""
+    caller.require(properties=list(body))
+    if not _WORKER_TYPE.fullmatch(worker_type):
+        refuse("InputError", f"`{worker_type}` is not a worker type that a task can have")
+    expires = times.parse(body["expires"], "expires")
+    task_queue_id = f"{provisioner_id}/{worker_type}"
+    with core.transition() as now:
+        if expires <= now:
+            refuse("InputError", "`expires` must be in the future")
+        touch_task_queue(core, task_queue_id, expires, now)
+        worker = _refresh(core, task_queue_id, (worker_group, worker_id), expires, now)
+    return worker.shown()
+
+
+def worker_seen(core: Core, task_queue_id: str, worker: tuple[str, str]) -> bool:
+    """Note that a worker asks for tasks; whether it is in quarantine."""
+    now = core.now()
+    known = _find(core, task_queue_id, worker)
+    is_queue_due = _is_due(core, task_queue_id, now)
+    is_worker_due = _is_due(core, "/".join([task_queue_id, *worker]), now)
+    if known is None or is_queue_due or is_worker_due:
+        with core.transition() as now:
+            if is_queue_due:
+                touch_task_queue(core, task_queue_id, now + _CLAIM_WORK_LIFE, now)
+            if known is None or is_worker_due:
+                known = _refresh(core, task_queue_id, worker, now + _CLAIM_WORK_LIFE, now)
+    return known.is_quarantined(now)
+
+
+def worker_active(core: Core, task_queue_id: str, worker: tuple[str, str], now: int) -> None:
+    """Record, within a transition, that a worker holds a run of the task queue."""
+    if _is_due(core, task_queue_id, now):
+        touch_task_queue(core, task_queue_id, now + _CLAIM_WORK_LIFE, now)
+    if _is_due(core, "/".join([task_queue_id, *worker]), now):
+        _refresh(core, task_queue_id, worker, now + _CLAIM_WORK_LIFE, now)
+
+
+def seen_by_claim_task(core: Core, task_queue_id: str, worker: tuple[str, str], now: int) -> bool:
+    """Note that a task queue is in use, within a transition; whether the worker is in quarantine.
+
+    As in the service, claimTask makes no worker known, and a worker in quarantine does not count.
+    """
+    known = _find(core, task_queue_id, worker)
+    if known is not None and known.is_quarantined(now):
+        return True
+    if _is_due(core, task_queue_id, now):
+        touch_task_queue(core, task_queue_id, now + _CLAIM_TASK_LIFE, now)
+    return False
+
+
+def add_recent_tasks(
+    core: Core, task_queue_id: str, worker: tuple[str, str], runs: list[tuple[str, int]]
+) -> None:
+    """Note what a worker runs, within a transition; of an unknown worker nothing is noted."""
+    known = _find(core, task_queue_id, worker)
+    if known:
+        known.recent_tasks += [{"runId": run_id, "taskId": task_id} for task_id, run_id in runs]
+        _save(core, known)
+
+
+def _is_due(core: Core, key: str, now: int) -> bool:
+    """Return whether to write down that a queue or a worker is in use; if so, not again for a while."""
+    interval = int(core.settings.worker_info_interval * times.SECOND)
+    noted = core.noted.get(key)
+    if noted is not None and noted > now - interval:
+        return False
+    core.noted[key] = now
+    return True
+
+
+def _refresh(core: Core, task_queue_id: str, key: tuple[str, str], expires: int, now: int) -> _WorkerRecord:
+    never = times.add_years(now, _NEVER)
+    worker = _find(core, task_queue_id, key) or _WorkerRecord(
+        task_queue_id, *key, never, expires, now, now, [], []
+    )
+    worker.expires = max(worker.expires, expires)
+    worker.last_date_active = now
+    _save(core, worker)
+    return worker
+
+
+def _find(core: Core, task_queue_id: str, key: tuple[str, str]) -> _WorkerRecord | None:
+    row = core.store.row(
+        f"SELECT {_COLUMNS} FROM workers WHERE {_KEY}",  # noqa: S608 - constants
+        task_queue_id,
+        *key,
+    )
+    return _worker_of(row) if row else None
+
+
+def _known(core: Core, task_queue_id: str, key: tuple[str, str]) -> _WorkerRecord:
+    worker = _find(core, task_queue_id, key)
+    if worker is None:
+        _refuse_unknown(task_queue_id, key)
+    return worker
+
+
+def _save(core: Core, worker: _WorkerRecord) -> None:
+    core.store.change(
+        "INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        worker.task_queue_id,
+        worker.worker_group,
+        worker.worker_id,
+        worker.quarantine_until,
+        worker.expires,
+        worker.first_claim,
+        worker.last_date_active,
+        _encode(worker.recent_tasks[-_RECENT:]),
+        _encode(worker.quarantine_details),
+    )
+
+
+def _refuse_unknown(task_queue_id: str, key: tuple[str, str]) -> NoReturn:
+    refuse("ResourceNotFound", f"Worker `{'/'.join(key)}` of task queue `{task_queue_id}` does not exist.")
+
+
+def _worker_of(row: tuple[Any, ...]) -> _WorkerRecord:
+    *plain, recent_tasks, quarantine_details = row
+    fields: list[Any] = [*plain, _decode(recent_tasks), _decode(quarantine_details)]
+    return _WorkerRecord(*fields)

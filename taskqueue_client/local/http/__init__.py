@@ -1,0 +1,1 @@
+"""The HTTP server: reads and checks requests, calls their handlers, and writes responses."""

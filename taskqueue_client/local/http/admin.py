@@ -1,0 +1,136 @@
+"""Routes for tests in other processes: the clock, faults, and workers that are taken away.
+
+They exist only when the server is given a secret, which requests carry as `Authorization: Bearer …`.
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from taskqueue_client.local.refusal import refuse
+
+from .request_bodies import read_body
+from .responses import finish, json_response, not_found
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiohttp import web
+
+    from taskqueue_client.clock import MovableClock
+    from taskqueue_client.local.engine import BackgroundWork
+    from taskqueue_client.local.faults import Faults
+
+_LONGEST_STEP = 366 * 24 * 60 * 60
+"""How far the clock moves in one request, in seconds."""
+
+
+class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """No body, or `{}`."""
+
+
+class _Step(msgspec.Struct, forbid_unknown_fields=True):
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=_LONGEST_STEP)]
+
+
+class _Shift(msgspec.Struct, forbid_unknown_fields=True):
+    seconds: Annotated[float, msgspec.Meta(ge=-_LONGEST_STEP, le=_LONGEST_STEP)]
+
+
+class _RemovedWorker(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    task_queue_id: str
+    worker_group: str
+    worker_id: str
+
+
+class Admin:
+    """The admin routes.
+
+    Args:
+        secret: What every request must carry.
+        clock: The clock to move.
+        faults: The faults to add to.
+        background: For workers that are taken away, and the nightly jobs.
+    """
+
+    def __init__(self, secret: str, clock: MovableClock, faults: Faults, background: BackgroundWork) -> None:
+        self._secret = secret.encode()
+        self._clock = clock
+        self._faults = faults
+        self._background = background
+        self._routes: dict[tuple[str, str], tuple[type[Any], Callable[[Any], object]]] = {
+            ("GET", "/admin/clock"): (_Nothing, self._time),
+            ("POST", "/admin/clock/advance"): (_Step, self._advance),
+            ("POST", "/admin/clock/hold"): (_Nothing, self._hold),
+            ("POST", "/admin/clock/release"): (_Nothing, self._release),
+            ("POST", "/admin/clock/shift"): (_Shift, self._shift),
+            ("GET", "/admin/faults"): (_Nothing, lambda _: {"faults": faults.waiting()}),
+            ("POST", "/admin/faults"): (dict, self._add_fault),
+            ("DELETE", "/admin/faults"): (_Nothing, self._clear_faults),
+            ("POST", "/admin/worker-removed"): (_RemovedWorker, self._remove_worker),
+            ("POST", "/admin/run-expirers"): (_Nothing, self._expire),
+        }
+
+    async def answer(self, request: web.BaseRequest) -> web.Response:
+        """Respond to one request.
+
+        Raises:
+            Refusal: 401 without the secret, 400 for a body that does not fit.
+        """
+        self._check_secret(request.headers.get("Authorization", ""))
+        route = self._routes.get((request.method, request.raw_path))
+        if route is None:
+            return finish(request, not_found())
+        kind, act = route
+        try:
+            body = msgspec.json.decode(await read_body(request) or b"{}", type=kind)
+            return finish(request, json_response(act(body)))
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            refuse("InputError", str(error))
+
+    def _check_secret(self, header: str) -> None:
+        scheme, _, given = header.partition(" ")
+        is_right = hmac.compare_digest(given.encode(errors="replace"), self._secret)
+        if not (is_right and scheme.lower() == "bearer"):
+            refuse(
+                "AuthenticationFailed",
+                "The admin routes need the header `Authorization: Bearer <admin secret>`",
+            )
+
+    def _time(self, _body: _Nothing) -> dict[str, float]:
+        return {"now": self._clock.now()}
+
+    def _advance(self, body: _Step) -> dict[str, float]:
+        self._clock.advance(body.seconds)
+        return {"now": self._clock.now()}
+
+    def _hold(self, _body: _Nothing) -> dict[str, float]:
+        self._clock.hold()
+        return {"now": self._clock.now()}
+
+    def _release(self, _body: _Nothing) -> dict[str, float]:
+        self._clock.release()
+        return {"now": self._clock.now()}
+
+    def _shift(self, body: _Shift) -> dict[str, float]:
+        self._faults.clock_shift = body.seconds
+        return {"now": self._faults.now()}
+
+    def _add_fault(self, body: dict[str, Any]) -> dict[str, Any]:
+        self._faults.add_json(body)
+        return {"faults": self._faults.waiting()}
+
+    def _clear_faults(self, _body: _Nothing) -> dict[str, Any]:
+        self._faults.clear()
+        return {"faults": []}
+
+    def _remove_worker(self, body: _RemovedWorker) -> dict[str, Any]:
+        self._background.worker_removed(body.task_queue_id, body.worker_group, body.worker_id)
+        return {}
+
+    def _expire(self, _body: _Nothing) -> dict[str, Any]:
+        self._background.expire()
+        return {}

@@ -1,0 +1,288 @@
+"""Reading request bodies: size limit, JSON, and the checks against the endpoint's schema."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable
+from encodings.aliases import aliases
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+
+from taskqueue_client.local.json_values import is_list, is_object
+from taskqueue_client.local.refusal import refuse
+
+from .request_schemas import REQUEST_SCHEMAS
+from .schema_check import Check, compile_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiohttp import web
+
+LARGEST_BODY = 10 * 1024 * 1024
+"""The service's limit, in bytes; counted after decompression."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_BLOCK = 1024
+"""Bytes of a brotli body unpacked at once: so few that they stay small when unpacked."""
+
+JSON_TYPE = "application/json"
+brotli: Any = import_module("brotli") if find_spec("brotli") else None
+"""Brotli bodies are read and written where the package is installed."""
+
+_PUNCTUATION = re.compile(r"[^a-z0-9]|:[0-9]{4}$")
+_NOT_CHARSETS = {"idna", "punycode", "raw_unicode_escape", "unicode_escape", "undefined", "mbcs", "oem"}
+_LARGEST_EXACT = 2**53
+_TOO_LARGE = 2**63
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_LONG_NUMBER = re.compile(r"[0-9]{19}")
+
+
+async def read_body(request: web.BaseRequest) -> bytes:
+    """Return the whole body, decompressed.
+
+    Raises:
+        Refusal: It is too large, compressed in an unknown or wrong way, or did not come to its end.
+    """
+    if not request.body_exists:
+        return b""
+    encoding = _encoding(request)
+    if (request.content_length or 0) > LARGEST_BODY:
+        _too_large()
+    await _say_continue(request)
+    body = bytearray()
+    try:
+        async for chunk in request.content.iter_any():
+            body += chunk
+            if len(body) > LARGEST_BODY:
+                _too_large()
+    except ConnectionError:  # for the request log only: the client has disconnected
+        refuse("InputError", "request aborted")
+    return _decompress(bytes(body), encoding)
+
+
+async def _say_continue(request: web.BaseRequest) -> None:
+    """Let a client go on that asked whether it may send its body."""
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def _too_large() -> NoReturn:
+    refuse("InputTooLarge", f"Request body is larger than {LARGEST_BODY} bytes")
+
+
+def _encoding(request: web.BaseRequest) -> str:
+    encoding = request.headers.get("Content-Encoding", "").lower() or "identity"
+    if encoding not in {"identity", *_UNPACK}:
+        message = (
+            f"Content-Encoding {encoding!r} is not supported; use one of: identity, {', '.join(_UNPACK)}"
+        )
+        refuse("MalformedPayload", message)
+    return encoding
+
+
+def _decompress(body: bytes, encoding: str) -> bytes:
+    """Return the body itself; little more of it is unpacked than may be sent."""
+    if encoding == "identity":
+        return body
+    try:
+        unpacked = _UNPACK[encoding](body)
+    except (zlib.error, EOFError, ValueError) as error:
+        refuse("MalformedPayload", f"The payload is not {encoding}: {error}")
+    if len(unpacked) > LARGEST_BODY:
+        _too_large()
+    return unpacked
+
+
+def _inflate(body: bytes) -> bytes:
+    return _unpack_all(zlib.decompressobj(), body)[0]
+
+
+def _gunzip(body: bytes) -> bytes:
+    """Return all members of a gzip body."""
+    unpacked = b""
+    while len(unpacked) <= LARGEST_BODY:
+        member, body = _unpack_all(zlib.decompressobj(zlib.MAX_WBITS | 16), body)
+        unpacked += member
+        if not body.startswith(_GZIP_MAGIC):  # what follows the last member is ignored
+            break
+    return unpacked
+
+
+def _unpack_all(unpacker: Any, body: bytes) -> tuple[bytes, bytes]:
+    unpacked = unpacker.decompress(body, LARGEST_BODY + 1)
+    if not unpacker.eof and len(unpacked) <= LARGEST_BODY:
+        message = "the compressed data ends too early"
+        raise EOFError(message)
+    return unpacked, unpacker.unused_data
+
+
+def _unbrotli(body: bytes) -> bytes:
+    unpacker = brotli.Decompressor()
+    unpacked = bytearray()
+    for start in range(0, len(body), _BLOCK):
+        unpacked += _brotli_block(unpacker, body[start : start + _BLOCK])
+        if len(unpacked) > LARGEST_BODY:
+            _too_large()
+    if not unpacker.is_finished():
+        message = "the compressed data ends too early"
+        raise EOFError(message)
+    return bytes(unpacked)
+
+
+def _brotli_block(unpacker: Any, block: bytes) -> bytes:
+    try:
+        return bytes(unpacker.process(block))
+    except brotli.error as error:
+        raise ValueError(str(error)) from None
+
+
+_UNPACK: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": _gunzip,
+    "deflate": _inflate,
+    **({} if brotli is None else {"br": _unbrotli}),
+}
+
+
+def media_type(content_type: str | None) -> str:
+    """Return a content type without its parameters, in lower case."""
+    return (content_type or "").split(";")[0].strip().lower()
+
+
+def read_text(body: bytes, content_type: str | None) -> str:
+    """The text of a JSON body; bytes that are not of its character set become replacement characters."""
+    charset = _charset(content_type or "")
+    codec = _codecs().get(_plain(charset))
+    if codec is None:
+        refuse("MalformedPayload", f"The charset {charset!r} of the payload is not supported; use utf-8")
+    try:
+        return body.decode(codec, "replace").removeprefix("\ufeff")
+    except UnicodeError as error:
+        refuse("MalformedPayload", f"The payload is not {charset}: {error}")
+
+
+def _plain(charset: str) -> str:
+    """Return a charset's name as names are compared: without case and punctuation."""
+    return _PUNCTUATION.sub("", charset.lower())
+
+
+@cache
+def _codecs() -> dict[str, str]:
+    """Python's text codecs by all their names, without those that are not charsets."""
+    found = {_plain(name): codec for alias, codec in aliases.items() for name in (alias, codec)}
+    windows = {_plain(f"windows-{codec[2:]}"): codec for codec in found.values() if codec.startswith("cp125")}
+    names = {**found, **windows, "binary": "latin_1", "ucs2": "utf_16_le"}
+    return {name: codec for name, codec in names.items() if _is_charset(codec)}
+
+
+def _is_charset(codec: str) -> bool:
+    try:
+        b"ab".decode(codec, "replace")
+    except LookupError:  # bytes to bytes, or not on this machine
+        return False
+    return codec not in _NOT_CHARSETS
+
+
+def _charset(content_type: str) -> str:
+    for parameter in content_type.split(";")[1:]:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset":
+            return value.strip().strip('"')
+    return "utf-8"
+
+
+def parse(text: str) -> Any:
+    """Return the JSON value in a text.
+
+    Raises:
+        Refusal: The text is not JSON, is nested deeper than Python can handle, or has a NUL in a string,
+            which the service's database cannot hold.
+    """
+    try:
+        return _parsed(text)
+    except RecursionError:
+        words = "nested deeper than Python can handle, which the local queue is written in"
+        refuse("MalformedPayload", f"Failed to parse JSON: {words}")
+    except (msgspec.DecodeError, ValueError) as error:
+        refuse("MalformedPayload", f"Failed to parse JSON: {_explained(text, str(error))}")
+
+
+def _explained(text: str, error: str) -> str:
+    """Return why a text is not JSON; msgspec reports some texts with lone surrogates as truncated."""
+    is_truncated = "truncated" in error
+    if _SURROGATE.search(text) and (is_truncated or "surrogate" in error):
+        return "a string contains a lone surrogate"
+    return "Unexpected end of JSON input" if is_truncated else error
+
+
+def _parsed(text: str) -> Any:
+    value = _DECODER.decode(text)
+    if "\\u0000" in text and any("\0" in each for each in _strings(value)):
+        refuse("MalformedPayload", "Failed to parse JSON: a string holds the character NUL")
+    return _with_doubles(value) if _LONG_NUMBER.search(text) else value
+
+
+def check_kind(value: object) -> None:
+    """Refuse scalars: a body is an object or an array."""
+    if not isinstance(value, (dict, list)):
+        refuse("MalformedPayload", "Failed to parse JSON: Must be an object or array")
+
+
+def _number(digits: str) -> float:
+    """As JavaScript has it: 1.0 is the integer 1."""
+    value = float(digits)
+    return int(value) if value.is_integer() and abs(value) < _LARGEST_EXACT else value
+
+
+_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=_number)
+
+
+def _with_doubles(value: Any) -> Any:
+    """Return the value with its largest integers as JavaScript has them: rounded."""
+    if is_object(value):
+        return {key: _with_doubles(each) for key, each in value.items()}
+    if is_list(value):
+        return [_with_doubles(each) for each in value]
+    return float(str(value)) if isinstance(value, int) and abs(value) >= _TOO_LARGE else value
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every string within, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif is_object(value):
+        for key, each in value.items():
+            yield key
+            yield from _strings(each)
+    elif is_list(value):
+        for each in value:
+            yield from _strings(each)
+
+
+_CHECKS: dict[str, Check] = {}
+
+
+def check_body(schema: str, content_type: str | None, body: Any, root_url: Callable[[], str]) -> None:
+    """Fill the defaults of the schema into the body, and hold it against the schema.
+
+    Raises:
+        Refusal: The content type is not JSON, or the body is off the schema: every violation is listed.
+    """
+    if media_type(content_type) != JSON_TYPE:
+        expected = "Payload must be JSON with content-type: application/json"
+        refuse("MalformedPayload", f"{expected} got content-type: {content_type or 'null'}")
+    check = _CHECKS.get(schema) or _CHECKS.setdefault(schema, compile_schema(REQUEST_SCHEMAS[schema]))
+    errors: list[str] = []
+    check(body, "data", errors)
+    if errors:
+        refuse("InputValidationError", _violations(f"{root_url()}/schemas/{schema}.json#", errors))
+
+
+def _violations(schema_url: str, errors: list[str]) -> str:
+    listed = "\n  * ".join(errors)
+    return f"\nSchema Validation Failed!\nRejecting Schema: {schema_url}\nErrors:\n  * {listed}"

@@ -1,0 +1,225 @@
+"""JSON schemas of the request bodies of each endpoint.
+
+The limits are those of the services' reference; the order of the properties is the order in which
+defaults appear in `requestInfo.payload` and in which violations are listed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_SLUGID = "^[A-Za-z0-9_-]{8}[Q-T][A-Za-z0-9_-][CGKOSWaeimquy26-][A-Za-z0-9_-]{10}[AQgw]$"
+_PRINTABLE = "^[ -~]*$"
+_DATE: dict[str, Any] = {"type": "string", "format": "date-time"}
+_TEXT: dict[str, Any] = {"type": "string"}
+_PRIORITIES = ["highest", "very-high", "high", "medium", "low", "very-low", "lowest"]
+_IDENTIFIER: dict[str, Any] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 38,
+    "pattern": "^([a-zA-Z0-9-_]*)$",
+}
+_PROJECT_ID: dict[str, Any] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 500,
+    "pattern": "^([a-zA-Z0-9._/-]*)$",
+}
+
+
+def _closed(required: list[str], /, **properties: dict[str, Any]) -> dict[str, Any]:
+    """Return an object with these properties and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        "required": required,
+    }
+
+
+def _text(longest: int) -> dict[str, Any]:
+    return {"type": "string", "maxLength": longest}
+
+
+def _one_of(*values: str) -> dict[str, Any]:
+    return {"type": "string", "enum": list(values)}
+
+
+_METADATA = _closed(
+    ["name", "description", "owner", "source"],
+    name=_text(255),
+    description=_text(32768),
+    owner=_text(255),
+    source={
+        **_text(4096),
+        "pattern": "^(https?://|ssh://|git@)",
+        "anyOf": [{"format": "uri", "type": "string"}, {"format": "regex", "type": "string"}],
+    },
+)
+
+_CREATE_TASK = _closed(
+    ["created", "deadline", "payload", "metadata"],
+    provisionerId={"type": "string", "pattern": "^[a-zA-Z0-9-_]{1,38}$"},
+    workerType={"type": "string", "pattern": "^[a-z]([-a-z0-9]{0,36}[a-z0-9])?$"},
+    taskQueueId={"type": "string", "pattern": "^[a-zA-Z0-9-_]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?$"},
+    schedulerId={**_IDENTIFIER, "default": "-"},
+    projectId={**_PROJECT_ID, "default": "none"},
+    taskGroupId={"type": "string", "pattern": _SLUGID},
+    dependencies={
+        "type": "array",
+        "default": [],
+        "maxItems": 10000,
+        "uniqueItems": True,
+        "items": {"type": "string", "pattern": _SLUGID},
+    },
+    requires={**_one_of("all-completed", "all-resolved"), "default": "all-completed"},
+    routes={
+        "type": "array",
+        "default": [],
+        "maxItems": 64,
+        "uniqueItems": True,
+        "items": {"type": "string", "minLength": 1, "maxLength": 249},
+    },
+    priority={**_one_of(*_PRIORITIES), "default": "lowest"},
+    retries={"type": "integer", "default": 5, "minimum": 0, "maximum": 49},
+    created=_DATE,
+    deadline=_DATE,
+    expires=_DATE,
+    scopes={"type": "array", "default": [], "items": {"type": "string", "pattern": _PRINTABLE}},
+    payload={"type": "object", "default": []},
+    metadata=_METADATA,
+    tags={"type": "object", "default": {}, "additionalProperties": _text(4096)},
+    extra={"type": "object", "default": {}},
+)
+
+_CONTENT = {"contentType": _text(255), "contentLength": {"type": "integer", "minimum": 0}}
+
+_POST_ARTIFACT = {
+    "oneOf": [
+        _closed(
+            ["storageType", "expires", "contentType"], storageType=_one_of("s3"), expires=_DATE, **_CONTENT
+        ),
+        _closed(
+            ["storageType", "expires", "contentType"],
+            storageType=_one_of("object"),
+            expires=_DATE,
+            **_CONTENT,
+        ),
+        _closed(
+            ["storageType", "expires", "url", "contentType"],
+            storageType=_one_of("reference"),
+            expires=_DATE,
+            url={"type": "string", "format": "uri"},
+            contentType=_text(255),
+        ),
+        _closed(
+            ["storageType", "expires", "artifact"],
+            storageType=_one_of("link"),
+            expires=_DATE,
+            artifact=_TEXT,
+            contentType=_text(255),
+        ),
+        _closed(
+            ["storageType", "expires", "reason", "message"],
+            storageType=_one_of("error"),
+            expires=_DATE,
+            reason=_one_of(
+                "file-missing-on-worker",
+                "invalid-resource-on-worker",
+                "too-large-file-on-worker",
+                "file-not-readable-on-worker",
+            ),
+            message=_text(4096),
+        ),
+    ]
+}
+
+_HASHES = {
+    "type": "object",
+    "properties": {
+        "sha256": {"type": "string", "pattern": "^[a-z0-9]{64}$"},
+        "sha512": {"type": "string", "pattern": "^[a-z0-9]{128}$"},
+    },
+}
+_TRUE = {"type": "boolean", "const": True}
+_UPLOAD_ID = {"type": "string", "pattern": _SLUGID}
+_SCOPES: dict[str, Any] = {
+    "type": "array",
+    "default": [],
+    "uniqueItems": True,
+    "items": {"type": "string", "pattern": _PRINTABLE},
+}
+
+REQUEST_SCHEMAS: dict[str, dict[str, Any]] = {
+    "queue/v1/create-task-request": _CREATE_TASK,
+    "queue/v1/tasks-request": _closed([], taskIds={"type": "array", "default": [], "items": _TEXT}),
+    "queue/v1/change-task-priority-request": _closed(["newPriority"], newPriority=_one_of(*_PRIORITIES)),
+    "queue/v1/claim-work-request": _closed(
+        ["workerGroup", "workerId", "tasks"],
+        tasks={"type": "integer", "default": 1, "minimum": 1, "maximum": 32},
+        workerGroup=_IDENTIFIER,
+        workerId=_IDENTIFIER,
+    ),
+    "legacy/v1/claim-work-request": _closed(
+        ["workerGroup", "workerId"], workerGroup=_IDENTIFIER, workerId=_IDENTIFIER, xmlMessage=_TEXT
+    ),
+    "queue/v1/task-claim-request": _closed(
+        ["workerGroup", "workerId"], workerGroup=_IDENTIFIER, workerId=_IDENTIFIER
+    ),
+    "queue/v1/task-exception-request": _closed(
+        ["reason"],
+        reason=_one_of(
+            "worker-shutdown",
+            "malformed-payload",
+            "resource-unavailable",
+            "internal-error",
+            "intermittent-task",
+        ),
+    ),
+    "queue/v1/post-artifact-request": _POST_ARTIFACT,
+    "queue/v1/finish-artifact-request": _closed(["uploadId"], uploadId=_UPLOAD_ID),
+    "queue/v1/quarantine-worker-request": _closed(
+        ["quarantineUntil"], quarantineUntil=_DATE, quarantineInfo=_text(4000)
+    ),
+    "queue/v1/update-worker-request": _closed(["expires"], expires=_DATE),
+    "object/v1/create-upload-request": _closed(
+        ["projectId", "uploadId", "expires", "proposedUploadMethods"],
+        projectId=_PROJECT_ID,
+        uploadId=_UPLOAD_ID,
+        expires=_DATE,
+        hashes=_HASHES,
+        proposedUploadMethods=_closed(
+            [],
+            dataInline=_closed(["contentType", "objectData"], contentType=_TEXT, objectData=_text(10926)),
+            putUrl=_closed(
+                ["contentType", "contentLength"], contentType=_TEXT, contentLength={"type": "integer"}
+            ),
+        ),
+    ),
+    "object/v1/finish-upload-request": _closed(
+        ["uploadId", "projectId"], projectId=_PROJECT_ID, uploadId=_UPLOAD_ID, hashes=_HASHES
+    ),
+    "object/v1/download-object-request": _closed(
+        ["acceptDownloadMethods"], acceptDownloadMethods=_closed([], getUrl=_TRUE, simple=_TRUE)
+    ),
+    "auth/v1/test-authenticate-request": _closed(
+        ["clientScopes", "requiredScopes"], clientScopes=_SCOPES, requiredScopes=_SCOPES
+    ),
+    "auth/v1/authenticate-hawk-request": _closed(
+        ["method", "resource", "host", "port"],
+        method=_one_of(
+            *("get", "post", "put", "head", "delete", "options", "trace", "copy", "lock", "mkcol", "move"),
+            *("purge", "propfind", "proppatch", "unlock", "report", "mkactivity", "checkout", "merge"),
+            *("m-search", "notify", "subscribe", "unsubscribe", "patch", "search", "connect"),
+        ),
+        resource=_TEXT,
+        host={"type": "string", "format": "hostname"},
+        port={"type": "integer", "minimum": 0, "maximum": 65535},
+        authorization=_TEXT,
+        sourceIp={
+            "type": "string",
+            "oneOf": [{"type": "string", "format": "ipv6"}, {"type": "string", "format": "ipv4"}],
+        },
+    ),
+}
+"""Schemas by `<service>/<version>/<name>`, the middle part of the schema's address."""

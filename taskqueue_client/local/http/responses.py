@@ -1,0 +1,198 @@
+"""Responses as the service sends them: JSON with two spaces, its headers, ETags, compression, and errors."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import zlib
+from base64 import b64encode
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import msgspec
+from aiohttp import web
+from multidict import CIMultiDict
+
+from taskqueue_client.local import times
+
+from .request_bodies import brotli
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from aiohttp.abc import AbstractStreamWriter
+
+    from taskqueue_client.local.refusal import Refusal
+
+_ON_EVERY_ANSWER: CIMultiDict[str] = CIMultiDict(
+    {
+        "Cache-Control": "no-store no-cache must-revalidate",
+        "Access-Control-Allow-Origin": "*",
+        "Access-Control-Max-Age": "900",
+        "Access-Control-Allow-Methods": "OPTIONS,GET,HEAD,POST,PUT,DELETE,TRACE,CONNECT",
+        "Access-Control-Allow-Headers": "X-Requested-With,Content-Type,Authorization,Accept,Origin,"
+        "Cache-Control",
+        "Access-Control-Request-Method": "*",
+        "Content-Security-Policy": "report-uri /__cspreport__;default-src 'none';frame-ancestors 'none';",
+        "X-Content-Type-Options": "nosniff",
+    }
+)
+_NO_CACHE = re.compile(r"(?:^|,)\s*no-cache\s*(?:,|$)", re.ASCII)
+_QVALUE = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
+_JSON = "application/json; charset=utf-8"
+_SMALLEST_COMPRESSED = 1024
+"""Responses of at least this many bytes are compressed if the client accepts it."""
+
+
+def json_response(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    """Return a response with a JSON body."""
+    return _answer(msgspec.json.format(msgspec.json.encode(body), indent=2), _JSON, status, headers)
+
+
+def text_response(text: str, content_type: str, status: int, headers: Mapping[str, str]) -> web.Response:
+    """Return a response with a text body."""
+    return _answer(text.encode(), f"{content_type}; charset=utf-8", status, headers)
+
+
+def empty_response() -> web.Response:
+    """Return a 204 without a body."""
+    return web.Response(status=204, headers=_ON_EVERY_ANSWER.copy())
+
+
+def not_found() -> web.Response:
+    """Return the response to a request that no route fits."""
+    return json_response({"error": "Not found"}, 404)
+
+
+def _answer(body: bytes, content_type: str, status: int, headers: Mapping[str, str] | None) -> web.Response:
+    all_headers = _ON_EVERY_ANSWER.copy()
+    all_headers.update({"Content-Type": content_type, "ETag": _etag(body), **(headers or {})})
+    return web.Response(body=body, status=status, headers=all_headers)
+
+
+def _etag(body: bytes) -> str:
+    digest = b64encode(hashlib.sha1(body, usedforsecurity=False).digest())[:27].decode()
+    return f'W/"{len(body):x}-{digest}"'
+
+
+def error_response(
+    refusal: Refusal, method: str, params: Mapping[str, str], payload: object, now_ms: int
+) -> web.Response:
+    """Return a refusal in the service's form.
+
+    Args:
+        refusal: Why not.
+        method: The endpoint's name.
+        params: The URL parameters.
+        payload: The body, as far as it was read and completed.
+        now_ms: The time, in milliseconds since the epoch.
+    """
+    time = times.text(now_ms)
+    facts = {
+        "method": f"    {method}",
+        "errorCode": f" {refusal.code}",
+        "statusCode": refusal.status,
+        "time": f"      {time}",
+    }
+    trailer = "\n".join(f"* {name}: {value}" for name, value in facts.items())
+    words = refusal.message.encode(errors="replace").decode()  # headers may hold what is not UTF-8
+    body = {
+        "code": refusal.code,
+        "message": f"{words}\n\n---\n\n{trailer}",
+        "requestInfo": {"method": method, "params": params, "payload": payload, "time": time},
+    }
+    challenge = {"www-authenticate": "hawk"} if refusal.code == "AuthenticationFailed" else {}
+    return json_response(body, refusal.status, challenge)
+
+
+def finish(request: web.BaseRequest, answer: web.Response) -> web.Response:
+    """Add what depends on the request: its trace, a 304 instead of what the client has, compression."""
+    headers = answer.headers
+    trace = request.headers.get("x-taskcluster-trace-id", "")
+    headers["x-for-trace-id"] = trace if trace.isascii() and trace.isprintable() and trace else str(uuid4())
+    headers["x-for-request-id"] = str(uuid4())
+    if _is_known(request, answer):
+        kept = {
+            name: value for name, value in headers.items() if name not in {"Content-Type", "Content-Length"}
+        }
+        return web.Response(status=304, headers=kept)
+    if isinstance(answer.body, bytes):
+        _compress(request, answer, answer.body)
+    return answer
+
+
+def _is_known(request: web.BaseRequest, answer: web.Response) -> bool:
+    """Return whether the client already holds this very body, by the ETag it names."""
+    known = request.headers.get("If-None-Match")
+    if _NO_CACHE.search(request.headers.get("Cache-Control", "")):
+        return False
+    if known is None or request.method not in {"GET", "HEAD"} or answer.status // 100 != 2:  # noqa: PLR2004  2xx
+        return False
+    tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
+    return "*" in tags or answer.headers.get("ETag", "").removeprefix("W/") in tags
+
+
+def _compress(request: web.BaseRequest, answer: web.Response, body: bytes) -> None:
+    answer.headers["Vary"] = "Accept-Encoding"
+    if request.method == "HEAD":  # announces the length of the plain body, as the service's library does
+        return
+    coding = _coding(request.headers.get("Accept-Encoding")) if len(body) >= _SMALLEST_COMPRESSED else None
+    if coding is not None:
+        answer.body = _COMPRESS[coding](body)
+        answer.headers["Content-Encoding"] = coding
+
+
+_COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    **({} if brotli is None else {"br": lambda body: brotli.compress(body, quality=1)}),
+    "gzip": lambda body: gzip.compress(body, compresslevel=1, mtime=0),
+    "deflate": lambda body: zlib.compress(body, 1),
+}
+"""The codings of responses, the preferred ones first."""
+
+
+@lru_cache(maxsize=64)
+def _coding(accepted: str | None) -> str | None:
+    """Return the coding with the highest quality in an `Accept-Encoding` header; None for no coding."""
+    if accepted is None:
+        return None
+    quality = dict(map(_quality, accepted.lower().split(",")))
+    rest = quality.get("*", 0.0)
+    offered = {coding: quality.get(coding, rest) for coding in _COMPRESS}
+    best = max(offered, key=offered.__getitem__)  # the first of those with the same quality
+    return best if offered[best] > quality.get("identity", 0.0) or offered[best] == 1 else None
+
+
+def _quality(element: str) -> tuple[str, float]:
+    """Name and quality value of one element of a list such as `gzip;q=0.5, br`."""
+    name, *parameters = element.replace(" ", "").split(";")
+    given = next((text[2:] for text in parameters if text.startswith("q=")), "1")
+    return name, float(given) if _QVALUE.fullmatch(given) else 1.0
+
+
+class ResentResponse(web.StreamResponse):
+    """Another response with its body sent piece by piece; the connection ends if the pieces end early.
+
+    Args:
+        answer: The other response.
+        pieces: Its body.
+    """
+
+    def __init__(self, answer: web.StreamResponse, pieces: AsyncIterator[bytes]) -> None:
+        super().__init__(status=answer.status, reason=answer.reason, headers=answer.headers)
+        self.content_length = answer.content_length
+        self._pieces = pieces
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Send the headers and the pieces."""
+        writer = await super().prepare(request)
+        if request.method == "HEAD":
+            return writer
+        left = self.content_length or 0
+        async for piece in self._pieces:
+            await self.write(piece)
+            left -= len(piece)
+        if left and request.transport is not None:
+            request.transport.close()  # what was written still goes out, unlike with abort()
+        return writer

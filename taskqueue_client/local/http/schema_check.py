@@ -1,0 +1,346 @@
+"""A JSON-schema checker for request bodies: fills in defaults, and lists all violations in the Queue's words.
+
+It knows the keywords that the request schemas of this package use, and checks them in the order in
+which the service's own checker does, so that the violations of a body come out in the same order.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import operator
+import re
+import warnings
+from calendar import monthrange
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Schema = Mapping[str, Any]
+Check = Callable[[Any, str, list[str]], None]
+"""Adds to the list what is wrong with the value at the path."""
+
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+}
+
+
+def compile_schema(schema: Schema) -> Check:
+    """Return a function that checks values against the schema; making it is slow, calling it is quick."""
+    typed = [make(schema) for (keyword, make) in _TYPED if keyword in schema]
+    untyped = [make(schema) for (keyword, make) in _UNTYPED if keyword in schema]
+    type_name = schema.get("type")
+    is_type = _TYPES[type_name] if type_name else None
+
+    def check(value: Any, path: str, errors: list[str]) -> None:
+        if is_type is not None and not is_type(value):
+            errors.append(f"{path} must be {type_name}")
+        else:
+            for rule in typed:
+                rule(value, path, errors)
+        for rule in untyped:
+            rule(value, path, errors)
+
+    return check
+
+
+def _bound(keyword: str, fits: Callable[[Any, int], bool], words: str) -> Callable[[Schema], Check]:
+    def compile_bound(schema: Schema) -> Check:
+        limit = schema[keyword]
+        message = words.format(limit)
+
+        def check(value: Any, path: str, errors: list[str]) -> None:
+            if not fits(value, limit):
+                errors.append(f"{path} must {message}")
+
+        return check
+
+    return compile_bound
+
+
+def _is_as_long(value: Any, limit: int) -> bool:
+    return len(value) >= limit
+
+
+def _is_not_longer(value: Any, limit: int) -> bool:
+    return len(value) <= limit
+
+
+def _pattern(schema: Schema) -> Check:
+    matches = compile_pattern(schema["pattern"]).match
+    message = f"must match pattern {json.dumps(schema['pattern'])}"
+
+    def check(value: Any, path: str, errors: list[str]) -> None:
+        if not matches(value):
+            errors.append(f"{path} {message}")
+
+    return check
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    r"""Return the pattern as JavaScript reads it: `$` is the very end (`\Z`), and classes hold ASCII only."""
+    return re.compile(pattern[:-1] + r"\Z" if pattern.endswith("$") else pattern, re.ASCII)
+
+
+def _format(schema: Schema) -> Check:
+    name = schema["format"]
+    is_valid = FORMATS[name]
+
+    def check(value: Any, path: str, errors: list[str]) -> None:
+        if not is_valid(value):
+            errors.append(f'{path} must match format "{name}"')
+
+    return check
+
+
+def _unique_items(_schema: Schema) -> Check:
+    def check(value: Any, path: str, errors: list[str]) -> None:
+        seen: dict[str, int] = {}
+        for index in range(len(value) - 1, -1, -1):
+            item = value[index]
+            if isinstance(item, str) and seen.setdefault(item, index) != index:
+                errors.append(
+                    f"{path} must NOT have duplicate items (items ## {seen[item]} and {index} are identical)"
+                )
+                return
+
+    return check
+
+
+def _items(schema: Schema) -> Check:
+    check_item = compile_schema(schema["items"])
+
+    def check(value: Any, path: str, errors: list[str]) -> None:
+        for index, item in enumerate(value):
+            check_item(item, f"{path}/{index}", errors)
+
+    return check
+
+
+def _required(schema: Schema) -> Check:
+    names = schema["required"]
+
+    def check(value: Any, path: str, errors: list[str]) -> None:
+        errors.extend(f"{path} must have required property '{name}'" for name in names if name not in value)
+
+    return check
+
+
+def _additional_properties(schema: Schema) -> Check:
+    known = frozenset(schema.get("properties", ()))
+    if schema["additionalProperties"] is False:
+        return _no_additional_properties(known)
+    check_value = compile_schema(schema["additionalProperties"])
+
+    def check(value: Any, path: str, errors: list[str]) -> None:
+        for name in value:
+            if name not in known:
+                check_value(value[name], f"{path}/{_pointer(name)}", errors)
+
+    return check
+
+
+def _no_additional_properties(known: frozenset[str]) -> Check:
+    def check(value: Any, path: str, errors: list[str]) -> None:
+        for name in value:
+            if name not in known:
+                quoted = json.dumps(name, ensure_ascii=False)
+                errors.append(f"{path} must NOT have additional properties: {quoted}")
+
+    return check
+
+
+def _properties(schema: Schema) -> Check:
+    checks = [
+        (name, "/" + _pointer(name), compile_schema(each)) for name, each in schema["properties"].items()
+    ]
+
+    def check(value: Any, path: str, errors: list[str]) -> None:
+        for name, step, check_value in checks:
+            if name in value:
+                check_value(value[name], path + step, errors)
+
+    return check
+
+
+def _defaults(schema: Schema) -> Check:
+    """Not a check: fills in what is missing, before anything else looks at the object."""
+    defaults = [(name, each["default"]) for name, each in schema["properties"].items() if "default" in each]
+
+    def fill_in(value: Any, _path: str, _errors: list[str]) -> None:
+        for name, default in defaults:
+            if name not in value:
+                value[name] = default.copy() if isinstance(default, (dict, list)) else default
+
+    return fill_in
+
+
+def _pointer(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _enum(schema: Schema) -> Check:
+    values = schema["enum"]
+
+    def check(value: Any, path: str, errors: list[str]) -> None:
+        if value not in values:
+            errors.append(f"{path} must be equal to one of the allowed values")
+
+    return check
+
+
+def _const(schema: Schema) -> Check:
+    constant = schema["const"]
+
+    def check(value: Any, path: str, errors: list[str]) -> None:
+        if value != constant or type(value) is not type(constant):
+            errors.append(f"{path} must be equal to constant")
+
+    return check
+
+
+def _any_of(schema: Schema) -> Check:
+    branches = [compile_schema(each) for each in schema["anyOf"]]
+
+    def check(value: Any, path: str, errors: list[str]) -> None:
+        found: list[str] = []
+        for branch in branches:
+            before = len(found)
+            branch(value, path, found)
+            if len(found) == before:
+                return
+        errors += [*found, f"{path} must match a schema in anyOf"]
+
+    return check
+
+
+def _one_of(schema: Schema) -> Check:
+    branches = [compile_schema(each) for each in schema["oneOf"]]
+
+    def check(value: Any, path: str, errors: list[str]) -> None:
+        found = _errors_of_each(branches, value, path)
+        if found.count([]) != 1:
+            errors.extend(each for branch in found for each in branch)
+            errors.append(f"{path} must match exactly one schema in oneOf")
+
+    return check
+
+
+def _errors_of_each(branches: list[Check], value: Any, path: str) -> list[list[str]]:
+    found: list[list[str]] = []
+    for branch in branches:
+        found.append([])
+        branch(value, path, found[-1])
+    return found
+
+
+# The string formats, as loosely as the service checks them.
+
+_DATE_TIME = re.compile(
+    r"(?!0000)(\d{4})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+    r"[Tt ](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?"
+    r"(?:[Zz]|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?",
+    re.ASCII,
+)
+_SHORTEST_MONTH = 28
+_PCHAR = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
+_HOST = r"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)"
+_PATH = f"{_PCHAR}+(?:/{_PCHAR}*)*"
+_URI = re.compile(
+    rf"[A-Za-z][A-Za-z0-9+.-]*:(?://(?:(?:(?!@){_PCHAR})*@)?{_HOST}(?::\d*)?(?:/{_PCHAR}*)*|/(?:{_PATH})?|{_PATH})"
+    rf"(?:\?(?:{_PCHAR}|[/?])*)?(?:#(?:{_PCHAR}|[/?])*)?",
+    re.ASCII,
+)
+_JS_GROUP = re.compile(r"\(\?<(?![=!])")
+_PYTHON_ONLY = re.compile(r"\(\?[P#(>aiLmsux]|\\[AZ]")
+"""Groups and escapes that JavaScript does not have."""
+
+_HOSTNAME_LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_LONGEST_HOSTNAME = 253
+
+
+def is_date_time(text: str) -> bool:
+    """Return a date and a time of day that exist, with or without a zone (leap seconds are refused)."""
+    found = _DATE_TIME.fullmatch(text)
+    if found is None:
+        return False
+    year, month, day = map(int, found.groups())
+    return day <= _SHORTEST_MONTH or day <= monthrange(year, month)[1]
+
+
+def is_uri(text: str) -> bool:
+    """Return a URI with a scheme, by the grammar of RFC 3986."""
+    return _URI.fullmatch(text) is not None
+
+
+def is_regex(text: str) -> bool:
+    """Return a regular expression of JavaScript, as far as Python can tell."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # odd expressions are the caller's business
+        try:
+            re.compile(_JS_GROUP.sub("(?P<", text))
+        except (re.error, RecursionError, OverflowError):
+            return False
+    return not _PYTHON_ONLY.search(text)
+
+
+def is_hostname(text: str) -> bool:
+    """Dot-separated labels of letters, digits and inner dashes (an IPv4 address is one, too)."""
+    labels = text.removesuffix(".").split(".")
+    return len(text) <= _LONGEST_HOSTNAME and all(map(_HOSTNAME_LABEL.fullmatch, labels))
+
+
+def is_ipv4(text: str) -> bool:
+    """Four decimal numbers with dots between them."""
+    return _is_address(ipaddress.IPv4Address, text)
+
+
+def is_ipv6(text: str) -> bool:
+    """Return an IPv6 address, without a zone."""
+    return "%" not in text and _is_address(ipaddress.IPv6Address, text)
+
+
+def _is_address(kind: Callable[[str], object], text: str) -> bool:
+    try:
+        kind(text)
+    except ValueError:
+        return False
+    return True
+
+
+FORMATS: dict[str, Callable[[str], bool]] = {
+    "date-time": is_date_time,
+    "uri": is_uri,
+    "regex": is_regex,
+    "hostname": is_hostname,
+    "ipv4": is_ipv4,
+    "ipv6": is_ipv6,
+}
+
+
+_TYPED: tuple[tuple[str, Callable[[Schema], Check]], ...] = (
+    ("maximum", _bound("maximum", operator.le, "be <= {}")),
+    ("minimum", _bound("minimum", operator.ge, "be >= {}")),
+    ("maxLength", _bound("maxLength", _is_not_longer, "NOT have more than {} characters")),
+    ("minLength", _bound("minLength", _is_as_long, "NOT have fewer than {} characters")),
+    ("pattern", _pattern),
+    ("format", _format),
+    ("maxItems", _bound("maxItems", _is_not_longer, "NOT have more than {} items")),
+    ("uniqueItems", _unique_items),
+    ("items", _items),
+    ("properties", _defaults),
+    ("required", _required),
+    ("additionalProperties", _additional_properties),
+    ("properties", _properties),
+)
+"""Checks that mean something only for a value of the schema's type, in the service's order."""
+
+_UNTYPED: tuple[tuple[str, Callable[[Schema], Check]], ...] = (
+    ("const", _const),
+    ("enum", _enum),
+    ("anyOf", _any_of),
+    ("oneOf", _one_of),
+)

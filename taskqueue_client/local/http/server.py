@@ -1,0 +1,325 @@
+"""The HTTP server: one socket, for everything under one root URL."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from taskqueue_client.local.refusal import Refusal
+
+from .endpoint_routes import BrokenEscapeError, RouteTable, allowed_methods, find_endpoint
+from .endpoints import heartbeat, version
+from .responses import error_response, finish, json_response, not_found, text_response
+
+if TYPE_CHECKING:
+    from aiohttp.http_parser import RawRequestMessage
+    from aiohttp.streams import StreamReader
+
+    from taskqueue_client.local.faults import Faults
+    from taskqueue_client.local.page import Page
+    from taskqueue_client.local.storage.buckets import Buckets
+
+    from .admin import Admin
+    from .api import Api
+
+_LONGEST_LINE = 16 * 1024
+"""Of a request line, and of one header, in bytes: the service's limit for all of them together."""
+
+_ABSOLUTE_FORM = re.compile(r"https?://[^/?]*", re.IGNORECASE)
+"""The part before the path in a request target that is a URL."""
+
+_PORT = re.compile(r":[0-9]*$")
+_MISDIRECTED = 421
+_WRONG_HOST = "The Host header is not that of this local queue; use the root URL that it printed"
+
+_KEEP_ALIVE = 90.0
+"""After how many idle seconds a connection is closed."""
+
+_BACKLOG = 1024
+"""How many connections may wait to be accepted: as many long polls may come in at once."""
+
+_SHUTDOWN = 0.05
+"""How many seconds requests under way are given when the server stops: all but long polls take less."""
+
+_BAD_REQUEST_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>Error</title>
+</head>
+<body>
+<pre>Bad Request</pre>
+</body>
+</html>
+"""
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+_log = logging.getLogger(__name__)
+_requests = logging.getLogger("taskqueue_client.local.requests")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a local queue to which the server passes requests.
+
+    Args:
+        api: Everything under `/api/`.
+        buckets: Everything under `/storage/`.
+        faults: The faults on request.
+        admin: Everything under `/admin/`; None without an admin secret.
+        after_change: Called when a request may have changed something.
+        now: The time, in seconds since the epoch.
+        own_host: The only name, beside `localhost` and addresses, that requests may have in `Host`; None
+            allows all.
+        routes: The endpoints; None for those that every local queue has.
+        page: The web page; None when there is none.
+    """
+
+    api: Api
+    buckets: Buckets
+    faults: Faults
+    admin: Admin | None
+    after_change: Callable[[], object]
+    now: Callable[[], float]
+    own_host: str | None
+    routes: RouteTable | None = None
+    page: Page | None = None
+
+
+class Server:
+    """Listens, and responds to each request.
+
+    Args:
+        parts: The handlers of requests.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._runner: web.ServerRunner | None = None
+        self._socket: socket.socket | None = None
+
+    async def start(self, host: str, port: int) -> str:
+        """Listen on an address; the URL to reach it by. Port 0 takes a free one.
+
+        Raises:
+            OSError: The address can't be used.
+        """
+        listener = _Listener(self._answer, self._reject, **_settings())
+        self._runner = web.ServerRunner(listener, shutdown_timeout=_SHUTDOWN)
+        await self._runner.setup()
+        address = _addresses(host)[0]
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._socket = socket.create_server((address, port), family=family, backlog=_BACKLOG)
+        await web.SockSite(self._runner, self._socket, backlog=_BACKLOG).start()
+        taken: int = self._socket.getsockname()[1]
+        name = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - to replace it
+        return f"http://[{name}]:{taken}" if ":" in name else f"http://{name}:{taken}"
+
+    async def stop(self) -> None:
+        """Stop listening, and end the requests under way."""
+        if self._socket is not None:
+            await _accept_no_more(self._socket)
+        if self._runner is not None:
+            await self._runner.cleanup()
+            await asyncio.sleep(0)  # what the requests that were cut have left to do
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        started = time.perf_counter()
+        after_answer = asyncio.get_running_loop().call_soon  # runs after the response was written
+        path = request.raw_path.partition("?")[0]
+        page = self._parts.page
+        try:
+            if page is not None and page.owns(path):
+                return await page.answer(request)
+            answer = await self._answer_or_reject(request, path)
+        finally:  # also when the client has disconnected
+            if request.method not in {"GET", "HEAD", "OPTIONS"}:
+                after_answer(self._parts.after_change)
+        milliseconds = 1000 * (time.perf_counter() - started)
+        after_answer(_requests.info, "%s %s %d %.1f ms", request.method, path, answer.status, milliseconds)
+        if page is not None:
+            page.note_request(request, answer, milliseconds)
+        return answer
+
+    async def _answer_or_reject(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
+        if not self._is_for_us(request.headers.get("Host", "")):
+            return finish(request, json_response({"error": _WRONG_HOST}, _MISDIRECTED))
+        try:
+            endpoint, handler = self._route(request, path)
+            return await self._parts.faults.answer(endpoint, request, handler)
+        except BrokenEscapeError:
+            return finish(request, text_response(_BAD_REQUEST_PAGE, "text/html", 400, {}))
+        except Refusal as refusal:
+            return self._reject(request, refusal)
+        except Exception:  # noqa: BLE001 - an internal error must not be shown to the caller
+            _log.exception("%s %s failed", request.method, path)
+            return self._reject(request, Refusal("InternalServerError", "Internal Server Error"))
+
+    def _is_for_us(self, host: str) -> bool:
+        """Whether `Host` is this queue's; names that somebody else controls may lead here (DNS rebinding)."""
+        own, name = self._parts.own_host, _PORT.sub("", host).lower()
+        return own is None or name in {"", "localhost", own.lower()} or is_address(name.strip("[]"))
+
+    def _route(self, request: web.BaseRequest, path: str) -> tuple[str, Handler]:
+        """Return the name of a request's endpoint, if it has one, and its handler."""
+        if path.startswith("/storage/"):
+            return self._storage_handler(request.method)
+        if self._parts.admin is not None and path.startswith("/admin/"):
+            return "", self._parts.admin.answer
+        match = find_endpoint(request.method, path, self._parts.routes)
+        if match is None:
+            return "", self._other_handler(request.method, path)
+        return match.endpoint.full_name, partial(self._parts.api.answer, match=match)
+
+    def _storage_handler(self, method: str) -> tuple[str, Handler]:
+        name = {"PUT": "put", "GET": "get", "HEAD": "get"}.get(method)
+        if name is None:
+            return "", _constant(not_found())
+        handler: Handler = getattr(self._parts.buckets, name)
+        return f"storage.{name}", handler
+
+    def _other_handler(self, method: str, path: str) -> Handler:
+        """Return the handler of a request outside of the services' routes."""
+        allowed = ", ".join(allowed_methods(path, self._parts.routes))
+        if method == "OPTIONS" and allowed:
+            return _constant(text_response(allowed, "text/plain", 200, {"Allow": allowed}))
+        if method in {"GET", "HEAD"} and path == "/robots.txt":
+            return _constant(text_response("User-Agent: *\nDisallow: /\n", "text/plain", 200, {}))
+        about = {
+            "/__version__": version,
+            "/__heartbeat__": heartbeat,
+            "/__lbheartbeat__": heartbeat,
+        }.get(path)
+        found = about is not None and method in {"GET", "HEAD"}
+        return _constant(json_response(about(None)) if about is not None and found else not_found())
+
+    def _reject(self, request: web.BaseRequest, refusal: Refusal) -> web.Response:
+        """Return the response to a request that belongs to no endpoint, or cannot be read."""
+        return finish(request, error_response(refusal, "", {}, {}, int(1000 * self._parts.now())))
+
+
+async def _accept_no_more(listening: socket.socket) -> None:
+    """Let connections that are being accepted come to be.
+
+    asyncio would leave them open, and forget them, if the server was closed first.
+    """
+    asyncio.get_running_loop().remove_reader(listening)
+    for _ in range(3):  # the protocol is made, is told of its connection, and is known to the runner
+        await asyncio.sleep(0)
+
+
+def _constant(answer: web.Response) -> Handler:
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        return finish(request, answer)
+
+    return handler
+
+
+def _settings() -> Mapping[str, Any]:
+    return {
+        "access_log": None,
+        "auto_decompress": False,  # storage gives bodies back as they were sent
+        "keepalive_timeout": _KEEP_ALIVE,
+        "max_line_size": _LONGEST_LINE,
+        "max_field_size": _LONGEST_LINE,
+    }
+
+
+class _Listener(web.Server):
+    """aiohttp's low-level server, with our own words for requests that are not HTTP."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        reject: Callable[[web.BaseRequest, Refusal], web.Response],
+        **settings: Any,
+    ) -> None:
+        # a client that disconnects must not be given tasks
+        super().__init__(handler, request_factory=_make_request, handler_cancellation=True)
+        self._reject = reject
+        self._settings = settings
+
+    def __call__(self) -> RequestHandler:
+        return _Connection(self, self._reject, loop=asyncio.get_running_loop(), **self._settings)
+
+
+class _Connection(RequestHandler):
+    def __init__(
+        self, server: _Listener, reject: Callable[[web.BaseRequest, Refusal], web.Response], **settings: Any
+    ) -> None:
+        super().__init__(server, **settings)
+        self._reject = reject
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """A request that aiohttp could not parse: 400 instead of its own page."""
+        if status >= 500:  # noqa: PLR2004  a fault of ours
+            return super().handle_error(request, status, exc, message)
+        answer = self._reject(
+            request, Refusal("MalformedPayload", "The request is not HTTP/1.1, or too long")
+        )
+        answer.force_close()
+        return answer
+
+
+class _Request(web.Request):
+    """A request whose response has no `Server` header; a full `Request`, for ranges and the like."""
+
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        response.headers.pop("Server", None)
+
+
+def _make_request(
+    message: RawRequestMessage,
+    payload: StreamReader,
+    protocol: RequestHandler,
+    writer: Any,
+    task: asyncio.Task[None],
+) -> web.Request:
+    target = _ABSOLUTE_FORM.sub("", message.path, count=1) or "/"
+    if target != message.path:
+        message = message._replace(path=target)
+    return _Request(message, payload, protocol, writer, task, asyncio.get_running_loop())
+
+
+def check_host(host: str, *, allow_remote: bool) -> None:
+    """Raise a ValueError for an address that others can reach, unless that is allowed.
+
+    Args:
+        host: What the server shall listen on.
+        allow_remote: Whether others may reach it.
+    """
+    if not (allow_remote or all(ip_address(address).is_loopback for address in _addresses(host))):
+        message = f"{host} can be reached from other machines: allow that explicitly, or use 127.0.0.1"
+        raise ValueError(message)
+
+
+def is_address(text: str) -> bool:
+    """Return whether a host is an IP address."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _addresses(host: str) -> list[str]:
+    found = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return [str(address[0]).partition("%")[0] for *_, address in found]

@@ -1,0 +1,116 @@
+"""JSON values: telling their kinds apart, and the form in which the service returns them.
+
+Numbers are doubles. The database sorts the keys of an object by length, then by bytes; JavaScript then puts
+keys that are array indices first.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
+
+import msgspec
+
+from .refusal import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def is_object(value: object) -> TypeGuard[dict[str, Any]]:
+    """Return whether it is a JSON object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """Return whether it is a JSON array."""
+    return isinstance(value, list)
+
+
+_EXACT = 2**53  # the whole numbers up to here are their own doubles
+_PLAIN = 1e21  # below, JavaScript writes whole numbers without an exponent
+_INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
+_END_OF_INDICES = 2**32 - 1
+_NUL = "texts must not hold the character U+0000"
+_HALF = "texts must be valid Unicode"
+_TOO_DEEP = "values must not be nested deeper than Python can handle, which is some hundred levels here"
+_encoder = msgspec.json.Encoder()
+
+
+def normalised(value: Any) -> Any:
+    """Return a copy of a JSON value in the form and order in which the database gives it back.
+
+    Raises:
+        Refusal: `InputError`: the value is nested too deep.
+    """
+    try:
+        return _normalised(value)
+    except RecursionError:
+        refuse("InputError", _TOO_DEEP)
+
+
+def encode(value: Any) -> bytes:
+    """JSON text of a value that the database can hold.
+
+    Raises:
+        Refusal: `InputError`: a text holds a NUL or half a surrogate pair, or the value is nested too deep.
+    """
+    try:
+        encoded = _encoder.encode(value)
+        holds_nul = b"\\u0000" in encoded and _holds_nul(value)
+    except UnicodeEncodeError:
+        refuse("InputError", _HALF)
+    except RecursionError:
+        refuse("InputError", _TOO_DEEP)
+    if holds_nul:
+        refuse("InputError", _NUL)
+    return encoded
+
+
+def check_text(*texts: str | None) -> None:
+    """Refuse texts that the database cannot hold.
+
+    Raises:
+        Refusal: `InputError`: a text holds a NUL or half a surrogate pair.
+    """
+    encode(texts)
+
+
+def _normalised(value: Any) -> Any:
+    if isinstance(value, dict):
+        given = cast("dict[str, Any]", value)
+        return {key: _normalised(given[key]) for key in sorted(given, key=_key_order)}
+    if isinstance(value, list):
+        return [_normalised(element) for element in cast("Sequence[Any]", value)]
+    if isinstance(value, int) and abs(value) > _EXACT:
+        value = _double(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < _PLAIN:
+        return int(Decimal(repr(value)))  # the digits that tell the double from others, then zeros
+    return value
+
+
+def _key_order(key: str) -> tuple[bool, int, bytes]:
+    encoded = key.encode(errors="surrogatepass")
+    return not _is_index(key), len(encoded), encoded  # of indices, the shorter one is the smaller one
+
+
+def _is_index(key: str) -> bool:
+    """Return whether JavaScript takes the key for an array index: 0 to 2**32 - 2, without leading zeros."""
+    return _INDEX.fullmatch(key) is not None and int(key) < _END_OF_INDICES
+
+
+def _double(value: int) -> float | None:
+    try:
+        return float(value)
+    except OverflowError:
+        return None  # infinity, which JavaScript writes as null
+
+
+def _holds_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        given = cast("dict[str, Any]", value)
+        return any(map(_holds_nul, given)) or any(map(_holds_nul, given.values()))
+    return isinstance(value, (list, tuple)) and any(map(_holds_nul, cast("list[Any]", value)))

@@ -1,0 +1,416 @@
+"""The Azure storage queues, and keeping their messages in line with the database.
+
+Triggers note each task whose runs or priority change, in the transaction of the change; a background task
+brings the messages of these tasks up to date. So no crash and no outage of the storage loses a message.
+A message too many does no harm: its run is not pending, and the worker that polls it deletes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import logging
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from azure.core.exceptions import AzureError, HttpResponseError, ResourceExistsError
+from azure.storage.queue import QueueMessage, QueueSasPermissions, generate_queue_sas
+from azure.storage.queue.aio import QueueServiceClient
+
+from taskqueue_client.local import times
+from taskqueue_client.local.engine.task_records import find_task
+
+if TYPE_CHECKING:
+    from taskqueue_client.local.engine import Core
+    from taskqueue_client.local.engine.task_records import Task
+
+
+_PREFIX = "queue"
+
+HIDDEN_WHEN_POLLED = 300
+"""Seconds for which a message is invisible after a poll."""
+
+VALID = timedelta(minutes=30)
+SKEW = timedelta(minutes=15)
+"""Signed URLs are valid from so long ago, as the clock of the storage may be behind, and for so long."""
+
+_LONGEST_HIDDEN = 7 * 24 * 3600
+_GONE = {"MessageNotFound", "PopReceiptMismatch"}
+_NO_QUEUE = {"QueueNotFound", "QueueBeingDeleted"}
+
+
+class Receipt(NamedTuple):
+    """The identifiers that an update or a delete of a message needs."""
+
+    message_id: str
+    pop_receipt: str
+
+
+def queue_names(task_queue_id: str, suffixes: list[str]) -> list[str]:
+    """Return the names of Azure queues of a task queue, of at most 63 characters as Azure demands."""
+    hashed = "-".join(_hashed(part) for part in task_queue_id.split("/"))
+    return [f"{_PREFIX}-{hashed}-{suffix}" for suffix in suffixes]
+
+
+def _check_key(connection_string: str) -> None:
+    """Refuse connection strings with another secret: without the key no URL can be signed."""
+    if "accountkey=" not in connection_string.lower():
+        raise ValueError
+
+
+def _code(error: HttpResponseError) -> str:
+    code = getattr(error, "error_code", "")
+    return str(getattr(code, "value", code))  # some codes are members of an enumeration, others are texts
+
+
+def _receipt(message: QueueMessage) -> Receipt:
+    return Receipt(message.id, str(message.pop_receipt))
+
+
+def _hashed(text: str) -> str:
+    return base64.b32encode(hashlib.sha256(text.encode()).digest()[:15]).decode().lower()
+
+
+class AzureQueues:
+    """The queues of one storage account. Its methods may raise `azure.core.exceptions.AzureError`.
+
+    Args:
+        connection_string: As Azure's portal shows it, with the account's key.
+
+    Raises:
+        ValueError: The connection string has no account name, key or queue endpoint.
+    """
+
+    def __init__(self, connection_string: str) -> None:
+        try:
+            _check_key(connection_string)
+            self._service = QueueServiceClient.from_connection_string(
+                connection_string, retry_total=0, connection_timeout=5, read_timeout=10
+            )
+            self._account: str = self._service.credential.account_name
+            self._key: str = self._service.credential.account_key
+        except (ValueError, AttributeError):
+            message = (
+                "legacy_azure: not a connection string of a storage account; expected"
+                " DefaultEndpointsProtocol=…;AccountName=…;AccountKey=…, and QueueEndpoint=… for an emulator"
+            )
+            raise ValueError(message) from None  # the cause could show the key
+
+    async def create(self, name: str) -> None:
+        """Create a queue unless it exists."""
+        with suppress(ResourceExistsError):
+            await self._service.get_queue_client(name).create_queue()
+
+    async def put(self, name: str, text: str, *, hidden: int, lifetime: int) -> Receipt:
+        """Put a message into a queue, which is created if it does not exist.
+
+        Args:
+            name: The queue.
+            text: The text of the message.
+            hidden: Seconds until the message can be polled.
+            lifetime: Seconds until the message is removed.
+        """
+        queue = self._service.get_queue_client(name)
+        timing = {"visibility_timeout": min(hidden, lifetime - 1, _LONGEST_HIDDEN), "time_to_live": lifetime}
+        try:
+            message = await queue.send_message(text, **timing)
+        except HttpResponseError as error:
+            if _code(error) not in _NO_QUEUE:
+                raise
+            await self.create(name)
+            message = await queue.send_message(text, **timing)
+        return _receipt(message)
+
+    async def update(self, name: str, receipt: Receipt, text: str, *, hidden: int) -> Receipt | None:
+        """Replace a message that nobody has polled or updated since; None if there is no such message."""
+        queue = self._service.get_queue_client(name)
+        try:
+            message = await queue.update_message(
+                *receipt, content=text, visibility_timeout=min(hidden, _LONGEST_HIDDEN)
+            )
+        except HttpResponseError as error:
+            if _code(error) in _GONE | _NO_QUEUE:
+                return None
+            raise
+        return _receipt(message)
+
+    async def delete(self, name: str, receipt: Receipt) -> None:
+        """Delete a message unless somebody has polled or deleted it since."""
+        try:
+            await self._service.get_queue_client(name).delete_message(*receipt)
+        except HttpResponseError as error:
+            if _code(error) not in _GONE | _NO_QUEUE:
+                raise
+
+    def poll_url(self, name: str) -> str:
+        """Return a signed URL to poll a queue with."""
+        return f"{self._url(name)}/messages?visibilitytimeout={HIDDEN_WHEN_POLLED}&{self._signature(name)}"
+
+    def delete_url(self, name: str) -> str:
+        """Return a signed URL to delete a message with, with the placeholders of the Queue's contract."""
+        message = "messages/{{messageId}}?popreceipt={{popReceipt}}"
+        return f"{self._url(name)}/{message}&{self._signature(name)}"
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._service.close()
+
+    def _url(self, name: str) -> str:
+        return str(self._service.get_queue_client(name).url)
+
+    def _signature(self, name: str) -> str:
+        now = datetime.now(UTC)  # not the local queue's clock: the storage has its own
+        permission = QueueSasPermissions(process=True)
+        signature: str = generate_queue_sas(
+            self._account, name, self._key, permission=permission, start=now - SKEW, expiry=now + VALID
+        )
+        return signature
+
+
+SINGLE = "all"
+"""The queue of the draft's `pollTaskUrl`, which has the tasks of all priorities."""
+
+BY_PRIORITY = "7654321"
+"""The queues of `pollTaskUrls`, the highest priority first."""
+
+CHECK_EVERY = 300.0
+"""Seconds between checks that each message is still there: a worker may have deleted it without a claim."""
+
+_AT_ONCE = 32
+_PAUSE_FIRST = 0.25
+_PAUSE_MOST = 5.0
+_UNKNOWN = -1
+_ABOUT_MESSAGE = {400, 404, 409, 413}
+"""Statuses that a repeated request would get, too: the next check of all messages tries again."""
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS azure_polled (
+    task_queue_id TEXT NOT NULL,
+    form TEXT NOT NULL,
+    PRIMARY KEY (task_queue_id, form)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS azure_messages (
+    task_id TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    run_id INTEGER NOT NULL,
+    visible INTEGER NOT NULL,  -- from then on, in milliseconds; 0: at once; -1: not known
+    message_id TEXT NOT NULL,
+    pop_receipt TEXT NOT NULL,
+    PRIMARY KEY (task_id, queue)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS azure_due (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    task_id TEXT NOT NULL UNIQUE
+) STRICT;
+"""
+
+_TRIGGER = """
+CREATE TEMP TRIGGER azure_after_{event} AFTER {change} ON tasks
+WHEN EXISTS (SELECT 1 FROM azure_polled WHERE task_queue_id = NEW.task_queue_id)
+BEGIN INSERT OR REPLACE INTO azure_due (task_id) VALUES (NEW.task_id); END
+"""
+
+_ALL_DUE = """
+INSERT OR REPLACE INTO azure_due (task_id)
+SELECT task_id FROM azure_messages UNION SELECT task_id FROM tasks
+WHERE task_queue_id IN (SELECT task_queue_id FROM azure_polled) AND deadline > ?
+"""
+
+_log = logging.getLogger(__name__)
+
+
+class _Wanted(NamedTuple):
+    run_id: int
+    visible: int
+
+
+class _Known(NamedTuple):
+    run_id: int
+    visible: int
+    receipt: Receipt
+
+
+class MessageSync:
+    """Puts, updates and deletes messages, as long as it runs.
+
+    Args:
+        core: The shared part of the local queue.
+        azure: The Azure queues.
+        encode: Returns the text of a message for a task and a run.
+    """
+
+    def __init__(self, core: Core, azure: AzureQueues, encode: Callable[[str, int], str]) -> None:
+        self._core = core
+        self._azure = azure
+        self._encode = encode
+        self._execute = core.store.connection.execute
+        core.store.connection.executescript(_TABLES)
+        self._execute(_TRIGGER.format(event="creation", change="INSERT"))
+        self._execute(_TRIGGER.format(event="change", change="UPDATE OF runs, priority"))
+        self._due = asyncio.Event()
+        self._failures = 0
+        self._check_all()
+        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._check_again())]
+
+    def wake(self) -> None:
+        """Look for tasks that have changed; to be called after changes."""
+        self._due.set()
+
+    async def stop(self) -> None:
+        """End; what is left to do is done after the next start."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+
+    def serve(self, task_queue_id: str, form: str) -> list[str]:
+        """Put messages about a task queue from now on; return the names of its Azure queues.
+
+        Args:
+            task_queue_id: The task queue.
+            form: `SINGLE` or `BY_PRIORITY`.
+        """
+        added = self._execute("INSERT OR IGNORE INTO azure_polled VALUES (?, ?)", (task_queue_id, form))
+        if added.rowcount:
+            self._execute(
+                "INSERT OR REPLACE INTO azure_due (task_id) SELECT task_id FROM tasks"
+                " WHERE task_queue_id = ? AND deadline > ?",
+                (task_queue_id, self._core.now()),
+            )
+            self.wake()
+        return queue_names(task_queue_id, [form] if form == SINGLE else [*form])
+
+    def adopt(self, task: Task, run_id: int, receipt: Receipt) -> None:
+        """Use the receipt that a worker got by its poll for the next update of a message."""
+        (queue,) = queue_names(task.task_queue_id, [SINGLE])
+        self._save(task.task_id, queue, _Wanted(run_id, _UNKNOWN), receipt)
+
+    async def discard(self, task: Task, receipt: Receipt) -> None:
+        """Delete a message that has no pending run; if that fails, another poll finds it."""
+        (queue,) = queue_names(task.task_queue_id, [SINGLE])
+        try:
+            await self._azure.delete(queue, receipt)
+        except AzureError as error:
+            _log.warning("cannot delete a message about task %s: %s", task.task_id, error)
+
+    def _check_all(self) -> None:
+        self._execute("UPDATE azure_messages SET visible = ?", (_UNKNOWN,))
+        self._execute(_ALL_DUE, (self._core.now(),))
+        self.wake()
+
+    async def _check_again(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_EVERY)
+            self._check_all()
+
+    async def _run(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            try:
+                while await self._settle_some():
+                    self._failures = 0
+            except AzureError as error:
+                await self._recover(error)
+            except Exception:  # noqa: BLE001 - without a retry no message would be put any more
+                _log.exception("legacy polling failed")
+                await self._recover(None)
+
+    async def _recover(self, error: AzureError | None) -> None:
+        """Wait, and check all messages afterwards: a storage that was killed may have lost the latest."""
+        pause = min(_PAUSE_FIRST * 2.0 ** min(self._failures, 16), _PAUSE_MOST)
+        self._failures += 1
+        if error is not None:
+            _log.warning("the Azure storage queues failed, retrying in %.1f s: %s", pause, error)
+        self._check_all()
+        await asyncio.sleep(pause)
+
+    async def _settle_some(self) -> int:
+        """Bring the messages of some tasks up to date; return how many tasks there were."""
+        rows = self._execute(
+            "SELECT seq, task_id FROM azure_due ORDER BY seq LIMIT ?", (_AT_ONCE,)
+        ).fetchall()
+        ended = await asyncio.gather(*(self._settle(*row) for row in rows), return_exceptions=True)
+        for failed in ended:
+            if failed is not None:
+                raise failed
+        return len(rows)
+
+    async def _settle(self, seq: int, task_id: str) -> None:
+        try:
+            await self._bring_up_to_date(task_id)
+        except HttpResponseError as error:
+            if error.status_code not in _ABOUT_MESSAGE:
+                raise
+            _log.exception("cannot bring the message of task %s up to date", task_id)
+        self._execute("DELETE FROM azure_due WHERE seq = ?", (seq,))
+
+    async def _bring_up_to_date(self, task_id: str) -> None:
+        task = find_task(self._core.store, task_id)
+        wanted = None if task is None else _wanted(task, self._core.now())
+        known = self._known(task_id)
+        queues = self._queues(task) if task and wanted else []
+        for queue in {*known, *queues}:
+            if task and wanted and queue in queues:
+                await self._keep(task, queue, wanted, known.get(queue))
+            else:
+                await self._remove(task_id, queue, known[queue].receipt)
+
+    async def _keep(self, task: Task, queue: str, wanted: _Wanted, known: _Known | None) -> None:
+        if known is not None and (known.run_id, known.visible) == wanted:
+            return
+        now = self._core.now()
+        text, hidden = self._encode(task.task_id, wanted.run_id), max(_seconds(wanted.visible - now), 0)
+        receipt = known and await self._azure.update(queue, known.receipt, text, hidden=hidden)
+        if receipt is None:
+            lifetime = max(_seconds(task.deadline - now), 1)
+            receipt = await self._azure.put(queue, text, hidden=hidden, lifetime=lifetime)
+        self._save(task.task_id, queue, wanted, receipt)
+
+    async def _remove(self, task_id: str, queue: str, receipt: Receipt) -> None:
+        await self._azure.delete(queue, receipt)
+        self._execute("DELETE FROM azure_messages WHERE task_id = ? AND queue = ?", (task_id, queue))
+
+    def _queues(self, task: Task) -> list[str]:
+        forms = self._execute("SELECT form FROM azure_polled WHERE task_queue_id = ?", (task.task_queue_id,))
+        suffixes = [SINGLE if form == SINGLE else str(task.priority + 1) for (form,) in forms]
+        return queue_names(task.task_queue_id, suffixes)
+
+    def _known(self, task_id: str) -> dict[str, _Known]:
+        rows = self._execute(
+            "SELECT queue, run_id, visible, message_id, pop_receipt FROM azure_messages WHERE task_id = ?",
+            (task_id,),
+        )
+        return {
+            queue: _Known(run_id, visible, Receipt(*receipt)) for queue, run_id, visible, *receipt in rows
+        }
+
+    def _save(self, task_id: str, queue: str, wanted: _Wanted, receipt: Receipt) -> None:
+        self._execute(
+            "INSERT OR REPLACE INTO azure_messages VALUES (?, ?, ?, ?, ?, ?)",
+            (task_id, queue, *wanted, *receipt),
+        )
+
+
+def _wanted(task: Task, now: int) -> _Wanted | None:
+    """Return the run that a task's message is about, and from when on it can be polled.
+
+    The message of a claimed run is about the next one, and hidden until the claim ends: if it expires, the
+    message is there without anybody's doing.
+    """
+    if not task.runs or task.deadline <= now:
+        return None
+    run = task.runs[-1]
+    if run.state == "pending":
+        return _Wanted(run.run_id, 0)
+    if run.state == "running" and task.retries_left > 0:
+        taken_until = times.parse(str(run.taken_until), "takenUntil")
+        return _Wanted(run.run_id + 1, taken_until) if taken_until < task.deadline else None
+    return None
+
+
+def _seconds(milliseconds: int) -> int:
+    return math.ceil(milliseconds / times.SECOND)

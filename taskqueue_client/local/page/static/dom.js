@@ -1,0 +1,142 @@
+// Elements are made here and nowhere else. Text becomes text nodes: nothing from a task is ever parsed as HTML.
+
+const SVG = new Set(["svg", "rect", "path", "line", "polyline", "title"]);
+const HANDLERS = ["onclick", "oninput", "onchange", "onsubmit", "onkeydown", "onfocus", "ontoggle"];
+
+/** An element: `h("button.primary", {onclick}, "Cancel")`. */
+export function h(name, props, ...children) {
+  const [tag, ...classes] = name.split(".");
+  const node = SVG.has(tag)
+    ? document.createElementNS("http://www.w3.org/2000/svg", tag)
+    : document.createElement(tag);
+  if (classes.length) node.setAttribute("class", classes.join(" "));
+  for (const [key, value] of Object.entries(props ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) node[key] = value;
+    else node.setAttribute(key, value === true ? "" : value);
+  }
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return node;
+}
+
+/** Make `old` look like `fresh` in place, so that focus, selection and scrolling survive an update. */
+export function morph(old, fresh) {
+  if (old === fresh) return;
+  if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName || keyOf(old) !== keyOf(fresh)) {
+    old.replaceWith(fresh);
+    return;
+  }
+  if (old.nodeType === Node.TEXT_NODE) {
+    if (old.data !== fresh.data) old.data = fresh.data;
+    return;
+  }
+  syncAttributes(old, fresh);
+  for (const name of HANDLERS) if (old[name] !== fresh[name]) old[name] = fresh[name];
+  if (!fresh.hasAttribute("data-mount")) morphChildren(old, fresh);
+}
+
+function syncAttributes(old, fresh) {
+  for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const { name } of [...old.attributes]) {
+    const isUsers = name === "open" || name === "style"; // a <details> that was opened, a size that was dragged
+    if (!isUsers && !fresh.hasAttribute(name)) old.removeAttribute(name);
+  }
+}
+
+export function morphChildren(old, fresh) {
+  const keyed = new Map();
+  for (const child of old.childNodes) if (keyOf(child)) keyed.set(keyOf(child), child);
+  let place = old.firstChild;
+  for (const child of [...fresh.childNodes]) {
+    const known = keyed.get(keyOf(child));
+    if (known) {
+      if (known === place) place = place.nextSibling;
+      else old.insertBefore(known, place);
+      morph(known, child);
+    } else if (place && !keyOf(place) && !keyOf(child)) {
+      const next = place.nextSibling;
+      morph(place, child);
+      place = next;
+    } else {
+      old.insertBefore(child, place);
+    }
+  }
+  while (place) {
+    const next = place.nextSibling;
+    place.remove();
+    place = next;
+  }
+}
+
+function keyOf(node) {
+  return node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("data-key") : null;
+}
+
+/** A list of any length of which only the rows in sight exist. */
+export class VirtualList {
+  constructor({ rowHeight, row, label, role = "list", overscan = 8 }) {
+    Object.assign(this, { rowHeight, row, overscan, count: 0, isAtEnd: true });
+    this.inner = h("div.inner", { role: role === "listbox" ? "presentation" : null });
+    this.root = h("div.virtual", { role, tabindex: 0, "aria-label": label }, this.inner);
+    this.root.addEventListener("scroll", () => this.draw(), { passive: true });
+    this.observer = new ResizeObserver(() => this.draw());
+    this.observer.observe(this.root);
+  }
+
+  /** Show so many rows; stay at the end if that is where the reader is. */
+  setCount(count, { follow = false } = {}) {
+    const { scrollTop, clientHeight, scrollHeight } = this.root;
+    const atEnd = scrollTop + clientHeight >= scrollHeight - 4;
+    this.count = count;
+    this.inner.style.height = `${count * this.rowHeight}px`;
+    if (follow && atEnd) this.root.scrollTop = this.root.scrollHeight;
+    this.draw();
+  }
+
+  scrollTo(index) {
+    const top = index * this.rowHeight;
+    const { scrollTop, clientHeight } = this.root;
+    if (top < scrollTop || top > scrollTop + clientHeight - 2 * this.rowHeight) {
+      this.root.scrollTop = Math.max(0, top - clientHeight / 2);
+    }
+    this.draw();
+  }
+
+  draw() {
+    const first = Math.max(0, Math.floor(this.root.scrollTop / this.rowHeight) - this.overscan);
+    const seen = Math.ceil((this.root.clientHeight || 400) / this.rowHeight) + 2 * this.overscan;
+    const fresh = h("div");
+    for (let index = first; index < Math.min(this.count, first + seen); index++) {
+      const row = this.row(index);
+      row.classList.add("row");
+      fresh.append(row);
+    }
+    morphChildren(this.inner, fresh);
+    let index = first;
+    for (const child of this.inner.children) child.style.transform = `translateY(${index++ * this.rowHeight}px)`;
+  }
+}
+
+/** Put an element that looks after itself into the place that a view made for it. */
+export function mount(root, name, element) {
+  const place = root.querySelector(`[data-mount="${name}"]`);
+  if (place && place.firstChild !== element) place.replaceChildren(element);
+}
+
+export function notice(text, kind = "info") {
+  const box = h("div.notice", { "data-kind": kind }, text);
+  document.getElementById("notices").append(box);
+  setTimeout(() => box.remove(), kind === "error" ? 12000 : 5000);
+}
+
+/** A button that copies a text. */
+export function copyButton(text, label = "Copy") {
+  return h("button.quiet.copy", { type: "button", title: `Copy ${text.length > 60 ? "the text" : text}`, onclick: (event) => copy(text, event.currentTarget) }, label);
+}
+
+async function copy(text, button) {
+  await navigator.clipboard.writeText(text);
+  const before = button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => (button.textContent = before), 1200);
+}

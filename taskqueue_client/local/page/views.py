@@ -1,0 +1,383 @@
+"""Views of the page, and the latest messages and requests as a stream.
+
+Each view is one response: the Queue's own endpoints would take very many requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import gzip
+import math
+import re
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import msgspec
+from aiohttp import web
+
+from taskqueue_client.local.engine.task_records import PRIORITIES
+from taskqueue_client.local.refusal import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from taskqueue_client.clock import Clock
+    from taskqueue_client.local.engine.store import Store
+    from taskqueue_client.local.messages import Message
+
+
+_SHOWN = 200
+"""How many task queues, workers and groups an overview has."""
+
+_SAMPLES = 60
+_SAMPLE_SECONDS = 1.0
+"""The history of a task queue: so many samples, so far apart at least."""
+
+_STATE = "ifnull(json_extract(CAST(runs AS TEXT), '$[#-1].state'), 'unscheduled')"
+
+_COUNTS = """
+SELECT task_queue_id, sum(pending), min(oldest), sum(claimed) FROM (
+    SELECT task_queue_id, count(*) AS pending, min(inserted) AS oldest, 0 AS claimed
+    FROM pending WHERE expires > ?1 GROUP BY task_queue_id
+    UNION ALL
+    SELECT task_queue_id, 0, NULL, count(DISTINCT task_id || '/' || run_id)
+    FROM claims WHERE taken_until > ?1 GROUP BY task_queue_id
+    UNION ALL
+    SELECT task_queue_id, 0, NULL, 0 FROM task_queues WHERE expires > ?1
+) GROUP BY task_queue_id ORDER BY task_queue_id
+"""
+_WORKERS = """
+SELECT task_queue_id, worker_group, worker_id, quarantine_until, last_date_active, recent_tasks
+FROM workers WHERE max(expires, quarantine_until) > ? ORDER BY last_date_active DESC, worker_id LIMIT ?
+"""
+_RUNNING = f"""
+SELECT task_queue_id, worker_group, worker_id, task_id, run_id, max(taken_until),
+    json_extract(CAST(definition AS TEXT), '$.metadata.name')
+FROM claims JOIN tasks USING (task_queue_id, task_id)
+WHERE taken_until > ? AND {_STATE} = 'running' AND run_id = json_array_length(CAST(runs AS TEXT)) - 1
+GROUP BY task_id, run_id
+"""  # noqa: S608 - constants
+_GROUPS = f"""
+SELECT task_group_id, {_STATE} AS state, count(*), max(rowid), min(rowid)
+FROM tasks GROUP BY task_group_id, state
+"""  # noqa: S608 - constants
+_GROUP = "SELECT scheduler_id, expires, sealed FROM task_groups WHERE task_group_id = ?"
+_NAME = "SELECT json_extract(CAST(definition AS TEXT), '$.metadata.name') FROM tasks WHERE rowid = ?"
+_TASKS = """
+SELECT task_id, task_queue_id, priority, retries_left, deadline, runs, definition FROM tasks
+WHERE task_group_id = ? ORDER BY rowid
+"""
+_MOMENTS = """
+SELECT (SELECT min(taken_until) FROM claims WHERE taken_until > ?1),
+    (SELECT min(deadline) FROM tasks WHERE deadline_open AND deadline > ?1),
+    (SELECT min(inserted) FROM resolved)
+"""
+
+
+class _Metadata(msgspec.Struct):
+    name: str
+
+
+class _Definition(msgspec.Struct):
+    metadata: _Metadata
+    dependencies: list[str]
+
+
+_decode_definition = msgspec.json.Decoder(_Definition).decode
+
+
+@dataclass(slots=True)
+class Views:
+    """Reads the store for the page.
+
+    Args:
+        store: The state of the queue.
+        clock: What time it is.
+    """
+
+    store: Store
+    clock: Clock
+    _sampled: float = -math.inf
+    _history: dict[str, deque[tuple[float, int, int]]] = field(
+        default_factory=dict[str, "deque[tuple[float, int, int]]"]
+    )
+
+    def overview(self) -> dict[str, Any]:
+        """Task queues, workers and groups, with what is going on in each; times are seconds."""
+        return {"queues": self._queues(), "workers": self._workers(), "groups": self._groups()}
+
+    def group(self, task_group_id: str) -> dict[str, Any]:
+        """A group and what a graph or a time line of it needs of its tasks.
+
+        Raises:
+            Refusal: `ResourceNotFound`.
+        """
+        record = self.store.row(_GROUP, task_group_id)
+        if record is None:
+            message = f"There is no task group {task_group_id}"
+            raise Refusal("ResourceNotFound", message)
+        scheduler_id, expires, sealed = record
+        tasks = [_task(row) for row in self.store.rows(_TASKS, task_group_id)]
+        return {
+            "taskGroupId": task_group_id,
+            "schedulerId": scheduler_id,
+            "expires": expires / 1000,
+            "sealed": sealed and sealed / 1000,
+            "tasks": tasks,
+        }
+
+    def moments(self) -> dict[str, float | None]:
+        """When claims expire, deadlines pass and dependents become pending next, in seconds."""
+        row = self.store.row(_MOMENTS, self._now())
+        names = ("claimExpiry", "deadline", "dependencies")
+        return {name: moment and moment / 1000 for name, moment in zip(names, row or (), strict=True)}
+
+    def sample(self) -> None:
+        """Note how many runs of each task queue are pending and claimed now."""
+        now = self.clock.now()
+        if now - self._sampled < _SAMPLE_SECONDS:
+            return
+        self._sampled = now
+        for task_queue_id, pending, _, claimed in self.store.rows(_COUNTS, self._now()):
+            samples = self._history.setdefault(task_queue_id, deque(maxlen=_SAMPLES))
+            samples.append((now, pending, claimed))
+
+    def _now(self) -> int:
+        return int(1000 * self.clock.now())
+
+    def _queues(self) -> list[dict[str, Any]]:
+        self.sample()
+        return [
+            {
+                "taskQueueId": task_queue_id,
+                "pending": pending,
+                "claimed": claimed,
+                "oldest": oldest and oldest / 1000,
+                "history": list(self._history.get(task_queue_id, ())),
+            }
+            for task_queue_id, pending, oldest, claimed in self.store.rows(_COUNTS, self._now())
+        ][:_SHOWN]
+
+    def _workers(self) -> list[dict[str, Any]]:
+        now = self._now()
+        running: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for *worker, task_id, run_id, taken_until, name in self.store.rows(_RUNNING, now):
+            run = {"taskId": task_id, "runId": run_id, "takenUntil": taken_until / 1000, "name": name}
+            running.setdefault(tuple(worker), []).append(run)
+        return [
+            {
+                "taskQueueId": row[0],
+                "workerGroup": row[1],
+                "workerId": row[2],
+                "quarantineUntil": row[3] / 1000 if row[3] > now else None,
+                "lastActive": row[4] / 1000,
+                "running": running.get(row[:3], []),
+                "recent": msgspec.Raw(row[5]),
+            }
+            for row in self.store.rows(_WORKERS, now, _SHOWN)
+        ]
+
+    def _groups(self) -> list[dict[str, Any]]:
+        groups: dict[str, dict[str, Any]] = {}
+        for task_group_id, state, number, newest, oldest in self.store.rows(_GROUPS):
+            group = groups.setdefault(task_group_id, {"states": {}, "newest": newest, "oldest": oldest})
+            group["states"][state] = number
+            group["newest"] = max(group["newest"], newest)
+            group["oldest"] = min(group["oldest"], oldest)
+        latest = sorted(groups.items(), key=lambda item: -item[1]["newest"])[:_SHOWN]
+        return [self._summary(task_group_id, group) for task_group_id, group in latest]
+
+    def _summary(self, task_group_id: str, group: dict[str, Any]) -> dict[str, Any]:
+        scheduler_id, _, sealed = self.store.row(_GROUP, task_group_id) or ("", 0, None)
+        return {
+            "taskGroupId": task_group_id,
+            "name": self.store.value(_NAME, group["oldest"]),
+            "schedulerId": scheduler_id,
+            "sealed": sealed is not None,
+            "states": group["states"],
+        }
+
+
+def _task(row: tuple[Any, ...]) -> dict[str, Any]:
+    task_id, task_queue_id, priority, retries_left, deadline, runs, definition = row
+    known = _decode_definition(definition)
+    return {
+        "taskId": task_id,
+        "taskQueueId": task_queue_id,
+        "priority": PRIORITIES[priority],
+        "retriesLeft": retries_left,
+        "deadline": deadline / 1000,
+        "name": known.metadata.name,
+        "dependencies": known.dependencies,
+        "runs": msgspec.Raw(runs),
+    }
+
+
+_KEPT = 1000
+"""How many messages, and how many requests, are kept for pages that are opened later."""
+
+_SHORTEST_PAUSE = 0.05
+"""Seconds between two events of a stream: a page is updated 20 times a second at most."""
+
+_HEARTBEAT = 5.0
+"""After so many quiet seconds an event tells the page that the queue is there, and its time."""
+
+_CLIENT_ID = re.compile(r'\bid="([^"]*)"')
+_BEWIT = re.compile(r"[?&]bewit=([\w-]+)")
+_MISSING = re.compile(r"is missing the following scopes:\s+```\n(.*?)\n```", re.DOTALL)
+
+Entry = dict[str, Any]
+
+
+class Feed:
+    """Remembers messages and requests, and sends them to every page that is open.
+
+    Args:
+        clock: What times are read from.
+        state: The part of each event that tells the queue's time.
+    """
+
+    def __init__(self, clock: Clock, state: Callable[[], Entry]) -> None:
+        self._clock = clock
+        self._state = state
+        self._run = uuid4().hex
+        self._loop = asyncio.get_running_loop()
+        self._last = 0
+        self._messages: deque[Entry] = deque(maxlen=_KEPT)
+        self._requests: deque[Entry] = deque(maxlen=_KEPT)
+        self._viewers: set[asyncio.Event] = set()
+
+    def add_message(self, message: Message) -> None:
+        """Remember a message of the queue."""
+        self._messages.append(
+            {
+                "id": self._next_id(),
+                "time": self._clock.now(),
+                "exchange": message.exchange.rpartition("/")[2],
+                "routingKey": message.routing_key,
+                "routes": message.cc,
+                "body": message.body,
+            }
+        )
+        self.wake()
+
+    def add_request(
+        self, request: web.BaseRequest, response: web.StreamResponse, milliseconds: float, **more: object
+    ) -> None:
+        """Remember a request, without the query: it may hold a signature."""
+        self._requests.append(
+            {
+                "id": self._next_id(),
+                "time": self._clock.now(),
+                "method": request.method,
+                "path": request.raw_path.partition("?")[0],
+                "status": response.status,
+                "ms": round(milliseconds, 1),
+                "client": _client_id(request),
+                **_reason(response),
+                **more,
+            }
+        )
+        self.wake()
+
+    def history(self) -> Entry:
+        """All that is remembered."""
+        return {"run": self._run, "messages": list(self._messages), "requests": list(self._requests)}
+
+    def wake(self) -> None:
+        """Let every page know soon that something has changed."""
+        for viewer in self._viewers:
+            viewer.set()
+
+    def wake_from_any_thread(self) -> None:
+        """`wake`, for observers that are called outside of the queue's thread."""
+        self._loop.call_soon_threadsafe(self.wake)
+
+    async def stream(self, request: web.BaseRequest, headers: dict[str, str]) -> web.StreamResponse:
+        """Send server-sent events until the page is closed; the query's `after` is the last known entry."""
+        response = web.StreamResponse(headers={**headers, "Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        changed = asyncio.Event()
+        self._viewers.add(changed)
+        after = request.query_string.removeprefix("after=")
+        last = int(after) if after.isdecimal() else self._last
+        try:
+            while True:
+                changed.clear()
+                event = self._event_after(last)
+                last = event["last"]
+                await response.write(b"data: %b\n\n" % msgspec.json.encode(event))
+                await asyncio.sleep(_SHORTEST_PAUSE)
+                await _wait(changed, _HEARTBEAT)
+        except ConnectionError:  # the page was closed
+            return response
+        finally:
+            self._viewers.discard(changed)
+
+    def _next_id(self) -> int:
+        self._last += 1
+        return self._last
+
+    def _event_after(self, last: int) -> Entry:
+        """Return the changes since an event; after a restart, `run` differs and old events are invalid."""
+        return {
+            "run": self._run,
+            "last": self._last,
+            "messages": _after(last, self._messages),
+            "requests": _after(last, self._requests),
+            **self._state(),
+        }
+
+
+async def _wait(changed: asyncio.Event, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(changed.wait(), seconds)
+    except TimeoutError:
+        return
+
+
+def _after(last: int, entries: deque[Entry]) -> list[Entry]:
+    """The newer entries; looked for from the end, because most are old."""
+    newer: list[Entry] = []
+    for entry in reversed(entries):
+        if entry["id"] <= last:
+            break
+        newer.append(entry)
+    newer.reverse()
+    return newer
+
+
+def _client_id(request: web.BaseRequest) -> str | None:
+    """Whom the request says it is from; whether that is true, its status tells."""
+    if found := _CLIENT_ID.search(request.headers.get("Authorization", "")):
+        return found[1]
+    if found := _BEWIT.search(request.raw_path):
+        try:
+            decoded = base64.urlsafe_b64decode(found[1] + "=" * (-len(found[1]) % 4))
+        except binascii.Error:
+            return None
+        return decoded.partition(b"\\")[0].decode(errors="replace")
+    return None
+
+
+def _reason(response: web.StreamResponse) -> Entry:
+    """Why a request was refused, and the scopes that its client misses."""
+    if response.status < 400 or not isinstance(response, web.Response):  # noqa: PLR2004 - it is not an error
+        return {}
+    body = response.body if isinstance(response.body, bytes) else b""
+    if response.headers.get("Content-Encoding") == "gzip":
+        body = gzip.decompress(body)
+    try:
+        message = msgspec.json.decode(body, type=_Error).message.partition("\n\n---\n\n")[0]
+    except msgspec.DecodeError:
+        return {"error": body[:2000].decode(errors="replace")}
+    missing = _MISSING.search(message)
+    return {"error": message, "missing": missing[1] if missing else None}
+
+
+class _Error(msgspec.Struct):
+    message: str

@@ -1,0 +1,213 @@
+"""Bodies of artifacts: the bytes in files with random names, what is known about them in a table.
+
+A body counts once its row is committed, and that is when an upload gets its response: killing the process
+loses no acknowledged body. Nothing is flushed to the disk itself, so a power cut can lose the last
+seconds (as with the rest of the store). Files without a row are removed at the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+from uuid import uuid4
+
+import msgspec
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+    from pathlib import Path
+
+_BLOCK = 1 << 20
+"""Bytes written at once: large enough for a thread switch not to matter, small enough to hold many."""
+
+_MD5_LIMIT = 16 << 20
+"""Bytes up to which a body gets its MD5 sum as its ETag."""
+
+_ZEROS = bytes(_BLOCK)
+_FILE_NAME = re.compile(r"[0-9a-f]{32}")
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS bodies (
+    bucket TEXT NOT NULL,
+    key TEXT NOT NULL,
+    file TEXT NOT NULL UNIQUE,
+    size INTEGER NOT NULL,
+    headers TEXT NOT NULL,
+    modified REAL NOT NULL,
+    PRIMARY KEY (bucket, key)
+) WITHOUT ROWID
+"""
+
+_UPSERT = """
+INSERT INTO bodies (bucket, key, file, size, headers, modified) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (bucket, key) DO UPDATE SET
+    file = excluded.file, size = excluded.size, headers = excluded.headers, modified = excluded.modified
+"""
+
+
+@dataclass(frozen=True)
+class Body:
+    """One stored body.
+
+    Args:
+        path: The file that holds the bytes.
+        size: Their number.
+        headers: Those of the upload, which the download repeats.
+        modified: When it was stored, in seconds since the epoch.
+    """
+
+    path: Path
+    size: int
+    headers: Mapping[str, str]
+    modified: float
+
+    @property
+    def etag(self) -> str:
+        """The MD5 sum, as S3 has it; of large bodies, it would take most of the time of their upload."""
+        return self.headers.get("ETag", f'"{self.path.name}-1"')
+
+
+class BodyStore:
+    """Keeps bodies by bucket and key.
+
+    All methods belong to the event loop's thread, which owns the connection as well.
+
+    Args:
+        connection: In autocommit mode; a transaction that is open takes part.
+        directory: For the files; it must exist, and no other process uses it.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, directory: Path) -> None:
+        self._connection = connection
+        self._directory = directory
+        self._superseded: set[str] = set()
+        connection.execute(_TABLE)
+        self._remove_leftovers()
+
+    def find(self, bucket: str, key: str) -> Body | None:
+        """Return the body, if one was stored completely."""
+        row = self._connection.execute(
+            "SELECT file, size, headers, modified FROM bodies WHERE bucket = ? AND key = ?", (bucket, key)
+        ).fetchone()
+        if row is None:
+            return None
+        (file, size, headers, modified) = row
+        return Body(self._directory / file, size, msgspec.json.decode(headers, type=dict[str, str]), modified)
+
+    async def receive(
+        self, bucket: str, key: str, chunks: AsyncIterator[bytes], headers: Mapping[str, str], now: float
+    ) -> Body:
+        """Store a body as it comes in, block by block, in place of the one before.
+
+        Raises:
+            Exception: Whatever `chunks` raises, or `OSError` for a disk that is full. Nothing is kept then.
+        """
+        with self._new_file() as path:
+            with path.open("wb") as file:
+                md5 = await _write_blocks(chunks, file)
+            etag = {} if md5 is None else {"ETag": f'"{md5}"'}
+            return self._keep(path, bucket, key, {**headers, **etag}, now)
+
+    def save(self, bucket: str, key: str, data: bytes, headers: Mapping[str, str], now: float) -> Body:
+        """Store a small body at once, in place of the one before.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        with self._new_file() as path:
+            path.write_bytes(data)
+            return self._keep(path, bucket, key, headers, now)
+
+    def remove(self, bucket: str, key: str) -> None:
+        """Remove a body, if it exists. A download in progress is not cut short."""
+        row = self._connection.execute(
+            "DELETE FROM bodies WHERE bucket = ? AND key = ? RETURNING file", (bucket, key)
+        ).fetchone()
+        if row is not None:
+            self._remove_file(row[0])
+
+    @contextmanager
+    def _new_file(self) -> Generator[Path]:
+        """Return the path of a new file, which is removed again if the block fails."""
+        path = self._directory / uuid4().hex
+        try:
+            yield path
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+    def _keep(self, path: Path, bucket: str, key: str, headers: Mapping[str, str], now: float) -> Body:
+        body = Body(path, path.stat().st_size, headers, now)
+        before = self.find(bucket, key)
+        row = (bucket, key, path.name, body.size, msgspec.json.encode(headers).decode(), now)
+        self._connection.execute(_UPSERT, row)
+        if before is not None:
+            self._remove_file(before.path.name)
+        return body
+
+    def _remove_file(self, name: str) -> None:
+        """Remove a file, but never before the transaction that makes it superfluous is committed."""
+        self._superseded.add(name)
+        if not self._connection.in_transaction:
+            self.remove_superseded()
+
+    def remove_superseded(self) -> None:
+        """Remove the files of bodies that were removed or replaced, unless a rollback brought them back."""
+        for name in self._superseded:
+            if self._connection.execute("SELECT 1 FROM bodies WHERE file = ?", (name,)).fetchone() is None:
+                with suppress(OSError):  # it is only in the way, and the next start tries again
+                    (self._directory / name).unlink()
+        self._superseded.clear()
+
+    def _remove_leftovers(self) -> None:
+        """Remove what uploads left that a killed process had not finished."""
+        in_use = {file for (file,) in self._connection.execute("SELECT file FROM bodies")}
+        for path in self._directory.iterdir():
+            if _FILE_NAME.fullmatch(path.name) and path.name not in in_use:
+                path.unlink()
+
+
+async def _write_blocks(chunks: AsyncIterator[bytes], file: BinaryIO) -> str | None:
+    """Write what comes in, some of it at a time, in a thread: the disk may be slow.
+
+    Returns:
+        The MD5 sum in hex, unless there is more than `_MD5_LIMIT`.
+    """
+    block: list[bytes] = []
+    held = written = 0
+    md5 = hashlib.md5(usedforsecurity=False)
+    async for chunk in chunks:
+        block.append(chunk)
+        written += len(chunk)
+        if written <= _MD5_LIMIT:
+            md5.update(chunk)
+        held += len(chunk)
+        if held >= _BLOCK:
+            await asyncio.to_thread(_write, block, file)
+            (block, held) = ([], 0)
+    _write(block, file)
+    file.truncate()  # the end may be a hole
+    return md5.hexdigest() if written <= _MD5_LIMIT else None
+
+
+def _write(block: list[bytes], file: BinaryIO) -> None:
+    """Write the chunks of a block; for zeros leave a hole, so that a sparse file stays sparse."""
+    for chunk in block:
+        if _ZEROS.startswith(chunk):
+            file.seek(len(chunk), 1)
+        else:
+            file.write(chunk)
+
+
+def read_blocks(body: Body, start: int, count: int) -> Iterator[bytes]:
+    """`count` bytes of a body from `start` on, block by block."""
+    with body.path.open("rb") as file:
+        file.seek(start)
+        while count and (block := file.read(min(_BLOCK, count))):
+            count -= len(block)
+            yield block

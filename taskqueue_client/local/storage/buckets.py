@@ -1,0 +1,380 @@
+"""Storage that behaves like S3: buckets behind signed PUT and GET URLs under `/storage/`.
+
+The server that mounts `put` and `get` must not decompress bodies of requests (aiohttp:
+`AppRunner(app, auto_decompress=False)`): S3 gives a gzip body back as it was sent.
+
+URLs are signed by AWS Signature Version 4 in the query, with an unsigned payload: "Authenticating Requests:
+Using Query Parameters (AWS Signature Version 4)" in the Amazon S3 API reference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import re
+from calendar import timegm
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from time import gmtime, strftime, strptime
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, quote, unquote, unquote_to_bytes, urlsplit
+from xml.sax.saxutils import escape
+
+from aiohttp import web
+
+from .body_store import Body, BodyStore, read_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+
+    from aiohttp.abc import AbstractStreamWriter
+
+    from taskqueue_client.clock import Clock
+
+
+_ALGORITHM = "AWS4-HMAC-SHA256"
+_SCOPE = "us-east-1/s3/aws4_request"
+_TIME = "%Y%m%dT%H%M%SZ"
+_ERRORS = "surrogateescape"
+"""How aiohttp decodes bytes of a request that are not UTF-8."""
+
+
+class BadSignatureError(Exception):
+    """The URL does not allow this request. `code` is S3's name for the reason.
+
+    Args:
+        message: S3's text.
+        code: `AccessDenied` or `SignatureDoesNotMatch`.
+    """
+
+    def __init__(self, message: str, *, code: str = "AccessDenied") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class UrlSigner:
+    """Signs and checks URLs with one secret.
+
+    Args:
+        key_id: Names the secret in each URL.
+        secret: Never leaves the signer.
+    """
+
+    key_id: str
+    secret: str = field(repr=False)
+
+    def sign(
+        self, method: str, url: str, *, now: float, seconds: int, headers: Mapping[str, str] | None = None
+    ) -> str:
+        """Return the `url` with a signature that allows `method` for some `seconds` from `now` on.
+
+        Args:
+            method: In upper case.
+            url: Without a query.
+            now: Seconds since the epoch; counted in whole ones.
+            seconds: How long the URL works.
+            headers: Those with which the request must be made, to the letter; `Host` is always one.
+        """
+        signed = {"host": urlsplit(url).netloc} | {
+            name.lower(): text for name, text in (headers or {}).items()
+        }
+        date = strftime(_TIME, gmtime(now))
+        query = {
+            "X-Amz-Algorithm": _ALGORITHM,
+            "X-Amz-Content-Sha256": "UNSIGNED-PAYLOAD",
+            "X-Amz-Credential": f"{self.key_id}/{date[:8]}/{_SCOPE}",
+            "X-Amz-Date": date,
+            "X-Amz-Expires": str(seconds),
+            "X-Amz-SignedHeaders": ";".join(sorted(signed)),
+        }
+        query["X-Amz-Signature"] = self.signature(method, url, query, signed)
+        return f"{url}?{_joined(query)}"
+
+    def check(self, method: str, url: str, *, now: float, headers: Mapping[str, str]) -> None:
+        """Return if `url` allows a request with this method and these headers (whatever their case).
+
+        Raises:
+            BadSignatureError: It is not signed, signed for another request, or has expired.
+        """
+        query = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
+        given = query.pop("X-Amz-Signature", None)
+        if given is None:
+            message = "Access Denied"
+            raise BadSignatureError(message)
+        expires = _expires(query)
+        held = _lower(headers)
+        signed = {name: held.get(name, "") for name in query.get("X-Amz-SignedHeaders", "").split(";")}
+        expected = self.signature(method, url, query, signed)
+        if "host" not in signed or not hmac.compare_digest(_bytes(expected), _bytes(given)):
+            message = "The request signature we calculated does not match the signature you provided."
+            raise BadSignatureError(message, code="SignatureDoesNotMatch")
+        if int(now) > expires:
+            message = "Request has expired"
+            raise BadSignatureError(message)
+
+    def signature(self, method: str, url: str, query: Mapping[str, str], signed: Mapping[str, str]) -> str:
+        """The hexadecimal signature over a request: only the path of `url` counts, and `query` beside it."""
+        date = query["X-Amz-Date"]
+        text = "\n".join(
+            (
+                method,
+                canonical_path(url),
+                _joined(query),
+                *(f"{name}:{' '.join(signed[name].split())}" for name in sorted(signed)),
+                "",
+                ";".join(sorted(signed)),
+                "UNSIGNED-PAYLOAD",
+            )
+        )
+        scope = f"{date[:8]}/{_SCOPE}"
+        to_sign = f"{_ALGORITHM}\n{date}\n{scope}\n{hashlib.sha256(_bytes(text)).hexdigest()}"
+        return _mac(self._signing_key(scope.split("/")), to_sign).hex()
+
+    def _signing_key(self, scope: Iterable[str]) -> bytes:
+        key = f"AWS4{self.secret}".encode()
+        for part in scope:
+            key = _mac(key, part)
+        return key
+
+
+def canonical_path(url: str) -> str:
+    """Return the path of a URL, each character written in the one way that is signed."""
+    return quote(unquote(urlsplit(url).path), safe="/", errors=_ERRORS)
+
+
+def _expires(query: Mapping[str, str]) -> int:
+    """Return the second up to which a signed URL works."""
+    try:
+        return timegm(strptime(query["X-Amz-Date"], _TIME)) + int(query["X-Amz-Expires"])
+    except (KeyError, ValueError):
+        message = "Query-string authentication requires X-Amz-Date and X-Amz-Expires."
+        raise BadSignatureError(message) from None
+
+
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): text for name, text in headers.items()}
+
+
+def _joined(query: Mapping[str, str]) -> str:
+    """Return the query in its signed form: sorted, everything but unreserved characters percent-encoded."""
+    return "&".join(f"{_quoted(name)}={_quoted(text)}" for name, text in sorted(query.items()))
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="", errors=_ERRORS)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors=_ERRORS)
+
+
+def _mac(key: bytes, text: str) -> bytes:
+    return hmac.digest(key, _bytes(text), "sha256")
+
+
+PUBLIC = "public-bucket"
+PRIVATE = "private-bucket"
+OBJECTS = "object-bucket"
+
+GRACE_SECONDS = 10
+"""How much longer an upload URL works than the client is told."""
+
+_PREFIX = "/storage/"
+_KEPT_HEADERS = ("Content-Type", "Content-Encoding", "Content-Disposition")
+_DOT_SEGMENT = re.compile(r"(?:(?<=/)|^)(?=~*\.{1,2}(?:/|$))")
+
+_log = logging.getLogger(__name__)
+
+
+class Buckets:
+    """Makes the URLs, and responds to the requests made to them.
+
+    Args:
+        bodies: Where bodies are kept.
+        signer: Signs the URLs; with the same one they outlive a restart.
+        clock: When URLs expire.
+        base_url: The server's `http://host:port`, asked for each URL.
+    """
+
+    def __init__(
+        self, bodies: BodyStore, signer: UrlSigner, clock: Clock, base_url: Callable[[], str]
+    ) -> None:
+        self._bodies = bodies
+        self._signer = signer
+        self._clock = clock
+        self._base_url = base_url
+
+    def put_url(self, bucket: str, key: str, seconds: int, headers: Mapping[str, str] | None = None) -> str:
+        """Return a URL that takes a PUT for some `seconds`, and only with these `headers`."""
+        url = self.plain_url(bucket, key)
+        return self._signer.sign("PUT", url, now=self._clock.now(), seconds=seconds, headers=headers)
+
+    def get_url(self, bucket: str, key: str, seconds: int) -> str:
+        """Return a URL that gives the body to a GET for some `seconds`."""
+        return self._signer.sign("GET", self.plain_url(bucket, key), now=self._clock.now(), seconds=seconds)
+
+    def plain_url(self, bucket: str, key: str) -> str:
+        """Return the URL without a signature; it can be read in the public bucket."""
+        return f"{self._base_url()}{_PREFIX}{bucket}/{quote(storage_key(key), safe='/')}"
+
+    def save(self, bucket: str, key: str, data: bytes, headers: Mapping[str, str]) -> None:
+        """Store a body without a request.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        self._bodies.save(bucket, storage_key(key), data, headers, self._clock.now())
+
+    def remove(self, bucket: str, key: str) -> None:
+        """Remove a body, if there is one."""
+        self._bodies.remove(bucket, storage_key(key))
+
+    async def put(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Respond to `PUT /storage/<bucket>/<key>`."""
+        try:
+            self._check_signature("PUT", request)
+        except BadSignatureError as error:
+            return s3_error(403, error.code, str(error))
+        if request.headers.get("Transfer-Encoding"):
+            return s3_error(501, "NotImplemented", "Transfer-Encoding is not implemented here.")
+        if request.content_length is None:
+            return s3_error(411, "MissingContentLength", "You must provide the Content-Length HTTP header.")
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return await self._receive(request, request.content_length)
+
+    async def _receive(self, request: web.BaseRequest, size: int) -> web.Response:
+        (bucket, key) = _address(request)
+        chunks = _exactly(size, request.content.iter_any())
+        try:
+            body = await self._bodies.receive(bucket, key, chunks, _kept(request), self._clock.now())
+        except (ConnectionError, web.RequestPayloadError):
+            message = "You did not provide the number of bytes specified by the Content-Length HTTP header."
+            return s3_error(400, "IncompleteBody", message)
+        except OSError as error:
+            _log.error("an upload could not be stored: %s", error.strerror)
+            return s3_error(500, "InternalError", "We encountered an internal error. Please try again.")
+        return web.Response(headers={"ETag": body.etag})
+
+    async def get(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Respond to `GET` and `HEAD /storage/<bucket>/<key>`. A URL signed for GET takes HEAD as well."""
+        (bucket, key) = _address(request)
+        try:
+            if bucket != PUBLIC or "X-Amz-Signature=" in request.raw_path:
+                self._check_signature("GET", request)
+        except BadSignatureError as error:
+            return s3_error(403, error.code, str(error))
+        body = self._bodies.find(bucket, key)
+        if body is None:
+            return s3_error(404, "NoSuchKey", "The specified key does not exist.")
+        if request.headers.get("If-None-Match") in (body.etag, "*"):
+            return web.Response(status=304, headers={"ETag": body.etag})
+        return _download(request, body)
+
+    def _check_signature(self, method: str, request: web.BaseRequest) -> None:
+        url = f"{self._base_url()}{request.raw_path}"
+        self._signer.check(method, url, now=self._clock.now(), headers=request.headers)
+
+
+class StoredBody(web.StreamResponse):
+    """A response that sends a body, or a part of it, from the file straight to the socket.
+
+    Args:
+        body: What is sent.
+        span: Which of its bytes.
+        status: 200, or 206 for a part.
+        headers: Those of the response.
+    """
+
+    def __init__(self, body: Body, span: range, status: int, headers: Mapping[str, str]) -> None:
+        super().__init__(status=status, headers=headers)
+        self.content_length = len(span)
+        self._stored = body
+        self._span = span
+
+    def blocks(self) -> Iterator[bytes]:
+        """Return the bytes that are sent, in blocks."""
+        return read_blocks(self._stored, self._span.start, len(self._span))
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Send headers and body."""
+        with self._stored.path.open("rb") as file:  # before the first await: it may be replaced then
+            writer = await super().prepare(request)
+            if self._span and request.method == "GET" and request.transport is not None:
+                loop = asyncio.get_running_loop()
+                await loop.sendfile(request.transport, file, self._span.start, len(self._span))
+        return writer
+
+
+def storage_key(name: str) -> str:
+    """Return a key that can stand in a URL's path: `.` and `..` between slashes get a `~` before them.
+
+    HTTP clients remove such segments from paths. Different names keep different keys.
+    """
+    return _DOT_SEGMENT.sub("~", name)
+
+
+def s3_error(status: int, code: str, message: str) -> web.Response:
+    """Return an error as S3 sends it."""
+    text = (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        f"<Error><Code>{escape(code)}</Code><Message>{escape(message)}</Message></Error>"
+    )
+    return web.Response(status=status, text=text, content_type="application/xml")
+
+
+def _address(request: web.BaseRequest) -> tuple[str, str]:
+    """Bucket and key."""
+    path = request.raw_path.partition("?")[0].encode(errors="surrogateescape")
+    (bucket, _, key) = unquote_to_bytes(path).decode(errors="replace").removeprefix(_PREFIX).partition("/")
+    return (bucket, key)
+
+
+async def _exactly(size: int, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Return the chunks of a body of `size` bytes.
+
+    Raises:
+        RequestPayloadError: There are more or fewer (more: somebody decompressed them).
+    """
+    left = size
+    async for chunk in chunks:
+        left -= len(chunk)
+        yield chunk
+    if left:
+        message = f"{size} bytes were announced, {size - left} came"
+        raise web.RequestPayloadError(message)
+
+
+def _kept(request: web.BaseRequest) -> dict[str, str]:
+    """Return the headers of an upload that are part of what is stored."""
+    kept = {name: request.headers[name] for name in _KEPT_HEADERS if name in request.headers}
+    return {"Content-Type": "binary/octet-stream"} | kept
+
+
+def _download(request: web.BaseRequest, body: Body) -> web.StreamResponse:
+    headers = {
+        **body.headers,
+        "ETag": body.etag,
+        "Last-Modified": formatdate(body.modified, usegmt=True),
+        "Accept-Ranges": "bytes",
+    }
+    asked = _asked_range(request, body)
+    if asked is None:
+        return StoredBody(body, range(body.size), 200, headers)
+    if not asked:
+        return s3_error(416, "InvalidRange", "The requested range is not satisfiable")
+    headers["Content-Range"] = f"bytes {asked.start}-{asked.stop - 1}/{body.size}"
+    return StoredBody(body, asked, 206, headers)
+
+
+def _asked_range(request: web.BaseRequest, body: Body) -> range | None:
+    """Return the bytes a Range header asks for; None is all of them, as for a header that cannot be read."""
+    if "Range" not in request.headers or request.headers.get("If-Range", body.etag) != body.etag:
+        return None
+    try:
+        return range(body.size)[request.http_range]
+    except ValueError:
+        return None

@@ -1,0 +1,298 @@
+"""The object service: uploads that are agreed on, finished once, and downloaded with their hashes."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from taskqueue_client.local import times
+from taskqueue_client.local.refusal import Caller, refuse
+
+from .buckets import GRACE_SECONDS, OBJECTS, Buckets
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Collection, Generator, Mapping
+
+    from taskqueue_client.clock import Clock
+
+OBJECT_METHODS = ("dataInline", "putUrl", "simple", "getUrl")
+"""All upload and download methods of the object service."""
+
+_PUT_SECONDS = 45 * 60
+_SIMPLE_SECONDS = 30 * 60
+_GET_SECONDS = 60
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS objects (
+    name TEXT NOT NULL PRIMARY KEY,
+    project_id TEXT NOT NULL,
+    upload_id TEXT,              -- NULL once the upload is finished
+    upload_expires INTEGER NOT NULL,
+    expires INTEGER NOT NULL,
+    hashes TEXT NOT NULL
+) WITHOUT ROWID
+"""
+
+
+class _Object(msgspec.Struct):
+    """A row of the table."""
+
+    name: str
+    project_id: str
+    upload_id: str | None
+    expires: int
+    hashes: dict[str, Any]
+
+    @property
+    def is_finished(self) -> bool:
+        return self.upload_id is None
+
+
+@dataclass(frozen=True, slots=True)
+class SeeOther:
+    """A redirect whose body is text, as the object service sends it."""
+
+    url: str
+
+
+class ObjectService:
+    """The endpoints of the object service; each method is named after its endpoint.
+
+    Every name belongs to one backend, so that `NoMatchingBackend` never arises.
+
+    Args:
+        connection: Of the store, in autocommit mode; a transaction that is open takes part.
+        buckets: Where the data lies.
+        clock: What expiry is counted on.
+        methods: The upload and download methods that the back end has.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        buckets: Buckets,
+        clock: Clock,
+        methods: Collection[str] = OBJECT_METHODS,
+    ) -> None:
+        self._methods = methods
+        self._connection = connection
+        self._buckets = buckets
+        self._clock = clock
+        connection.execute(_TABLE)
+
+    def create_upload(self, caller: Caller, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Begin an upload, or go on with it on the same terms.
+
+        Raises:
+            Refusal: 403; 409 for other terms, a finished object or another hash; 400 for data that is
+                not base64, or a content type that no header can hold.
+        """
+        caller.require(projectId=body["projectId"], name=name)
+        offered = body["proposedUploadMethods"]
+        proposed = {method: offered[method] for method in offered if method in self._methods}
+        expires = times.parse(body["expires"], "expires")
+        for method in proposed.values():
+            _check_content_type(method["contentType"])
+        inline = _decode(proposed["dataInline"]["objectData"]) if "dataInline" in proposed else None
+        with self._transaction():
+            self.lock_upload(name, body["projectId"], body["uploadId"], expires)
+            self._add_hashes(name, body.get("hashes", {}))
+        agreed = {key: body[key] for key in ("projectId", "uploadId", "expires")}
+        if inline is not None:
+            self._buckets.save(OBJECTS, name, inline, _headers(proposed["dataInline"]["contentType"]))
+            return {**agreed, "uploadMethod": {"dataInline": True}}
+        if "putUrl" in proposed:
+            return {**agreed, "uploadMethod": {"putUrl": self._put_url(name, proposed["putUrl"])}}
+        return {**agreed, "uploadMethod": {}}
+
+    def finish_upload(self, caller: Caller, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Make an object readable and immutable; may be repeated.
+
+        Raises:
+            Refusal: 403; 404; 400 for another project; 409 for another upload or other hashes.
+        """
+        caller.require(projectId=body["projectId"], name=name)
+        found = self._existing(name)
+        if found.project_id != body["projectId"]:
+            refuse("InputError", f'Object "{name}" does not have projectId {body["projectId"]}')
+        if found.is_finished:
+            _check_finished(found, body.get("hashes", {}))
+            return {}
+        if found.upload_id != body["uploadId"]:
+            refuse("RequestConflict", f'Object "{name}" does not have uploadId {body["uploadId"]}')
+        with self._transaction():
+            self._add_hashes(name, body.get("hashes", {}))
+            self._connection.execute("UPDATE objects SET upload_id = NULL WHERE name = ?", (name,))
+        return {}
+
+    def start_download(self, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a URL to read an object from, by the method that suits the caller.
+
+        Raises:
+            Refusal: 404 for an object that is missing or unfinished; 406 when no method suits.
+        """
+        found = self._finished(name)
+        accepted = body["acceptDownloadMethods"]
+        if "getUrl" in accepted and "getUrl" in self._methods:
+            return self._get_url(found)
+        if "simple" not in accepted or "simple" not in self._methods:
+            supported = [method for method in ("simple", "getUrl") if method in self._methods]
+            refuse("NoMatchingMethod", f"Object supports methods {', '.join(supported)}")
+        return {"method": "simple", "url": self.simple_url(name)}
+
+    def object(self, name: str) -> dict[str, Any]:
+        """Return what is known about an object.
+
+        Raises:
+            Refusal: 404 for one that is missing or unfinished.
+        """
+        found = self._finished(name)
+        return {"projectId": found.project_id, "expires": times.text(found.expires), "hashes": found.hashes}
+
+    def download(self, name: str) -> SeeOther:
+        """Redirect to the object's data; raises as `simple_url` does."""
+        return SeeOther(self.simple_url(name))
+
+    def simple_url(self, name: str) -> str:
+        """Return a URL to read an object from; it works for 30 minutes.
+
+        Raises:
+            Refusal: 404 for an object that is missing or unfinished.
+        """
+        found = self._finished(name)
+        if "simple" not in self._methods:
+            refuse("NoMatchingMethod", "Object does not support the method simple")
+        return self._buckets.get_url(OBJECTS, found.name, _SIMPLE_SECONDS)
+
+    def lock_upload(self, name: str, project_id: str, upload_id: str, expires_ms: int) -> None:
+        """Fix the terms of an upload, or check that they are those of the upload under way.
+
+        Raises:
+            Refusal: 409 when they are not, or the object is finished.
+        """
+        terms = (name, project_id, upload_id, expires_ms)
+        self._connection.execute(
+            "INSERT INTO objects (name, project_id, upload_id, expires, upload_expires, hashes)"
+            " VALUES (?, ?, ?, ?, ?, '{}') ON CONFLICT DO NOTHING",
+            (*terms, self._now_ms() + times.DAY),
+        )
+        found = self._existing(name)
+        if (found.name, found.project_id, found.upload_id, found.expires) != terms:
+            refuse("RequestConflict", "Object already exists")
+
+    def is_finished(self, name: str) -> bool:
+        """Return whether an object exists and is finished."""
+        found = self._find(name)
+        return found is not None and found.is_finished
+
+    def remove(self, name: str) -> None:
+        """Remove an object and its data, if it exists."""
+        self._connection.execute("DELETE FROM objects WHERE name = ?", (name,))
+        self._buckets.remove(OBJECTS, name)
+
+    def expire(self) -> int:
+        """Remove what has expired, and uploads that were not finished within a day; returns how many."""
+        now = self._now_ms()
+        names = self._connection.execute(
+            "SELECT name FROM objects WHERE expires < ? OR (upload_id IS NOT NULL AND upload_expires < ?)",
+            (now, now),
+        ).fetchall()
+        for (name,) in names:
+            self.remove(name)
+        return len(names)
+
+    def _put_url(self, name: str, proposal: Mapping[str, Any]) -> dict[str, Any]:
+        """Return where to PUT the data, and with which headers: the signature covers all but the encoding."""
+        kept = _headers(proposal["contentType"])
+        signed = {**kept, "Content-Length": str(proposal["contentLength"])}
+        return {
+            "url": self._buckets.put_url(OBJECTS, name, _PUT_SECONDS + GRACE_SECONDS, signed),
+            "expires": times.text(self._now_ms() + times.SECOND * _PUT_SECONDS),
+            "headers": {**signed, "Content-Encoding": "identity"},
+        }
+
+    def _get_url(self, found: _Object) -> dict[str, Any]:
+        return {
+            "method": "getUrl",
+            "url": self._buckets.get_url(OBJECTS, found.name, 2 * _GET_SECONDS),
+            "expires": times.text(self._now_ms() + times.SECOND * _GET_SECONDS),
+            "hashes": found.hashes,
+        }
+
+    def _find(self, name: str) -> _Object | None:
+        row = self._connection.execute(
+            "SELECT name, project_id, upload_id, expires, hashes FROM objects WHERE name = ?", (name,)
+        ).fetchone()
+        if row is None:
+            return None
+        (name, project_id, upload_id, expires, hashes) = row
+        return _Object(name, project_id, upload_id, expires, msgspec.json.decode(hashes))
+
+    def _existing(self, name: str) -> _Object:
+        found = self._find(name)
+        if found is None:
+            refuse("ResourceNotFound", f'Object "{name}" not found')
+        return found
+
+    def _finished(self, name: str) -> _Object:
+        found = self._existing(name)
+        if not found.is_finished:
+            refuse("ResourceNotFound", f'Object "{name}" not found')
+        return found
+
+    def _add_hashes(self, name: str, hashes: Mapping[str, Any]) -> None:
+        known = self._existing(name).hashes
+        if any(known.get(algorithm, value) != value for (algorithm, value) in hashes.items()):
+            refuse("RequestConflict", "Content hash already exists with a different value")
+        merged = msgspec.json.encode({**known, **hashes}).decode()
+        self._connection.execute("UPDATE objects SET hashes = ? WHERE name = ?", (merged, name))
+
+    def _now_ms(self) -> int:
+        return int(1000 * self._clock.now())
+
+    @contextmanager
+    def _transaction(self) -> Generator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+
+def _decode(data: str) -> bytes:
+    """Return the bytes of base64 text, which may lack its padding."""
+    try:
+        return b64decode(data + "=" * (-len(data) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        refuse("InputError", "Invalid base64 objectData")
+
+
+def _check_content_type(content_type: str) -> None:
+    if not (content_type.isascii() and content_type.isprintable()):
+        refuse("InputError", f"contentType must be printable ASCII, not {content_type!r}")
+
+
+def _headers(content_type: str) -> dict[str, str]:
+    """The headers an object is stored with: a browser saves a page instead of showing it as the server's."""
+    is_page = content_type.partition(";")[0].strip().lower() == "text/html"
+    return {"Content-Type": content_type} | ({"Content-Disposition": "attachment"} if is_page else {})
+
+
+def _check_finished(found: _Object, hashes: Mapping[str, Any]) -> None:
+    """Raise a Refusal (409) if the finished object does not have all `hashes`."""
+    for algorithm, value in hashes.items():
+        if found.hashes.get(algorithm) == value:
+            continue
+        but = "with a different hash for" if algorithm in found.hashes else "without hash"
+        refuse(
+            "RequestConflict", f'Object "{found.name}" is already finished, but {but} algorithm {algorithm}'
+        )

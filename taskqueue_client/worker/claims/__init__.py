@@ -1,0 +1,1 @@
+"""Claims: claim runs, reclaim them until they are resolved, and notice cancellation."""

@@ -1,0 +1,257 @@
+"""A run that this worker has claimed, shared by the keeper and the rest of the worker.
+
+The states of a run:
+
+    CLAIMED ──start──▶ RUNNING ──resolve──▶ RESOLVING ──confirmed──▶ RESOLVED
+       │                  │                     │
+       └──────────────────┴──────── lost ───────┴──────────────────▶ LOST
+
+The keeper stops reclaiming when resolving begins. A reclaim that is refused after that changes nothing:
+the run may be resolved because this worker has just reported it. Only a refused report, or the end of the
+lease, loses a run that is being resolved.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+from taskqueue_client._client import Client
+from taskqueue_client._protocol.lease import Lease
+from taskqueue_client.aio import AsyncQueue
+from taskqueue_client.credentials import Credentials
+from taskqueue_client.errors import CallFailed
+from taskqueue_client.models import TaskClaim
+from taskqueue_client.worker.monitoring.tracing import NO_TRACING, RunTrace
+from taskqueue_client.worker.outcomes import ClaimLost, LossReason
+
+
+class State(Enum):
+    """The state of a claimed run."""
+
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    RESOLVING = "resolving"
+    RESOLVED = "resolved"
+    LOST = "lost"
+
+
+class Event(Enum):
+    """An event in the life of a claimed run."""
+
+    START = "start"
+    """The handler is called."""
+    RESOLVE = "resolve"
+    """The outcome is known, and is about to be reported."""
+    CONFIRMED = "confirmed"
+    """The Queue has resolved the run as reported."""
+    RECLAIM_REFUSED = "reclaim-refused"
+    """The Queue refused a reclaim, or its status says that the run is resolved."""
+    REPORT_REFUSED = "report-refused"
+    """The Queue refused the report: the run is resolved in another way."""
+    LEASE_ENDED = "lease-ended"
+    """The lease ended before a reclaim or report succeeded: another worker may have the task by now."""
+
+
+_NEXT: Mapping[State, Mapping[Event, State]] = {
+    State.CLAIMED: {
+        Event.START: State.RUNNING,
+        Event.RESOLVE: State.RESOLVING,
+        Event.RECLAIM_REFUSED: State.LOST,
+        Event.LEASE_ENDED: State.LOST,
+    },
+    State.RUNNING: {
+        Event.RESOLVE: State.RESOLVING,
+        Event.RECLAIM_REFUSED: State.LOST,
+        Event.LEASE_ENDED: State.LOST,
+    },
+    State.RESOLVING: {
+        Event.CONFIRMED: State.RESOLVED,
+        Event.REPORT_REFUSED: State.LOST,
+        Event.LEASE_ENDED: State.LOST,
+    },
+}
+"""Every other event changes nothing: it comes too late."""
+
+STATES_TO_RECLAIM = frozenset({State.CLAIMED, State.RUNNING})
+"""The states in which a run is reclaimed."""
+
+STATES_WITH_CLAIM = frozenset({*STATES_TO_RECLAIM, State.RESOLVING})
+"""The states in which this worker has the claim on the run."""
+
+
+def after(state: State, event: Event) -> State:
+    """Return the state that follows; the same state if the event comes too late to matter."""
+    return _NEXT.get(state, {}).get(event, state)
+
+
+C = TypeVar("C", bound=Client[Any])
+
+
+class LiveCredentials:
+    """The credentials of a run, replaced by each reclaim. Safe to use from any thread.
+
+    Attributes:
+        current: The credentials of the claim, or of the last reclaim.
+    """
+
+    __slots__ = ("_followers", "_lock", "_watchers", "current")
+
+    def __init__(self, credentials: Credentials) -> None:
+        self.current = credentials
+        self._followers: list[tuple[Client[Any], tuple[str, ...] | None]] = []
+        self._watchers: list[Callable[[Credentials], object]] = []
+        self._lock = threading.Lock()
+
+    def watch(self, tell: Callable[[Credentials], object]) -> None:
+        """Call `tell` with the current credentials, and with all that replace them."""
+        with self._lock:
+            self._watchers.append(tell)
+            tell(self.current)
+
+    def client(self, client: C, authorized_scopes: tuple[str, ...] | None = None) -> C:
+        """Return a copy of a client that always signs with the current credentials.
+
+        Args:
+            client: The client to copy.
+            authorized_scopes: Restrict the copy to these scopes; None: do not restrict it.
+        """
+        with self._lock:
+            follower = client.with_credentials(_restricted(self.current, authorized_scopes))
+            self._followers.append((follower, authorized_scopes))
+        return follower
+
+    def replace(self, credentials: Credentials) -> None:
+        """Use other credentials from now on, also for the next attempts of calls in progress."""
+        with self._lock:
+            self.current = credentials
+            for follower, scopes in self._followers:
+                follower.credentials = _restricted(credentials, scopes)
+            for tell in self._watchers:
+                tell(credentials)
+
+
+def _restricted(credentials: Credentials, scopes: tuple[str, ...] | None) -> Credentials:
+    return credentials if scopes is None else credentials.restricted_to(scopes)
+
+
+class ClaimedRun:
+    """A claimed run. Safe to use from any thread.
+
+    Attributes:
+        claim: The claim, as the Queue sent it.
+        task_id: The task's identifier.
+        run_id: The run's number.
+        lease: How long the claim lasts.
+        state: The run's state.
+        credentials: The run's credentials.
+        trace: The span of the run.
+        lost: Why this worker has lost the claim; None as long as it has the claim.
+    """
+
+    __slots__ = (
+        "_client",
+        "_lock",
+        "_queue",
+        "_when_lost",
+        "claim",
+        "credentials",
+        "lease",
+        "lost",
+        "run_id",
+        "state",
+        "task_id",
+        "trace",
+    )
+
+    def __init__(
+        self, claim: TaskClaim, lease: Lease, queue: AsyncQueue, trace: RunTrace | None = None
+    ) -> None:
+        self.claim = claim
+        self.trace = trace or NO_TRACING.begin_run(claim)
+        self.task_id = claim.status.task_id
+        self.run_id = claim.run_id
+        self.lease = lease
+        self.state = State.CLAIMED
+        self.credentials = LiveCredentials(claim.credentials)
+        self._client = queue
+        self._queue: AsyncQueue | None = None
+        self.lost: ClaimLost | None = None
+        self._when_lost: Callable[[ClaimLost], object] | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def queue(self) -> AsyncQueue:
+        """The keeper's client for the run. It makes one attempt per call: the keeper retries."""
+        if self._queue is None:  # many runs end before their first reclaim
+            self._queue = self.credentials.client(self._client)
+        return self._queue
+
+    @property
+    def has_claim(self) -> bool:
+        """Whether this worker still has the claim."""
+        return self.state in STATES_WITH_CLAIM
+
+    def __str__(self) -> str:
+        return f"{self.task_id}/{self.run_id}"
+
+    def when_lost(self, callback: Callable[[ClaimLost], object]) -> None:
+        """Call `callback` when the claim is lost, in the thread that notices; now if it already is."""
+        with self._lock:
+            lost = self.lost
+            if self.has_claim:
+                self._when_lost = callback
+        if lost is not None:
+            callback(lost)
+
+    def apply(self, event: Event, why: str = "", reason: LossReason = LossReason.OTHER) -> bool:
+        """Apply an event; return whether it changed the state.
+
+        Args:
+            event: The event.
+            why: The cause in words, for an event that loses the claim.
+            reason: The cause as metrics count it.
+        """
+        with self._lock:
+            before, self.state = self.state, after(self.state, event)
+            if self.state is before:
+                return False
+            if self.state in STATES_WITH_CLAIM:
+                return True
+            callback, self._when_lost = self._when_lost, None  # the callback refers to the run: free both
+            if self.state is not State.LOST:
+                return True
+            lost = self.lost = ClaimLost(f"claim on {self} lost: {why}", reason=reason)
+        if callback is not None:
+            callback(lost)
+        return True
+
+
+class KeeperEvents(Protocol):
+    """Receives the keeper's events, in the keeper's thread; its methods must not block."""
+
+    def claimed(self, task_queue_id: str, runs: list[ClaimedRun]) -> None:
+        """A claim request to a task queue returned; `runs` is empty if there was no work."""
+        ...
+
+    def claim_failed(self, task_queue_id: str, error: CallFailed) -> None:
+        """A claim request to a task queue failed; another one follows unless `claiming_refused` is called."""
+        ...
+
+    def claiming_refused(self, error: CallFailed) -> None:
+        """The Queue refused the worker's first claim request; no other one follows."""
+        ...
+
+    def reclaimed(self, late: float) -> None:
+        """A run was reclaimed; the first attempt began `late` seconds after it was due."""
+        ...
+
+    def reclaim_failed(self) -> None:
+        """An attempt to reclaim failed; another one follows while the lease lasts."""
+        ...
+
+    def reclaim_refused(self) -> None:
+        """The Queue refused a reclaim: the claim is lost."""
+        ...

@@ -1,0 +1,362 @@
+"""The keeper: a thread with its own event loop and connections, which claims and reclaims runs.
+
+Runs are reclaimed here whatever handlers do, even if they block their own loop or thread for longer than a
+lease. `Claiming` asks the worker's task source for as many runs as there are free `Slots`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from random import random
+
+from taskqueue_client import errors
+from taskqueue_client._protocol.lease import Lease
+from taskqueue_client._protocol.retry import asked_to_wait, is_temporary
+from taskqueue_client.aio import AsyncQueue
+from taskqueue_client.clock import Clock
+from taskqueue_client.credentials import Credentials
+from taskqueue_client.models import TaskClaim
+from taskqueue_client.worker.event_thread import EventThread
+from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
+
+from .cancellation import CancellationWatch
+from .claimed_run import ClaimedRun, KeeperEvents
+from .reclaiming import Reclaiming
+from .task_source import (
+    QueueTaskSource,
+    SeveralTaskQueues,
+    SourceContext,
+    TaskSource,
+    TaskSourceFactory,
+    WorkerIdentity,
+)
+
+log = logging.getLogger("taskqueue_client.worker")
+
+MOST_CLAIMED = 32
+"""Runs that the Queue hands out in one response at most."""
+
+BACKOFF_FIRST = 1.0
+BACKOFF_MOST = 60.0
+"""Seconds between claim requests that fail; they double, and are spread by half to both sides."""
+
+BETWEEN_EMPTY = 1.0
+"""Seconds from the start of a claim request that found nothing to the next one: the Queue's own long poll
+takes longer, but a proxy may respond at once."""
+
+
+class Slots:
+    """How many more runs may be claimed; for one event loop.
+
+    Args:
+        free: The number of free slots at first.
+        claimable: How many runs may be claimed in all; None: no limit.
+    """
+
+    def __init__(self, free: int, claimable: int | None) -> None:
+        self._free = free
+        self._claimable = claimable
+        self._changed = asyncio.Event()
+
+    @property
+    def used_up(self) -> bool:
+        """Whether no run may be claimed any more."""
+        return self._claimable is not None and self._claimable <= 0
+
+    def take(self, count: int) -> None:
+        """Note that so many runs were claimed."""
+        self._free -= count
+        if self._claimable is not None:
+            self._claimable -= count
+
+    def give_back(self) -> None:
+        """Note that a run has ended."""
+        self._free += 1
+        self._changed.set()
+
+    async def free(self) -> int:
+        """Wait for a free slot; return how many runs a request may ask for then."""
+        while self._free <= 0:
+            self._changed.clear()
+            await self._changed.wait()
+        return min(self._free, MOST_CLAIMED if self._claimable is None else self._claimable, MOST_CLAIMED)
+
+
+class Claiming:
+    """Claims work in a loop, until `stop`.
+
+    Args:
+        source: The task source.
+        slots: How much to claim.
+        granted: Called with the claims that each call of the source returns.
+        events: Is told about failures.
+        clock: The source of time.
+        asked: Returns the task queue of the source's last request.
+        tracing: Makes the spans of claims.
+
+    Attributes:
+        has_claimed: The Queue has responded to a claim request, with or without work.
+    """
+
+    def __init__(
+        self,
+        source: TaskSource,
+        slots: Slots,
+        *,
+        granted: Callable[[Sequence[TaskClaim]], None],
+        events: KeeperEvents,
+        clock: Clock,
+        asked: Callable[[], str],
+        tracing: Tracing = NO_TRACING,
+    ) -> None:
+        self._source = source
+        self._tracing = tracing
+        self._slots = slots
+        self._granted = granted
+        self._events = events
+        self._clock = clock
+        self._asked = asked
+        self._is_open = False
+        self._stopping = False
+        self._failures = 0
+        self.has_claimed = False
+        self._due_since: float | None = None
+        self._task = asyncio.create_task(self._run(), name="claiming")
+
+    def stop(self) -> None:
+        """Claim no more; what an open call of the source may have claimed is still handed over."""
+        if self._stopping:
+            return
+        self._stopping = True
+        if self._is_open:
+            self._source.stop()
+        else:
+            self._task.cancel()
+
+    def abort(self) -> None:
+        """Stop at once. Runs that an open request has just claimed return when their claims expire."""
+        self._stopping = True
+        self._task.cancel()
+
+    def unanswered_for(self) -> float | None:
+        """Return for how many seconds a claim has been due without a response; None while none is due.
+
+        May be called from any thread.
+        """
+        since = self._due_since
+        return None if since is None or self._stopping else self._clock.monotonic() - since
+
+    async def ended(self) -> None:
+        """Wait for the end of the loop.
+
+        Raises:
+            Exception: A bug has ended the loop.
+        """
+        await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            self._task.result()
+
+    async def close(self) -> None:
+        """Stop at once, and close the task source."""
+        self.abort()
+        await asyncio.wait([self._task])
+        try:
+            await self._source.close()
+        except Exception:
+            log.exception("the task source failed to close")
+
+    async def _run(self) -> None:
+        while not (self._stopping or self._slots.used_up):
+            count = await self._slots.free()
+            started = self._clock.monotonic()
+            self._due_since = started if self._due_since is None else self._due_since
+            pause = await self._claim(count)
+            if not self._stopping:
+                await self._clock.sleep_async(max(pause - (self._clock.monotonic() - started), 0))
+
+    async def _claim(self, count: int) -> float:
+        """Call the source once; return how many seconds after the start of the call the next may follow."""
+        self._is_open = True
+        began = time.time_ns()
+        try:
+            claims = await self._source.claim(count)
+        except errors.CallFailed as error:
+            self._tracing.claim_failed(began, self._asked(), error)
+            return self._failed(error)
+        finally:
+            self._is_open = False
+        if claims or not self._stopping:  # an aborted call does not show whether the Queue responds
+            with self._tracing.claimed(began, claims):
+                self._note(claims)
+        return 0.0 if claims else BETWEEN_EMPTY
+
+    def _note(self, claims: Sequence[TaskClaim]) -> None:
+        self.has_claimed, self._failures = True, 0
+        self._due_since = None
+        self._slots.take(len(claims))
+        self._granted(claims)
+
+    def _failed(self, error: errors.CallFailed) -> float:
+        is_refusal = isinstance(error, errors.ApiError) and not is_temporary(error)
+        self._events.claim_failed(self._asked(), error)
+        if is_refusal and not self.has_claimed:
+            self._stopping = True
+            self._events.claiming_refused(error)
+            return 0.0
+        self._failures += 1
+        pause = error.elapsed + max(_backoff(self._failures), asked_to_wait(error))
+        level = logging.ERROR if is_refusal else logging.WARNING
+        log.log(level, "cannot claim work, retrying in %.1f s: %s", pause - error.elapsed, error)
+        return pause
+
+
+def _backoff(failures: int) -> float:
+    doubled = min(BACKOFF_FIRST * 2.0 ** min(failures - 1, 16), BACKOFF_MOST)
+    return doubled * (0.5 + random())  # noqa: S311 - spreads calls, keeps no secret
+
+
+TIME_TO_STOP = 5.0
+"""Seconds after which a keeper that does not stop is left behind; its thread is a daemon."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperSettings:
+    """The keeper's settings; see `WorkerConfig`."""
+
+    identity: WorkerIdentity
+    concurrency: int
+    max_tasks: int | None
+    cancellation_poll_interval: float
+
+
+class Keeper:
+    """Claims and reclaims runs. Its methods may be called from any thread.
+
+    Args:
+        make_queue: Makes the keeper's client, in the keeper's loop.
+        settings: The keeper's settings.
+        events: Is told about claims and reclaims.
+        clock: The source of time.
+        make_source: Makes the task source, in the keeper's loop.
+        tracing: Makes the spans of claims and runs.
+    """
+
+    def __init__(
+        self,
+        make_queue: Callable[[], AsyncQueue],
+        settings: KeeperSettings,
+        events: KeeperEvents,
+        clock: Clock,
+        make_source: TaskSourceFactory = QueueTaskSource,
+        tracing: Tracing = NO_TRACING,
+    ) -> None:
+        self._tracing = tracing
+        self._settings = settings
+        self._events = events
+        self._clock = clock
+        self._thread = EventThread("taskqueue keeper")
+        try:
+            self._thread.submit(self._start(make_queue, make_source)).result()
+        except BaseException:
+            self._thread.stop()
+            raise
+
+    def stop_claiming(self) -> None:
+        """Make no more claim requests; runs that an open one may still bring are handed over."""
+        self._thread.call(self._claiming.stop)
+
+    def abort_claiming(self) -> None:
+        """Abort an open claim request, too: runs that it has just claimed return when their claims expire."""
+        self._thread.call(self._claiming.abort)
+
+    async def claiming_ended(self) -> None:
+        """Wait until there are no more claim requests, and none is open.
+
+        Raises:
+            Exception: A bug has ended claiming.
+        """
+        await asyncio.wrap_future(self._thread.submit(self._claiming.ended()))
+
+    async def reclaim(self, run: ClaimedRun) -> None:
+        """Make one attempt to reclaim a run now."""
+        await asyncio.wrap_future(self._thread.submit(self._reclaiming.reclaim_once(run)))
+
+    def release_slot(self, run: ClaimedRun) -> None:
+        """Free the slot of a run that has ended."""
+        self._thread.call(self._release_slot, run)
+
+    def _release_slot(self, run: ClaimedRun) -> None:
+        self._reclaiming.drop(run)
+        self._slots.give_back()
+
+    def use_credentials(self, credentials: Credentials) -> None:
+        """Use other credentials for the worker's own calls from now on."""
+        self._queue.credentials = credentials
+
+    def hint_canceled(self, task_id: str | None = None) -> None:
+        """Poll a task at once if it has a claimed run, or all claimed runs."""
+        self._thread.call(self._cancellations.hint, task_id)
+
+    @property
+    def has_claimed(self) -> bool:
+        """Whether the Queue has responded to a claim request."""
+        return self._claiming.has_claimed
+
+    def unanswered_for(self) -> float | None:
+        """Return for how many seconds a claim has been due without a response; None while none is due."""
+        return self._claiming.unanswered_for()
+
+    def stop(self) -> None:
+        """End the thread. Call it when claiming has ended and every run is resolved or lost."""
+        with suppress(TimeoutError):
+            self._thread.submit(self._stop()).result(TIME_TO_STOP)
+        self._thread.stop(TIME_TO_STOP)
+
+    async def _start(self, make_queue: Callable[[], AsyncQueue], make_source: TaskSourceFactory) -> None:
+        settings = self._settings
+        self._queue = make_queue()
+        self._single = self._queue.with_options(attempts=1)
+        polling = self._single.with_options(tracing=False)  # spans of polls without a result would be many
+        self._slots = Slots(settings.concurrency, settings.max_tasks)
+        self._reclaiming = Reclaiming(self._events, self._clock)
+        self._cancellations = CancellationWatch(
+            polling, self._reclaiming.runs, settings.cancellation_poll_interval, self._clock
+        )
+        self._source = make_source(SourceContext(polling, settings.identity, self._clock))
+        self._claiming = Claiming(
+            self._source,
+            self._slots,
+            granted=self._granted,
+            events=self._events,
+            clock=self._clock,
+            asked=self._asked,
+            tracing=self._tracing,
+        )
+
+    def _granted(self, claims: Sequence[TaskClaim]) -> None:
+        now = self._clock.monotonic()
+        runs = [
+            ClaimedRun(claim, Lease.of_claim(claim, now), self._single, self._tracing.begin_run(claim))
+            for claim in claims
+        ]
+        for run in runs:
+            self._reclaiming.start(run)
+        self._events.claimed(self._asked(), runs)
+
+    def _asked(self) -> str:
+        """Return the task queue of the last claim request."""
+        source = self._source
+        return (
+            source.asked if isinstance(source, SeveralTaskQueues) else self._settings.identity.task_queue_id
+        )
+
+    async def _stop(self) -> None:
+        await self._claiming.close()
+        await self._cancellations.stop()
+        await self._reclaiming.stop()
+        await self._queue.close()

@@ -1,0 +1,124 @@
+"""Reclaiming runs until they are resolved: one small task for each run, in the keeper's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from random import random
+
+from taskqueue_client._protocol.lease import attempt_timeout, retry_in
+from taskqueue_client.clock import Clock
+from taskqueue_client.errors import RequestConflict
+from taskqueue_client.worker.outcomes import LossReason
+
+from .claimed_run import STATES_TO_RECLAIM, ClaimedRun, Event, KeeperEvents
+
+log = logging.getLogger("taskqueue_client.worker")
+
+LATE = 0.1
+"""A reclaim that begins later than this part of its lease is logged. The rest of the lease, 30 % or more,
+is there for retries; a thread that is not scheduled for as long as this uses it up."""
+
+
+class Reclaiming:
+    """Reclaims runs from their claim until they are resolved or lost.
+
+    Args:
+        events: Is told about each reclaim.
+        clock: The source of time.
+    """
+
+    def __init__(self, events: KeeperEvents, clock: Clock) -> None:
+        self._events = events
+        self._clock = clock
+        self._tasks: dict[ClaimedRun, asyncio.Task[None]] = {}
+
+    def start(self, run: ClaimedRun) -> None:
+        """Reclaim a run from now on."""
+        task = self._tasks[run] = asyncio.create_task(
+            self._reclaim_until_resolved(run), context=run.trace.context.copy()
+        )
+        task.add_done_callback(partial(self._ended, run))
+
+    def drop(self, run: ClaimedRun) -> None:
+        """Do not reclaim a run any more."""
+        task = self._tasks.pop(run, None)
+        if task is not None:
+            task.cancel()
+
+    async def stop(self) -> None:
+        """Reclaim nothing any more."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def runs(self) -> list[ClaimedRun]:
+        """Return the runs that are being reclaimed."""
+        return list(self._tasks)
+
+    async def reclaim_once(self, run: ClaimedRun) -> Exception | None:
+        """Make one attempt; return the error if another attempt may succeed."""
+        asked = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(attempt_timeout(run.lease.left(asked))):
+                response = await run.queue.reclaim_task(run.task_id, run.run_id)
+            run.credentials.replace(response.credentials)
+            run.lease = run.lease.reclaimed(response, asked)
+        except RequestConflict as error:
+            if run.apply(Event.RECLAIM_REFUSED, error.message, LossReason.RECLAIM_REFUSED):
+                self._events.reclaim_refused()
+        except Exception as error:  # noqa: BLE001 - whatever happens, the claim lasts until its lease ends
+            self._events.reclaim_failed()
+            log.warning("cannot reclaim %s, retrying: %s", run, _in_words(error))
+            return error
+        return None
+
+    async def _reclaim_until_resolved(self, run: ClaimedRun) -> None:
+        while run.state in STATES_TO_RECLAIM:
+            due = run.lease.reclaim_at(random())  # noqa: S311 - spreads calls, keeps no secret
+            await self._sleep(due - self._clock.monotonic())
+            late = self._clock.monotonic() - due
+            self._warn_if_late(run, late)
+            if await self._reclaim(run, late):
+                self._events.reclaimed(late)
+
+    def _warn_if_late(self, run: ClaimedRun, late: float) -> None:
+        if late > LATE * run.lease.length and run.state in STATES_TO_RECLAIM:
+            log.warning(
+                "reclaiming %s began %.1f s late, with %.1f of %.1f s of the lease left: the keeper's thread "
+                "was not scheduled, as when a handler does not release the interpreter's lock",
+                *(run, late, run.lease.left(self._clock.monotonic()), run.lease.length),
+            )
+
+    async def _reclaim(self, run: ClaimedRun, late: float) -> bool:
+        """Retry until an attempt succeeds or is refused, or the lease has ended; return the success."""
+        failures, last = 0, f"no attempt was made, as the first one began {late:.1f} s late"
+        while run.state in STATES_TO_RECLAIM:
+            if not run.lease.left(self._clock.monotonic()):
+                why = f"its lease ended ({run.lease.length:.1f} s); {last}"
+                run.apply(Event.LEASE_ENDED, why, LossReason.LEASE_ENDED)
+            elif error := await self.reclaim_once(run):
+                failures += 1
+                last = f"reclaim failed {failures} times, last error: {_in_words(error)}"
+                left = run.lease.left(self._clock.monotonic())
+                await self._sleep(min(retry_in(failures, left, random()), left))  # noqa: S311 - as above
+            else:
+                return run.has_claim
+        return False
+
+    def _ended(self, run: ClaimedRun, task: asyncio.Task[None]) -> None:
+        """Lose a run that can no longer be reclaimed because of a bug: working on it would be in vain."""
+        self._tasks.pop(run, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the claim on %s cannot be reclaimed", run, exc_info=error)
+            run.apply(Event.LEASE_ENDED, f"reclaiming raised {error!r}", LossReason.LEASE_ENDED)
+
+    async def _sleep(self, seconds: float) -> None:
+        await self._clock.sleep_async(max(seconds, 0))
+
+
+def _in_words(error: Exception) -> str:
+    return str(error) or "no response in time"

@@ -1,0 +1,1 @@
+"""Commands of a task: subprocesses, their environment, log and work directory."""

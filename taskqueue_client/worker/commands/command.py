@@ -1,0 +1,446 @@
+"""Commands of a task: run in their own process group, logged, and ended as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import resource
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from signal import Signals
+from typing import Literal, TypedDict, Unpack
+
+from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Span, Tracing
+from taskqueue_client.worker.outcomes import Canceled, InternalError, TaskFailed
+
+from .environment import CommandEnvironment
+from .process import CommandProcess, Ended
+from .process_tree import Guardian, RunProcesses
+from .task_log import Output, TaskLog
+
+Command = Sequence[str | os.PathLike[str]] | str
+"""A program and its arguments, or a text for the shell."""
+
+_SHELL = "/bin/sh"
+
+CAPTURE_LIMIT = 16 * 1024 * 1024
+"""Bytes of each stream that `capture` keeps at most: more belongs into a file, not into memory."""
+
+_WORKER_TROUBLE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO}
+"""Errors of starting a command that are the worker's, not the task's."""
+
+_MAXRSS = 1 if sys.platform == "darwin" else 1024
+"""Bytes in the unit of `ru_maxrss`."""
+
+
+class CommandOptions(TypedDict, total=False):
+    """How a command is run.
+
+    Attributes:
+        env: Variables to add to the command's environment.
+        pass_credentials: Allow credentials in `env`; default: False.
+        shell: Let `/bin/sh` run a text; default: False.
+        cwd: The directory to run in, relative to the work directory; default: the work directory.
+        input: What the command reads from its standard input; text is encoded as UTF-8. Default: nothing.
+        capture: The output that the result contains, in addition to the log: `"stdout"`, `"stderr"` or, with
+            True, both. At most 16 MiB each. Default: False.
+        timeout: Seconds after which the command is ended, and the task has failed. Default: no limit.
+        check: Raise an error unless the exit code is 0; default: True.
+        keep_children: Let processes that the command leaves behind outlive it, the run and the worker;
+            default: False.
+    """
+
+    env: Mapping[str, str] | None
+    pass_credentials: bool
+    shell: bool
+    cwd: str | os.PathLike[str]
+    input: str | bytes
+    capture: bool | Literal["stdout", "stderr"]
+    timeout: float | None
+    check: bool
+    keep_children: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CommandContext:
+    """The resources of a run that its commands use.
+
+    Attributes:
+        log: Where their output goes.
+        canceled: When they are to be ended.
+        guardian: Ends them if this process is killed.
+        processes: All that they start.
+        work_directory: Where they run.
+        environment: What they get of the worker's environment.
+        variables: What they always get, such as `TASK_ID`.
+        grace: Seconds between asking them to end and killing them.
+        tracing: Makes their spans.
+    """
+
+    log: TaskLog
+    canceled: Canceled
+    guardian: Guardian
+    processes: RunProcesses
+    work_directory: Path
+    environment: CommandEnvironment
+    variables: Mapping[str, str]
+    grace: float
+    tracing: Tracing = NO_TRACING
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """How a command ended.
+
+    Attributes:
+        exit_code: None if a signal ended it.
+        signal: The number of the signal that ended it, or None.
+        duration: Seconds.
+        user_time: Seconds of processor time, with that of the descendants that it has waited for.
+        system_time: The same, spent in the kernel.
+        peak_memory: Bytes: the largest resident size of any one of these processes. Linux counts the
+            worker's own size with it, so that a smaller command looks as large as the worker.
+        stdout: What the command printed, as far as `capture` asked for it; otherwise None. UTF-8; bytes
+            that are not are kept as `os.fsdecode` keeps them, so that names of files survive.
+        stderr: The same for its standard error.
+    """
+
+    exit_code: int | None
+    signal: int | None
+    duration: float
+    user_time: float
+    system_time: float
+    peak_memory: int
+    stdout: str | None = field(default=None, repr=False)
+    stderr: str | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS
+        memory = f"{'at most ' if self.peak_memory <= own else ''}{self.peak_memory / 1e6:.0f} MB"
+        return (
+            f"{self.end} after {self.duration:.1f} s "
+            f"(user {self.user_time:.2f} s, system {self.system_time:.2f} s, peak memory {memory})"
+        )
+
+    @property
+    def end(self) -> str:
+        """Exit code or signal, in words."""
+        if self.signal is None:
+            return f"exit code {self.exit_code}"
+        with suppress(ValueError):  # a real-time signal has no name
+            return f"signal {Signals(self.signal).name}"
+        return f"signal {self.signal}"
+
+
+class CommandFailed(TaskFailed):
+    """A command that did not exit with 0.
+
+    Its arguments are not shown: they may contain secrets, which only the task's log masks.
+
+    Attributes:
+        program: The program, without its arguments.
+        result: How it ended.
+    """
+
+    def __init__(self, program: str, result: CommandResult) -> None:
+        super().__init__(program, result)
+        self.program = program
+        self.result = result
+
+    def __str__(self) -> str:
+        return f"{self.program}: {self.result.end}"
+
+
+class CommandTimedOut(CommandFailed):
+    """A command that was ended because it took too long."""
+
+    def __str__(self) -> str:
+        return f"{self.program}: took longer than its time limit, ended after {self.result.duration:.1f} s"
+
+
+class CommandOutputTooLarge(CommandFailed):
+    """A command that was ended because it printed more than `capture` can keep."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.program}: printed more than the {CAPTURE_LIMIT} bytes that capture can keep; "
+            "let the command write large output to a file"
+        )
+
+
+class CommandNotStarted(TaskFailed):
+    """A command that cannot be run: its program or directory is missing, or not executable.
+
+    Attributes:
+        program: The program.
+        reason: The system's error.
+    """
+
+    def __init__(self, program: str, reason: str) -> None:
+        super().__init__(program, reason)
+        self.program = program
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.program}: cannot be started: {self.reason}"
+
+
+class _Abandoned(Exception):
+    """The coroutine that awaited the command was canceled."""
+
+
+def run_command(
+    command: Command, context: CommandContext, **options: Unpack[CommandOptions]
+) -> CommandResult:
+    """Run a command, and wait for its end.
+
+    Its output goes to the log as it comes. Processes of its group and their children that it leaves
+    behind are ended with it, all others at the end of the run.
+
+    Args:
+        command: A program and its arguments; a text with `shell`.
+        context: What the run gives to its commands.
+        **options: See `CommandOptions`.
+
+    Raises:
+        CommandFailed: The exit code is not 0, or a signal ended the command, unless `check` is off.
+        CommandTimedOut: The command took longer than `timeout`.
+        CommandOutputTooLarge: The command printed more than `capture` can keep.
+        CommandNotStarted: The program is missing or not executable, or `cwd` is not a directory.
+        Outcome: The run is canceled: what `Canceled.check` raises.
+        InternalError: The command cannot be killed, the worker has no memory, processes or file
+            descriptors left to start it, or something else in this process waits for its children.
+        InvalidArgument: The command or an option is not valid.
+    """
+    return _Run(command, context, options).result()
+
+
+async def run_command_async(
+    command: Command, context: CommandContext, **options: Unpack[CommandOptions]
+) -> CommandResult:
+    """Run a command as `run_command` does, without blocking the event loop.
+
+    A command whose awaiting is canceled is ended, and waited for.
+    """
+    run = _Run(command, context, options)
+    ended = _start(run)
+    try:
+        return await asyncio.shield(ended)
+    except asyncio.CancelledError:
+        run.abandoned.set()
+        while not ended.done():
+            with suppress(asyncio.CancelledError):  # once is enough
+                await asyncio.wait([ended])
+        ended.exception()  # it has been seen
+        raise
+    finally:
+        del ended  # it holds what the command raised, whose traceback holds this frame
+
+
+def _start(run: _Run) -> asyncio.Future[CommandResult]:
+    """Start a command in a separate thread, as the shared executor has few."""
+    future: Future[CommandResult] = Future()
+    name = f"command {run.program}"
+    finish = partial(copy_context().run, _finish, run, future)
+    threading.Thread(target=finish, name=name, daemon=True).start()
+    return asyncio.wrap_future(future)
+
+
+def _finish(run: _Run, future: Future[CommandResult]) -> None:
+    try:
+        future.set_result(run.result())
+    except BaseException as error:  # noqa: BLE001 - the awaiting task gets it
+        future.set_exception(error)
+    finally:
+        del future  # as above
+
+
+class _Run:
+    """One command, from its arguments to its result."""
+
+    def __init__(self, command: Command, context: CommandContext, options: CommandOptions) -> None:
+        self._args = _arguments(command, shell=options.get("shell", False))
+        self._shown = command if isinstance(command, str) else shlex.join(self._args)
+        self._context = context
+        self._cwd = context.work_directory / options.get("cwd", "")
+        self._input = _encoded(options.get("input", b""))
+        self._captured = _captured(options.get("capture", False))
+        self._timeout = options.get("timeout")
+        self._check = options.get("check", True)
+        self._keep_children = options.get("keep_children", False)
+        self._env = self._environment(options)
+        self._streams: dict[str, _Stream] = {}
+        self.program = self._args[0]
+        self.abandoned = threading.Event()
+
+    def _environment(self, options: CommandOptions) -> dict[str, str]:
+        context = self._context
+        mark = {} if self._keep_children else context.processes.variable
+        return context.environment.of_command(
+            options.get("env") or {},
+            {**context.variables, **mark},
+            pass_credentials=options.get("pass_credentials", False),
+        )
+
+    def result(self) -> CommandResult:
+        self._context.canceled.check()
+        tracing, name = self._context.tracing, Path(self.program).name
+        with tracing.span(name, {"process.executable.name": name}, is_client=True) as span:
+            self._env |= tracing.variables()
+            return self._result_in(span)
+
+    def _result_in(self, span: Span) -> CommandResult:
+        context = self._context
+        context.log.say(f"$ {self._shown}")
+        if not self._keep_children:
+            context.processes.watch()
+        finished, ended = self._run(span)
+        if ended is None:
+            message = f"{self.program}: cannot be killed"
+            raise InternalError(message)
+        result = _result(ended, self._streams)
+        context.log.say(f"{self.program}: {result}")
+        if result.exit_code is not None:
+            span.set("process.exit.code", result.exit_code)
+        self._judge(result, finished=finished)
+        return result
+
+    def _run(self, span: Span) -> tuple[bool, Ended | None]:
+        """Start the command, and see it through."""
+        context = self._context
+        with ExitStack() as stack:
+            for name in ("stdout", "stderr") if self._captured else ("stdout",):
+                output = stack.enter_context(context.log.output())
+                self._streams[name] = _Stream(output, is_captured=name in self._captured)
+            with self._process() as process:
+                group = str(process.pid)
+                span.set("process.pid", process.pid)
+                context.guardian.add(group)
+                stack.callback(context.guardian.remove, group)
+                if not self._keep_children:
+                    context.processes.adopt(process.pid)
+                finished = self._follow(process)
+        return finished, process.ended
+
+    def _process(self) -> CommandProcess:
+        try:
+            return CommandProcess(
+                self._args,
+                cwd=self._cwd,
+                env=self._env,
+                content=self._input,
+                stdout=self._streams["stdout"].write,
+                stderr=self._streams["stderr"].write if "stderr" in self._streams else None,
+                keep_children=self._keep_children,
+            )
+        except OSError as error:
+            if error.errno in _WORKER_TROUBLE:
+                message = f"the worker cannot start commands: {error.strerror}"
+                raise InternalError(message) from error
+            raise CommandNotStarted(self.program, str(error)) from error
+
+    def _follow(self, process: CommandProcess) -> bool:
+        """See the command through; return whether it ended by itself."""
+        deadline = time.monotonic() + (float("inf") if self._timeout is None else self._timeout)
+        finished = process.wait(deadline, self._is_stopped)
+        if process.end_tree(self._context.grace) and finished:
+            self._context.log.logger.warning("ended processes that %s had left running", self.program)
+        process.drain()
+        return finished
+
+    def _is_stopped(self) -> bool:
+        return self.abandoned.is_set() or self._context.canceled.is_set() or self._is_too_large()
+
+    def _is_too_large(self) -> bool:
+        return any(each.is_too_large for each in self._streams.values())
+
+    def _judge(self, result: CommandResult, *, finished: bool) -> None:
+        if self.abandoned.is_set() and not finished:
+            raise _Abandoned
+        if not finished:
+            self._context.canceled.check()
+        if self._is_too_large():
+            raise CommandOutputTooLarge(self.program, result)
+        if not finished:
+            raise CommandTimedOut(self.program, result)
+        if self._check and result.exit_code != 0:
+            raise CommandFailed(self.program, result)
+
+
+class _Stream:
+    """The output of a command on one of its streams: it goes to the log, and to memory if it is captured."""
+
+    def __init__(self, output: Output, *, is_captured: bool) -> None:
+        self._output = output
+        self._content = bytearray() if is_captured else None
+        self.is_too_large = False
+
+    def write(self, chunk: bytes) -> None:
+        self._output.write(chunk)
+        if self._content is not None and not self.is_too_large:
+            self._content += chunk
+            self.is_too_large = len(self._content) > CAPTURE_LIMIT
+
+    def text(self) -> str | None:
+        return None if self._content is None else self._content.decode(errors="surrogateescape")
+
+
+def _captured(capture: object) -> tuple[str, ...]:
+    """The names of the streams to capture."""
+    try:
+        return _CAPTURES[capture]
+    except (KeyError, TypeError):
+        raise InvalidArgument("capture", capture, 'True, False, "stdout" or "stderr"') from None
+
+
+_CAPTURES: Mapping[object, tuple[str, ...]] = {
+    False: (),
+    True: ("stdout", "stderr"),
+    "stdout": ("stdout",),
+    "stderr": ("stderr",),
+}
+
+
+def _encoded(given: object) -> bytes:
+    if isinstance(given, str):
+        return given.encode(errors="surrogateescape")
+    if isinstance(given, bytes):
+        return given
+    raise InvalidArgument("input", type(given).__name__, "text or bytes")
+
+
+def _arguments(command: Command, *, shell: bool) -> list[str]:
+    """The program and its arguments, as the system takes them."""
+    if shell != isinstance(command, str):
+        raise InvalidArgument(
+            "command", command, "a list of a program and its arguments; with shell=True, one text"
+        )
+    args = [_SHELL, "-c", command] if isinstance(command, str) else [os.fspath(each) for each in command]
+    if not args or not args[0] or any("\0" in each for each in args):
+        raise InvalidArgument("command", command, "a program and its arguments, without NUL characters")
+    return args
+
+
+def _result(ended: Ended, streams: Mapping[str, _Stream]) -> CommandResult:
+    texts = {name: stream.text() for name, stream in streams.items()}
+    return CommandResult(
+        exit_code=ended.code if ended.code >= 0 else None,
+        signal=-ended.code if ended.code < 0 else None,
+        duration=ended.duration,
+        user_time=ended.usage.ru_utime,
+        system_time=ended.usage.ru_stime,
+        peak_memory=ended.usage.ru_maxrss * _MAXRSS,
+        stdout=texts.get("stdout"),
+        stderr=texts.get("stderr"),
+    )

@@ -1,0 +1,86 @@
+"""The guardian's own process. Imports next to nothing, and no module of this package: it is run as a script.
+
+Its standard input says what to kill when the worker is gone, `+<what>`, and what not to kill any more,
+`-<what>`, one a line; a line `.` ends it. `<what>` is a process group as its number, all processes with an
+environment variable as `NAME=value`, or a control group as its path. The argument is a file descriptor that
+becomes readable when the worker is gone, where the system has that: the end of the input alone does not tell,
+as a process that the worker has forked may hold it open.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+
+STARTING = 1.0
+"""Seconds: a command that is being started shows its environment by then."""
+
+PATIENCE = 10.0
+"""Seconds after which what comes back again and again is left alone."""
+
+
+def main() -> None:
+    """Follow what the worker says until it is gone, then kill what it has left."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # meant for the worker, which may need a while
+    left = _left_behind()
+    for group in filter(bytes.isdigit, left):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(int(group), signal.SIGKILL)
+    marks = {each for each in left if not each.startswith(b"/") and b"=" in each}
+    groups = [each for each in left if each.startswith(b"/")]
+    start = time.monotonic()
+    while marks and time.monotonic() < start + PATIENCE:
+        found = [*map(_kill_group, groups), _kill_marked(marks)]
+        if not any(found) and time.monotonic() > start + STARTING:
+            return
+        time.sleep(0.01)
+
+
+def _left_behind() -> list[bytes]:
+    watched: list[bytes] = []
+    poll = select.poll()
+    for each in (0, *map(int, sys.argv[1:])):
+        poll.register(each, select.POLLIN)
+    rest = b""
+    while True:
+        ready = dict(poll.poll())
+        chunk = os.read(0, 65536) if 0 in ready else b""
+        if not chunk:
+            return watched
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line == b".":
+                return watched
+            change = watched.append if line.startswith(b"+") else watched.remove
+            change(line[1:])
+
+
+def _kill_marked(marks: set[bytes]) -> bool:
+    """Kill processes with certain variables; return whether there were any. Linux only: /proc tells."""
+    found = False
+    with suppress(OSError):  # another system
+        for pid in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - pathlib is big
+            with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as environ:  # noqa: PTH123 - as above
+                if not marks.isdisjoint(environ.read().split(b"\0")):
+                    found = True
+                    os.kill(int(pid), signal.SIGKILL)
+    return found
+
+
+def _kill_group(path: bytes) -> bool:
+    """Kill the processes of a control group, and remove it; return whether it is still there."""
+    with suppress(OSError), open(path + b"/cgroup.kill", "wb") as kill:  # noqa: PTH123 - as above
+        kill.write(b"1")
+    for directory, _, _ in os.walk(path, topdown=False):
+        with suppress(OSError):
+            os.rmdir(directory)  # noqa: PTH106 - as above
+    return os.path.isdir(path)  # noqa: PTH112 - as above
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Mask secrets in a stream of bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+from taskqueue_client.errors import InvalidArgument
+
+MASK = b"[masked]"
+
+SHORTEST_LINE = 8
+"""Characters from which on a line of a secret is masked by itself: shorter lines, such as `}`, appear in
+harmless text, too."""
+
+
+class Secrets:
+    """Texts that must not be shown; texts are added only. Safe to use from any thread.
+
+    Args:
+        shared: More of them, such as those of all runs of a worker.
+    """
+
+    def __init__(self, shared: Secrets | None = None) -> None:
+        self._own: tuple[bytes, ...] = ()
+        self._shared = shared
+        self._lock = threading.Lock()
+
+    @property
+    def known(self) -> tuple[bytes, ...]:
+        """All of them, as they are at the moment."""
+        return self._own if self._shared is None else self._own + self._shared.known
+
+    def add(self, secret: str) -> None:
+        """Mask a text from now on, and each of its longer lines separately; white space around is ignored.
+
+        Raises:
+            InvalidArgument: The text is empty or white space. The error does not show it.
+        """
+        whole = secret.strip()
+        if not whole:
+            raise InvalidArgument("secret", "", "non-empty text")
+        lines = [line.strip() for line in whole.splitlines()]
+        texts = [whole, *(line for line in lines if len(line) >= SHORTEST_LINE)]
+        with self._lock:
+            self._own = (*{*self._own, *(text.encode(errors="backslashreplace") for text in texts)},)
+
+
+def masked(text: bytes, secrets: Secrets) -> bytes:
+    """Return a complete text with its secrets masked."""
+    if not any(map(text.__contains__, secrets.known)):
+        return text
+    masking = Masking(secrets)
+    return masking.feed(text) + masking.flush()
+
+
+def masked_text(text: str, secrets: Secrets) -> str:
+    """Return a complete text with its secrets masked."""
+    return masked(text.encode(errors="backslashreplace"), secrets).decode(errors="replace")
+
+
+class Masking:
+    """Masks secrets in a stream of chunks, wherever a secret is cut.
+
+    Bytes that may be the beginning of a secret are held back until the next ones decide: less than the
+    longest secret.
+
+    Args:
+        secrets: Texts to mask; those that are added later, too.
+    """
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self._held = b""
+        self._covered = 0  # bytes of `_held` that belong to a secret whose mask was already returned
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Add a chunk; return what can be shown now."""
+        known = self._secrets.known
+        if not known and not self._held:
+            return chunk
+        text = self._held + chunk
+        return self._shown(text, known, min((_beginning(text, each) for each in known), default=len(text)))
+
+    def flush(self) -> bytes:
+        """Return the rest at the end of the stream."""
+        return self._shown(self._held, self._secrets.known, len(self._held))
+
+    def _shown(self, text: bytes, known: tuple[bytes, ...], cut: int) -> bytes:
+        """Return `text` up to `cut`, masked; hold the rest back."""
+        shown: list[bytes] = []
+        at = self._covered
+        for start, end in sorted(span for secret in known for span in _spans(text, secret)):
+            if start >= cut:
+                break
+            if start >= at:
+                shown += (text[at:start], MASK)
+            at = max(at, end)
+        shown.append(text[at:cut])
+        self._held, self._covered = text[cut:], max(at - cut, 0)
+        return b"".join(shown)
+
+
+def _spans(text: bytes, secret: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where the secret starts and ends; its occurrences may overlap."""
+    start = text.find(secret)
+    while start >= 0:
+        yield start, start + len(secret)
+        start = text.find(secret, start + 1)
+
+
+def _beginning(text: bytes, secret: bytes) -> int:
+    """Return where the beginning of a secret starts that the text ends in; without one, the text's length."""
+    start = max(len(text) - len(secret) + 1, 0)
+    while (start := text.find(secret[:1], start)) >= 0:
+        if secret.startswith(text[start:]):
+            return start
+        start += 1
+    return len(text)

@@ -1,0 +1,217 @@
+"""One process of a command: started in its own session, its output copied, its tree ended."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, NamedTuple, Self
+
+from taskqueue_client.worker.outcomes import InternalError
+
+from .process_tree import TICK, ProcessTree, end_processes
+
+Write = Callable[[bytes], object]
+"""Takes what a command prints, in chunks."""
+
+LOOK = 0.1
+"""Seconds between checks whether to stop a command."""
+
+CHUNK = 64 * 1024
+"""Bytes to read at a time: the usual size of a pipe."""
+
+FULL_PIPE = 1024 * 1024
+"""Bytes that a pipe of an unprivileged user holds at most."""
+
+
+class Ended(NamedTuple):
+    """How a process ended.
+
+    Attributes:
+        code: Its exit code; the negative number of a signal that ended it.
+        usage: Resources used by it and by those descendants that it waited for.
+        duration: Seconds.
+    """
+
+    code: int
+    usage: resource.struct_rusage
+    duration: float
+
+
+class CommandProcess:
+    """A running command. Leaving the context ends what is left of it. Used by one thread.
+
+    Args:
+        args: The program and its arguments.
+        cwd: The directory to run it in.
+        env: All of its environment.
+        content: What it can read from its standard input.
+        stdout: Takes what it prints.
+        stderr: Takes what it prints to its standard error; `stdout` takes that, too, by default.
+        keep_children: Leave its children alone when it has ended by itself.
+
+    Attributes:
+        pid: Its process id, and that of its process group and session.
+        ended: How it ended; None as long as it runs.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+
+    def __init__(
+        self,
+        args: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        content: bytes,
+        stdout: Write,
+        stderr: Write | None = None,
+        keep_children: bool = False,
+    ) -> None:
+        self.ended: Ended | None = None
+        self._keep_children = keep_children
+        self._started = time.monotonic()
+        self._readers: dict[int, Write] = {}
+        with ExitStack() as ends, ExitStack() as on_error:
+            on_error.callback(self._close_pipes)
+            end = self._new_pipe(stdout, ends)
+            stdin = ends.enter_context(_input_file(content)) if content else subprocess.DEVNULL
+            self._popen = subprocess.Popen(  # noqa: S603 - a worker is there to run commands
+                args,
+                stdin=stdin,
+                stdout=end,
+                stderr=end if stderr is None else self._new_pipe(stderr, ends),
+                cwd=cwd,
+                env=env,
+                start_new_session=True,
+            )
+            on_error.pop_all()
+        self.pid = self._popen.pid
+        self._tree = ProcessTree(self.pid)
+        self._poll = select.poll()
+        for each in self._readers:
+            self._poll.register(each, select.POLLIN)
+        self._handle = self._end_of_process()
+
+    def _new_pipe(self, write: Write, ends: ExitStack) -> int:
+        """A pipe that `write` gets the content of; return the end for the command."""
+        start, end = os.pipe()
+        self._readers[start] = write
+        ends.callback(os.close, end)
+        os.set_blocking(start, False)
+        return end
+
+    def _close_pipes(self) -> None:
+        for each in self._readers:
+            os.close(each)
+
+    def wait(self, deadline: float, is_stopped: Callable[[], bool]) -> bool:
+        """Copy output until the process ends; return False if the wait was stopped before.
+
+        Args:
+            deadline: When to stop waiting, on `time.monotonic`.
+            is_stopped: Returns whether to stop waiting.
+        """
+        while not self._has_ended():
+            left = deadline - time.monotonic()
+            if left <= 0 or is_stopped():
+                return False
+            self._copy(min(left, LOOK))
+        return True
+
+    def end_tree(self, grace: float) -> bool:
+        """Ask all processes of the tree to end, then kill them; copy their output meanwhile.
+
+        Args:
+            grace: Seconds between SIGTERM and SIGKILL.
+
+        Returns:
+            Whether there were any.
+        """
+        if self._has_ended() and (self._keep_children or not self._tree.has_group()):
+            return False
+        end_processes(self._living, grace, lambda: self._copy(TICK))
+        return True
+
+    def drain(self) -> None:
+        """Copy the output so far; a process that left the tree may go on printing forever."""
+        for each in self._readers:
+            left = FULL_PIPE
+            while left > 0 and (count := self._read(each)):
+                left -= count
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.end_tree(0)
+        finally:
+            self._unwatch()
+            self._close_pipes()
+
+    def _end_of_process(self) -> int | None:
+        """Open a file descriptor that becomes readable when the process ends, where the system has that."""
+        with suppress(AttributeError, OSError):  # not Linux, or too old
+            handle = os.pidfd_open(self.pid)
+            self._poll.register(handle, select.POLLIN)
+            return handle
+        return None
+
+    def _has_ended(self) -> bool:
+        if self.ended is None:
+            try:
+                pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                self._popen.returncode = 1  # or subprocess warns that it still runs
+                message = "this process ignores SIGCHLD, or waits for all children: exit codes are lost"
+                raise InternalError(message) from None
+            if pid:
+                code = os.waitstatus_to_exitcode(status)
+                self.ended = Ended(code, usage, time.monotonic() - self._started)
+                self._popen.returncode = code  # or subprocess waits for it again
+                self._unwatch()
+        return self.ended is not None
+
+    def _unwatch(self) -> None:
+        if self._handle is not None:
+            self._poll.unregister(self._handle)
+            os.close(self._handle)
+            self._handle = None
+
+    def _copy(self, seconds: float) -> None:
+        """Wait up to `seconds` for output, and copy it."""
+        for ready, _ in self._poll.poll(max(seconds, 0) * 1000):
+            if ready in self._readers and not self._read(ready):
+                self._poll.unregister(ready)  # everybody has closed it
+
+    def _read(self, pipe: int) -> int:
+        with suppress(BlockingIOError):
+            chunk = os.read(pipe, CHUNK)
+            self._readers[pipe](chunk)
+            return len(chunk)
+        return 0
+
+    def _living(self) -> list[int]:
+        survivors = self._tree.survivors()
+        return survivors if self._has_ended() or self.pid in survivors else [self.pid, *survivors]
+
+
+@contextmanager
+def _input_file(content: bytes) -> Generator[IO[bytes]]:
+    """A file to read the content from: in memory where the system has that, as it may be a secret."""
+    in_memory = hasattr(os, "memfd_create")
+    with os.fdopen(os.memfd_create("input"), "w+b") if in_memory else tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.seek(0)
+        yield file

@@ -1,0 +1,396 @@
+"""The processes that commands start: which are alive, how to end them, and their end if the worker is killed.
+
+On Linux, /proc and control groups tell. Elsewhere, only the process group of each command is known.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+log = logging.getLogger("taskqueue_client.worker")
+
+
+_SCRIPT = Path(__file__).with_name("guardian_process.py")
+
+_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""What Python may need to start; anything else could be a secret, and commands could read it."""
+
+
+class Guardian:
+    """Kills processes when this process ends without doing so, as by `kill -9`.
+
+    Its own process is started when it is first needed. Where that fails, a warning says so, and commands
+    run without it. Close it. Safe to use from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watched: list[str] = []
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def add(self, *watched: str) -> None:
+        """Kill these if this process ends.
+
+        Args:
+            *watched: A process group as its number; all processes with an environment variable as
+                `NAME=value`; a control group as its path.
+        """
+        self._change("+", watched, self._watched.append)
+
+    def remove(self, *watched: str) -> None:
+        """Leave these alone from now on."""
+        self._change("-", watched, self._watched.remove)
+
+    def _change(self, sign: str, watched: tuple[str, ...], change: Callable[[str], object]) -> None:
+        with self._lock:
+            for each in watched:
+                change(each)
+            self._tell("".join(f"{sign}{each}\n" for each in watched))
+
+    def close(self) -> None:
+        """End the process. May be called again."""
+        with self._lock:
+            self._end()
+
+    def _tell(self, lines: str) -> None:
+        try:
+            if self._process is not None:
+                _write(self._process, lines)
+                return
+        except BrokenPipeError:
+            self._end()  # somebody killed it
+        if self._watched:
+            self._start()
+
+    def _start(self) -> None:
+        try:
+            self._process = _started()
+            _write(self._process, "".join(f"+{watched}\n" for watched in self._watched))
+        except OSError as error:
+            log.warning("commands will outlive this worker if it is killed: no guardian process: %s", error)
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            with suppress(BrokenPipeError):
+                _write(process, ".\n")  # a child that a handler has forked may hold its input open
+            process.stdin.close()
+            process.wait()
+
+
+def _started() -> subprocess.Popen[bytes]:
+    # -I: nothing that a user has set up; -S: no site-packages
+    command = [sys.executable, "-I", "-S", str(_SCRIPT)]
+    with ExitStack() as opened:
+        handles: list[int] = []
+        if hasattr(os, "pidfd_open"):  # opened here, as this process may be gone when the other one is up
+            handles = [os.pidfd_open(os.getpid())]
+            opened.callback(os.close, handles[0])
+        return subprocess.Popen(  # noqa: S603 - this file's neighbor
+            [*command, *map(str, handles)],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            cwd="/",
+            env={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+            start_new_session=True,
+            pass_fds=handles,
+        )
+
+
+def _write(process: subprocess.Popen[bytes], lines: str) -> None:
+    if process.stdin is not None:
+        process.stdin.write(lines.encode())
+
+
+PROC = Path("/proc")
+
+MARK = "TASKQUEUE_RUN"
+"""The environment variable that marks the processes of a run: children inherit it from commands."""
+
+TICK = 0.02
+"""Seconds between looks whether processes that got a signal are gone."""
+
+PATIENCE = 10.0
+"""Seconds that a process has to be gone after SIGKILL; one that hangs in the kernel is left alone then."""
+
+
+def end_processes(living: Callable[[], list[int]], grace: float, wait: Callable[[], object]) -> int:
+    """Ask processes to end (SIGTERM), and kill those that are still there after `grace` seconds (SIGKILL).
+
+    Args:
+        living: Returns the process ids of those that are alive, parents before their children.
+        grace: Seconds between the two signals.
+        wait: Waits a moment between two looks.
+
+    Returns:
+        How many processes got a signal.
+    """
+    asked, left = _signal(signal.SIGTERM, living, grace, wait)
+    if left:
+        killed, left = _signal(signal.SIGKILL, living, PATIENCE, wait)
+        asked |= killed
+    if left:
+        log.error("processes cannot be killed: %s", ", ".join(map(str, left)))
+    return len(asked)
+
+
+def _signal(
+    number: signal.Signals, living: Callable[[], list[int]], patience: float, wait: Callable[[], object]
+) -> tuple[set[int], list[int]]:
+    """Send a signal to each process once; return those that got the signal, and those that live on.
+
+    A parent before its children: a shell whose child is gone before the shell has the signal goes on.
+    """
+    deadline = time.monotonic() + patience
+    told: set[int] = set()
+    while (left := living()) and (time.monotonic() < deadline or not told):
+        for pid in left:
+            if pid not in told:
+                _send(number, pid)
+        told.update(left)
+        wait()
+    return told, left
+
+
+def _send(number: signal.Signals, pid: int) -> None:
+    """Send a signal to a process, or a group if `pid` is negative, unless it is gone or another user's."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+class _Process(NamedTuple):
+    pid: int
+    parent: int
+    group: int
+    session: int
+    started: int  # with the pid, what tells a process from a later one with the same pid
+
+
+class ProcessTree:
+    """A process that leads its session, and its descendants, even those that left the session.
+
+    Known are those in its session and group, and the children of those that are known. A process that
+    leaves the session and loses its parent before anybody looks is not in the tree: see `RunProcesses`.
+
+    Args:
+        leader: The process id; also that of its session and group.
+    """
+
+    def __init__(self, leader: int) -> None:
+        self._leader = leader
+        self._known: set[tuple[int, int]] = set()
+
+    def has_group(self) -> bool:
+        """Whether anything, if only a zombie, is in the leader's group: quick to tell."""
+        try:
+            os.killpg(self._leader, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # they are there, and run as another user
+            return True
+        return True
+
+    def survivors(self) -> list[int]:
+        """Return the process ids of those that live, the oldest first, so that parents precede children.
+
+        The id of the group, negative, where /proc cannot be read: on other systems, or without a free
+        file descriptor.
+        """
+        try:
+            found = sorted(_living(), key=_age)
+        except OSError:
+            return [-self._leader] if self.has_group() else []
+        tree = {
+            each.pid
+            for each in found
+            if self._leader in (each.group, each.session) or (each.pid, each.started) in self._known
+        }
+        while children := {each.pid for each in found if each.parent in tree} - tree:
+            tree |= children
+        self._known = {(each.pid, each.started) for each in found if each.pid in tree}
+        return [each.pid for each in found if each.pid in tree]
+
+
+def _age(process: _Process) -> tuple[int, int]:
+    return process.started, process.pid
+
+
+class RunProcesses:
+    """All processes that the commands of a run have started, wherever they have gone since.
+
+    They are found by `MARK` in their environment, which every process inherits that does not clear it,
+    and by a control group, which no process can leave, where this process may create one. They are killed
+    if this process is killed. Safe to use from any thread.
+
+    Args:
+        mark: The value of `MARK`: on this machine, no other run's begins with it.
+        guardian: Kills them if this process is killed.
+
+    Attributes:
+        variable: The environment variable that marks the processes.
+    """
+
+    def __init__(self, mark: str, guardian: Guardian) -> None:
+        self.variable = {MARK: mark}
+        self._marked = f"{MARK}={mark}"
+        self._guardian = guardian
+        self._group: ControlGroup | None = None
+        self._is_watched = False
+        self._lock = threading.Lock()
+
+    def watch(self) -> None:
+        """Prepare for the first process."""
+        with self._lock:
+            if not self._is_watched:
+                self._is_watched = True
+                self._group = ControlGroup.create()
+                self._guardian.add(*self._watched)
+
+    def adopt(self, pid: int) -> None:
+        """Put a new process, and with it its future children, into the run's control group."""
+        if self._group is not None:
+            self._group.add(pid)
+
+    def end(self, grace: float) -> int:
+        """End all processes, with `grace` seconds between SIGTERM and SIGKILL; return how many there were.
+
+        Raises:
+            OSError: No file descriptor is free to look for them; they are killed when this process ends.
+        """
+        if not self._is_watched:
+            return 0
+        count = end_processes(self._living, grace, partial(time.sleep, TICK))
+        if self._group is not None:
+            self._group.remove()
+        self._guardian.remove(*self._watched)
+        self._is_watched = False
+        return count
+
+    @property
+    def _watched(self) -> list[str]:
+        return [self._marked, *([] if self._group is None else [str(self._group.path)])]
+
+    def _living(self) -> list[int]:
+        found = set(_marked(self._marked))
+        if self._group is not None:
+            found.update(self._group.processes())
+        return sorted(found)
+
+
+def kill_marked(mark: str) -> None:
+    """Kill all processes whose `MARK` begins with `mark`."""
+    end_processes(lambda: sorted(_marked(f"{MARK}={mark}")), 0, partial(time.sleep, TICK))
+
+
+def _marked(variable: str) -> Iterator[int]:
+    """Yield the ids of other processes with a variable in their environment that begins with this text.
+
+    Not found are another user's processes, those that cleared their environment, and those that forbid
+    to read it, such as `ssh-agent`.
+
+    Raises:
+        OSError: No file descriptor is free.
+    """
+    wanted = b"\0" + variable.encode()
+    with suppress(FileNotFoundError):  # another system
+        for pid in _pids():
+            with suppress(*_GONE_OR_HIDDEN):
+                if wanted in b"\0" + (PROC / str(pid) / "environ").read_bytes():
+                    yield pid
+
+
+_GONE_OR_HIDDEN = (ProcessLookupError, FileNotFoundError, PermissionError)
+
+
+class ControlGroup:
+    """A control group (version 2) below that of this process.
+
+    Args:
+        path: Its directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls) -> ControlGroup | None:
+        """Return a new one; None where this process may not create one, or has none itself."""
+        try:
+            path = _own_control_group()
+            if path is not None:
+                path /= f"taskqueue-{os.getpid()}-{time.monotonic_ns()}"
+                path.mkdir()
+        except OSError:
+            return None
+        return None if path is None else cls(path)
+
+    def add(self, pid: int) -> None:
+        """Put a process into the group, unless it is gone, or this process may not move it."""
+        with suppress(OSError):
+            (self.path / "cgroup.procs").write_text(str(pid))
+
+    def processes(self) -> list[int]:
+        """Return the processes in the group, and in the groups that they have created below it."""
+        with suppress(OSError):
+            return [int(pid) for each in self.path.rglob("cgroup.procs") for pid in each.read_text().split()]
+        return []
+
+    def remove(self) -> None:
+        """Remove the group with those below it, and kill what is left in them."""
+        with suppress(OSError):  # Linux before 5.14
+            (self.path / "cgroup.kill").write_text("1")
+        below = sorted(self.path.rglob("*/"), reverse=True)
+        for each in (*below, self.path):
+            with suppress(OSError):
+                each.rmdir()
+
+
+def _own_control_group() -> Path | None:
+    """The directory of this process's control group (version 2), where there is one."""
+    mounted = _mounted_control_groups()
+    lines = (PROC / "self/cgroup").read_text().splitlines()
+    own = next((line[3:] for line in lines if line.startswith("0::")), None)
+    if mounted is None or own is None or not Path(own).is_relative_to(mounted[0]):
+        return None
+    return mounted[1] / Path(own).relative_to(mounted[0])
+
+
+def _mounted_control_groups() -> tuple[str, Path] | None:
+    """Which part of the hierarchy (version 2) is mounted, and where."""
+    for line in (PROC / "self/mountinfo").read_text().splitlines():
+        fields, _, kind = line.partition(" - ")
+        if kind.startswith("cgroup2 "):
+            _, _, _, root, where, *_ = fields.split(" ")
+            return root, Path(where)
+    return None
+
+
+def _living() -> Iterator[_Process]:
+    for pid in _pids():
+        with suppress(*_GONE_OR_HIDDEN):
+            # the name, in parentheses, may hold anything
+            status = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+            if status[0] not in b"ZX":
+                yield _Process(pid, int(status[1]), int(status[2]), int(status[3]), int(status[19]))
+
+
+def _pids() -> Iterator[int]:
+    """Yield the ids of all processes but this one.
+
+    Raises:
+        OSError: There is no /proc, or no file descriptor is free.
+    """
+    own = os.getpid()
+    found = [int(name) for name in os.listdir(PROC) if name.isdecimal()]  # noqa: PTH208 - half the time
+    return (pid for pid in found if pid != own)

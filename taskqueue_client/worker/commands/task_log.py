@@ -1,0 +1,420 @@
+"""The log of a run: messages of its handler and output of its commands."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import accumulate
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from taskqueue_client._dates import timestamp
+from taskqueue_client.clock import Clock
+
+from .masking import Masking, Secrets, masked
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+log = logging.getLogger("taskqueue_client.worker")
+
+
+KEPT_IN_MEMORY = 16 * 1024
+"""Bytes up to which a log needs no file: creating and removing one takes longer than anything else here."""
+
+
+STAMP = len("2026-11-21T09:20:53.649Z ")
+"""Bytes of the time at the beginning of a line."""
+
+LONG_LINE = 8 * 1024
+"""Bytes from which on a checkpoint shows a line that has not ended: some programs never end a line."""
+
+_PROGRESS = re.compile(rb"\r(?!\n)")
+
+
+class TaskLog:
+    """Lines that begin with the time, as `2026-11-21T09:20:53.649Z `. Secrets are masked.
+
+    They are kept in memory as long as they are few, and in a file from then on.
+
+    Everything but newlines is written as it comes, in whatever encoding. Writers take turns by the line:
+    where one writes before another one's line has ended, that line is broken. Safe to use from any thread.
+
+    If the file cannot be written, nothing is raised: the error is kept, what comes is dropped until the
+    file can be written again, and a line tells how much is missing. That line is part of what is read,
+    whether or not there is room for it in the file. After `remove`, everything is dropped.
+
+    Args:
+        path: The file; replaced if there is one.
+        clock: Where the times come from.
+        secrets: Texts to mask in addition to those that are registered.
+        kept_in_memory: Bytes up to which the log is kept in memory.
+
+    Attributes:
+        path: The file.
+        error: Why something is missing; None as long as nothing is.
+        lost: Bytes that are missing.
+        secrets: Texts to mask from now on; see `Secrets.add`.
+        has_progress: Whether there are lines with several states, as of progress bars.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        secrets: Secrets | None = None,
+        *,
+        kept_in_memory: int = KEPT_IN_MEMORY,
+    ) -> None:
+        self.path = path
+        self.error: OSError | None = None
+        self.lost = 0
+        self._logger: logging.Logger | None = None
+        self._clock = clock
+        self.secrets = Secrets(secrets)
+        self._lock = threading.RLock()  # the garbage collector may call what logs here, at any point
+        self._is_writing = False
+        self._put_off: deque[tuple[object, bytes]] = deque()
+        self._kept_in_memory = kept_in_memory
+        self._memory: io.BytesIO | None = io.BytesIO()  # None once there is a file
+        self._file: io.BytesIO | io.FileIO = self._memory
+        self._size = 0
+        self._whole_lines = 0  # the size at the end of the last line that is complete
+        self._writer: object = None  # whose line is incomplete
+        self._missing = 0  # bytes that no line in the file tells of yet
+        self.has_progress = False
+
+    @property
+    def logger(self) -> logging.Logger:
+        """A logger that takes messages of every level.
+
+        It is not part of the process's tree of loggers, so that its messages appear nowhere else.
+        """
+        return self._logger or self._kept(_logger_of(self))
+
+    def _kept(self, made: logging.Logger) -> logging.Logger:
+        """Return `made`, or the logger that another thread made before. After `remove`, none is kept."""
+        with self._lock:
+            if self._logger is None and not self._file.closed:
+                self._logger = made
+            return self._logger or made
+
+    def register_secret(self, secret: str) -> None:
+        """Mask a text from now on, and each of its lines of 8 characters and more.
+
+        Earlier lines are not changed. Only the text as it is given is found, not its form in base64 or in a
+        URL.
+
+        Raises:
+            InvalidArgument: The text is empty.
+        """
+        self.secrets.add(secret)
+
+    def output(self) -> Output:
+        """Return a separate stream for what a command prints."""
+        return Output(self, self.secrets)
+
+    @property
+    def size(self) -> int:
+        """Bytes that a checkpoint shows now: the complete lines, and of a long one what there is of it."""
+        with self._lock:
+            return self._whole_lines if self._size - self._whole_lines < LONG_LINE else self._size
+
+    def checkpoint(self) -> LogView:
+        """Return the log so far, as a file that does not change; see `size`. Close it.
+
+        Each checkpoint begins with the one before, except for its `tail`.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        with self._lock:
+            return self._view([(0, self.size)])
+
+    def finished(self) -> LogView:
+        """Return the log so far, each line with its last state only, as a file. Takes long if `has_progress`.
+
+        A state is what ends in a carriage return, as progress bars print: the next one overwrites it.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        with self._lock:
+            size = self.size
+            view = self._view([(0, size)])
+        if not self.has_progress:
+            return view
+        spans = _last_states(view, size)
+        with self._lock:
+            return self._view(spans)
+
+    def _view(self, spans: list[tuple[int, int]]) -> LogView:
+        """Parts of the log, and a line that tells what is missing at their end."""
+        file = (
+            self.path.open("rb", buffering=0) if self._memory is None else io.BytesIO(self._memory.getvalue())
+        )
+        if not self._missing:
+            return LogView(file, spans, b"")
+        end = spans[-1][1]
+        missing = self._missing + self._size - end  # with the beginning of a cut line
+        newline = b"" if end == self._whole_lines else b"\n"
+        return LogView(file, spans, newline + self._missing_line(self._stamp(), missing))
+
+    def _missing_line(self, stamp: bytes, count: int) -> bytes:
+        return b"%b[%d bytes are missing here: %b]\n" % (stamp, count, str(self.error).encode())
+
+    def _stamp(self) -> bytes:
+        return timestamp(datetime.fromtimestamp(self._clock.now(), UTC)).encode() + b" "
+
+    def remove(self) -> None:
+        """Write nothing more, and remove the file. May be called again.
+
+        Raises:
+            OSError: It cannot be removed.
+        """
+        with self._lock:
+            self._logger = None  # it refers to this log; others may still write to it
+            self._file.close()
+            if self._memory is None:
+                self.path.unlink(missing_ok=True)
+
+    def append(self, writer: object, text: bytes) -> None:
+        """Write text that is masked already. It may end within a line."""
+        with self._lock:
+            if text and not self._file.closed:
+                self._put_off.append((writer, text))
+                self._write_all()
+
+    def say(self, message: str) -> None:
+        """Write an `INFO` message of the worker itself; a logger takes longer."""
+        self.append_message(f"INFO {message}")
+
+    def append_message(self, message: str) -> None:
+        """Write whole lines."""
+        self.append(self, masked(message.encode(errors="backslashreplace") + b"\n", self.secrets))
+
+    def _write_all(self) -> None:
+        if self._is_writing:
+            return  # a finalizer logs in the middle of a line: its message is next
+        self._is_writing = True
+        try:
+            while self._put_off:
+                self._write(*self._put_off.popleft())
+        finally:
+            self._is_writing = False
+
+    def _write(self, writer: object, text: bytes) -> None:
+        stamp = self._stamp()
+        told = b""
+        if self._missing:
+            told = b"\n" + self._missing_line(stamp, self._missing)
+            self._writer = None
+        start = b""
+        if self._writer is not writer:
+            start = stamp if self._writer is None else b"\n" + stamp
+        self.has_progress = self.has_progress or _PROGRESS.search(text) is not None
+        ended = text.endswith(b"\n")
+        lines = text[:-1] if ended else text
+        if self._put(told, start + lines.replace(b"\n", b"\n" + stamp) + (b"\n" if ended else b"")):
+            self._writer = None if ended else writer
+
+    def _put(self, told: bytes, text: bytes) -> bool:
+        """Write what tells of missing bytes, and a text, to the file; return whether all was written."""
+        written = told + text
+        rest = memoryview(written)
+        before = self._size
+        try:
+            if self._memory is not None and before + len(rest) > self._kept_in_memory:
+                self._file = _file_with(self.path, self._memory.getvalue())
+                self._memory = None
+            while rest:
+                count = self._file.write(rest)
+                self._size += count
+                rest = rest[count:]
+        except OSError as error:
+            self._fail(error, min(len(rest), len(text)))
+        else:
+            self._missing = 0
+        if newline := written.rfind(b"\n", 0, self._size - before) + 1:
+            self._whole_lines = before + newline
+        return not rest
+
+    def _fail(self, error: OSError, dropped: int) -> None:
+        if self.error is None:
+            log.error("the task log %s is cut: %s", self.path, error)
+            self.error = error
+        self._missing += dropped
+        self.lost += dropped
+
+
+def _logger_of(task_log: TaskLog) -> logging.Logger:
+    logger = logging.Logger("taskqueue_client.task")  # noqa: LOG001 - a registered one would stay for ever
+    logger.addHandler(_Handler(task_log))
+    return logger
+
+
+def _file_with(path: Path, content: bytes) -> io.FileIO:
+    """Create a file that holds all of the content, or no file at all."""
+    file = path.open("wb", buffering=0)
+    try:
+        while content:
+            content = content[file.write(content) :]
+    except BaseException:
+        file.close()
+        path.unlink(missing_ok=True)
+        raise
+    return file
+
+
+class Output:
+    """The output of one command, on its way to the log. Used by one thread at a time.
+
+    Args:
+        task_log: The log.
+        secrets: Texts to mask.
+    """
+
+    def __init__(self, task_log: TaskLog, secrets: Secrets) -> None:
+        self._log = task_log
+        self._masking = Masking(secrets)
+
+    def write(self, chunk: bytes) -> None:
+        """Write a chunk, which may be cut anywhere."""
+        self._log.append(self, self._masking.feed(chunk))
+
+    def close(self) -> None:
+        """Write what was held back as the possible beginning of a secret."""
+        self._log.append(self, self._masking.flush())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class LogView(io.RawIOBase):
+    """Parts of a file that grows, and a text after them, read as if they were all.
+
+    Args:
+        file: The file; it is closed with the view.
+        spans: Where the parts start and end, in their order.
+        tail: What follows them.
+
+    Attributes:
+        size: Bytes in all.
+        tail: What follows the parts.
+    """
+
+    def __init__(self, file: io.FileIO | io.BytesIO, spans: Sequence[tuple[int, int]], tail: bytes) -> None:
+        super().__init__()
+        self._file = file
+        self._spans = spans
+        self._starts = [0, *accumulate(end - start for start, end in spans)]  # in the view
+        self.tail = tail
+        self._at = 0
+        self.size = self._starts[-1] + len(tail)
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """See `io.RawIOBase.readinto`."""
+        wanted = memoryview(buffer).cast("B")
+        index = bisect_right(self._starts, self._at) - 1
+        if index < len(self._spans):
+            start, end = self._spans[index]
+            start += self._at - self._starts[index]
+            self._file.seek(start)
+            count = self._file.readinto(wanted[: end - start])
+        else:
+            rest = self.tail[self._at - self._starts[-1] :][: len(wanted)]
+            wanted[: len(rest)] = rest
+            count = len(rest)
+        self._at += count
+        return count
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """See `io.IOBase.seek`."""
+        self._at = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence] + offset
+        return self._at
+
+    def tell(self) -> int:
+        """See `io.IOBase.tell`."""
+        return self._at
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+
+def _last_states(view: LogView, size: int) -> list[tuple[int, int]]:
+    """Where the lines of a log are without the states that later ones have overwritten."""
+    spans: list[tuple[int, int]] = []
+    kept = at = 0
+    first = last = STAMP  # where the line's first and last state begin
+    for piece in _pieces(io.BufferedReader(view)):
+        overwritten = piece.rfind(b"\r", 0, len(piece.rstrip(b"\r\n")))
+        if overwritten >= 0:
+            last = at + overwritten + 1
+        at += len(piece)
+        if piece.endswith(b"\n"):
+            if last > first:
+                spans.append((kept, first))
+                kept = last
+            first = last = at + STAMP
+    return [*spans, (kept, size)]
+
+
+def _pieces(file: io.BufferedReader) -> Iterator[bytes]:
+    """Yield the lines of a file, long ones in pieces, none of which ends between CR and LF."""
+    while piece := file.readline(_PIECE):
+        while piece.endswith(b"\r") and (more := file.read(1)):
+            piece += more
+        yield piece
+
+
+_PIECE = 1024 * 1024
+
+
+class UnlockedHandler(logging.Handler):
+    """A handler without logging's lock: a task's log has a lock, and a finalizer may log in any thread."""
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Write the record if it passes the filters."""
+        passes = bool(self.filter(record))
+        if passes:
+            self.emit(record)
+        return passes
+
+
+class _Handler(UnlockedHandler):
+    """Writes a logger's messages to the task log."""
+
+    def __init__(self, task_log: TaskLog) -> None:
+        super().__init__()
+        self._log = task_log
+        self.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            message = self.format(record)
+        except Exception:  # noqa: BLE001 - arguments that don't fit their message; logging reports those itself
+            self.handleError(record)
+        else:
+            self._log.append_message(message)

@@ -1,0 +1,210 @@
+"""The directory of a worker, and in it one for each run."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import logging
+import os
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from uuid import uuid4
+
+from .process_tree import kill_marked
+
+log = logging.getLogger("taskqueue_client.worker")
+
+_PREFIX = "taskqueue-worker-"
+_KEPT_PREFIX = "taskqueue-kept-"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+class WorkDirectories:
+    """A directory for one worker, locked while it is used.
+
+    Directories that killed workers have left are removed, and what is left of their commands is killed.
+
+    Args:
+        parent: Where to create it; created if it is missing. Default: the directory for temporary files.
+        keep: Keep the directories of runs, for debugging.
+
+    Attributes:
+        path: The directory. Other users cannot read it.
+
+    Raises:
+        OSError: It cannot be created.
+    """
+
+    def __init__(self, parent: Path | None = None, *, keep: bool = False) -> None:
+        parent = Path(tempfile.gettempdir()) if parent is None else parent.absolute()
+        parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(parent)
+        self._keep = keep
+        self.path, self._lock = _locked_directory(parent, _KEPT_PREFIX if keep else _PREFIX)
+
+    def make(self, name: str) -> Path:
+        """Create a directory for a run.
+
+        Raises:
+            OSError: It cannot be created, for example because it exists or the disk is full.
+        """
+        path = self.path / name
+        path.mkdir(0o700)
+        return path
+
+    def remove_empty(self, path: Path) -> bool:
+        """Remove a run's directory if it is empty; return whether nothing is left to do."""
+        try:
+            if not self._keep:
+                path.rmdir()
+        except OSError:
+            return False
+        return True
+
+    def remove(self, path: Path) -> None:
+        """Remove a run's directory with `remove_tree`, unless directories are kept.
+
+        Raises:
+            OSError: Something in it could not be removed.
+        """
+        if not self._keep:
+            remove_tree(path)
+
+    def close(self) -> None:
+        """Remove everything unless it is kept; log what cannot be removed. May be called again."""
+        if self._lock < 0:
+            return
+        try:
+            self._remove_own()
+        except OSError as error:
+            log.error("cannot remove all of %s: %s", self.path, error)  # noqa: TRY400 - the error says it all
+        os.close(self._lock)
+        self._lock = -1
+
+    def _remove_own(self) -> None:
+        if not self._keep:
+            remove_tree(self.path)
+        elif not any(self.path.iterdir()):
+            self.path.rmdir()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _locked_directory(parent: Path, prefix: str) -> tuple[Path, int]:
+    """Create a directory; return it with a file descriptor that holds the lock on it."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        with suppress(FileNotFoundError):  # another worker took it for abandoned before it was locked
+            lock = os.open(path, _DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.fstat(lock).st_nlink:
+                return path, lock
+            os.close(lock)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for path in parent.glob(f"{_PREFIX}*"):
+        try:
+            _remove_unless_locked(path)
+        except FileNotFoundError:
+            continue  # another worker has removed it
+        except OSError as error:
+            log.warning("cannot remove all of %s, left by a killed worker: %s", path, error)
+
+
+def _remove_unless_locked(path: Path) -> None:
+    lock = os.open(path, _DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        kill_marked(f"{path}/")
+        remove_tree(path)
+    except BlockingIOError:
+        return  # its worker is alive
+    finally:
+        os.close(lock)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory with its content, whatever the permissions and the depth.
+
+    Raises:
+        OSError: Something could not be removed, such as another user's directory that is not empty;
+            everything else was.
+    """
+    with suppress(PermissionError):  # another user's, which may be readable all the same
+        path.chmod(0o700)
+    top = os.open(path, _DIRECTORY)
+    emptying = _Emptying(top)
+    try:
+        emptying.run()
+    finally:
+        os.close(top)
+    if emptying.failures:
+        raise emptying.failures[0]
+    path.rmdir()
+
+
+class _Emptying:
+    """Removes what is in a directory.
+
+    Directories are moved to the top and emptied one by one, so that no path gets too long, and nothing calls
+    itself.
+
+    Args:
+        top: The directory's file descriptor.
+
+    Attributes:
+        failures: Why something is still there.
+    """
+
+    def __init__(self, top: int) -> None:
+        self.failures: list[OSError] = []
+        self._top = top
+        self._fresh = map(f".{uuid4().hex}-{{}}".format, itertools.count())
+        self._pending = ["."]
+
+    def run(self) -> None:
+        while self._pending:
+            name = self._pending.pop()
+            with self._noting_failure():
+                self._empty(name)
+                if name != ".":
+                    os.rmdir(name, dir_fd=self._top)
+
+    def _empty(self, name: str) -> None:
+        directory = os.open(name, _DIRECTORY, dir_fd=self._top)
+        try:
+            with os.scandir(directory) as entries:
+                for entry in list(entries):
+                    with self._noting_failure():
+                        self._remove(entry, directory, is_at_top=name == ".")
+        finally:
+            os.close(directory)
+
+    def _remove(self, entry: os.DirEntry[str], directory: int, *, is_at_top: bool) -> None:
+        if not entry.is_dir(follow_symlinks=False):
+            os.unlink(entry.name, dir_fd=directory)
+            return
+        with suppress(PermissionError):  # as above
+            os.chmod(entry.name, 0o700, dir_fd=directory)
+        name = entry.name if is_at_top else next(self._fresh)
+        if not is_at_top:
+            os.rename(entry.name, name, src_dir_fd=directory, dst_dir_fd=self._top)
+        self._pending.append(name)
+
+    @contextmanager
+    def _noting_failure(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.failures.append(error)

@@ -1,0 +1,238 @@
+"""One call of a worker's handler without a queue, for tests of the handler.
+
+Everything but the Queue is real: the check of the payload, the handler's thread or event loop, its work
+directory, its commands and its log. Artifacts are read instead of uploaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Unpack
+
+import msgspec
+
+from taskqueue_client._protocol.lease import Lease
+from taskqueue_client._protocol.retry import RetryPolicy
+from taskqueue_client._protocol.schemas import check_definition
+from taskqueue_client.aio import AsyncQueue
+from taskqueue_client.artifacts.sources import Source
+from taskqueue_client.client import Queue
+from taskqueue_client.credentials import Credentials
+from taskqueue_client.definitions import (
+    TaskOptions,
+    _as_stored,  # pyright: ignore[reportPrivateUsage] # what only the Queue does otherwise
+    task_definition,
+)
+from taskqueue_client.models import StorageType, TaskClaim
+from taskqueue_client.slugid import slugid
+
+from .claims.claimed_run import ClaimedRun
+from .commands.environment import CommandEnvironment
+from .commands.masking import Secrets
+from .commands.process_tree import Guardian
+from .commands.work_directory import WorkDirectories
+from .event_thread import EventThread, ThreadsafeCalls
+from .loop import WorkerLoop
+from .monitoring.tracing import NO_TRACING
+from .outcomes import Outcome, TaskFailed, Uploads, meant_by, resolution_of
+from .payload import check_payload
+from .run.artifact_uploads import outcome_of_failed_upload, severity
+from .run.declared_artifacts import LOG_NAME, DeclaredArtifact
+from .run.handlers import Handlers, LoggingCapture
+from .run.lifecycle import TimeLimit, explain
+from .run.run_resources import RunResources, SharedResources
+from .task_run import TaskRun
+
+CREDENTIALS = Credentials("testing", "not-a-secret-access-token")
+
+_LEASE = 1200.0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """The result of a task in a test.
+
+    Attributes:
+        task_id: The task.
+        outcome: How its run ended, as in `reasonResolved`: `completed`, `failed`, `malformed-payload`, …
+        artifacts: The content of its artifacts by name, without the log.
+        log: The text of its log.
+        error: What the handler raised, or the failure that counts instead. Always None for a task of a queue,
+            which does not know it.
+    """
+
+    task_id: str
+    outcome: str
+    artifacts: dict[str, bytes] = field(repr=False)
+    log: str = field(repr=False)
+    error: BaseException | None = None
+
+
+def run_handler(
+    worker: WorkerLoop | type[WorkerLoop], payload: Mapping[str, Any], **options: Unpack[TaskOptions]
+) -> TaskResult:
+    """Call a worker's handler for a task that is in no queue, and return how the run would end.
+
+    Payload and definition are checked as for a real run. `on_start` is called before, and `on_stop` after
+    that. The handler is called once, also if it raises `IntermittentTask`, and its time is limited as in a
+    real run. Artifacts are read and not uploaded. Calls that it makes with `task.queue` go to the worker's
+    deployment, with the worker's own credentials, once each; a worker made of a class has none.
+
+    Args:
+        worker: A worker with its settings, or its class, which gets its settings from the environment and a
+            name for tests.
+        payload: The task's payload.
+        **options: Other keys of the task's definition, such as `scopes` or `extra`.
+
+    Raises:
+        InvalidArgument: The definition is one that the Queue would refuse.
+        Exception: `on_start` or `on_stop` raised it.
+    """
+    if isinstance(worker, type):
+        worker = worker(
+            root_url="http://127.0.0.1:9",  # where nobody listens
+            task_queue_id="testing/handler",
+            worker_group="testing",
+            worker_id="handler",
+        )
+    claim = _claim(worker, dict(payload), options)
+    worker.on_start()
+    try:
+        with ExitStack() as stack:
+            return _trial(worker, claim, stack)
+    finally:
+        worker.on_stop()
+
+
+def _claim(worker: WorkerLoop, payload: dict[str, Any], options: TaskOptions) -> TaskClaim:
+    """Return a claim of a new task, as the Queue would send it."""
+    config, now = worker.config, datetime.fromtimestamp(worker.clock.now(), UTC)
+    definition = task_definition(
+        config.task_queue_ids[0],
+        payload,
+        name="test",
+        owner="test@example.com",
+        source="https://example.com/test",
+        created=now,
+        **options,
+    )
+    task_id = slugid()
+    task = _as_stored(msgspec.json.decode(check_definition(definition, now.timestamp())), task_id)
+    run = {"runId": 0, "reasonCreated": "scheduled", "scheduled": now, "started": now}
+    running = {"taskId": task_id, "state": "running", "retriesLeft": task["retries"]}
+    claim = {
+        "status": {**task, **running, "runs": [{**run, "state": "running"}]},
+        "runId": 0,
+        "workerGroup": config.worker_group,
+        "workerId": config.worker_id,
+        "takenUntil": now + timedelta(seconds=_LEASE),
+        "task": task,
+        "credentials": msgspec.to_builtins(worker.credentials or CREDENTIALS),
+    }
+    return msgspec.convert(claim, TaskClaim)
+
+
+def _trial(worker: WorkerLoop, claim: TaskClaim, stack: ExitStack) -> TaskResult:
+    shared = _shared(worker, stack)
+    lease = Lease(_LEASE, worker.clock.monotonic() + _LEASE)
+    resources = RunResources(ClaimedRun(claim, lease, shared.async_queue), shared)
+    stack.enter_context(closing(resources))
+    thread = EventThread("handler under test")
+    stack.callback(thread.stop)
+    run_task: Callable[[TaskRun], object] = worker.run_task
+    if worker.config.capture_logging:
+        run_task = stack.enter_context(LoggingCapture()).capturing(run_task)
+    error = thread.submit(_call(worker, run_task, resources, shared)).result()
+    resources.end_commands()
+    explain(resources.log, error)
+    artifacts, failure = _contents(resources.artifacts.all())
+    if failure is not None and _counts(failure, error):
+        error = failure
+        explain(resources.log, error)
+    resolution = resolution_of(error)
+    with closing(resources.log.finished()) as log:
+        text = log.read().decode(errors="replace")
+    return TaskResult(
+        claim.status.task_id, resolution.reason.value if resolution else "lost", artifacts, text, error
+    )
+
+
+def _shared(worker: WorkerLoop, stack: ExitStack) -> SharedResources:
+    config, once = worker.config, RetryPolicy(attempts=1)
+    return SharedResources(
+        config=config,
+        directories=stack.enter_context(WorkDirectories(config.work_directory)),
+        root_url=worker.root_url,
+        guardian=stack.enter_context(closing(Guardian())),
+        queue=stack.enter_context(Queue(worker.root_url, retry=once, clock=worker.clock)),
+        async_queue=AsyncQueue(worker.root_url, retry=once, clock=worker.clock),
+        clock=worker.clock,
+        environment=CommandEnvironment(config.pass_environment),
+        secrets=Secrets(),
+        live_logs=None,
+        tracing=NO_TRACING,
+    )
+
+
+async def _call(
+    worker: WorkerLoop,
+    run_task: Callable[[TaskRun], object],
+    resources: RunResources,
+    shared: SharedResources,
+) -> BaseException | None:
+    """Check the payload and call the handler; return what it raised."""
+    task, config = TaskRun(resources), worker.config
+    calls = ThreadsafeCalls(asyncio.get_running_loop())
+    async with Handlers(run_task, shared.async_queue, calls) as handlers:
+        try:
+            check_payload(worker.schema, task.payload)
+            limit = TimeLimit.shorter(config.max_run_time, worker.run_time_limit(task))
+        except Exception as error:  # noqa: BLE001 - the error is how the run ends
+            return error
+        call = handlers.call(task)
+        await asyncio.wait([call.ended], timeout=None if limit is None else limit.seconds)
+        if limit is not None and not call.ended.done():
+            resources.canceled.cancel(limit.exceeded(config.max_run_time_outcome))
+            call.interrupt()
+        return resources.canceled.reason or meant_by(await call.ended)
+
+
+def _contents(declared: Iterable[DeclaredArtifact]) -> tuple[dict[str, bytes], Outcome | None]:
+    """Return the content of artifacts by name, and the outcome of those that cannot be read."""
+    contents: dict[str, bytes] = {}
+    failures: list[Outcome] = []
+    for each in declared:
+        try:
+            with closing(each.open()) as source:
+                contents[each.name] = _content(source)
+        except Exception as error:  # noqa: BLE001 - the error is how the run ends
+            failures.append(outcome_of_failed_upload(each.name, error))
+    return contents, max(failures, key=severity, default=None)
+
+
+def _content(source: Source) -> bytes:
+    return source.content if source.content is not None else b"".join(map(bytes, source.blocks()))
+
+
+def _counts(failure: Outcome, error: BaseException | None) -> bool:
+    """Return whether an artifact that cannot be uploaded changes how the run ends."""
+    resolution = resolution_of(error)
+    if resolution is None or resolution.uploads is Uploads.AFTER_REPORT:
+        return False
+    return not (isinstance(failure, TaskFailed) and isinstance(error, TaskFailed))
+
+
+def result_of(queue: Queue, task_id: str) -> TaskResult:
+    """Return the outcome of the last run of a task, from a local queue that has stopped."""
+    run = [each for each in queue.status(task_id).status.runs if each.reason_resolved is not None][-1]
+    contents = {
+        each.name: queue.download_artifact(task_id, each.name, run_id=run.run_id).content or b""
+        for each in queue.iter_artifacts(task_id, run.run_id)
+        if each.storage_type in {StorageType.S3, StorageType.OBJECT}
+    }
+    log = contents.pop(LOG_NAME, b"").decode(errors="replace")
+    return TaskResult(task_id, str(run.reason_resolved), contents, log)

@@ -1,0 +1,156 @@
+"""Tracing of a worker: what it needs of OpenTelemetry, and the same for when tracing is off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import Context
+from typing import Protocol
+
+from taskqueue_client.models import TaskClaim
+from taskqueue_client.worker.claims.task_source import WorkerIdentity
+
+Attributes = Mapping[str, str | int]
+
+
+class Span(Protocol):
+    """A span that has begun."""
+
+    def set(self, name: str, value: str | int) -> None:
+        """Set an attribute."""
+        ...
+
+
+class RunTrace(Protocol):
+    """The span of a run, from its claim to its end.
+
+    Attributes:
+        context: The context in which the span is current. Tasks and threads that work on the run use copies.
+    """
+
+    context: Context
+
+    def set_outcome(self, outcome: str, reason: str, error: BaseException | None) -> None:
+        """Note how the run ended.
+
+        Args:
+            outcome: What was reported, or `lost`.
+            reason: Why the claim was lost; empty if it was not.
+            error: What led to the outcome.
+        """
+        ...
+
+    def end(self) -> None:
+        """End the span; a run without an outcome counts as an error."""
+        ...
+
+
+class Tracing(Protocol):
+    """Makes the spans of a worker. Its methods may be called from any thread."""
+
+    def span(
+        self, name: str, attributes: Attributes | None = None, *, is_client: bool = False
+    ) -> AbstractContextManager[Span]:
+        """Return a context manager in which a new span is current; an exception marks the span as failed.
+
+        Args:
+            name: One of few names.
+            attributes: Attributes that are known at the start.
+            is_client: Whether the span is about a process or service that is called.
+        """
+        ...
+
+    def claimed(self, began: int, claims: Sequence[TaskClaim]) -> AbstractContextManager[object]:
+        """Return a context manager in which the span of a claim request that has ended is current.
+
+        Args:
+            began: When the request began, in nanoseconds since the epoch.
+            claims: The claims of the response. There is no span for an empty response.
+        """
+        ...
+
+    def claim_failed(self, began: int, task_queue_id: str, error: Exception) -> None:
+        """Make the span of a claim request that failed.
+
+        Args:
+            began: When the request began, in nanoseconds since the epoch.
+            task_queue_id: The task queue of the request.
+            error: The failure.
+        """
+        ...
+
+    def begin_run(self, claim: TaskClaim) -> RunTrace:
+        """Begin the span of a run, in the trace that the task's definition names, or in a new one."""
+        ...
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables that tell a command of the current span."""
+        ...
+
+
+class _NoSpan:
+    def set(self, name: str, value: str | int) -> None:
+        """Do nothing."""
+
+
+class _NoRunTrace:
+    def __init__(self) -> None:
+        self.context = Context()
+
+    def set_outcome(self, outcome: str, reason: str, error: BaseException | None) -> None:
+        """Do nothing."""
+
+    def end(self) -> None:
+        """Do nothing."""
+
+
+_NO_SPAN = nullcontext(_NoSpan())
+
+
+class NoTracing:
+    """`Tracing` that is off: imports nothing, and makes no spans."""
+
+    def span(
+        self, name: str, attributes: Attributes | None = None, *, is_client: bool = False
+    ) -> AbstractContextManager[Span]:
+        """See `Tracing`."""
+        del name, attributes, is_client
+        return _NO_SPAN
+
+    def claimed(self, began: int, claims: Sequence[TaskClaim]) -> AbstractContextManager[object]:
+        """See `Tracing`."""
+        del began, claims
+        return _NO_SPAN
+
+    def claim_failed(self, began: int, task_queue_id: str, error: Exception) -> None:
+        """See `Tracing`."""
+
+    def begin_run(self, claim: TaskClaim) -> RunTrace:
+        """See `Tracing`."""
+        del claim
+        return _NoRunTrace()
+
+    def variables(self) -> dict[str, str]:
+        """See `Tracing`."""
+        return {}
+
+
+NO_TRACING = NoTracing()
+
+
+def make_tracing(identity: WorkerIdentity, root_url: str, *, is_on: bool) -> Tracing:
+    """Return the tracing of a worker.
+
+    Args:
+        identity: The worker.
+        root_url: The deployment.
+        is_on: Whether the setting `tracing` is on.
+
+    Raises:
+        ImportError: It is on, and opentelemetry-api is not installed.
+    """
+    if not is_on:
+        return NO_TRACING
+    from .run_spans import OpenTelemetryTracing  # noqa: PLC0415 - only if tracing is on
+
+    return OpenTelemetryTracing(identity, root_url)

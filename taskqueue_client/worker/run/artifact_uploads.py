@@ -1,0 +1,326 @@
+"""Uploads of a run's artifacts and log, and the outcome that a failed upload means."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from taskqueue_client import calls
+from taskqueue_client._protocol.conversation import converse_async
+from taskqueue_client._protocol.retry import is_temporary
+from taskqueue_client.aio import AsyncQueue
+from taskqueue_client.artifacts.artifact_errors import SourceChanged, StorageFailed, StorageRefused
+from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
+from taskqueue_client.artifacts.records import Reason, create_error_artifact
+from taskqueue_client.artifacts.sources import Source, open_source
+from taskqueue_client.artifacts.transfers import silently
+from taskqueue_client.artifacts.uploading import Artifact, Options, uploading
+from taskqueue_client.definitions import CreateArtifactRequest
+from taskqueue_client.errors import InvalidArgument, RequestConflict, TaskQueueError
+from taskqueue_client.worker.commands.task_log import LogView
+from taskqueue_client.worker.monitoring.worker_metrics import WorkerMetrics
+from taskqueue_client.worker.outcomes import InternalError, Outcome, ResourceUnavailable, TaskFailed
+
+from .declared_artifacts import LOG_LINK, LOG_NAME, DeclaredArtifact
+from .patience import Patience, PatientQueue
+from .run_resources import RunResources
+
+if TYPE_CHECKING:
+    from taskqueue_client.worker.surroundings.chain_of_trust import RunChain
+
+log = logging.getLogger("taskqueue_client.worker")
+
+CONCURRENCY = 16
+"""Artifacts of one run that are uploaded at a time: more are not faster."""
+
+_TEXT = "text/plain; charset=utf-8"
+
+ERROR_SUFFIX = ".error"
+"""The end of the name of an error artifact whose own name the Queue has given to the artifact already."""
+
+_MACHINE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.EIO}
+"""An `OSError` with one of these is not about the file that it names; `EFBIG` limits what is written."""
+
+_SEVERITY: tuple[type[Outcome], ...] = (TaskFailed, ResourceUnavailable, InternalError)
+"""The last of these counts if there are several."""
+
+
+class ArtifactUploads:
+    """The uploads of one run.
+
+    Args:
+        resources: The run's log and declared artifacts.
+        queue: A client with the run's credentials.
+        patience: How long uploads are retried.
+        metrics: The worker's metrics.
+        chain: The run's chain of trust; None: the run gets none.
+
+    Attributes:
+        count: How many declared artifacts are uploaded.
+    """
+
+    def __init__(
+        self,
+        resources: RunResources,
+        queue: AsyncQueue,
+        patience: Patience,
+        metrics: WorkerMetrics,
+        chain: RunChain | None,
+    ) -> None:
+        self._chain = chain
+        self._metrics = metrics
+        self._resources = resources
+        self._queue = queue
+        self._patience = patience
+        self._uploaded: set[str] = set()
+        self._is_streamed = False
+        self.count = 0
+        self._at_once = asyncio.Semaphore(CONCURRENCY)
+
+    async def everything(self) -> Outcome | None:
+        """Upload the log and all artifacts that are not uploaded yet; return the outcome of a failure."""
+        pending = [each for each in self._resources.artifacts.all() if each.name not in self._uploaded]
+        if not pending:
+            return await self.log()
+        failures = await asyncio.gather(*map(self._artifact, pending), self.log())
+        return max(filter(None, failures), key=severity, default=None)
+
+    async def after_report(self) -> Outcome | None:
+        """Upload what was not uploaded before the report of an exception."""
+        self._patience.reported()
+        return await self.everything()
+
+    async def refer_to(self, url: str) -> None:
+        """Let the log's link lead to where the worker streams the log, until the log is complete."""
+        self._is_streamed = True  # from now on, as the response may be lost
+        try:
+            await self._create(self._queue, LOG_LINK, {"storageType": "reference", "url": url})
+        except TaskQueueError as error:
+            self._is_streamed = False
+            log.warning("the log of run %s is not streamed: %s", self._resources.run, error)
+
+    async def checkpoint(self, view: LogView) -> None:
+        """Upload the log so far, with its link unless the log is streamed.
+
+        Args:
+            view: The log as gzip.
+
+        Raises:
+            Exception: It was not uploaded.
+        """
+        source, client = _gzip(view), self._queue
+        await (self._put_log(client, source) if self._is_streamed else self._upload_log(client, source))
+
+    async def log(self) -> Outcome | None:
+        """Upload the log as it is now, with its link; return the outcome of a failure or a cut log."""
+        task_log = self._resources.log
+        try:
+            source = await self._source_of_log()
+            with closing(source):
+                client = self._patience.client(LOG_NAME)
+                await (
+                    self._end_stream(client, source)
+                    if self._is_streamed
+                    else self._upload_log(client, source)
+                )
+        except Exception as error:  # noqa: BLE001 - a run without its log does not end as if all were well
+            return self._failed(LOG_NAME, error)
+        if task_log.error is not None:
+            lost = f"{task_log.lost} bytes could not be written: {task_log.error}"
+            return InternalError(f"{LOG_NAME} is incomplete: {lost}")
+        return None
+
+    async def _source_of_log(self) -> Source:
+        """Return the log; as gzip, if checkpoints have left only the end of it to compress."""
+        task_log, compressed = self._resources.log, self._resources.compressed_log
+        if task_log.has_progress:
+            return open_source(cast("BinaryIO", await asyncio.to_thread(task_log.finished)))
+        if compressed is not None and not compressed.is_broken and self._chain is None:
+            with suppress(OSError):  # then it is compressed again, in the directory of temporary files
+                return _gzip(await asyncio.to_thread(compressed.checkpoint))
+        return open_source(cast("BinaryIO", task_log.checkpoint()))
+
+    async def _put_log(self, client: AsyncQueue | PatientQueue, source: Source) -> None:
+        # The object service has no way to replace the log as it grows.
+        await self._upload(client, LOG_NAME, source, self._on_s3(_TEXT))
+
+    async def _end_stream(self, client: AsyncQueue | PatientQueue, source: Source) -> None:
+        """Upload the log, and only then let the link lead there: until then it leads to the stream."""
+        try:
+            await self._put_log(client, source)
+        finally:
+            await self._link_log(client)
+
+    async def _upload_log(self, client: AsyncQueue | PatientQueue, source: Source) -> None:
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._link_log(client))
+                await self._put_log(client, source)
+        except ExceptionGroup as errors:
+            errors.__traceback__ = None  # its last frame, of the task group, holds the group of errors
+            failure = errors.exceptions[0]
+        else:
+            return
+        try:
+            raise failure  # not above, where the group would be its context: a reference cycle
+        finally:
+            del failure  # as above: the error's traceback holds this frame
+
+    async def chain_of_trust(self) -> Outcome | None:
+        """Sign what was uploaded, if the run is to be signed; return the outcome of a failure."""
+        if self._chain is None:
+            return None
+        try:
+            with closing(await asyncio.to_thread(self._resources.log.finished)) as view:
+                await self._upload_part(CERTIFIED_LOG_NAME, cast("BinaryIO", view), self._on_s3(_TEXT))
+            document = self._chain.document()
+            signature = self._chain.sign(document)
+            await self._upload_part(CHAIN_NAME, document, self._on_s3("application/json", compress=False))
+            await self._upload_part(SIGNATURE_NAME, signature, self._on_s3("application/octet-stream"))
+        except RequestConflict as error:
+            self._failed(CHAIN_NAME, error)
+            return TaskFailed(
+                f"the task has created an artifact that is reserved for its chain of trust: {error}"
+            )
+        except Exception as error:  # noqa: BLE001 - a run without its signature does not end as if all were well
+            return self._failed(CHAIN_NAME, error)
+        return None
+
+    def _on_s3(self, content_type: str, *, compress: bool | None = None) -> Options:
+        """Return the options of what the worker itself uploads."""
+        return Options.checked(self._resources.run.claim.status.expires, None, "s3", content_type, compress)
+
+    async def _link_log(self, client: AsyncQueue | PatientQueue) -> None:
+        if LOG_LINK not in self._uploaded:
+            await self._create(client, LOG_LINK, {"storageType": "link", "artifact": LOG_NAME})
+            self._uploaded.add(LOG_LINK)
+
+    async def _create(self, client: AsyncQueue | PatientQueue, name: str, details: Mapping[str, str]) -> None:
+        """Create an artifact for the log that stores no content: a link or an error."""
+        request = {**details, "expires": self._resources.expires, "contentType": _TEXT}
+        creation = cast("CreateArtifactRequest", request)
+        await client.send(calls.create_artifact(*self._resources.key, name, creation))
+
+    async def _artifact(self, declared: DeclaredArtifact) -> Outcome | None:
+        async with self._at_once:
+            client = self._patience.client(declared.name)
+            try:
+                await self._upload(client, declared.name, declared.open(), declared.options)
+            except Exception as error:  # noqa: BLE001 - the other artifacts are uploaded all the same
+                outcome = self._failed(declared.name, error)
+                if (reason := _error_reason(error)) is not None:
+                    await self._explain(client, declared.name, reason, str(outcome))
+                return outcome
+        self._uploaded.add(declared.name)
+        self.count += 1
+        return None
+
+    async def _upload_part(self, name: str, content: bytes | BinaryIO, options: Options) -> None:
+        """Upload a part of the chain of trust."""
+        await self._upload(self._patience.client(name), name, open_source(content), options)
+
+    async def _upload(
+        self, client: AsyncQueue | PatientQueue, name: str, source: Source, options: Options
+    ) -> None:
+        """Upload like `AsyncQueue.upload_artifact`, of content that was opened without a thread."""
+        with self._resources.tracing.span("upload artifact", {"artifact.filename": name}) as span:
+            size = await self._transfer(client, name, source, options)
+            span.set("file.size", size)
+        self._metrics.uploads.labels("uploaded").inc()
+        self._metrics.uploaded_bytes.inc(size)
+
+    async def _transfer(
+        self, client: AsyncQueue | PatientQueue, name: str, source: Source, options: Options
+    ) -> int:
+        chain, sha256 = None if source.is_gzip else self._chain, ""
+        if chain is not None:
+            sha256 = await converse_async(client, chain.hashed(client, source))
+        steps = uploading(client, Artifact(*self._resources.key, name), source, options, silently)
+        result = await converse_async(client, steps)
+        self._patience.succeeded()
+        if chain is not None:
+            chain.add(name, sha256)
+        return result.size
+
+    def _failed(self, name: str, error: Exception) -> Outcome:
+        self._metrics.uploads.labels("failed").inc()
+        self._resources.log.logger.error("cannot upload %s: %s", name, error)
+        return outcome_of_failed_upload(name, error)
+
+    async def _explain(self, client: PatientQueue, name: str, reason: Reason, why: str) -> None:
+        """Create an error artifact instead of an artifact that cannot be uploaded now or later.
+
+        The Queue does not replace an artifact by an error. If it has created the artifact already, although
+        there is no content, the error artifact has another name.
+        """
+        create = partial(
+            create_error_artifact,
+            *self._resources.key,
+            reason=reason,
+            message=why,
+            expires=self._resources.expires,
+        )
+        self._uploaded.add(name)
+        try:
+            try:
+                await client.send(create(name=name))
+            except RequestConflict:
+                await client.send(create(name=name + ERROR_SUFFIX))
+        except TaskQueueError as trouble:
+            self._resources.log.logger.error("cannot create the error artifact: %s", trouble)  # noqa: TRY400 - the error says it all
+
+
+def outcome_of_failed_upload(name: str, error: Exception) -> Outcome:
+    """Return the outcome of a run whose artifact could not be uploaded.
+
+    - The file is missing, unreadable, not a file, was changed meanwhile, or is larger than storage allows:
+      `TaskFailed`, as it is the task's doing.
+    - Storage or the Queue cannot be reached, or is out of order: `ResourceUnavailable`.
+    - Anything else, such as another refusal or a full disk: `InternalError`.
+    """
+    message = f"{name} was not uploaded: {error}"
+    if _is_temporary(error):
+        return ResourceUnavailable(message)
+    if _is_about_the_file(error) or (isinstance(error, StorageRefused) and error.is_too_large):
+        return TaskFailed(message)
+    outcome = InternalError(message)
+    outcome.__cause__ = error.with_traceback(None)  # which holds the run
+    return outcome
+
+
+def _gzip(view: LogView) -> Source:
+    return Source("the task's log", view, size=view.size, is_gzip=True)
+
+
+def _is_about_the_file(error: Exception) -> bool:
+    if isinstance(error, OSError):
+        return error.errno not in _MACHINE_ERRORS
+    is_source = isinstance(error, InvalidArgument) and error.argument == "source"
+    return is_source or isinstance(error, SourceChanged)
+
+
+def _is_temporary(error: Exception) -> bool:
+    return is_temporary(error) or (isinstance(error, StorageFailed) and error.is_temporary)
+
+
+def _error_reason(error: Exception) -> Reason | None:
+    """Return the reason of an error artifact; None if a later attempt to upload may succeed."""
+    if _is_about_the_file(error):
+        reasons: dict[type[Exception], Reason] = {
+            FileNotFoundError: "file-missing-on-worker",
+            PermissionError: "file-not-readable-on-worker",
+        }
+        return reasons.get(type(error), "invalid-resource-on-worker")
+    if isinstance(error, StorageRefused) and not error.is_temporary:
+        return "too-large-file-on-worker" if error.is_too_large else "invalid-resource-on-worker"
+    return None
+
+
+def severity(outcome: Outcome) -> int:
+    """Return the rank of a failure: of several, the one with the highest rank counts."""
+    return _SEVERITY.index(type(outcome))

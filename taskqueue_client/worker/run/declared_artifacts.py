@@ -1,0 +1,264 @@
+"""Artifacts that a handler has declared, to be uploaded when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import threading
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, TypedDict, cast
+
+from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
+from taskqueue_client.artifacts.many_uploads import files_in
+from taskqueue_client.artifacts.naming import checked_name
+from taskqueue_client.artifacts.sources import BLOCK, Source, SyncContent, open_source
+from taskqueue_client.artifacts.uploading import Options
+from taskqueue_client.errors import InvalidArgument
+
+Content = SyncContent | AsyncIterable[bytes]
+"""Content to upload: a path, bytes, a file in binary mode, an iterable, or an asynchronous iterable."""
+
+LOG_NAME = "public/logs/live_backing.log"
+LOG_LINK = "public/logs/live.log"
+"""The names under which everybody looks for a task's log; user interfaces open the link."""
+
+_SOURCES = "a path, bytes, a file in binary mode or an iterable of bytes"
+
+_RESERVED = {
+    **dict.fromkeys((LOG_NAME, LOG_LINK), "the task's log"),
+    **dict.fromkeys((CHAIN_NAME, SIGNATURE_NAME, CERTIFIED_LOG_NAME), "the chain of trust"),
+}
+
+
+class ArtifactOptions(TypedDict, total=False):
+    """Options of a declared artifact; see `Queue.upload_artifact`.
+
+    Attributes:
+        content_type: The content type. Default: by the ending of the artifact's name.
+        expires: The time until which the artifact is kept, also as `14 days`. Default: as long as the task.
+        storage: `s3` or `object`. Default: the worker's setting `artifact_storage`.
+        compress: Whether to store it as gzip. Default: only text of 1 kB and more.
+        allow_outside: Upload files outside of the work directory too.
+    """
+
+    content_type: str
+    expires: datetime | str
+    storage: Literal["s3", "object"]
+    compress: bool | None
+    allow_outside: bool
+
+
+_OPTIONS = ArtifactOptions.__optional_keys__
+
+
+def path_inside(
+    directory: Path, path: str | os.PathLike[str], argument: str, *, allow_outside: bool = False
+) -> Path:
+    """Return an absolute path, given one that is relative to a directory.
+
+    Raises:
+        InvalidArgument: It leads out of the directory, by itself or through a symbolic link.
+    """
+    absolute = directory / path
+    if allow_outside:
+        return absolute
+    real = Path(os.path.realpath(absolute))
+    if not real.is_relative_to(os.path.realpath(directory)):
+        allowed = f"a path inside {directory}, also after following symbolic links, or allow_outside=True"
+        raise InvalidArgument(argument, os.fspath(path), allowed)
+    return real
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredArtifact:
+    """An artifact to upload.
+
+    Attributes:
+        name: The artifact's name.
+        source: A path, or the content itself.
+        options: How to upload it.
+        directory: The directory that the path must not lead out of; None if it may lead anywhere.
+    """
+
+    name: str
+    source: Path | bytes
+    options: Options
+    directory: Path | None = None
+
+    def open(self) -> Source:
+        """Open the content.
+
+        Raises:
+            InvalidArgument: The path now leads out of the directory, or to something that is not a file.
+            OSError: The file cannot be read.
+        """
+        if self.directory is None or isinstance(self.source, bytes):
+            return open_source(self.source)
+        return open_source(path_inside(self.directory, self.source, "source"))
+
+
+class DeclaredArtifacts:
+    """The declared artifacts of one run. Safe to use from any thread.
+
+    Args:
+        task_expires: When the task expires.
+        storage: The storage of artifacts that do not name another.
+        make_directory: Creates a directory with a given name, for content that cannot be read twice.
+    """
+
+    def __init__(
+        self,
+        task_expires: datetime,
+        storage: Literal["s3", "object"],
+        make_directory: Callable[[str], Path],
+    ) -> None:
+        self._task_expires = task_expires
+        self._storage: Literal["s3", "object"] = storage
+        self._make_directory = make_directory
+        self._lock = threading.Lock()
+        self._declared: dict[str, DeclaredArtifact] = {}
+        self._directory: Path | None = None
+        self._directories = 0
+        self._files = 0
+
+    def all(self) -> list[DeclaredArtifact]:
+        """Return the artifacts, in the order in which they were declared."""
+        with self._lock:
+            return [*self._declared.values()]
+
+    @property
+    def has_files(self) -> bool:
+        """Whether content was stored in a directory."""
+        return self._directory is not None
+
+    def clear(self) -> Path | None:
+        """Forget all artifacts; return the directory to remove, if there is one."""
+        with self._lock:
+            self._declared.clear()
+            directory, self._directory = self._directory, None
+        return directory
+
+    def declare(
+        self, name: str, source: Content, work_directory: Callable[[], Path], options: ArtifactOptions
+    ) -> None:
+        """Declare an artifact. Content other than a path or bytes is read now.
+
+        Raises:
+            InvalidArgument: The name, the source or an option is not allowed.
+            OSError: The content cannot be read or stored.
+        """
+        checked = self._checked(name, options)
+        if isinstance(source, AsyncIterable):
+            raise InvalidArgument("source", source, f"{_SOURCES}; use `await upload_artifact_async`")
+        if isinstance(source, (str, os.PathLike)):
+            declared = _declared_file(name, source, work_directory(), checked, options)
+        else:
+            declared = DeclaredArtifact(name, self._stored(source), checked)
+        self._add([declared])
+
+    async def declare_async(self, name: str, source: AsyncIterable[bytes], options: ArtifactOptions) -> None:
+        """Declare an artifact whose content comes from an asynchronous iterable, which is read now."""
+        checked = self._checked(name, options)
+        path = self._new_file()
+        with path.open("wb") as file:
+            async for block in source:
+                await asyncio.to_thread(file.write, _checked_block(block))
+        self._add([DeclaredArtifact(name, path, checked)])
+
+    def declare_directory(
+        self,
+        prefix: str,
+        directory: str | os.PathLike[str],
+        work_directory: Path,
+        options: ArtifactOptions,
+    ) -> list[str]:
+        """Declare all files of a directory, or none; return the artifacts' names.
+
+        Raises:
+            InvalidArgument: It is not a directory, or a file in it cannot be an artifact.
+            OSError: The directory cannot be read.
+        """
+        is_outside = options.get("allow_outside", False)
+        top = path_inside(work_directory, directory, "directory", allow_outside=is_outside)
+        if not top.is_dir():
+            raise InvalidArgument("directory", os.fspath(directory), "the path of an existing directory")
+        found: list[DeclaredArtifact] = []
+        for path in files_in(top):
+            name = "/".join(filter(None, (prefix.rstrip("/"), path.relative_to(top).as_posix())))
+            found.append(_declared_file(name, path, work_directory, self._checked(name, options), options))
+        self._add(found)
+        return [each.name for each in found]
+
+    def _checked(self, name: str, options: ArtifactOptions) -> Options:
+        if unknown := options.keys() - _OPTIONS:
+            raise InvalidArgument("options", min(unknown), f"one of {', '.join(sorted(_OPTIONS))}")
+        if name in _RESERVED:
+            raise InvalidArgument("name", name, f"any other name: this one is reserved for {_RESERVED[name]}")
+        checked_name(name)
+        return Options.checked(
+            options.get("expires", self._task_expires),
+            self._task_expires,
+            options.get("storage", self._storage),
+            options.get("content_type"),
+            options.get("compress"),
+        )
+
+    def _add(self, artifacts: Iterable[DeclaredArtifact]) -> None:
+        with self._lock:
+            self._declared.update({each.name: each for each in artifacts})
+
+    def _stored(self, source: object) -> Path | bytes:
+        """Return content that can still be read when the handler has ended."""
+        if isinstance(source, (bytes, bytearray, memoryview)):
+            return bytes(cast("bytes", source))
+        blocks = _blocks_of(source)
+        path = self._new_file()
+        with path.open("wb") as file:
+            for block in blocks:
+                file.write(_checked_block(block))
+        return path
+
+    def _new_file(self) -> Path:
+        with self._lock:
+            if self._directory is None:
+                self._directories += 1
+                self._directory = self._make_directory(f"artifacts-{self._directories}")
+            self._files += 1
+            return self._directory / str(self._files)
+
+
+def _declared_file(
+    name: str,
+    path: str | os.PathLike[str],
+    work_directory: Path,
+    checked: Options,
+    options: ArtifactOptions,
+) -> DeclaredArtifact:
+    """Declare a file, which may be written later; but what is there now must be a file."""
+    is_outside = options.get("allow_outside", False)
+    absolute = path_inside(work_directory, path, "source", allow_outside=is_outside)
+    if absolute.is_dir():
+        raise InvalidArgument("source", os.fspath(path), "a file; `upload_artifacts` uploads a directory")
+    if absolute.exists() and not absolute.is_file():
+        raise InvalidArgument("source", os.fspath(path), "a regular file")
+    # Not the real path: a link that leads elsewhere by the time of the upload is checked again.
+    return DeclaredArtifact(name, work_directory / path, checked, None if is_outside else work_directory)
+
+
+def _blocks_of(source: object) -> Iterator[object]:
+    if hasattr(source, "read") and not isinstance(source, io.TextIOBase):
+        file = cast("io.BufferedReader", source)
+        return iter(lambda: file.read(BLOCK), b"")
+    if isinstance(source, Iterable) and not isinstance(source, io.TextIOBase):
+        return iter(cast("Iterable[object]", source))
+    raise InvalidArgument("source", source, _SOURCES)
+
+
+def _checked_block(block: object) -> bytes:
+    if not isinstance(block, (bytes, bytearray, memoryview)):
+        raise InvalidArgument("source", block, "an iterable of bytes")
+    return cast("bytes", block)

@@ -1,0 +1,437 @@
+"""One run from its claim to its end: handler, uploads and report, in the order that the outcome asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from taskqueue_client.aio import AsyncQueue
+from taskqueue_client.clock import Clock
+from taskqueue_client.models import ReasonResolved
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event, State
+from taskqueue_client.worker.claims.keeper import Keeper
+from taskqueue_client.worker.commands.masking import Secrets, masked_text
+from taskqueue_client.worker.commands.task_log import LogView, TaskLog
+from taskqueue_client.worker.config import TimeoutOutcome, WorkerConfig, checked_seconds
+from taskqueue_client.worker.event_thread import ThreadsafeCalls
+from taskqueue_client.worker.monitoring.worker_metrics import LOST, WorkerMetrics
+from taskqueue_client.worker.outcomes import (
+    ClaimLost,
+    IntermittentTask,
+    LossReason,
+    Outcome,
+    Resolution,
+    TaskFailed,
+    Uploads,
+    meant_by,
+    outcome_for,
+    resolution_of,
+)
+from taskqueue_client.worker.payload import PayloadSchema, check_payload
+from taskqueue_client.worker.task_run import TaskRun
+
+from .artifact_uploads import ArtifactUploads
+from .handlers import HandlerCall
+from .log_checkpoints import LogCheckpoints
+from .patience import Patience
+from .reporting import Reporter
+from .run_resources import RunResources
+
+if TYPE_CHECKING:
+    from taskqueue_client.worker.surroundings.chain_of_trust import SigningKey
+
+log = logging.getLogger("taskqueue_client.worker")
+
+HANDLER_GRACE = 10.0
+"""Seconds, beyond those that its commands get, for a handler to clean up after it was asked to stop."""
+
+HURRIED_GRACE = 5.0
+"""The same, commands included, after the second request to shut down: the run can still be reported."""
+
+UPLOAD_WINDOW = 24 * 60.0
+"""Seconds: the Queue takes artifacts of an exception for 25 minutes after the report."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """How a run ended.
+
+    Attributes:
+        task_id: The task.
+        run_id: The run of the task.
+        outcome: What was reported, such as `completed` or `internal-error`; or `lost`.
+        error: What the handler raised, or the failure that counts instead; None if there was none.
+        seconds: The time from the claim to the end, reports and uploads included.
+    """
+
+    task_id: str
+    run_id: int
+    outcome: str
+    error: BaseException | None
+    seconds: float
+
+
+class TimeLimit(NamedTuple):
+    """How long a run may take, and who says so."""
+
+    seconds: float
+    source: str
+
+    @classmethod
+    def shorter(cls, most: float | None, own: float | None) -> TimeLimit | None:
+        """Return the shorter one of the setting `max_run_time` and the limit of the run, if there is one.
+
+        Raises:
+            InvalidArgument: The limit of the run is not more than 0 seconds.
+        """
+        limits = [cls(most, "max_run_time")] if most is not None else []
+        if own is not None:
+            limits.append(cls(checked_seconds("run_time_limit", own), "run_time_limit"))
+        return min(limits, default=None)
+
+    def exceeded(self, reason: TimeoutOutcome) -> Outcome:
+        """Return the outcome of a run that took longer."""
+        return outcome_for(reason)(f"the run took longer than {self.source}, {self.seconds} s")
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """The objects that all runs of a worker share.
+
+    Attributes:
+        config: The worker's settings.
+        keeper: Claims and reclaims runs.
+        queue: The client for uploads and reports, in the loop of the runs.
+        schema: The schema of payloads; None: a payload may be anything that is at most 100 levels deep.
+        call_handler: Starts a handler.
+        run_time_limit: Returns how many seconds a run may take, or None.
+        calls: Calls to the loop of the runs.
+        metrics: The worker's metrics.
+        clock: The source of time.
+        before_worker_shutdown: Waits until no worker that shuts down now can claim a run that is given up.
+        ended: Is told how each run ended, and what is secret about it.
+        left_behind: Done when the worker does not wait any longer for runs to clean up.
+        signing_key: The key that signs chains of trust; None: nothing is signed.
+    """
+
+    config: WorkerConfig
+    keeper: Keeper
+    queue: AsyncQueue
+    schema: PayloadSchema | None
+    call_handler: Callable[[TaskRun], HandlerCall]
+    run_time_limit: Callable[[TaskRun], float | None]
+    calls: ThreadsafeCalls
+    metrics: WorkerMetrics
+    clock: Clock
+    before_worker_shutdown: Callable[[], Awaitable[object]]
+    ended: Callable[[TaskEnd, Secrets], object]
+    left_behind: asyncio.Future[None]
+    signing_key: SigningKey | None
+
+
+class RunLifecycle:
+    """Takes one run from its claim to its end, in the loop that it is made in.
+
+    Args:
+        run: The run.
+        resources: What belongs to the run.
+        context: What all runs share.
+
+    Attributes:
+        run: The run.
+        stage: What is being done for the run, for the log.
+        resolved: Done when the run is reported and its uploads have ended, or when its claim is lost.
+    """
+
+    def __init__(self, run: ClaimedRun, resources: RunResources, context: RunContext) -> None:
+        self.run = run
+        self.stage = "its handler is still running"
+        self._resources = resources
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._stopped: asyncio.Future[Outcome] = self._loop.create_future()
+        self._abandoned: asyncio.Future[None] = self._loop.create_future()
+        self._until_stopped: asyncio.Timeout | None = None
+        self._call: HandlerCall | None = None
+        self._late_uploads: asyncio.Task[Outcome | None] | None = None
+        self.resolved: asyncio.Future[None] = self._loop.create_future()
+        run.when_lost(lambda lost: context.calls.call(self.stop, lost))
+
+    @cached_property
+    def _queue(self) -> AsyncQueue:
+        return self.run.credentials.client(self._context.queue)
+
+    @cached_property
+    def _uploads(self) -> ArtifactUploads:
+        key = self._context.signing_key
+        chain = None if key is None else key.chain_for(self.run.claim, self._context.config)
+        context = self._context
+        deadline, timeout = self.run.claim.status.deadline, context.config.upload_timeout
+        patience = Patience(self.run, self._queue, timeout, deadline, context.clock)
+        return ArtifactUploads(self._resources, self._queue, patience, context.metrics, chain)
+
+    @cached_property
+    def _reporter(self) -> Reporter:
+        return Reporter(self.run, self._queue, self._context.keeper.reclaim, self._context.clock)
+
+    def stop(self, reason: Outcome) -> None:
+        """Stop the handler and the uploads before the report: the claim is lost, or the worker shuts down."""
+        self._resources.canceled.cancel(reason)
+        if self._stopped.done():
+            return
+        self._stopped.set_result(reason)
+        if self._until_stopped is not None:
+            self._until_stopped.reschedule(self._loop.time())
+
+    def hurry(self) -> None:
+        """Cancel uploads after the report, and soon abandon a handler that does not end."""
+        self._loop.call_later(HURRIED_GRACE, self.abandon_handler)
+        if self._late_uploads is not None:
+            self._late_uploads.cancel()
+
+    def abandon_handler(self) -> None:
+        """Wait no longer for a handler that was asked to stop."""
+        if not self._abandoned.done():
+            self._abandoned.set_result(None)
+
+    async def live(self) -> None:
+        """Take the run from its claim to its end. Raises nothing: an error is how the run ends."""
+        started = self._context.clock.monotonic()
+        queue = self.run.claim.status.task_queue_id
+        log.info("run %s begins (%s)", self.run, queue, extra=self._log_fields)
+        try:
+            outcome, error = await self._resolve(await self._handle())
+            seconds = self._context.clock.monotonic() - started
+            self._note(TaskEnd(self.run.task_id, self.run.run_id, outcome, error, seconds))
+        except asyncio.CancelledError:
+            self._call = None  # the worker ends without waiting for the handler
+        except Exception:
+            log.exception("run %s cannot be ended; its claim will expire", self.run, extra=self._log_fields)
+        finally:
+            self.run.trace.end()
+            self.resolved.set_result(None)
+            await self._clean_up()
+
+    async def _handle(self) -> BaseException | None:
+        """Call the handler, again if the task asks for a retry; return what it raised in the end."""
+        if self._stopped.done():
+            return self._stopped.result()
+        self.run.apply(Event.START)
+        checkpoints, reference = self._log_checkpoints(), self._refer_to_live_log()
+        try:
+            check_payload(self._context.schema, self.run.claim.task["payload"])
+            return await self._call_and_retry()
+        except Exception as error:  # noqa: BLE001 - the error is how the run ends
+            return error
+        finally:
+            await checkpoints.stop()
+            if reference is not None:
+                reference.cancel()  # a late one does not replace the link, which is made next
+                await asyncio.wait([reference])
+
+    def _refer_to_live_log(self) -> asyncio.Task[None] | None:
+        """Begin to serve the log, if the worker does that, and to tell where it is."""
+        url = self._resources.serve_log()
+        return None if url is None else asyncio.create_task(self._uploads.refer_to(url))
+
+    def _log_checkpoints(self) -> LogCheckpoints:
+        """Begin to upload the log so far now and then."""
+        context, compress = self._context, self._resources.compress_log
+        checkpoints = LogCheckpoints(str(self.run), compress, self._upload_checkpoint, context.clock)
+        if interval := context.config.log_checkpoint_interval:
+            checkpoints.start(interval)
+        return checkpoints
+
+    async def _upload_checkpoint(self, view: LogView) -> None:
+        await self._uploads.checkpoint(view)  # not made before the handler works
+
+    async def _call_and_retry(self) -> BaseException | None:
+        left = self._context.config.intermittent_attempts
+        own = self._context.run_time_limit(TaskRun(self._resources))
+        limit = TimeLimit.shorter(self._context.config.max_run_time, own)
+        over = self._over_after(limit)
+        try:
+            while True:
+                with self._resources.tracing.span("attempt"):
+                    raised = await self._call_handler(over, limit)
+                left -= 1
+                if not (left and isinstance(raised, IntermittentTask)) or over.done():
+                    return raised
+                self._task_log.warning("the task asks for a retry, attempts left: %d: %s", left, raised)
+                await asyncio.to_thread(self._resources.start_over)
+                if self._stopped.done():
+                    return self._stopped.result()
+        finally:
+            over.cancel()
+            if self._resources.has_commands:
+                await asyncio.to_thread(self._resources.end_commands)
+
+    def _over_after(self, limit: TimeLimit | None) -> asyncio.Future[None]:
+        """Return a future that is done when all attempts together have taken too long."""
+        if limit is None:
+            return self._loop.create_future()
+        return asyncio.create_task(self._context.clock.sleep_async(limit.seconds))
+
+    async def _call_handler(
+        self, over: asyncio.Future[None], limit: TimeLimit | None
+    ) -> BaseException | None:
+        self._call = call = self._context.call_handler(TaskRun(self._resources))
+        _ = self._uploads, self._reporter  # made now, while the handler works
+        first: list[asyncio.Future[Any]] = [call.ended, self._stopped, over]
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if limit is not None and over.done() and not call.ended.done():
+            self._resources.canceled.cancel(limit.exceeded(self._context.config.max_run_time_outcome))
+        if not call.ended.done():
+            await self._interrupt(call)
+        # A reason to stop counts more than the handler's own end: `while not task.canceled.is_set()` returns.
+        return self._resources.canceled.reason or meant_by(call.ended.result())
+
+    async def _interrupt(self, call: HandlerCall) -> None:
+        call.interrupt()
+        grace = self._context.config.termination_grace + HANDLER_GRACE
+        asked = self._loop.time()
+        ending: list[asyncio.Future[Any]] = [call.ended, self._abandoned]
+        await asyncio.wait(ending, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        if not call.ended.done():
+            seconds = self._loop.time() - asked
+            log.warning("handler of %s is still running %.0f s after it was asked to stop", self.run, seconds)
+
+    async def _resolve(self, error: BaseException | None) -> tuple[str, BaseException | None]:
+        """Report the run and upload its artifacts; return how it ended."""
+        explain(self._resources.log, error)
+        resolution = resolution_of(error)
+        if resolution is not None and resolution.uploads is Uploads.BEFORE_REPORT:
+            error = await self._after_uploads(error)
+            resolution = resolution_of(error)
+        if resolution is None or not await self._reported(resolution):
+            return LOST, self.run.lost or error
+        if resolution.uploads is Uploads.AFTER_REPORT:
+            await self._upload_late()
+        return resolution.reason.value, error
+
+    async def _reported(self, resolution: Resolution) -> bool:
+        if resolution.reason is ReasonResolved.WORKER_SHUTDOWN:
+            self.stage = "it waits for the end of the open claim request"
+            await self._context.before_worker_shutdown()
+        self.stage = f"its report as {resolution.reason} has not succeeded"
+        return await self._reporter.report(resolution) is State.RESOLVED
+
+    async def _after_uploads(self, error: BaseException | None) -> BaseException | None:
+        """Upload everything; return how the run ends, which is as before only if all uploads succeed."""
+        self.stage = "its artifacts are being uploaded"
+        error = await self._after(error, self._uploads.everything())
+        signs = self._context.signing_key is not None
+        if signs and (error is None or isinstance(error, TaskFailed)):
+            error = await self._after(error, self._uploads.chain_of_trust())
+        return error
+
+    async def _after(
+        self, error: BaseException | None, uploading: Coroutine[Any, Any, Outcome | None]
+    ) -> BaseException | None:
+        """Perform some of the uploads; return how the run ends."""
+        failure = await self._unless_stopped(uploading)
+        if failure is None or (isinstance(failure, TaskFailed) and isinstance(error, TaskFailed)):
+            return error
+        explain(self._resources.log, failure)
+        if isinstance(failure, TaskFailed):  # the log explains it, and cannot be uploaded after the report
+            return await self._unless_stopped(self._uploads.log()) or failure
+        return failure
+
+    async def _unless_stopped(self, uploading: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
+        """Return how the uploads end, or the reason to stop if it comes first."""
+        if self._stopped.done():
+            uploading.close()
+            return self._stopped.result()
+        try:
+            async with asyncio.timeout(None) as self._until_stopped:
+                return await uploading
+        except TimeoutError:
+            if not self._stopped.done():
+                raise
+            return self._stopped.result()
+        finally:
+            self._until_stopped = None
+
+    async def _upload_late(self) -> None:
+        """Upload what is possible after the report of an exception, for as long as the Queue takes it."""
+        self.stage = "it is reported, and its artifacts are being uploaded"
+        self._late_uploads = asyncio.create_task(self._uploads.after_report())
+        await asyncio.wait([self._late_uploads], timeout=UPLOAD_WINDOW)
+        if not self._late_uploads.done():
+            self._late_uploads.cancel()
+            await asyncio.wait([self._late_uploads])
+        if self._late_uploads.cancelled():
+            log.warning("not all artifacts of %s were uploaded in time", self.run)
+
+    async def _clean_up(self) -> None:
+        """Remove everything that belongs to the run. A handler that is still running keeps its slot."""
+        if self._call is not None and not self._call.ended.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([self._call.ended])
+        self._context.keeper.release_slot(self.run)
+        if self._resources.close_at_once():
+            return
+        self.stage = "its work directory is being removed"
+        closing = asyncio.create_task(asyncio.to_thread(self._resources.close))
+        until: list[asyncio.Future[None]] = [closing, self._context.left_behind]
+        while not any(each.done() for each in until):
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
+
+    def _note(self, end: TaskEnd) -> None:
+        """Count the run, and say in the worker's log how it ended."""
+        outcome, error = end.outcome, end.error
+        reason = ""
+        if outcome == LOST:
+            reason = (error.reason if isinstance(error, ClaimLost) else LossReason.OTHER).value
+        queue = self.run.claim.status.task_queue_id
+        self._context.metrics.ended(queue, outcome, reason, end.seconds)
+        self.run.trace.set_outcome(outcome, reason, error)
+        level = logging.INFO if outcome in {"completed", "failed"} else logging.WARNING
+        is_bug = outcome == ReasonResolved.INTERNAL_ERROR.value
+        message = (
+            f"run {self.run} ended: {outcome}{f' ({reason})' if reason else ''} after {end.seconds:.1f} s, "
+            f"{self._uploads.count} artifacts"
+            f"{f': {type(error).__name__}: {error}' if error is not None else ''}"
+        )
+        self._log_end(logging.ERROR if is_bug else level, message, error if is_bug else None)
+        self._context.ended(end, self._resources.log.secrets)
+
+    def _log_end(self, level: int, message: str, bug: BaseException | None) -> None:
+        """Log how the run ended, without secrets: the handler's error may hold some."""
+        if not log.isEnabledFor(level):
+            return
+        secrets = self._resources.log.secrets
+        exc_info = None if bug is None else (type(bug), bug, bug.__traceback__)
+        text = masked_text(message, secrets)
+        record = log.makeRecord(log.name, level, __file__, 0, text, (), exc_info, extra=self._log_fields)
+        if bug is not None:  # formatters write this text instead of the traceback that they would make
+            record.exc_text = masked_text("".join(traceback.format_exception(bug)).rstrip(), secrets)
+        log.handle(record)
+
+    @property
+    def _log_fields(self) -> dict[str, object]:
+        """The run that a line of the worker's log is about."""
+        return {"task_id": self.run.task_id, "run_id": self.run.run_id}
+
+    @property
+    def _task_log(self) -> logging.Logger:
+        return self._resources.log.logger
+
+
+def explain(log: TaskLog, error: BaseException | None) -> None:
+    """Say in the task's log how the run ends."""
+    if error is None:
+        log.say("the task is completed")
+    elif isinstance(error, ClaimLost):
+        pass  # nobody will read it
+    elif isinstance(error, Outcome):
+        log.logger.error("%s: %s", type(error).__name__, error)
+    else:
+        log.logger.error("the worker's handler failed", exc_info=error)

@@ -1,0 +1,200 @@
+"""Uploads of a run's log while the run goes on, compressed as it grows, and at a bounded cost."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+
+from taskqueue_client.artifacts.compression import GrowingGzip
+from taskqueue_client.clock import Clock
+from taskqueue_client.worker.commands.task_log import LogView, TaskLog
+
+log = logging.getLogger("taskqueue_client.worker")
+
+
+_BLOCK = 256 * 1024
+
+
+class CompressedLog:
+    """A log as one gzip stream that grows with it. Each byte of the log is compressed once.
+
+    The bytes of one checkpoint are the beginning of those of the next, except for the last few bytes, which
+    end the stream. So a reader of a checkpoint can request only the new bytes.
+
+    Safe to use from any thread.
+
+    Args:
+        task_log: The log. The stream is in a file beside the log's.
+
+    Attributes:
+        log: The log.
+        size: Bytes of the log that are in the stream.
+        is_broken: Whether the stream could not be written, and is of no use any more.
+    """
+
+    def __init__(self, task_log: TaskLog) -> None:
+        self.log = task_log
+        self._path: Path = task_log.path.with_name(f"{task_log.path.name}.gz")
+        self._lock = threading.Lock()
+        self._gzip = GrowingGzip()
+        self._file: io.FileIO | None = None
+        self._packed = 0
+        self.size = 0
+        self.is_broken = False
+
+    @property
+    def log_size(self) -> int:
+        """Bytes of the log that the next checkpoint will contain."""
+        return self.log.size
+
+    def checkpoint(self) -> LogView:
+        """Compress what is new; return all of the stream, as a file that does not change. Close it.
+
+        Raises:
+            OSError: The stream cannot be read, or could not be written, now or before.
+        """
+        with self._lock, closing(self.log.checkpoint()) as view:
+            if self.is_broken:
+                message = f"the compressed log {self._path} is incomplete"
+                raise OSError(message)
+            self._add(view)
+            end = self._gzip.end(view.tail)
+            return LogView(self._path.open("rb", buffering=0), [(0, self._packed)], end)
+
+    def _add(self, view: LogView) -> None:
+        """Add the new bytes of the log, so that they can be read without what follows."""
+        self.is_broken = True  # unless all goes well
+        if self._file is None:
+            self._file = self._path.open("wb", buffering=0)
+            self._write(self._gzip.HEADER)
+        view.seek(self.size)
+        end = view.size - len(view.tail)
+        while block := view.read(min(_BLOCK, end - self.size)):
+            self.size += len(block)
+            self._write(self._gzip.add(block))
+        self._write(self._gzip.flush())
+        self.is_broken = False
+
+    def _write(self, packed: bytes) -> None:
+        assert self._file is not None  # noqa: S101 - `_add` has opened it
+        while packed:
+            count = self._file.write(packed)
+            self._packed += count
+            packed = packed[count:]
+
+    def remove(self) -> None:
+        """Remove the file. May be called again.
+
+        Raises:
+            OSError: It cannot be removed.
+        """
+        with self._lock:
+            self.is_broken = True
+            if self._file is not None:
+                self._file.close()
+                self._path.unlink(missing_ok=True)
+
+
+SLOWER = 1.5
+"""How much longer each interval is than the one before."""
+
+SLOWEST = 6
+"""How much longer than the first interval the others get at most: from 10 s, a minute."""
+
+AT_ONCE = 2 * 1024 * 1024
+"""Bytes that a run's checkpoints may send at any time…"""
+
+PACE = 8 * 1024.0
+"""… and bytes more for each second of the run. A log of 100 MB that is written within some minutes uses
+`AT_ONCE`, which is less than 0.3 of its final upload, and no more: it grows faster than this."""
+
+MOST = 16 * 1024 * 1024
+"""Bytes that all checkpoints of a run send at most, unless the log is very large."""
+
+SHARE = 0.3
+"""A log is very large if this part of it is more than `MOST`. It is uploaded again when what was sent before
+is at most this part of it."""
+
+
+class LogCheckpoints:
+    """The checkpoints of one run's log, in the loop that it is made in.
+
+    Storage takes a new version of the log only as a whole. So each checkpoint is the log's gzip stream from
+    its beginning, and it is uploaded only if all of them together stay within a budget, which grows with the
+    time of the run. `docs/how-to/task-logs.md` has the arithmetic.
+
+    Args:
+        name: The run, for the worker's log.
+        compressed: Returns the log as gzip; called at the first checkpoint.
+        upload: Uploads a checkpoint.
+        clock: The source of time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        compressed: Callable[[], CompressedLog],
+        upload: Callable[[LogView], Awaitable[object]],
+        clock: Clock,
+    ) -> None:
+        self._name = name
+        self._compressed = compressed
+        self._upload = upload
+        self._clock = clock
+        self._beginning: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._started = clock.monotonic()
+        self._sent = 0
+        self._uploaded = 0  # bytes of the log, which are more than those that were sent
+
+    def start(self, interval: float) -> None:
+        """Upload the first checkpoint after some seconds. Until then, there is only a timer."""
+        loop = asyncio.get_running_loop()
+        self._beginning = loop.call_later(interval, self._begin, interval)
+
+    async def stop(self) -> None:
+        """Upload no more; cancel the upload that is on its way."""
+        if self._beginning is not None:
+            self._beginning.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _begin(self, interval: float) -> None:
+        self._task = asyncio.create_task(self.run(interval))
+
+    async def run(self, interval: float) -> None:
+        """Upload checkpoints, the first one now, until canceled.
+
+        Args:
+            interval: Seconds until the second one.
+        """
+        compressed, longest = self._compressed(), interval * SLOWEST
+        while not compressed.is_broken:
+            if compressed.log_size > self._uploaded and await self._checkpoint(compressed):
+                interval = min(interval * SLOWER, longest)
+            await self._clock.sleep_async(interval)
+
+    async def _checkpoint(self, compressed: CompressedLog) -> bool:
+        """Upload a checkpoint if it is within the budget; return whether it was uploaded."""
+        try:
+            with closing(await asyncio.to_thread(compressed.checkpoint)) as view:
+                if not self._is_affordable(view.size):
+                    return False
+                self._sent += view.size
+                await self._upload(view)
+        except Exception as error:  # noqa: BLE001 - the log is uploaded at the end, too
+            log.warning("the log of run %s so far was not uploaded: %s", self._name, error)
+            return False
+        self._uploaded = compressed.size
+        return True
+
+    def _is_affordable(self, size: int) -> bool:
+        """Return whether a checkpoint of so many bytes is within the budget."""
+        earned = AT_ONCE + PACE * (self._clock.monotonic() - self._started)
+        return self._sent + size <= min(earned, MOST) or max(self._sent, MOST) <= SHARE * size

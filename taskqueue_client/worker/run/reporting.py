@@ -1,0 +1,119 @@
+"""Reporting a run to the Queue, until the report has succeeded or the claim is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from random import random
+
+from taskqueue_client._protocol.lease import RECLAIM_BETWEEN, attempt_timeout, retry_in
+from taskqueue_client.aio import AsyncQueue
+from taskqueue_client.clock import Clock
+from taskqueue_client.errors import CallFailed, RequestConflict
+from taskqueue_client.models import Run
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event, State
+from taskqueue_client.worker.outcomes import LossReason, Resolution, Uploads
+
+log = logging.getLogger("taskqueue_client.worker")
+
+FRESH = 0.95
+"""The part of a lease that must be left before the report of an exception; with less, the run is reclaimed
+first. Artifacts are uploaded for 24 minutes after such a report, with credentials that work until 5 minutes
+after the lease ends: of a lease of 20 minutes, 19 are needed."""
+
+
+class Reporter:
+    """Reports one run.
+
+    Args:
+        run: The run. The keeper does not reclaim it any more once it is being reported.
+        queue: A client with the run's credentials.
+        reclaim: Makes one attempt to reclaim the run.
+        clock: The source of time.
+    """
+
+    def __init__(
+        self,
+        run: ClaimedRun,
+        queue: AsyncQueue,
+        reclaim: Callable[[ClaimedRun], Awaitable[object]],
+        clock: Clock,
+    ) -> None:
+        self._run = run
+        self._queue = queue.with_options(attempts=1)  # retried here, for as long as the lease lasts
+        self._reclaim = reclaim
+        self._clock = clock
+
+    async def report(self, resolution: Resolution) -> State:
+        """Report the run if this worker still has the claim; return the state afterwards."""
+        if self._run.apply(Event.RESOLVE):
+            if resolution.uploads is Uploads.AFTER_REPORT:
+                await self._extend_credentials()
+            await self._retry(resolution)
+        return self._run.state
+
+    async def _extend_credentials(self) -> None:
+        """Reclaim the run before a report that uploads follow: a resolved run cannot be reclaimed."""
+        if self._run.lease.left(self._clock.monotonic()) < self._run.lease.length * FRESH:
+            await self._reclaim(self._run)
+
+    async def _retry(self, resolution: Resolution) -> None:
+        run, failures, last = self._run, 0, "it was not reported"
+        while left := run.lease.left(self._clock.monotonic()):
+            error = await self._report_once(resolution, attempt_timeout(left))
+            if error is None:
+                return
+            failures += 1
+            last = f"its report failed {failures} times, last error: {error}"
+            left = await self._reclaimed_if_due()
+            await self._clock.sleep_async(min(retry_in(failures, left, random()), left))  # noqa: S311 - spreads calls, keeps no secret
+        run.apply(
+            Event.LEASE_ENDED, f"its lease ended ({run.lease.length:.1f} s); {last}", LossReason.LEASE_ENDED
+        )
+
+    async def _reclaimed_if_due(self) -> float:
+        """Reclaim the run when half of its lease has passed; return the seconds that are left of the lease.
+
+        If an earlier attempt has reported the run, the Queue refuses to reclaim it, which changes nothing.
+        """
+        run = self._run
+        if run.lease.left(self._clock.monotonic()) < run.lease.length * (1 - RECLAIM_BETWEEN[0]):
+            await self._reclaim(run)
+        return run.lease.left(self._clock.monotonic())
+
+    async def _report_once(self, resolution: Resolution, timeout: float) -> str | None:  # noqa: ASYNC109 - of one attempt among several
+        """Make one attempt; return the error if another attempt may succeed."""
+        run = self._run
+        try:
+            async with asyncio.timeout(timeout):
+                await self._queue.send(resolution.call(run.task_id, run.run_id))
+        except RequestConflict as error:
+            await self._check_conflict(resolution, error)
+        except Exception as error:  # noqa: BLE001 - whatever happens, the claim lasts until its lease ends
+            words = str(error) or "no response in time"
+            log.warning("cannot report %s as %s, retrying: %s", run, resolution.reason, words)
+            return words
+        else:
+            run.apply(Event.CONFIRMED)
+        return None
+
+    async def _check_conflict(self, resolution: Resolution, refusal: RequestConflict) -> None:
+        """A 409 does not matter if an earlier attempt, whose response was lost, has resolved the run."""
+        found = await self._find_run()
+        resolved = None if found is None else found.reason_resolved
+        if resolved == resolution.reason:
+            self._run.apply(Event.CONFIRMED)
+        else:
+            why = f"the Queue has resolved the run as {resolved}" if resolved else refusal.message
+            self._run.apply(Event.REPORT_REFUSED, why, LossReason.of(resolved))
+
+    async def _find_run(self) -> Run | None:
+        run = self._run
+        left = max(run.lease.left(self._clock.monotonic()), 1.0)
+        try:
+            response = await self._queue.with_options(attempts=6, timeout=left).status(run.task_id)
+        except CallFailed as error:
+            log.warning("cannot look up how %s was resolved: %s", run, error)
+            return None
+        return next((each for each in response.status.runs if each.run_id == run.run_id), None)

@@ -1,0 +1,331 @@
+"""The resources of a run: log, work directory, processes, clients, declared artifacts, proxies."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from taskqueue_client.aio import AsyncQueue
+from taskqueue_client.client import Queue
+from taskqueue_client.clock import Clock
+from taskqueue_client.credentials import Credentials
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun
+from taskqueue_client.worker.commands.command import CommandContext
+from taskqueue_client.worker.commands.environment import CommandEnvironment, protect_process
+from taskqueue_client.worker.commands.masking import Secrets
+from taskqueue_client.worker.commands.process_tree import Guardian, RunProcesses
+from taskqueue_client.worker.commands.task_log import KEPT_IN_MEMORY, TaskLog
+from taskqueue_client.worker.commands.work_directory import WorkDirectories
+from taskqueue_client.worker.config import WorkerConfig
+from taskqueue_client.worker.monitoring.tracing import Tracing
+from taskqueue_client.worker.outcomes import Canceled, InternalError
+
+from .declared_artifacts import DeclaredArtifacts
+from .log_checkpoints import CompressedLog
+
+if TYPE_CHECKING:
+    from taskqueue_client.worker.surroundings.live_log import LiveLogs
+    from taskqueue_client.worker.surroundings.proxy import TaskProxy
+
+log = logging.getLogger("taskqueue_client.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedResources:
+    """The resources that the runs of a worker share.
+
+    Attributes:
+        config: How the worker is set up.
+        directories: Where the logs and directories of runs are.
+        root_url: The deployment.
+        guardian: Ends commands if this process is killed.
+        queue: Signs nothing; each run has a copy with its own credentials.
+        async_queue: The same for asynchronous handlers.
+        clock: Where time comes from.
+        environment: What commands get of the worker's environment.
+        secrets: Texts to mask in the logs of all runs.
+        live_logs: Serves the logs of runs that go on, if the worker does so.
+        tracing: Makes the spans of runs.
+    """
+
+    config: WorkerConfig
+    directories: WorkDirectories
+    root_url: str
+    guardian: Guardian
+    queue: Queue
+    async_queue: AsyncQueue
+    clock: Clock
+    environment: CommandEnvironment
+    secrets: Secrets
+    live_logs: LiveLogs | None
+    tracing: Tracing
+
+
+class RunResources:
+    """The resources of one run. Most are created at their first use, from any thread.
+
+    Args:
+        run: The run.
+        shared: What all runs share.
+
+    Attributes:
+        run: The run.
+        canceled: Set when its handler should stop.
+        artifacts: The artifacts that its handler has declared.
+        compressed_log: The log as gzip, from its first checkpoint on.
+    """
+
+    def __init__(self, run: ClaimedRun, shared: SharedResources) -> None:
+        self.run = run
+        self.canceled = Canceled()
+        self.artifacts = DeclaredArtifacts(
+            run.claim.status.expires, shared.config.artifact_storage, partial(_make_directory, run, shared)
+        )
+        self._shared = shared
+        self._log: TaskLog | None = None
+        self.compressed_log: CompressedLog | None = None
+        self._live_url: str | None = None
+        self._work_directory: Path | None = None
+        self._tries = 1
+        self._processes: RunProcesses | None = None
+        self._proxies: list[TaskProxy] = []
+        self._command_proxy: TaskProxy | None = None
+        self._has_ended = False
+        self._queue: Queue | None = None
+        self._async_queue: AsyncQueue | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Task id and run id."""
+        return self.run.task_id, self.run.run_id
+
+    @property
+    def tracing(self) -> Tracing:
+        """Makes the run's spans."""
+        return self._shared.tracing
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The scopes of the task."""
+        return tuple(self.run.claim.task["scopes"])
+
+    @property
+    def expires(self) -> str:
+        """The default expiry of artifacts: that of the task."""
+        expires: str = self.run.claim.task["expires"]
+        return expires
+
+    @property
+    def log(self) -> TaskLog:
+        """The task's log, which begins with the run and the worker."""
+        with self._lock:
+            if self._log is None:
+                path = self._shared.directories.path / f"{self._name}.log"
+                kept = KEPT_IN_MEMORY if self._shared.live_logs is None else 0
+                self._log = TaskLog(path, self._shared.clock, self._shared.secrets, kept_in_memory=kept)
+                self.run.credentials.watch(partial(mask_credentials, self._log.secrets))
+                config, queue = self._shared.config, self.run.claim.status.task_queue_id
+                self._log.say(
+                    f"run {self.run.run_id} of task {self.run.task_id}, "
+                    f"on worker {config.worker_group}/{config.worker_id} of {queue}"
+                )
+            return self._log
+
+    def serve_log(self) -> str | None:
+        """Serve the log over HTTP, if the worker serves logs; return its URL."""
+        if self._shared.live_logs is not None:
+            self._live_url = self._shared.live_logs.add(self.log.path)
+        return self._live_url
+
+    def compress_log(self) -> CompressedLog:
+        """Have the log compressed as it grows."""
+        self.compressed_log = self.compressed_log or CompressedLog(self.log)
+        return self.compressed_log
+
+    @property
+    def queue(self) -> Queue:
+        """A client that acts on behalf of the task."""
+        with self._lock:
+            if self._queue is None:
+                self._queue = self.run.credentials.client(self._shared.queue, self._allowed)
+            return self._queue
+
+    @property
+    def async_queue(self) -> AsyncQueue:
+        """The same for asynchronous handlers."""
+        with self._lock:
+            if self._async_queue is None:
+                self._async_queue = self.run.credentials.client(self._shared.async_queue, self._allowed)
+            return self._async_queue
+
+    @property
+    def _allowed(self) -> tuple[str, ...]:
+        """The scopes of the task, and the one for creating artifacts. Only the worker may resolve the run."""
+        return (*self.scopes, f"queue:create-artifact:{self.run}")
+
+    @property
+    def work_directory(self) -> Path:
+        """A directory of the run's own.
+
+        Raises:
+            InternalError: The run has ended: a thread that its handler has left behind asks for it.
+        """
+        with self._lock:
+            if self._has_ended:
+                message = f"run {self.run} has ended, and its directory is gone"
+                raise InternalError(message)
+            if self._work_directory is None:
+                self._work_directory = self._shared.directories.make(self._name)
+            return self._work_directory
+
+    def _remove(self, path: Path | None) -> None:
+        """Remove a directory. Without the lock: it may take minutes, and loops wait for the lock, too."""
+        if path is not None:
+            try:
+                self._shared.directories.remove(path)
+            except OSError as error:
+                log.warning("cannot remove all of %s: %s", path, error)
+
+    def proxy(self, *, plain: bool = False) -> TaskProxy:
+        """Start a proxy that signs with the run's current credentials, until it is closed or the run ends."""
+        from taskqueue_client.worker.surroundings.proxy import TaskProxy  # noqa: PLC0415 - few runs need it
+
+        run = self.run
+        proxy = TaskProxy(
+            self._shared.root_url,
+            run.credentials.current,
+            self._allowed,
+            lambda: run.queue.now().timestamp(),
+            plain=plain,
+        )
+        if proxy.path:
+            self.log.register_secret(proxy.path)
+        with self._lock:
+            self._proxies.append(proxy)
+        run.credentials.watch(proxy.use_credentials)
+        return proxy
+
+    def _proxy_variables(self) -> dict[str, str]:
+        """The variables that lead a command to the proxy that all commands of the run share."""
+        with self._lock:
+            if self._command_proxy is None:
+                self._command_proxy = self.proxy()
+            return {"TASKCLUSTER_PROXY_URL": self._command_proxy.url}
+
+    def _close_proxies(self) -> None:
+        with self._lock:
+            proxies, self._proxies, self._command_proxy = self._proxies, [], None
+        for each in proxies:
+            each.close()
+
+    def command_context(self, *, proxy: bool = False) -> CommandContext:
+        """Return what a command needs of the run."""
+        protect_process()
+        proxy_variables = self._proxy_variables() if proxy else {}
+        work_directory = self.work_directory
+        with self._lock:
+            if self._processes is None:
+                mark = f"{self._shared.directories.path}/{self.run}/"
+                self._processes = RunProcesses(mark, self._shared.guardian)
+        return CommandContext(
+            log=self.log,
+            canceled=self.canceled,
+            guardian=self._shared.guardian,
+            processes=self._processes,
+            work_directory=work_directory,
+            environment=self._shared.environment,
+            variables={**self._variables, "TASK_WORKDIR": str(work_directory), **proxy_variables},
+            grace=self._shared.config.termination_grace,
+            tracing=self._shared.tracing,
+        )
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether the run has started commands, some processes of which may still be there."""
+        return self._processes is not None
+
+    def end_commands(self) -> None:
+        """End all processes that commands have left running; takes up to `termination_grace`."""
+        with self._lock:
+            processes, self._processes = self._processes, None
+        if processes is None:
+            return
+        try:
+            count = processes.end(self._shared.config.termination_grace)
+        except OSError as error:
+            log.warning("processes of %s are left until this worker ends: %s", self.run, error)
+        else:
+            if count:
+                self.log.logger.warning("ended processes that commands had left running: %d", count)
+
+    def start_over(self) -> None:
+        """Discard what a try has left, before the next try; the log goes on."""
+        self.end_commands()
+        self._close_proxies()
+        self._remove(self.artifacts.clear())
+        with self._lock:
+            path, self._work_directory = self._work_directory, None
+            self._tries += 1
+        self._remove(path)
+
+    def close_at_once(self) -> bool:
+        """Close, unless that takes time; return whether all is closed."""
+        if self.has_commands or self._proxies or self.artifacts.has_files:
+            return False
+        with self._lock:
+            path = self._work_directory
+            if path is not None and not self._shared.directories.remove_empty(path):
+                return False
+            self._work_directory = None
+        self.close()
+        return True
+
+    def close(self) -> None:
+        """Remove all files, and end the processes and proxies of the run."""
+        with self._lock:
+            self._has_ended = True
+            path, self._work_directory = self._work_directory, None
+        self.end_commands()
+        self._close_proxies()
+        self._remove(self.artifacts.clear())
+        self._remove(path)
+        if self._shared.live_logs is not None and self._live_url is not None:
+            self._shared.live_logs.remove(self._live_url)
+        with self._lock:
+            for each in (self._log, self.compressed_log):
+                if each is not None:
+                    each.remove()
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        group = self.run.claim.status.task_group_id
+        return {
+            "TASK_ID": self.run.task_id,
+            "RUN_ID": str(self.run.run_id),
+            "TASK_GROUP_ID": group,
+            "TASKCLUSTER_ROOT_URL": self._shared.root_url,
+        }
+
+    @property
+    def _name(self) -> str:
+        """Of its files; each try has its own directory, as those of others may be kept."""
+        return f"{self.run.task_id}-{self.run.run_id}-{self._tries}"
+
+
+def _make_directory(run: ClaimedRun, shared: SharedResources, suffix: str) -> Path:
+    return shared.directories.make(f"{run.task_id}-{run.run_id}-{suffix}")
+
+
+def mask_credentials(secrets: Secrets, credentials: Credentials) -> None:
+    """Keep credentials out of logs, though a handler or command prints them.
+
+    Called by the keeper, which must not wait for a lock of the run's.
+    """
+    secrets.add(credentials.access_token)
+    if credentials.certificate is not None:
+        secrets.add(credentials.certificate)

@@ -1,0 +1,332 @@
+"""The worker-runner protocol: messages between a worker and the process that started it (`start-worker`).
+
+A message is a line `~{…}`, a JSON object with a `type`: on standard input to the worker, on standard output
+to the runner. The runner says `welcome` with its capabilities; the worker sends `hello` with those that both
+have. After that, messages of these capabilities are sent; none has a response. Other lines are plain text.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Self, cast
+
+from taskqueue_client.credentials import Credentials, checked
+from taskqueue_client.errors import InvalidArgument
+
+log = logging.getLogger("taskqueue_client.worker")
+
+CAPABILITIES = frozenset({"error-report", "graceful-termination", "log", "new-credentials", "shutdown"})
+
+MOST_WAITING = 10_000
+"""Messages that wait for a runner that reads slowly; further log lines go to standard error."""
+
+MOST_HELD = 100
+"""The newest messages that wait for `welcome`."""
+
+TIME_TO_FLUSH = 5.0
+"""Seconds that a worker's end waits for a runner that does not read."""
+
+_SHOWN = 200
+"""Characters of a line of plain text that are logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Lines to send: `hello`, and the messages that waited for it."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Termination:
+    """`graceful-termination`: claim no more; running tasks may finish, or are stopped now."""
+
+    finish_tasks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NewCredentials:
+    """`new-credentials`: for the worker's own calls from now on."""
+
+    credentials: Credentials
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """A line that asks for nothing, or for something impossible; `why` shows no secret."""
+
+    why: str
+    level: int = logging.INFO
+
+
+RunnerEvent = Reply | Termination | NewCredentials | Ignored
+
+
+class RunnerProtocol:
+    """The worker's side of the protocol, without I/O; not safe for several threads."""
+
+    def __init__(self) -> None:
+        self._partial = b""
+        self._agreed: frozenset[str] | None = None
+        self._held: deque[tuple[str, bytes]] = deque(maxlen=MOST_HELD)
+
+    def feed(self, data: bytes) -> list[RunnerEvent]:
+        """Take bytes from the runner, cut anywhere; return what the complete lines mean."""
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        return [self._event(line.strip()) for line in lines if line.strip()]
+
+    def message(self, kind: str, body: Mapping[str, Any]) -> bytes | None:
+        """Return the line to send; None if the runner cannot take it.
+
+        Before `welcome`, a message other than `log` is stored, and becomes a part of the `Reply`.
+        """
+        line = _line(kind, body)
+        if self._agreed is None and kind != "log":
+            self._held.append((kind, line))
+        return line if self._agreed is not None and kind in self._agreed else None
+
+    def _event(self, line: bytes) -> RunnerEvent:
+        message = _message_in(line)
+        if message is None:
+            return Ignored(_described(line))
+        kind = message["type"]
+        if kind == "welcome":
+            return self._welcome(message)
+        if self._agreed is None or kind not in self._agreed:
+            return Ignored(f"a message of type {kind!r}, which was not agreed upon")
+        if kind == "graceful-termination":
+            return Termination(finish_tasks=message.get("finish-tasks") is True)
+        if kind == "new-credentials":
+            return _credentials_in(message)
+        return Ignored(f"a message of type {kind!r}, which only a worker sends")
+
+    def _welcome(self, message: Mapping[str, Any]) -> RunnerEvent:
+        if self._agreed is not None:
+            return Ignored("a second welcome")
+        capabilities = message.get("capabilities")
+        offered = cast("list[object]", capabilities) if isinstance(capabilities, list) else []
+        self._agreed = frozenset(each for each in CAPABILITIES if each in offered)
+        hello = _line("hello", {"capabilities": sorted(self._agreed)})
+        return Reply(hello + b"".join(line for kind, line in self._held if kind in self._agreed))
+
+
+def _line(kind: str, body: Mapping[str, Any]) -> bytes:
+    return b"~" + json.dumps({"type": kind, **body}, default=str).encode() + b"\n"
+
+
+def _message_in(line: bytes) -> dict[str, Any] | None:
+    """Return the message that a line is; None for plain text."""
+    if not (line.startswith(b"~{") and line.endswith(b"}")):
+        return None
+    try:
+        found = json.loads(line[1:])
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found.get("type"), str) else None
+
+
+def _described(line: bytes) -> str:
+    """Describe plain text; a broken message may contain an access token, and is not shown."""
+    if b"~" in line or b"{" in line or b"access" in line:
+        return f"a line of {len(line)} bytes, which is not a message"
+    return f"a line of text: {line[:_SHOWN].decode(errors='replace')}"
+
+
+def _credentials_in(message: Mapping[str, Any]) -> RunnerEvent:
+    names = ("client-id", "access-token", "certificate")
+    client_id, token, certificate = (message.get(name) or None for name in names)
+    try:
+        return NewCredentials(checked(Credentials(client_id, token, certificate)))  # type: ignore[arg-type] # checked
+    except InvalidArgument as error:
+        return Ignored(f"new credentials that cannot be used: {error}", logging.ERROR)
+
+
+class WorkerRunner:
+    """A worker's connection to the runner that started it; for `WorkerLoop(runner=…)`.
+
+    Args:
+        reading: A file descriptor of messages from the runner.
+        writing: A file descriptor of messages to the runner. Nothing else may write to it.
+    """
+
+    def __init__(self, reading: int, writing: int) -> None:
+        self._reading = reading
+        self._writing = writing
+        self._protocol = RunnerProtocol()
+        self._lock = threading.Lock()
+        self._outbox: queue.Queue[bytes | threading.Event] = queue.Queue(MOST_WAITING)
+        self._is_broken = False
+        self._is_started = False
+
+    @classmethod
+    def on_stdio(cls) -> Self:
+        """Return a connection that owns standard input and output; call it before anything is printed.
+
+        From now on, the output of this process and its children goes to standard error, and their standard
+        input is empty.
+        """
+        sys.stdout.flush()
+        reading, writing = os.dup(0), os.dup(1)
+        os.dup2(2, 1)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        return cls(reading, writing)
+
+    def start(
+        self,
+        *,
+        on_termination: Callable[[bool], object],
+        on_credentials: Callable[[Credentials], object],
+        on_closed: Callable[[], object],
+    ) -> None:
+        """Read and write in two daemon threads; called again, does nothing.
+
+        Args:
+            on_termination: Called with whether running tasks may finish.
+            on_credentials: Called with the worker's new credentials.
+            on_closed: Called when the runner has closed its end.
+        """
+        if self._is_started:
+            return
+        self._is_started = True
+
+        def handle(event: RunnerEvent) -> None:
+            match event:
+                case Termination():
+                    on_termination(event.finish_tasks)
+                case NewCredentials():
+                    on_credentials(event.credentials)
+                case Ignored():
+                    log.log(event.level, "ignored from the runner: %s", event.why)
+                case Reply():
+                    log.info("connected to the runner")
+
+        reading = partial(self._read, handle, on_closed)
+        threading.Thread(target=reading, name="taskqueue runner reader", daemon=True).start()
+        threading.Thread(target=self._write, name="taskqueue runner writer", daemon=True).start()
+
+    def send_log(self, body: Mapping[str, Any]) -> bool:
+        """Send a log line; return whether the runner takes it. Its text is the body's `textPayload`."""
+        return self._send("log", {"body": body})
+
+    def report_error(self, kind: str, title: str, description: str, extra: Mapping[str, Any]) -> None:
+        """Have the runner report an error of the worker to worker-manager."""
+        body = {"kind": kind, "title": title, "description": description, "extra": extra}
+        self._send("error-report", body)
+
+    def request_shutdown(self) -> None:
+        """Ask the runner to remove this worker's machine: the worker has no more use for it."""
+        self._send("shutdown", {})
+
+    def flush(self) -> None:
+        """Wait until all messages are written, 5 s at most."""
+        written = threading.Event()
+        if self._is_started and self._enqueue(written):
+            written.wait(TIME_TO_FLUSH)
+
+    def _send(self, kind: str, body: Mapping[str, Any]) -> bool:
+        with self._lock:
+            line = self._protocol.message(kind, body)
+            return line is not None and self._enqueue(line)
+
+    def _enqueue(self, item: bytes | threading.Event) -> bool:
+        try:
+            if not self._is_broken:
+                self._outbox.put_nowait(item)
+        except queue.Full:
+            return False
+        return not self._is_broken
+
+    def _read(self, handle: Callable[[RunnerEvent], None], on_closed: Callable[[], object]) -> None:
+        while data := self._received():
+            for event in self._events(data):
+                handle(event)
+        log.warning("the runner has closed its pipe")
+        on_closed()
+
+    def _received(self) -> bytes:
+        try:
+            return os.read(self._reading, 65536)
+        except OSError:
+            return b""
+
+    def _events(self, data: bytes) -> list[RunnerEvent]:
+        with self._lock:
+            events = self._protocol.feed(data)
+            for event in events:
+                if isinstance(event, Reply):  # before another thread sends what was just agreed upon
+                    self._enqueue(event.data)
+            return events
+
+    def _write(self) -> None:
+        while True:
+            item = self._outbox.get()
+            if isinstance(item, threading.Event):
+                item.set()
+            else:
+                self._write_line(item)
+
+    def _write_line(self, line: bytes) -> None:
+        try:
+            while line and not self._is_broken:
+                line = line[os.write(self._writing, line) :]
+        except OSError as error:
+            self._is_broken = True
+            log.warning("cannot write to the runner, logging to standard error: %s", error)
+        if line:
+            sys.stderr.write(line.decode())
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a log record as a line of JSON, with the task and run that it is about."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return json.dumps(self.document(record), ensure_ascii=False)
+
+    def document(self, record: logging.LogRecord) -> dict[str, object]:
+        """Return the object of the line."""
+        document: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name in ("task_id", "run_id"):
+            if (value := getattr(record, name, None)) is not None:
+                document[name] = value
+        if record.exc_info:
+            document["traceback"] = record.exc_text or self.formatException(record.exc_info)
+        return document
+
+
+class RunnerLog(logging.StreamHandler[Any]):
+    """Sends log records to the runner; writes them to standard error while the runner cannot take them."""
+
+    _json = JsonFormatter()
+
+    def __init__(self, runner: WorkerRunner) -> None:
+        super().__init__()
+        self._runner = runner
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send or write a record."""
+        body = self._json.document(record)
+        if not self._runner.send_log({"textPayload": body.pop("message"), **body}):
+            super().emit(record)
+
+    def close(self) -> None:
+        """Send everything; called when the process ends."""
+        self._runner.flush()
+        super().close()

@@ -1,0 +1,44 @@
+"""An HTTP server that takes a bounded number of connections, so that strangers cannot use up the worker's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+MOST_CONNECTIONS = 200
+"""Connections of one server. A process may often have 1024 files open, all connections included."""
+
+
+class BoundedServer(web.Server):
+    """A server that closes a connection for each one beyond `MOST_CONNECTIONS`.
+
+    The oldest one that has sent no request is closed, or else the new one. So clients that connect and send
+    nothing do not keep others out.
+
+    Args:
+        handler: Responds to requests.
+    """
+
+    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+        super().__init__(handler, request_factory=self._request, handler_cancellation=True, access_log=None)
+        self._silent: dict[web.RequestHandler, asyncio.Transport] = {}
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """Note a connection, and close one if there are too many."""
+        super().connection_made(handler, transport)
+        self._silent[handler] = transport
+        if len(self.connections) > MOST_CONNECTIONS:
+            self._silent.pop(next(iter(self._silent))).abort()
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        """Note the end of a connection."""
+        self._silent.pop(handler, None)
+        super().connection_lost(handler, exc)
+
+    def _request(self, *given: Any) -> web.BaseRequest:
+        request = self._make_request(*given)
+        self._silent.pop(request.protocol, None)
+        return request

@@ -1,0 +1,250 @@
+"""An HTTP server for the logs of a worker's runs, which readers follow while they grow.
+
+A reader of a log has a file position and nothing else: a slow one holds up neither the task nor the other
+readers, and takes no memory. Nothing here is called by what writes a log: the server looks at its file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import os
+import re
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.worker.event_thread import EventThread
+
+from .bounded_server import BoundedServer
+
+log = logging.getLogger("taskqueue_client.worker")
+
+LOOK = 0.1
+"""Seconds between looks whether a log has grown: a reader gets a line so much later at most."""
+
+LONGEST_WAIT = 30
+"""Seconds that a reader may ask to wait for new lines, in one request."""
+
+STALLED = 30.0
+"""Seconds after which a reader that takes nothing is disconnected."""
+
+AFTER_END = 30.0
+"""Seconds that readers get for the rest of a log after the end of its run."""
+
+MOST_READERS = 100
+"""Requests that are served at a time: each has a file and a connection open, which tasks need, too."""
+
+CLOSING = 1.0
+"""Seconds that readers get for the rest of their log when the worker ends."""
+
+_BLOCK = 64 * 1024
+_REST = re.compile(r"bytes=(\d{1,18})-")
+_WAIT = re.compile(r"(?:^|[\s,;])wait=(\d{1,9})\b")
+
+_HEADERS = {
+    "Content-Type": "text/plain; charset=utf-8",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",  # or nginx collects lines before it passes them on
+    "Access-Control-Allow-Origin": "*",  # pages of the deployment show logs, too
+    "Access-Control-Expose-Headers": "X-Streaming",
+    "X-Streaming": "true",
+}
+
+
+class _ServedLog:
+    """A log that is served.
+
+    Attributes:
+        path: Its file.
+        ended: When nothing more was to come, on the loop's clock; None until then.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ended: float | None = None
+
+    async def grown(self, file: io.FileIO, size: int, seconds: float) -> int:
+        """Wait until a log differs from a size, has ended, or for some seconds; return its size."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while (found := _size(file)) == size and self.ended is None and loop.time() < until:  # noqa: ASYNC110 - writers of a log set no event
+            await asyncio.sleep(LOOK)
+        return found
+
+    async def blocks(self, file: io.FileIO) -> AsyncIterator[bytes]:
+        """Yield what the log has and gets, until its end."""
+        while True:
+            has_ended = self.ended is not None
+            while block := file.read(_BLOCK):
+                yield block
+            if has_ended:
+                return
+            await asyncio.sleep(LOOK)
+
+
+class LiveLogs:
+    """Serves logs over HTTP, in a separate thread, from its start until it is closed.
+
+    A plain GET gets the log from its start, and what comes, until the end of the run. A GET with
+    `Range: bytes=N-` gets what is there from this byte on. With `Prefer: wait=S` and the ETag of what was
+    there before in `If-None-Match`, the response comes as soon as there is more, or says after some seconds
+    that there is not (RFC 7240).
+
+    Args:
+        host: The address to listen on.
+        port: The port; 0 for a free one.
+        public_url: The URL by which readers reach this server; default: that of `host` and `port`.
+
+    Attributes:
+        url: The public URL.
+        readers: How many requests are being served.
+
+    Raises:
+        InvalidArgument: Nobody can listen there.
+    """
+
+    def __init__(self, host: str, port: int, public_url: str | None = None) -> None:
+        self._logs: dict[str, _ServedLog] = {}
+        self.readers = 0
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._socket = socket.create_server((host, port), family=family)
+        except (OSError, OverflowError) as error:
+            found = f"cannot listen on {host}:{port}: {error}"
+            raise InvalidArgument("live_log_port", port, f"a free port of {host}", found) from error
+        netloc = f"[{host}]" if family == socket.AF_INET6 else host
+        own_url = f"http://{netloc}:{self._socket.getsockname()[1]}"
+        self.url: Final = (public_url or own_url).rstrip("/")
+        self._thread = EventThread("live logs")
+        self._thread.submit(self._start()).result()
+
+    def add(self, path: Path) -> str:
+        """Serve the log in a file; return its URL, which cannot be guessed. May be called from any thread."""
+        key = secrets.token_urlsafe(24)
+        self._logs[key] = _ServedLog(path)
+        return f"{self.url}/{key}"
+
+    def remove(self, url: str) -> None:
+        """Serve a log to nobody new; its readers get the rest. May be called from any thread."""
+        served = self._logs.pop(url.rpartition("/")[2], None)
+        if served is not None:
+            served.ended = self._thread.loop.time()
+
+    def close(self) -> None:
+        """Stop listening and close all connections, after a moment for readers that keep up."""
+        for url in list(self._logs):
+            self.remove(url)
+        self._thread.submit(self._stop()).result()
+        self._thread.stop()
+
+    async def _start(self) -> None:
+        self._runner = web.ServerRunner(BoundedServer(self._serve), shutdown_timeout=CLOSING)
+        await self._runner.setup()
+        await web.SockSite(self._runner, self._socket).start()
+
+    async def _stop(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._socket)
+        for _ in range(3):  # asyncio forgets a connection that is accepted while its server closes
+            await asyncio.sleep(0)
+        await self._runner.cleanup()
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.method != "GET":
+            return _text(405, "Invalid method: expected GET")
+        served = self._logs.get(request.path.rpartition("/")[2])
+        if served is None:
+            return _text(404, "Not found: the run has ended, and its log is public/logs/live_backing.log")
+        if self.readers >= MOST_READERS:
+            return _text(503, f"Too many readers: at most {MOST_READERS} at a time")
+        self.readers += 1
+        try:
+            with served.path.open("rb", buffering=0) as file:
+                return await self._read(request, served, file)
+        except OSError as error:
+            log.debug("live log: %s", error)
+            return _text(503, "The log cannot be read")
+        finally:
+            self.readers -= 1
+
+    async def _read(
+        self, request: web.BaseRequest, served: _ServedLog, file: io.FileIO
+    ) -> web.StreamResponse:
+        rest = _REST.fullmatch(request.headers.get("Range", ""))
+        if rest is None:
+            return await _send(request, served, web.StreamResponse(headers=_HEADERS), served.blocks(file))
+        return await self._read_rest(request, served, file, int(rest[1]))
+
+    async def _read_rest(
+        self, request: web.BaseRequest, served: _ServedLog, file: io.FileIO, begin: int
+    ) -> web.StreamResponse:
+        headers, wait = dict(_HEADERS), _WAIT.search(request.headers.get("Prefer", ""))
+        seconds = 0 if wait is None else min(int(wait[1]), LONGEST_WAIT)
+        if wait is not None:
+            headers["Preference-Applied"] = f"wait={seconds}"
+        size = _size(file)
+        if request.headers.get("If-None-Match") == _etag(size):
+            before, size = size, await served.grown(file, size, seconds)
+            if size == before:
+                return web.Response(status=304, headers={**headers, "ETag": _etag(size)})
+        if begin >= size:
+            return web.Response(status=416, headers={**headers, "Content-Range": f"bytes */{size}"})
+        headers |= {"ETag": _etag(size), "Content-Range": f"bytes {begin}-{size - 1}/*"}
+        response = web.StreamResponse(status=206, headers=headers)
+        response.content_length = size - begin
+        return await _send(request, served, response, _part(file, begin, size))
+
+
+async def _part(file: io.FileIO, begin: int, end: int) -> AsyncIterator[bytes]:
+    file.seek(begin)
+    while block := file.read(min(_BLOCK, end - begin)):
+        begin += len(block)
+        yield block
+
+
+async def _send(
+    request: web.BaseRequest,
+    served: _ServedLog,
+    response: web.StreamResponse,
+    blocks: AsyncIterator[bytes],
+) -> web.StreamResponse:
+    """Send blocks as fast as the reader takes them, but not forever."""
+    loop, transport = asyncio.get_running_loop(), request.transport  # aiohttp forgets it when it closes
+    try:
+        await response.prepare(request)
+        async for block in blocks:
+            patience = STALLED
+            if served.ended is not None:
+                patience = min(patience, served.ended + AFTER_END - loop.time())
+            async with asyncio.timeout(patience):
+                await response.write(block)
+        await response.write_eof()
+    except BaseException as error:
+        if transport is not None:
+            transport.abort()  # an incomplete log must not look like a whole one
+        if not isinstance(error, OSError):  # the reader has disconnected or, a TimeoutError, is too slow
+            raise
+    return response
+
+
+def _size(file: io.FileIO) -> int:
+    return os.fstat(file.fileno()).st_size
+
+
+def _etag(size: int) -> str:
+    """A log only grows, so its size stands for its content."""
+    return f'"{size}"'
+
+
+def _text(status: int, text: str) -> web.Response:
+    """Return a refusal. It ends the connection, which strangers could keep open."""
+    response = web.Response(status=status, text=text + "\n", headers={"Access-Control-Allow-Origin": "*"})
+    response.force_close()
+    return response

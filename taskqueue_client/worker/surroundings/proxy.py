@@ -1,0 +1,387 @@
+"""An HTTP server on loopback that signs a task's API calls: Taskcluster's proxy, as part of the worker.
+
+Commands call the deployment through `TASKCLUSTER_PROXY_URL` and never see credentials. Calls are signed with
+the run's current credentials, restricted to what the task may do. The paths and headers are those of
+taskcluster-proxy, described in Taskcluster's documents on the task environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import re
+import secrets
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import cached_property, partial
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+import tenacity
+from aiohttp import web
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from taskqueue_client._protocol.wire import Origin, Signer, nonce
+from taskqueue_client._transport.network import NetworkSettings
+from taskqueue_client._version import __version__
+from taskqueue_client.credentials import Credentials, certificate_of, checked
+from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.worker.event_thread import EventThread
+
+from .bounded_server import BoundedServer
+
+log = logging.getLogger("taskqueue_client.worker")
+
+RETRIED_BODY = 1024 * 1024
+"""Bytes of a request's body that are kept for a retry; a longer body is streamed, and sent once."""
+
+ATTEMPTS = 5
+"""How often a call is sent that gets no response or a 5xx."""
+
+BEWIT_LIFETIME = 3600
+"""Seconds that a URL signed by `/bewit` works."""
+
+_CLOSING = 0.01
+"""Seconds that calls under way get when the proxy is closed. aiohttp takes 0 for "no limit"."""
+
+_LOOPBACK = frozenset({"127.0.0.1", "localhost"})
+"""Hosts by which a URL without a path is called: another one is a web page's, by DNS rebinding."""
+
+_NO_RESPONSE = (aiohttp.ClientError, OSError)
+
+_BLOCK = 256 * 1024
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)
+_HOP_BY_HOP = frozenset(
+    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer"}
+    | {"transfer-encoding", "upgrade", "host", "authorization", "content-length", "expect"}
+)
+"""Headers of one connection (RFC 9110, 7.6.1), and those that the proxy sets itself."""
+
+_NEVER_REPEATED = re.compile(r"POST .*/(claim-work/[^/]+(/[^/]+)?|rerun|priority)|PUT .*/workers/[^/]+/[^/]+")
+"""The calls of `_protocol.retry.UNREPEATABLE`, which the clients do not repeat either."""
+
+_HOSTNAME = re.compile(
+    r"(?=.{1,253}(:|$))([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)+[A-Za-z0-9-]{1,63}(:\d+)?"
+)
+_API_PATH = re.compile(r"/api(/[^/]+/[^/]+/.*)")
+_OLD_PATH = re.compile(r"(/[^/.]+/[^/]+/.*)")
+_HOST_PATH = re.compile(r"/([^/]*\.[^/]*)(/.*)?")
+
+
+class TaskProxy:
+    """Signs the API calls of one run's commands, from its start until it is closed.
+
+    Runs in a separate thread, so a handler that blocks does not hold up its commands. Use it as a context
+    manager, or call `close`.
+
+    Args:
+        root_url: The deployment's root URL.
+        credentials: The run's credentials; `use_credentials` replaces them.
+        authorized_scopes: The scopes that calls are restricted to.
+        server_time: Returns the service's time, in seconds since the epoch.
+        plain: Listen at `http://127.0.0.1:PORT`, for programs that cannot keep a path in a root URL. Every
+            process of the machine can then use the proxy.
+
+    Attributes:
+        url: The value for `TASKCLUSTER_PROXY_URL`.
+        path: The path of the URL, which cannot be guessed; empty if `plain`.
+    """
+
+    def __init__(
+        self,
+        root_url: str,
+        credentials: Credentials,
+        authorized_scopes: Sequence[str],
+        server_time: Callable[[], float],
+        *,
+        plain: bool = False,
+    ) -> None:
+        self._root_url = root_url
+        self._authorized_scopes = tuple(authorized_scopes)
+        self._server_time = server_time
+        self.path: Final = "" if plain else f"/{secrets.token_urlsafe(24)}"
+        self._network = NetworkSettings()
+        self._is_closed = False
+        self.use_credentials(credentials)
+        self._thread = EventThread("task proxy")
+        try:
+            self.url: Final = self._thread.submit(self._start()).result()
+        except BaseException:
+            self._thread.stop()
+            raise
+
+    def use_credentials(self, credentials: Credentials) -> None:
+        """Sign with other credentials from the next attempt on. May be called from any thread."""
+        self._signer = _RunSigner(credentials.restricted_to(self._authorized_scopes))
+
+    def close(self) -> None:
+        """Stop listening and close all connections, those of calls under way too."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._thread.submit(self._stop()).result()
+            self._thread.stop()
+
+    def __enter__(self) -> str:
+        return self.url
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def _start(self) -> str:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            timeout=_TIMEOUT,
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            read_bufsize=_BLOCK,
+        )
+        self._runner = web.ServerRunner(BoundedServer(self._serve), shutdown_timeout=_CLOSING)
+        await self._runner.setup()
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        await web.SockSite(self._runner, self._socket).start()
+        return f"http://127.0.0.1:{self._socket.getsockname()[1]}{self.path}"
+
+    async def _stop(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._socket)
+        for _ in range(3):  # asyncio forgets a connection that is accepted while its server closes
+            await asyncio.sleep(0)
+        await self._runner.cleanup()
+        await self._session.close()
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        if not self.path and request.host.partition(":")[0] not in _LOOPBACK:
+            return _text(421, f"Misdirected request: the host must be one of {', '.join(sorted(_LOOPBACK))}")
+        given = request.raw_path
+        if not hmac.compare_digest(given[: len(self.path)].encode(), self.path.encode()):
+            refusal = _text(404, "Not found: use the whole URL of TASKCLUSTER_PROXY_URL")
+            refusal.force_close()  # a stranger could keep the connection open
+            return refusal
+        path = given[len(self.path) :]
+        bare = path.partition("?")[0]
+        if bare == "/bewit":
+            return await self._sign_url(request)
+        if bare == "/credentials":
+            return await self._replace_credentials(request)
+        target = self._target(path)
+        if target is None:
+            return _text(404, f"Not found: {bare}: expected /api/SERVICE/VERSION/PATH or /HOSTNAME/PATH")
+        return await self._forward(request, target)
+
+    def _target(self, path: str) -> str | None:
+        """The URL that a path stands for."""
+        if path.startswith("/api/"):
+            found = _API_PATH.fullmatch(path)
+            return f"{self._root_url}/api{found[1]}" if found else None
+        if found := _OLD_PATH.fullmatch(path):
+            return f"{self._root_url}/api{found[1]}"
+        found = _HOST_PATH.fullmatch(path)
+        if found and _HOSTNAME.fullmatch(found[1]):
+            return f"https://{found[1]}{found[2] or '/'}"
+        return None
+
+    async def _sign_url(self, request: web.BaseRequest) -> web.Response:
+        body = await request.read()
+        try:
+            url = body.decode().strip()
+            is_http = urlsplit(url).scheme in {"http", "https"} and urlsplit(url).hostname
+            if not is_http or not url.isprintable():  # a line break would end the header of the response
+                raise InvalidArgument("URL", url, "an absolute http or https URL")
+            signed = self._signer.signed_url(url, expires=int(self._server_time()) + BEWIT_LIFETIME)
+        except ValueError as error:  # an InvalidArgument is a ValueError
+            return _text(500, f"Error creating bewit url: {error}")
+        return web.Response(status=303, headers={"Location": signed}, text=signed)
+
+    async def _replace_credentials(self, request: web.BaseRequest) -> web.Response:
+        if request.method != "PUT":
+            return _text(405, "Invalid method: expected PUT")
+        try:
+            given = msgspec.json.decode(await request.read(), type=Credentials)
+            if given.certificate == "":
+                given = msgspec.structs.replace(given, certificate=None)
+            self.use_credentials(checked(given))
+        except (msgspec.MsgspecError, InvalidArgument):
+            return _text(400, "Invalid body: expected a JSON object with clientId, accessToken, certificate")
+        return web.Response()
+
+    async def _forward(self, request: web.BaseRequest, target: str) -> web.StreamResponse:
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        body, whole = await _beginning(request)
+        once = not whole or _NEVER_REPEATED.fullmatch(f"{request.method} {target.partition('?')[0]}")
+        send = partial(self._send, request, target, body, whole=whole)
+        try:
+            answered = await (send() if once else _with_retries(send))
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            log.warning("proxy: %s %s failed: %s", request.method, _shown(target), type(error).__name__)
+            return _text(500, f"Failed during proxy request: {type(error).__name__}: {_shown(target)}")
+        return await self._pass_back(request, answered, target)
+
+    async def _send(
+        self, request: web.BaseRequest, target: str, body: bytes, *, whole: bool
+    ) -> aiohttp.ClientResponse:
+        """Send a request once, freshly signed, without following redirects."""
+        headers = _passed(request.headers)
+        headers["Authorization"] = self._authorization(request.method, target)
+        if request.body_exists:
+            headers["Content-Length"] = str(len(body) if whole else request.content_length or 0)
+        if not whole and request.content_length is None:
+            del headers["Content-Length"]  # sent in chunks, as it comes
+        proxy = self._network.proxy(target)
+        return await self._session.request(
+            request.method,
+            URL(target, encoded=True),
+            headers=headers,
+            data=(body if whole else _all(body, request)) if request.body_exists else None,
+            allow_redirects=False,
+            ssl=self._network.tls if target.startswith("https:") else True,
+            proxy=None if proxy is None else proxy.url,
+            proxy_headers=None if proxy is None else proxy.headers,
+        )
+
+    def _authorization(self, method: str, target: str) -> str:
+        """The header for one attempt. It has no hash of the body, which may be longer than the memory."""
+        origin = Origin.of(target)
+        resource = "/" + target.split("/", 3)[3]
+        now = int(self._server_time())
+        return self._signer.header(method, origin, resource, timestamp=now, nonce=nonce(), body=None)
+
+    async def _pass_back(
+        self, request: web.BaseRequest, answered: aiohttp.ClientResponse, target: str
+    ) -> web.StreamResponse:
+        headers = _passed(answered.headers)
+        headers["X-Taskcluster-Endpoint"] = target
+        headers.update(self._signer.about)
+        response = web.StreamResponse(status=answered.status, reason=answered.reason, headers=headers)
+        response.content_length = length = answered.content_length
+        try:
+            if length is not None and length <= _BLOCK and request.method != "HEAD":
+                body = await answered.read()  # sent together with the headers, which is faster
+                return web.Response(
+                    status=answered.status, reason=answered.reason, headers=headers, body=body
+                )
+            await response.prepare(request)
+            if request.method != "HEAD":
+                async for block in answered.content.iter_chunked(_BLOCK):
+                    await response.write(block)
+        except (aiohttp.ClientError, OSError):
+            log.warning("proxy: the response to %s %s was cut short", request.method, _shown(target))
+            if request.transport is not None:
+                request.transport.abort()  # an incomplete response must not look like a whole one
+        finally:
+            answered.release()
+        return response
+
+
+class _RunSigner(Signer):
+    """Signs with credentials, and describes them."""
+
+    @cached_property
+    def about(self) -> dict[str, str]:
+        """The headers by which a task learns on whose behalf a call was made."""
+        credentials = self.credentials
+        about = {
+            "X-Taskcluster-Proxy-Version": __version__,
+            "X-Taskcluster-Proxy-Revision": __version__,
+            "X-Taskcluster-Authorized-Scopes": _json(credentials.authorized_scopes),
+        }
+        if credentials.certificate is None:
+            return {**about, "X-Taskcluster-Proxy-Perm-ClientId": credentials.client_id}
+        scopes = certificate_of(credentials.certificate).get("scopes")
+        return {
+            **about,
+            "X-Taskcluster-Proxy-Temp-ClientId": credentials.client_id,
+            "X-Taskcluster-Proxy-Temp-Scopes": _json(scopes),
+        }
+
+
+def _text(status: int, text: str) -> web.Response:
+    return web.Response(status=status, text=text + "\n")
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _shown(target: str) -> str:
+    """A URL without its query, which may contain a signature."""
+    return target.partition("?")[0]
+
+
+async def _beginning(request: web.BaseRequest) -> tuple[bytes, bool]:
+    """The first bytes of a body, and whether they are all of it."""
+    body = bytearray()
+    while len(body) < RETRIED_BODY:
+        block = await request.content.readany()
+        if not block:
+            return bytes(body), True
+        body += block
+    return bytes(body), False
+
+
+async def _all(beginning: bytes, request: web.BaseRequest) -> AsyncIterator[bytes]:
+    yield beginning
+    async for block in request.content.iter_any():
+        yield block
+
+
+def _passed(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
+    """Return the headers that a proxy passes on."""
+    passed = CIMultiDict(headers)
+    for name in _HOP_BY_HOP:
+        passed.popall(name, None)
+    return passed
+
+
+async def _with_retries(send: Callable[[], Awaitable[aiohttp.ClientResponse]]) -> aiohttp.ClientResponse:
+    """Send a request up to `ATTEMPTS` times.
+
+    tenacity decides from the first failure on: its loop takes longer than all else that the proxy does.
+    """
+    failures: list[aiohttp.ClientResponse | Exception] = []
+    try:
+        answered = await send()
+    except _NO_RESPONSE as error:
+        failures.append(error)
+    else:
+        if not _is_server_error(answered):
+            return answered
+        failures.append(answered)
+
+    async def attempt() -> aiohttp.ClientResponse:
+        if not failures:
+            return await send()
+        failure = failures.pop()
+        if isinstance(failure, Exception):
+            raise failure
+        return failure
+
+    result: aiohttp.ClientResponse = await tenacity.AsyncRetrying(
+        stop=tenacity.stop_after_attempt(ATTEMPTS),
+        wait=tenacity.wait_exponential(0.1, max=10) + tenacity.wait_random(0, 0.1),
+        retry=tenacity.retry_if_exception_type(_NO_RESPONSE) | tenacity.retry_if_result(_is_server_error),
+        before_sleep=_release,
+        retry_error_callback=_last_result,
+    )(attempt)
+    return result
+
+
+def _is_server_error(answered: aiohttp.ClientResponse) -> bool:
+    return answered.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def _release(state: tenacity.RetryCallState) -> None:
+    """Give up a response that is not passed back."""
+    if state.outcome is not None and not state.outcome.failed:
+        state.outcome.result().release()
+
+
+def _last_result(state: tenacity.RetryCallState) -> Any:
+    """The last response, or its error raised."""
+    assert state.outcome is not None  # noqa: S101 - tenacity's own promise
+    return state.outcome.result()

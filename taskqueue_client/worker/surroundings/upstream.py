@@ -1,0 +1,264 @@
+"""Downloads of other tasks' artifacts into the work directory of a run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, TypedDict, cast
+
+import msgspec
+
+from taskqueue_client import calls
+from taskqueue_client._protocol.conversation import Conversation, Together, Work
+from taskqueue_client.artifacts.chain_verification import ChainOfTrust, PublicKeys
+from taskqueue_client.artifacts.download_methods import download_artifact
+from taskqueue_client.artifacts.downloading import DownloadResult
+from taskqueue_client.artifacts.transfers import TransferClient
+from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotFound
+from taskqueue_client.models import StorageType
+from taskqueue_client.worker.monitoring.tracing import Tracing
+from taskqueue_client.worker.outcomes import MalformedPayload
+from taskqueue_client.worker.run.declared_artifacts import path_inside
+
+CONCURRENCY = 8
+"""Artifacts that are downloaded at the same time."""
+
+_MISSING = "optional artifact %s of task %s does not exist"
+
+
+class UpstreamTask(msgspec.Struct, frozen=True, rename="camel"):
+    """A task with artifacts to download, as `payload.upstreamArtifacts` of scriptworker lists them.
+
+    Attributes:
+        task_id: The task.
+        task_type: What kind of task it is; passed on.
+        paths: The artifacts' names, in which `*` stands for any text. Default: all artifacts of the latest
+            run.
+        formats: Passed on, for example the formats to sign.
+        optional: Leave out artifacts that do not exist.
+    """
+
+    task_id: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_-]{22}$")]
+    task_type: str = ""
+    paths: tuple[str, ...] = ("*",)
+    formats: tuple[str, ...] = ()
+    optional: bool = False
+
+
+class DownloadOptions(TypedDict, total=False):
+    """Options of `TaskRun.download_artifact`.
+
+    Attributes:
+        to: A path, relative to the work directory, at which the file appears when it is complete; directories
+            above it are created. Default: the content goes to memory.
+        run_id: The run that has the artifact. Default: the latest one.
+        max_bytes: As for `Queue.download_artifact`.
+        verified_by: The keys or the chain of trust that must prove the content, as for
+            `Queue.download_artifact`.
+        allow_outside: Allow a path outside of the work directory.
+    """
+
+    to: str | os.PathLike[str] | None
+    run_id: int | None
+    max_bytes: int | None
+    verified_by: PublicKeys | ChainOfTrust | None
+    allow_outside: bool
+
+
+class UpstreamOptions(TypedDict, total=False):
+    """Options of `TaskRun.upstream_artifacts`.
+
+    Attributes:
+        to: A directory, relative to the work directory. Default: `upstream`.
+        concurrency: How many artifacts are downloaded at the same time. Default: 8.
+        allow_outside: Allow a directory outside of the work directory.
+    """
+
+    to: str | os.PathLike[str]
+    concurrency: int
+    allow_outside: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamArtifact:
+    """A downloaded artifact of another task.
+
+    Attributes:
+        task_id: The task.
+        name: The artifact's name.
+        path: The file.
+        task_type: As in the list of upstream artifacts.
+        formats: As in the list of upstream artifacts.
+        download: What is known of the download, such as its size and the hashes that were compared.
+    """
+
+    task_id: str
+    name: str
+    path: Path
+    task_type: str
+    formats: tuple[str, ...]
+    download: DownloadResult = field(repr=False)
+
+
+def upstream_tasks(given: Any) -> list[UpstreamTask]:
+    """Read a list of upstream artifacts.
+
+    Raises:
+        InvalidArgument: It does not have the form of scriptworker's `upstreamArtifacts`.
+    """
+    try:
+        listed = cast("object", given if isinstance(given, (str, dict)) else [*given])
+        return msgspec.convert(listed, list[UpstreamTask])
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidArgument(
+            "upstream", cast("object", given), "a list of {taskId, paths, …}", str(error)
+        ) from None
+
+
+def upstream_of_payload(payload: Mapping[str, Any]) -> list[UpstreamTask]:
+    """Read `upstreamArtifacts` of a payload.
+
+    Raises:
+        MalformedPayload: It is missing, or does not have the form.
+    """
+    try:
+        return upstream_tasks(payload["upstreamArtifacts"])
+    except KeyError:
+        message = "the payload has no upstreamArtifacts"
+        raise MalformedPayload(message) from None
+    except InvalidArgument as error:
+        message = f"payload.upstreamArtifacts: {error.finding}"
+        raise MalformedPayload(message) from None
+
+
+def downloading_upstream(
+    client: TransferClient,
+    directory: Path,
+    tasks: Iterable[UpstreamTask],
+    log: logging.Logger,
+    tracing: Tracing,
+    *,
+    to: str | os.PathLike[str] = "upstream",
+    concurrency: int = CONCURRENCY,
+    allow_outside: bool = False,
+) -> Conversation[list[UpstreamArtifact]]:
+    """Download artifacts to `directory`/`to`/TASK_ID/NAME, and return them in order, each once.
+
+    Args:
+        client: A client that may read them.
+        directory: The work directory.
+        tasks: The tasks and the artifacts.
+        log: Where optional artifacts that do not exist are named.
+        tracing: Makes the spans of the downloads.
+        to: As in `UpstreamOptions`.
+        concurrency: As in `UpstreamOptions`.
+        allow_outside: As in `UpstreamOptions`.
+
+    Raises:
+        InvalidArgument: An argument is not allowed, a name leads out of its task's directory, or a pattern
+            matches nothing.
+        ErrorArtifact: A required artifact says why there is no content.
+        ResourceNotFound: A required artifact, or a task, does not exist.
+        ArtifactError: An artifact did not arrive.
+        CallFailed: The Queue refused, or did not respond.
+        OSError: A file cannot be written.
+    """
+    if concurrency < 1:
+        raise InvalidArgument("concurrency", concurrency, "1 or more")
+    top = path_inside(directory, to, "to", allow_outside=allow_outside)
+    wanted: dict[tuple[str, str], UpstreamTask] = {}
+    for task in tasks:
+        for name in (yield from _names(task, log)):
+            wanted.setdefault((task.task_id, name), task)
+    downloads = (_download(client, task, name, top, log, tracing) for (_, name), task in wanted.items())
+    found = yield from Together(downloads, max(1, min(concurrency, len(wanted))))
+    return [each for each in found if each is not None]
+
+
+def _names(task: UpstreamTask, log: logging.Logger) -> Conversation[list[str]]:
+    """Replace patterns by the names that match them."""
+    listed = (yield from _listed(task.task_id)) if any("*" in path for path in task.paths) else []
+    names: list[str] = []
+    for path in task.paths:
+        pattern = re.compile(".*".join(map(re.escape, path.split("*"))))
+        found = [name for name in listed if pattern.fullmatch(name)] if "*" in path else [path]
+        if not found and task.optional:
+            log.warning(_MISSING, path, task.task_id)
+        elif not found and path != "*":
+            raise InvalidArgument("paths", path, "", f"no artifact of {task.task_id} matches {path!r}")
+        names += found
+    return names
+
+
+def _listed(task_id: str) -> Conversation[list[str]]:
+    """Return the names of a task's artifacts that have content."""
+    names: list[str] = []
+    pages = calls.iter_latest_artifacts(task_id)
+    while True:
+        page = yield from pages.call
+        names += [each.name for each in pages.items(page) if each.storage_type != StorageType.ERROR]
+        following = pages.after(page)
+        if following is None:
+            return names
+        pages = following
+
+
+def _download(
+    client: TransferClient,
+    task: UpstreamTask,
+    name: str,
+    top: Path,
+    log: logging.Logger,
+    tracing: Tracing,
+) -> Conversation[UpstreamArtifact | None]:
+    try:
+        result = yield from downloading_to(client, top / task.task_id, task.task_id, name, tracing, to=name)
+    except (ResourceNotFound, ErrorArtifact):
+        if not task.optional:
+            raise
+        log.warning(_MISSING, name, task.task_id)
+        return None
+    assert result.path is not None  # noqa: S101 - it has one as it was downloaded to a path
+    return UpstreamArtifact(task.task_id, name, result.path, task.task_type, task.formats, result)
+
+
+def downloading_to(
+    client: TransferClient,
+    directory: Path,
+    task_id: str,
+    name: str,
+    tracing: Tracing,
+    *,
+    to: str | os.PathLike[str] | None = None,
+    run_id: int | None = None,
+    max_bytes: int | None = None,
+    verified_by: PublicKeys | ChainOfTrust | None = None,
+    allow_outside: bool = False,
+) -> Conversation[DownloadResult]:
+    """Download one artifact to a path relative to `directory`, whose parents are created, or to memory.
+
+    Raises:
+        InvalidArgument: The path leads out of `directory`, unless `allow_outside`.
+        Exception: As `Queue.download_artifact`.
+    """
+    path = None
+    if to is not None:
+        path = yield from Work(partial(_place, directory, to, allow_outside=allow_outside))
+    attributes = {"artifact.filename": name, "taskqueue.artifact.task_id": task_id}
+    with tracing.span("download artifact", attributes) as span:
+        result = yield from download_artifact(
+            client, task_id, name, run_id=run_id, to=path, max_bytes=max_bytes, verified_by=verified_by
+        )
+        span.set("file.size", result.size)
+    return result
+
+
+def _place(directory: Path, to: str | os.PathLike[str], *, allow_outside: bool) -> Path:
+    path = path_inside(directory, to, "to", allow_outside=allow_outside)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
