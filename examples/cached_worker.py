@@ -3,7 +3,7 @@ r"""A worker with caches that last from task to task, guarded by scopes, and wit
     EXAMPLE_CACHES=/var/cache/worker taskqueue work examples.cached_worker:CachedWorker \
         --task-queue-id proj/linux --worker-group here --worker-id one
 
-A task that wants the cache `cargo` needs the scope `example-worker:cache:cargo`: whoever could write to
+A task that wants the cache `cargo` needs the scope `example-worker:cache:cargo`: anybody who could write to
 another project's cache could change what it builds.
 """
 
@@ -17,8 +17,7 @@ from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from taskqueue_client import MalformedPayload, TaskRun, WorkerLoop
-from taskqueue_client.scopes import missing_scopes
+from taskqueue_client import MalformedPayload, TaskRun, WorkerLoop, missing_scopes
 
 SCOPE = "example-worker:cache:"
 NAME = "^[a-z0-9][a-z0-9-]*$"
@@ -73,7 +72,7 @@ class CachedWorker(WorkerLoop):
         """
         cache, lock = self.caches / name, IN_USE[name]
         while not lock.acquire(timeout=1):
-            task.cancelled.check()
+            task.canceled.check()
         try:
             cache.mkdir(parents=True, exist_ok=True)
             directory.symlink_to(cache, target_is_directory=True)

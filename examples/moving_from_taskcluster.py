@@ -23,8 +23,7 @@ from rich.console import Console
 from rich.syntax import Syntax
 from rich.table import Table
 
-from taskqueue_client import Credentials, Queue, calls, slugid, temporary_credentials
-from taskqueue_client.definitions import task_definition
+from taskqueue_client import Credentials, Queue, calls, slugid, task_definition, temporary_credentials
 from taskqueue_client.errors import ResourceNotFound
 
 DEFINITION: Any = task_definition(
@@ -35,7 +34,7 @@ WORKER = {"workerGroup": "examples", "workerId": "moving"}
 
 @dataclass
 class Steps:
-    """What there is to do, with either client; `task_id` is a task that it has made."""
+    """The steps to make with either client; `task_id` is the id of the task that they create."""
 
     task_id: str = field(default_factory=slugid)
     run_credentials: Any = None
@@ -97,7 +96,7 @@ class Official(Steps):
             os.environ["TASKCLUSTER_ACCESS_TOKEN"],
             start=taskcluster.fromNow("-5 minutes"),
             expiry=taskcluster.fromNow("1 hour"),
-            scopes=["queue:rerun-task:*"],
+            scopes=["auth:current-scopes", "queue:rerun-task:*"],
         )
         return taskcluster.Auth({**self.queue.options, "credentials": made}).currentScopes()["scopes"]
 
@@ -147,7 +146,7 @@ class Ours(Steps):
 
     def make_temporary_credentials(self) -> object:
         mine = Credentials(os.environ["TASKCLUSTER_CLIENT_ID"], os.environ["TASKCLUSTER_ACCESS_TOKEN"])
-        made = temporary_credentials(mine, ["queue:rerun-task:*"])
+        made = temporary_credentials(mine, ["auth:current-scopes", "queue:rerun-task:*"])
         return self.queue.with_credentials(made).current_scopes().scopes
 
 

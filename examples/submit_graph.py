@@ -12,9 +12,8 @@ import sys
 from collections import Counter
 from typing import Any
 
-from taskqueue_client import Queue
+from taskqueue_client import Queue, TaskState
 from taskqueue_client.graph import Graph, follow_group, plan_graph, submit_graph
-from taskqueue_client.models import TaskState
 
 TEXTS = {
     "raven": "once upon a midnight dreary while I pondered weak and weary",

@@ -1,79 +1,51 @@
-"""Tests of a worker, with the fixtures that come with the package: `local_queue`, `queue`, `task_factory`.
+"""Tests of a worker, with `run_handler` and the fixtures that come with the package.
 
     pytest examples/test_command_worker.py
 
-Nothing is mocked: the tasks are in a queue of this process, and the worker claims, runs and reports them.
+`run_handler` calls the handler without a queue. With `run_worker`, nothing is mocked: the tasks are in a
+queue of this process, and the worker claims, runs and reports them.
 """
 # ruff: noqa: D103, S101 - a test's name is its sentence
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
-
-import pytest
 
 from examples.command_worker import CommandWorker
-from taskqueue_client import Queue, slugid
-from taskqueue_client.local import LocalQueue
-from taskqueue_client.local.messages import Message
-from taskqueue_client.models import Run
-from taskqueue_client.testing import TaskFactory
-
-RunPayload = Callable[[dict[str, Any]], tuple[str, Run]]
+from taskqueue_client import LocalQueue, Queue
+from taskqueue_client.local import Message
+from taskqueue_client.testing import TaskRunner, run_handler
 
 
-@pytest.fixture
-def run_payload(
-    local_queue: LocalQueue, queue: Queue, task_factory: TaskFactory, tmp_path: Path
-) -> RunPayload:
-    """Has a worker run one task; gives its id, and how its run ended."""
-
-    def run(payload: dict[str, Any]) -> tuple[str, Run]:
-        task_id = slugid()
-        queue.create_task(task_id, task_factory(payload=payload))
-        worker = CommandWorker(
-            root_url=local_queue.root_url,
-            credentials=local_queue.credentials,
-            task_queue_id="test-provisioner/test-worker",
-            worker_group="tests",
-            worker_id="one",
-            max_tasks=1,
-            cancellation_poll_interval=0.1,
-            work_directory=tmp_path,
-        )
-        worker.serve()
-        return task_id, queue.status(task_id).status.runs[-1]
-
-    return run
-
-
-def test_a_command_that_succeeds_completes_the_task(run_payload: RunPayload, queue: Queue) -> None:
+def test_a_command_that_succeeds_completes_the_task() -> None:
     payload = {"command": ["sh", "-c", "echo $COLOUR > out"], "env": {"COLOUR": "blue"}}
-    task_id, run = run_payload({**payload, "artifacts": {"public/out.txt": "out"}})
-    assert run.reason_resolved == "completed"
-    assert queue.download_artifact(task_id, "public/out.txt").content == b"blue\n"
+    result = run_handler(CommandWorker, {**payload, "artifacts": {"public/out.txt": "out"}})
+    assert result.outcome == "completed"
+    assert result.artifacts == {"public/out.txt": b"blue\n"}
 
 
-def test_a_command_that_fails_fails_the_task_and_its_output_is_in_the_log(
-    run_payload: RunPayload, queue: Queue
-) -> None:
-    task_id, run = run_payload({"command": ["sh", "-c", "echo out of flour; exit 3"]})
-    assert run.reason_resolved == "failed"
-    assert b"out of flour" in queue.download_artifact(task_id, "public/logs/live.log").content
+def test_a_command_that_fails_fails_the_task_and_its_output_is_in_the_log() -> None:
+    result = run_handler(CommandWorker, {"command": ["sh", "-c", "echo out of flour; exit 3"]})
+    assert result.outcome == "failed"
+    assert "out of flour" in result.log
 
 
-def test_a_payload_with_a_typing_error_is_malformed(run_payload: RunPayload, queue: Queue) -> None:
-    task_id, run = run_payload({"comand": ["true"]})
-    assert run.reason_resolved == "malformed-payload"
-    assert b"comand" in queue.download_artifact(task_id, "public/logs/live.log").content
+def test_a_payload_with_a_typing_error_is_malformed() -> None:
+    result = run_handler(CommandWorker, {"comand": ["true"]})
+    assert result.outcome == "malformed-payload"
+    assert "comand" in result.log
+
+
+def test_a_task_of_a_queue_is_claimed_run_and_reported(run_worker: TaskRunner, queue: Queue) -> None:
+    payload = {"command": ["sh", "-c", "echo blue > out"], "artifacts": {"public/out.txt": "out"}}
+    result = run_worker(CommandWorker, payload)
+    assert result.outcome == "completed"
+    assert queue.download_artifact(result.task_id, "public/out.txt").content == b"blue\n"
 
 
 def test_a_task_that_is_canceled_while_it_runs_is_stopped(
-    run_payload: RunPayload, local_queue: LocalQueue, queue: Queue
+    run_worker: TaskRunner, local_queue: LocalQueue, queue: Queue
 ) -> None:
     started: SimpleQueue[str] = SimpleQueue()
 
@@ -84,6 +56,6 @@ def test_a_task_that_is_canceled_while_it_runs_is_stopped(
     local_queue.subscribe(note)
     canceling = threading.Thread(target=lambda: queue.cancel_task(started.get()))
     canceling.start()
-    _, run = run_payload({"command": ["sleep", "600"]})
+    result = run_worker(CommandWorker, {"command": ["sleep", "600"]})
     canceling.join()
-    assert run.reason_resolved == "canceled"
+    assert result.outcome == "canceled"

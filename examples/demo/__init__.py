@@ -1,1 +1,1 @@
-"""The demo: a local queue, a worker in a process of its own, and a small graph of tasks."""
+"""The demo: a local queue, a worker in a separate process, and a small graph of tasks."""

@@ -1,4 +1,4 @@
-"""A local queue, a graph of tasks in it, and a worker in a process of its own.
+"""A local queue, a graph of tasks in it, and a worker in a separate process.
 
     python -m examples.demo [DIRECTORY]
 
@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from rich.console import Console
 
 from examples.demo import report
 from taskqueue_client import Queue, slugid
-from taskqueue_client.cli.watch import show
+from taskqueue_client.cli.status import show
 from taskqueue_client.graph import Graph, follow, plan_graph, submit_graph
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.models import TaskAndStatus
@@ -55,12 +55,12 @@ def main(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     worker = Client("demo-worker", slugid(), [f"queue:claim-work:{TASK_QUEUE}", "queue:worker-id:demo/*"])
     with LocalQueue(clients=[worker]) as local, Queue(local.root_url, local.credentials) as queue:
-        console.print(f"A local queue answers at {local.root_url}.")
+        console.print(f"A local queue listens at {local.root_url}.")
         graph = submitted(queue)
         console.print(f"Its task group {graph.task_group_id} has {len(graph.tasks)} tasks.")
         log = folder / "worker.log"
         with worker_process(local.root_url, worker, len(graph.tasks), log) as process:
-            console.print(f"A worker, process {process.pid}, works on {CONCURRENCY} at a time.\n")
+            console.print(f"A worker, process {process.pid}, runs up to {CONCURRENCY} tasks at a time.\n")
             show(follow(lambda: look(queue, graph, process, log), interval=0.1), as_json=False)
         every = report.collect(queue, graph, folder)
     console.print()
@@ -104,15 +104,14 @@ def worker_process(root_url: str, client: Client, runs: int, log: Path) -> Gener
     ):
         try:
             yield process
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:  # not all tasks came to it
-            pass
+            with suppress(subprocess.TimeoutExpired):  # the report shows the tasks that were not run
+                process.wait(PATIENCE)
         finally:
             end(process)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Have the worker leave in an orderly way, or else at once."""
+    """Shut the worker down, or kill it if that takes too long."""
     process.terminate()
     try:
         process.wait(PATIENCE)

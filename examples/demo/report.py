@@ -1,4 +1,4 @@
-"""What the demo shows at its end: how each task ended, what it made, and when."""
+"""The report at the end of the demo: the result of each task, its artifacts, and a timeline."""
 
 from __future__ import annotations
 

@@ -1,0 +1,125 @@
+r"""A worker in place of scriptworker, for the unchanged script `checksum_script.py`.
+
+taskqueue work examples.moving_from_scriptworker:ScriptWorker \
+        --task-queue-id proj/scripts --worker-group here --worker-id one
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from taskqueue_client import (
+    IntermittentTask,
+    InternalError,
+    MalformedPayload,
+    ResourceUnavailable,
+    TaskFailed,
+    TaskRun,
+    WorkerLoop,
+    WorkerShutdown,
+)
+from taskqueue_client.errors import ErrorArtifact, ResourceNotFound
+from taskqueue_client.scopes import satisfies
+from taskqueue_client.worker import Outcome
+
+SCRIPT = [sys.executable, str(Path(__file__).with_name("checksum_script.py"))]
+
+OUTCOMES: dict[int | None, type[Outcome]] = {
+    1: TaskFailed,
+    2: WorkerShutdown,
+    3: MalformedPayload,
+    4: ResourceUnavailable,
+    5: InternalError,
+    7: IntermittentTask,
+}
+"""The meaning of scriptworker's exit codes, except 0 (completed) and 6 (superseded)."""
+
+PAYLOAD = {
+    "type": "object",
+    "required": ["channel", "upstreamArtifacts"],
+    "additionalProperties": False,
+    "properties": {
+        "channel": {"type": "string", "pattern": "^[a-z]+$"},
+        "maxRunTime": {"type": "integer", "minimum": 1, "maximum": 3600},
+        "upstreamArtifacts": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["taskId", "paths"],
+                "properties": {
+                    "taskId": {"type": "string"},
+                    "paths": {"type": "array", "items": {"type": "string"}},
+                },
+            },
+        },
+    },
+}
+
+
+class ScriptWorker(WorkerLoop):
+    """Runs the script with files as scriptworker has them, and reports its exit code."""
+
+    payload_schema = PAYLOAD
+
+    def run_task(self, task: TaskRun) -> None:
+        """Check scopes, download, run the script, and declare its artifacts."""
+        check_scopes(task)
+        for upstream in task.payload["upstreamArtifacts"]:
+            download(task, upstream)
+        config = write_files(task)
+        timeout = task.payload.get("maxRunTime", 600)
+        result = task.run_command([*SCRIPT, str(config)], check=False, timeout=timeout)
+        upload(task)
+        if result.exit_code != 0:
+            outcome = OUTCOMES.get(result.exit_code, InternalError)
+            raise outcome(result.end)
+
+
+def check_scopes(task: TaskRun) -> None:
+    """Require the scope of the channel, which `project:demo:*` includes."""
+    required = f"project:demo:publish:{task.payload['channel']}"
+    if not satisfies(task.scopes, required):
+        found = ", ".join(task.scopes) or "none"
+        message = f"task.scopes: {required} is missing; found: {found}"
+        raise MalformedPayload(message)
+
+
+def download(task: TaskRun, upstream: dict[str, Any]) -> None:
+    """Download artifacts of one dependency to `cot/TASK_ID/NAME`, like scriptworker."""
+    task_id = upstream["taskId"]
+    if task_id not in task.definition["dependencies"]:
+        message = f"payload.upstreamArtifacts: {task_id} is not a dependency of the task"
+        raise MalformedPayload(message)
+    for name in upstream["paths"]:
+        if ".." in PurePosixPath(name).parts or name.startswith("/"):
+            message = f"payload.upstreamArtifacts: {name!r} is not an artifact name"
+            raise MalformedPayload(message)
+        target = task.work_directory / "cot" / task_id / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            task.queue.download_artifact(task_id, name, to=target)
+        except (ResourceNotFound, ErrorArtifact) as error:
+            message = f"upstream artifact {name} of task {task_id}: {error}"
+            raise ResourceUnavailable(message) from error
+
+
+def write_files(task: TaskRun) -> Path:
+    """Write `task.json` and `config.json`, and return the path of the latter."""
+    artifact_dir = task.work_directory / "artifacts"
+    artifact_dir.mkdir()
+    (task.work_directory / "task.json").write_text(json.dumps(task.definition))
+    config = task.work_directory / "config.json"
+    directories = {"work_dir": task.work_directory, "artifact_dir": artifact_dir}
+    config.write_text(json.dumps({key: str(path) for key, path in directories.items()}))
+    return config
+
+
+def upload(task: TaskRun) -> None:
+    """Declare all files below `artifact_dir`, whatever the exit code."""
+    artifact_dir = task.work_directory / "artifacts"
+    for path in sorted(artifact_dir.rglob("*")):
+        if path.is_file():
+            task.upload_artifact(path.relative_to(artifact_dir).as_posix(), path)
