@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,15 +29,30 @@ import taskcluster
 import taskcluster.aio
 import taskcluster.upload
 
-from benchmarks.measure import Row, at_least, at_most, compare, seconds
-from benchmarks.sink import FAR_FUTURE, SLUGID, most_connections, running
-from benchmarks.transfers import CONNECTIONS, TRANSFERS, client
+from benchmarks.canned import certificate_and_bundle
+from benchmarks.inputs import FIXED, TEXT_SIZES, Inputs, input_sets
+from benchmarks.measure import (
+    ROUNDS,
+    Row,
+    at_least,
+    at_most,
+    compare,
+    folder_in_memory,
+    processor_seconds,
+    slowest,
+    worst,
+)
+from benchmarks.sink import FAR_FUTURE, SLUGID, running
+from benchmarks.tls_sink import running_tls
+from benchmarks.transfers import OURS, TRANSFERS, client
+from taskqueue_client import Queue
+from taskqueue_client.artifacts.sources import Source, gzipped, gzipped_content, open_source
 
 SIZE = 1024**3
-LOG_OF_SCRIPTWORKER = 32 * 1024**2
-"""It compresses at some MB per second, so that it gets a part of the log; compared are speeds."""
 MANY = 1000
-ROUNDS = 5
+SMALLER = 4
+"""Of the generated sets, a quarter is compressed or uploaded where the whole takes long."""
+
 OFFICIAL = {"clientId": "benchmark", "accessToken": "secret"}
 
 
@@ -84,37 +99,119 @@ async def _session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession()
 
 
-def gzip_speed(root_url: str, folder: Path, ours: Callable[[], object]) -> float:
-    """How many times as many bytes per second as scriptworker."""
-    part = folder / "part"
-    part.mkdir()
-    with (folder / "log").open("rb") as log:
-        (part / "x.log").write_bytes(log.read(LOG_OF_SCRIPTWORKER))
-    with scriptworkers(root_url, part) as upload:
-        theirs = LOG_OF_SCRIPTWORKER / seconds(lambda: upload(["x.log"]))
-    return SIZE / seconds(ours) / theirs
+def small_artifacts() -> Iterator[Row]:
+    """Half of them text, half binary, of 4 kB."""
+    what = f"{MANY} artifacts of 4 kB, half of them text"
+    asynchronous, synchronous = zip(*map(_small_beside_scriptworker, input_sets()), strict=True)
+    yield at_least(f"{what}, AsyncQueue, speed", "scriptworker", min(asynchronous), 3, 2.1)
+    yield at_least(f"{what}, Queue, speed", "scriptworker", min(synchronous), 2.5, 1.2)
 
 
-def rows(root: str, folder: Path) -> Iterator[Row]:
-    large, names = folder / "large", [path.name for path in (folder / "many").iterdir()]
-    curl = ("curl", "-sS", "-f")
-    with client(root) as (runner, queue):
+def _small_beside_scriptworker(inputs: Inputs) -> tuple[float, float]:
+    """The speed of both clients; the generated sets have fewer artifacts, as more take too long."""
+    with folder_in_memory(3 * SIZE) as folder, running() as root:
+        many = folder / "many"
+        many.mkdir()
+        text = b"".join(inputs.text(4096))
+        for number in range(MANY // (SMALLER if inputs.seed else 1)):
+            path = many / f"{number}.{'log' if number % 2 else 'bin'}"
+            path.write_bytes(text if number % 2 else os.urandom(4096))
+        names = [path.name for path in many.iterdir()]
+        with scriptworkers(root, _copy(many)) as upload, client(root) as (runner, queue):
+            asynchronous = compare(
+                lambda: upload(names), lambda: runner.run(TRANSFERS["many"](queue, folder))
+            )
+        with scriptworkers(root, _copy(many)) as upload, Queue(root, OURS) as synchronous:
 
-        def ours(name: str) -> Callable[[], object]:
-            return lambda: runner.run(TRANSFERS[name](queue, folder))
+            def ours() -> None:
+                assert synchronous.upload_artifacts(SLUGID, 0, many, expires=FAR_FUTURE).is_complete
 
-        ratio = compare(ours("s3"), run(*curl, "-T", large, f"{root}/put/curl"), ROUNDS)
-        yield at_most("1 GiB by S3 PUT, time", "curl -T", ratio, 0.8)
-        ratio = compare(official_object_upload(root, large), ours("object"), ROUNDS)
-        yield at_least("1 GiB by the object service, speed", "official upload", ratio, 1.8)
-        curl_download = run(*curl, f"{root}/file", "-o", folder / "downloaded")
-        ratio = compare(ours("download"), curl_download, ROUNDS, partial(same_memory, folder))
-        yield at_most("1 GiB download, verified, time", "curl -o", ratio, 1.5)
-        with scriptworkers(root, folder / "many") as upload:
-            ratio = compare(lambda: upload(names), ours("many"), ROUNDS)
-        yield at_least(f"{MANY} artifacts of 4 kB, speed", "scriptworker upload_artifacts", ratio, 2.5)
-        ratio = gzip_speed(root, folder, ours("gzip"))
-        yield at_least("1 GiB of log text with gzip, speed", "scriptworker", ratio, 20)
+            return asynchronous, compare(lambda: upload(names), ours)
+
+
+def _copy(folder: Path) -> Path:
+    """scriptworker compresses the files themselves."""
+    return Path(shutil.copytree(folder, tempfile.mkdtemp(dir=folder.parent), dirs_exist_ok=True))
+
+
+def gzip() -> Iterator[Row]:
+    for what, size, times in (("1 kB", TEXT_SIZES[0], 2000), ("100 kB", TEXT_SIZES[1], 100)):
+
+        def beside_zlib(inputs: Inputs, size: int = size, times: int = times) -> float:
+            content = b"".join(inputs.text(size))
+            ours = _processor_time(partial(_gzipped, content), times)
+            return ours / _processor_time(partial(zlib.compress, content, 6, 31), times)
+
+        yield at_most(f"gzip of {what}, processor time", "zlib, level 6", worst(beside_zlib), 1.3)
+    yield at_least("gzip of 100 MB, speed", "gzip", slowest(_beside_gzip), 3)
+
+
+def _beside_gzip(inputs: Inputs) -> float:
+    """The texts of the generated sets are shorter, as long ones take too long."""
+    with folder_in_memory(3 * SIZE) as folder:
+        large = folder / "log"
+        write_log(large, TEXT_SIZES[2] // (SMALLER if inputs.seed else 1), inputs)
+        command = run("gzip", "-k", "-f", large)
+        return compare(command, lambda: gzipped(open_source(large), list))
+
+
+def _gzipped(content: bytes) -> Source:
+    source = open_source(content)
+    return gzipped(source, list) if source.content is None else gzipped_content(source.content)
+
+
+def _processor_time(work: Callable[[], object], times: int) -> float:
+    def repeated() -> None:
+        for _ in range(times):
+            work()
+
+    return statistics.median(processor_seconds(repeated) for _ in range(ROUNDS))
+
+
+def large_artifacts() -> Iterator[Row]:
+    with folder_in_memory(3 * SIZE) as folder:
+        large = folder / "large"
+        write_large(large)
+        with running(large) as root, client(root) as (runner, queue):
+            yield from _large_rows(root, folder, lambda name: runner.run(TRANSFERS[name](queue, folder)))
+
+
+def _large_rows(root: str, folder: Path, ours: Callable[[str], object]) -> Iterator[Row]:
+    large, curl = folder / "large", ("curl", "-sS", "-f")
+    ratio = compare(lambda: ours("s3"), run(*curl, "-T", large, f"{root}/put/curl"))
+    yield at_most("1 GiB up by S3 PUT, time", "curl -T", ratio, 0.9)
+    ratio = compare(official_object_upload(root, large), lambda: ours("object"))
+    yield at_least("1 GiB up by the object service, speed", "official upload", ratio, 1.8)
+    download = run(*curl, f"{root}/file", "-o", folder / "downloaded")
+    ratio = compare(lambda: ours("download"), download, before=partial(same_memory, folder))
+    yield at_most("1 GiB down, verified, time", "curl -o", ratio, 1.5)
+
+
+def large_over_tls() -> Iterator[Row]:
+    """The same over HTTPS, and the memory of a fresh process that does it."""
+    with folder_in_memory(3 * SIZE) as folder, certificate_and_bundle() as (certificate, bundle):
+        large = folder / "large"
+        write_large(large)
+        os.environ["REQUESTS_CA_BUNDLE"] = str(bundle)
+        with running_tls(large, certificate) as root, client(root) as (runner, queue):
+            yield from _rows_over_tls(
+                root, certificate, folder, lambda name: runner.run(TRANSFERS[name](queue, folder))
+            )
+            for name in ("s3", "download"):
+                found = _of_fresh_process(name, root, folder)
+                yield at_most(f"{name} over https, peak of resident memory, MB", "", found["megabytes"], 60)
+
+
+def _rows_over_tls(
+    root: str, certificate: Path, folder: Path, ours: Callable[[str], object]
+) -> Iterator[Row]:
+    """curl trusts the one certificate, as a process that begins with a whole bundle takes longer."""
+    curl = ("curl", "-sS", "-f", "--cacert", certificate)
+    ratio = compare(lambda: ours("s3"), run(*curl, "-T", folder / "large", f"{root}/put/curl"))
+    yield at_most("1 GiB up by S3 PUT, https, time", "curl -T", ratio, 0.9)
+    download = run(*curl, f"{root}/file", "-o", folder / "downloaded")
+    ratio = compare(lambda: ours("download"), download, before=partial(same_memory, folder))
+    yield at_most("1 GiB down, verified, https, time", "curl -o", ratio, 0.9)
 
 
 def same_memory(folder: Path) -> None:
@@ -132,65 +229,31 @@ def same_memory(folder: Path) -> None:
     pages.unlink()
 
 
-def rows_of_fresh_processes(folder: Path) -> Iterator[Row]:
-    limits = {"s3": 60, "object": 60, "gzip": 80}
-    for name in TRANSFERS:
-        with running(folder / "large") as root:
-            command = (sys.executable, "-m", "benchmarks.transfers", name, root, str(folder))
-            found = json.loads(subprocess.check_output(command))
-            if name == "many":
-                connections = most_connections(root)
-                yield at_most("many, connections", "", connections, CONNECTIONS)
-        if name in limits:
-            yield at_most(f"{name}, peak of resident memory in MB", "", found["megabytes"], limits[name])
-        yield at_most(f"{name}, the event loop stood still, ms", "", found["milliseconds"], 50)
+def of_fresh_processes() -> Iterator[Row]:
+    limits = {"s3": 60, "object": 60, "gzip": 80, "download": 60}
+    with folder_in_memory(3 * SIZE) as folder:
+        write_large(folder / "large")
+        write_log(folder / "log", TEXT_SIZES[2])
+        for name, limit in limits.items():
+            with running(folder / "large") as root:
+                found = _of_fresh_process(name, root, folder)
+            yield at_most(f"{name}, peak of resident memory, MB", "", found["megabytes"], limit)
+            yield at_most(f"{name}, event loop blocked, ms", "", found["milliseconds"], 50)
 
 
-def prepare(folder: Path) -> None:
+def _of_fresh_process(transfer: str, root: str, folder: Path) -> dict[str, float]:
+    command = (sys.executable, "-m", "benchmarks.transfers", transfer, root, str(folder))
+    found: dict[str, float] = json.loads(subprocess.check_output(command))
+    return found
+
+
+def write_large(path: Path) -> None:
     block = os.urandom(1024**2)
-    with (folder / "large").open("wb") as file:
+    with path.open("wb") as file:
         for number in range(SIZE // len(block)):
             file.write(block[number:] + block[:number])
-    write_log(folder / "log")
-    (folder / "many").mkdir()
-    for number in range(MANY):
-        (folder / "many" / f"{number}.bin").write_bytes(block[number : number + 4096])
 
 
-def write_log(path: Path) -> None:
-    """Lines as builds write them: words that come again, and numbers and hashes that don't."""
-    dice = random.Random(1)
-    words = ["compiling", "linking", "warning:", "unused", "variable", "src/core/", "-O2", "ok", "FAIL"]
-    lines = b"".join(
-        b"[task 2026-11-21T09:%02d:%02d.%03dZ] %s %s\n"
-        % (
-            dice.randrange(60),
-            dice.randrange(60),
-            dice.randrange(1000),
-            " ".join(dice.choices(words, k=6)).encode(),
-            sha256(dice.randbytes(4)).hexdigest()[: dice.randrange(40)].encode(),
-        )
-        for _ in range(100_000)
-    )
+def write_log(path: Path, size: int, inputs: Inputs = FIXED) -> None:
     with path.open("wb") as file:
-        for start in range(SIZE // len(lines) + 1):
-            shift = start * 7919
-            file.write(lines[shift:] + lines[:shift])
-        file.truncate(SIZE)
-
-
-def main() -> None:
-    in_memory = Path("/dev/shm")
-    place = in_memory if in_memory.is_dir() and shutil.disk_usage(in_memory).free > 4 * SIZE else None
-    with tempfile.TemporaryDirectory(dir=place) as name:
-        folder = Path(name)
-        prepare(folder)
-        with running(folder / "large") as root:
-            for row in rows(root, folder):
-                print(row, flush=True)
-        for row in rows_of_fresh_processes(folder):
-            print(row, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        file.writelines(inputs.text(size))

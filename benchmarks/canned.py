@@ -1,4 +1,4 @@
-"""A server in a process of its own that gives the same answers to everybody, as quickly as Python can.
+"""A server in a separate process that gives the same answers to everybody, as quickly as Python can.
 
 It must not be the bottleneck: it parses no more of a request than where it ends.
 """

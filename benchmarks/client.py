@@ -1,7 +1,4 @@
-"""The typed clients against the bare transports and against the official clients.
-
-`python -m benchmarks.client` prints the table of ratios.
-"""
+"""The typed clients beside the bare transports and beside the official clients."""
 
 from __future__ import annotations
 
@@ -15,7 +12,10 @@ import subprocess
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -26,138 +26,194 @@ import taskcluster
 import taskcluster.aio
 from yarl import URL
 
-from benchmarks.canned import STATUS, canned_server, certificate_and_bundle
-from benchmarks.measure import ROUNDS, Row, at_least, at_most, compare, seconds
+from benchmarks.canned import canned_server, certificate_and_bundle
+from benchmarks.inputs import Inputs, input_sets
+from benchmarks.measure import ROUNDS, Row, at_least, at_most, compare, possible, seconds, slowest, worst
 from taskqueue_client import AsyncQueue, Credentials, Queue, temporary_credentials
-from taskqueue_client.definitions import TaskDefinition, task_definition
-from taskqueue_client.hawk import Origin, Signer, nonce
+from taskqueue_client._protocol.wire import Origin, Signer, nonce
+from taskqueue_client.definitions import TaskDefinition
 from taskqueue_client.models import ClaimWorkResponse
 
 TASK = "Y9IplizWTj-eOJfHEC71Rw"
 CREDENTIALS = Credentials("benchmark/client", "a-token-of-some-forty-characters-length-abc")
-DEFINITION = task_definition(
-    "prov/wt", {"command": ["x" * 2000]}, name="n", owner="o@example.com", source="https://example.com"
-)
-CALLS = 400
+CALLS = 250
+FEW = 10
+"""Calls of a client that takes much longer for each."""
+
 AT_ONCE = 16
-BATCHES = 40
+BATCHES = 20
 
 
-def sync_http(root_url: str) -> Iterator[Row]:
-    with Queue(root_url, CREDENTIALS) as queue, requests.Session() as session:
+def sync_http() -> Iterator[Row]:
+    with canned_server() as root_url, Queue(root_url, CREDENTIALS) as queue, requests.Session() as session:
         url = f"{root_url}/api/queue/v1/task/{TASK}"
-        pairs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-            "status": (lambda: queue.status(TASK), lambda: session.get(f"{url}/status").json()),
-            "create_task (2.5 kB)": (
-                lambda: queue.create_task(TASK, DEFINITION),
-                lambda: session.put(url, json=DEFINITION).json(),
-            ),
-        }
-        for what, (ours, bare) in pairs.items():
-            ratio = compare(_times(ours, CALLS), _times(bare, CALLS))
-            yield at_most(f"sync {what}, http", "bare requests.Session", ratio, 0.75)
+        ratio = compare(
+            _times(lambda: queue.status(TASK), CALLS),
+            _times(lambda: session.get(f"{url}/status").json(), CALLS),
+        )
+        yield at_most("synchronous status, time", "bare requests.Session", ratio, 0.5)
+
+        def creating(inputs: Inputs) -> float:
+            bodies = _bodies(inputs)
+            return compare(
+                _times(lambda: queue.create_task(TASK, next(bodies)), CALLS),
+                _times(lambda: session.put(url, json=next(bodies)).json(), CALLS),
+            )
+
+        yield at_most("synchronous create_task, time", "bare requests.Session", worst(creating), 0.6, 0.98)
 
 
 def sync_https() -> Iterator[Row]:
     with certificate_and_bundle() as (certificate, bundle), canned_server(certificate) as root_url:
         os.environ["REQUESTS_CA_BUNDLE"] = str(bundle)
-        official = taskcluster.Queue({"rootUrl": root_url, "credentials": _official()})
+        official = taskcluster.Queue(_official(root_url))
+
+        def faster(ours: Callable[[], Any], theirs: Callable[[], Any]) -> float:
+            return CALLS / FEW * compare(_times(theirs, FEW), _times(ours, CALLS))
+
         with Queue(root_url, CREDENTIALS) as queue:
-            pairs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-                "status": (lambda: queue.status(TASK), lambda: official.status(TASK)),
-                "create_task": (
-                    lambda: queue.create_task(TASK, DEFINITION),
-                    lambda: official.createTask(TASK, DEFINITION),
-                ),
-            }
-            for what, (ours, theirs) in pairs.items():
-                ratio = 40 * compare(_times(theirs, 10), _times(ours, CALLS), rounds=5)
-                yield at_least(f"sync {what}, https, calls/s", "official Queue", ratio, 35)
-        del os.environ["REQUESTS_CA_BUNDLE"]
+            ratio = faster(lambda: queue.status(TASK), lambda: official.status(TASK))
+            yield at_least("synchronous status, https, speed", "official Queue", ratio, 40)
+
+            def creating(inputs: Inputs) -> float:
+                bodies = _bodies(inputs)
+                return faster(
+                    lambda: queue.create_task(TASK, next(bodies)),
+                    lambda: official.createTask(TASK, next(bodies)),
+                )
+
+            yield at_least("synchronous create_task, https, speed", "official Queue", slowest(creating), 40)
 
 
-async def async_http(root_url: str) -> list[Row]:
+Ask = Callable[[], Awaitable[Any]]
+
+
+def async_http() -> list[Row]:
+    with canned_server() as root_url:
+        return asyncio.run(_async_http(root_url))
+
+
+async def _async_http(root_url: str) -> list[Row]:
     url = f"{root_url}/api/queue/v1/task/{TASK}"
     async with (
         AsyncQueue(root_url, CREDENTIALS) as queue,
+        AsyncQueue(root_url, CREDENTIALS, check_definitions=False) as unchecked,
         aiohttp.ClientSession() as session,
         aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as leanest,
         taskcluster.aio.createSession() as their_session,
     ):
-        official = taskcluster.aio.Queue(
-            {"rootUrl": root_url, "credentials": _official()}, session=their_session
+        official = taskcluster.aio.Queue(_official(root_url), session=their_session)
+        every = [
+            await _compared_status(queue, session, leanest, official, f"{url}/status"),
+            *[await _compared_create(queue, session, leanest, official, url, each) for each in input_sets()],
+        ]
+        bodies = _bodies(Inputs(0))
+        without = await _compare_async(
+            lambda: unchecked.create_task(TASK, next(bodies)),
+            lambda: _json(session.put(url, json=next(bodies))),
         )
-
-        async def bare_status() -> Any:
-            async with session.get(f"{url}/status") as response:
-                return await response.json()
-
-        async def bare_create() -> Any:
-            async with session.put(url, json=DEFINITION) as response:
-                return await response.json()
-
-        signer, origin, forever = Signer(CREDENTIALS), Origin.of(root_url), aiohttp.ClientTimeout()
-
-        def ceiling(method: str, to: str, definition: TaskDefinition | None = None) -> Callable[[], Any]:
-            """What aiohttp sends with the least, signed: nothing is checked, timed or decoded."""
-            where, kind = URL(to, encoded=True), "" if definition is None else "application/json"
-
-            async def ask() -> bytes:
-                body = None if definition is None else msgspec.json.encode(definition)
-                signature = signer.header(
-                    method,
-                    origin,
-                    where.raw_path,
-                    timestamp=int(time.time()),
-                    nonce=nonce(),
-                    content_type=kind,
-                    body=body or b"",
-                )
-                headers = {"Authorization": signature} | ({"Content-Type": kind} if kind else {})
-                answer = await leanest.request(method, where, data=body, headers=headers, timeout=forever)
-                return await answer.read()
-
-            return ask
-
-        rows: list[Row] = []
-        for what, ours, bare, theirs, least, limit, goal in (
-            (
-                "status",
-                lambda: queue.status(TASK),
-                bare_status,
-                lambda: official.status(TASK),
-                ceiling("GET", f"{url}/status"),
-                1.15,
-                2.8,
-            ),
-            (
-                "create_task (2.5 kB)",
-                lambda: queue.create_task(TASK, DEFINITION),
-                bare_create,
-                lambda: official.createTask(TASK, DEFINITION),
-                ceiling("PUT", url, DEFINITION),
-                1.2,
-                5,
-            ),
-        ):
-            against_bare = await _compare_async(ours, bare)
-            rows.append(at_most(f"async {what}, {AT_ONCE} at a time", "bare aiohttp", against_bare, limit))
-            faster = await _compare_async(theirs, ours, rounds=3)
-            rows.append(at_least(f"async {what}, calls/s", "official aio.Queue", faster, goal))
-            possible = await _compare_async(theirs, least, rounds=3)
-            rows.append(
-                at_least(f"  aiohttp could reach, signed, {what[:11]}", "official aio.Queue", possible, 0)
-            )
-        return rows
+    against_bare, faster, floor, ceiling = zip(*every[1:], strict=True)
+    return [
+        *_async_rows("status", every[0], 2.8),
+        *_async_rows("create_task", (max(against_bare), min(faster), max(floor), min(ceiling)), 5, 5.0, 1.1),
+        possible("… AsyncQueue without the check of the definition", "bare aiohttp", without),
+    ]
 
 
-async def _compare_async(ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int = ROUNDS) -> float:
+def _async_rows(
+    what: str,
+    figures: Sequence[float],
+    goal: float,
+    before_bare: float | None = None,
+    before_official: float | None = None,
+) -> Iterator[Row]:
+    against_bare, faster, floor, ceiling = figures
+    title = f"asynchronous {what}, {AT_ONCE} at a time"
+    yield at_most(f"{title}, time", "bare aiohttp", against_bare, 0.8, before_bare)
+    yield possible("… aiohttp with the least code, signed", "bare aiohttp", floor)
+    yield at_least(f"{title}, speed", "official aio.Queue", faster, goal, before_official)
+    yield possible("… aiohttp with the least code, signed", "official aio.Queue", ceiling)
+
+
+async def _compared_status(
+    queue: AsyncQueue,
+    session: aiohttp.ClientSession,
+    leanest: aiohttp.ClientSession,
+    official: Any,
+    url: str,
+) -> tuple[float, float, float, float]:
+    return await _compared(
+        lambda: queue.status(TASK),
+        lambda: _json(session.get(url)),
+        lambda: official.status(TASK),
+        _least(leanest, "GET", url),
+    )
+
+
+async def _compared_create(
+    queue: AsyncQueue,
+    session: aiohttp.ClientSession,
+    leanest: aiohttp.ClientSession,
+    official: Any,
+    url: str,
+    inputs: Inputs,
+) -> tuple[float, float, float, float]:
+    bodies = _bodies(inputs)
+    return await _compared(
+        lambda: queue.create_task(TASK, next(bodies)),
+        lambda: _json(session.put(url, json=next(bodies))),
+        lambda: official.createTask(TASK, next(bodies)),
+        _least(leanest, "PUT", url, bodies),
+    )
+
+
+async def _json(asking: AbstractAsyncContextManager[aiohttp.ClientResponse]) -> Any:
+    async with asking as response:
+        return await response.json()
+
+
+def _least(
+    session: aiohttp.ClientSession, method: str, url: str, bodies: Iterator[TaskDefinition] | None = None
+) -> Ask:
+    """Return a signed call with the least code on aiohttp: nothing is checked, timed or decoded."""
+    signer, where, forever = Signer(CREDENTIALS), URL(url, encoded=True), aiohttp.ClientTimeout()
+    origin, kind = Origin.of(url), "" if bodies is None else "application/json"
+
+    async def ask() -> bytes:
+        body = b"" if bodies is None else msgspec.json.encode(next(bodies))
+        signature = signer.header(
+            method,
+            origin,
+            where.raw_path,
+            timestamp=int(time.time()),
+            nonce=nonce(),
+            content_type=kind,
+            body=body,
+        )
+        headers = {"Authorization": signature} | ({"Content-Type": kind} if kind else {})
+        answer = await session.request(method, where, data=body or None, headers=headers, timeout=forever)
+        return await answer.read()
+
+    return ask
+
+
+async def _compared(ours: Ask, bare: Ask, official: Ask, least: Ask) -> tuple[float, float, float, float]:
+    """Our time and the least by bare aiohttp's; the official client's time by ours and by the least."""
+    return (
+        await _compare_async(ours, bare),
+        await _compare_async(official, ours),
+        await _compare_async(least, bare),
+        await _compare_async(official, least),
+    )
+
+
+async def _compare_async(ours: Ask, theirs: Ask, rounds: int = ROUNDS) -> float:
     await _batches(ours)
     await _batches(theirs)
     return statistics.median([await _batches(ours) / await _batches(theirs) for _ in range(rounds)])
 
 
-async def _batches(work: Callable[[], Awaitable[Any]]) -> float:
+async def _batches(work: Ask) -> float:
     """Seconds that AT_ONCE workers take for their calls, one after the other each."""
     loop = asyncio.get_running_loop()
 
@@ -225,6 +281,12 @@ def imports() -> Iterator[Row]:
         _import_time(ours)  # compiles
         more = statistics.median(_import_time(ours) - _import_time(theirs) for _ in range(9)) * 1000
         yield at_most(f"import {name}, ms more", f"import {module}", more, limit)
+    program = str(Path(sys.executable).with_name("taskqueue"))
+    ratio = compare(
+        lambda: subprocess.run([program, "--help"], check=True, stdout=subprocess.DEVNULL),
+        lambda: subprocess.run([sys.executable, "-c", "import click"], check=True),
+    )
+    yield at_most("taskqueue --help, time", 'python -c "import click"', ratio, 3)
 
 
 def _import_time(statement: str) -> float:
@@ -234,28 +296,22 @@ def _import_time(statement: str) -> float:
 
 
 def decoding() -> Iterator[Row]:
-    status = json.loads(_claim_status())
-    claim = {
-        "status": status,
-        "runId": 0,
-        "workerGroup": "wg",
-        "workerId": "w1",
-        "takenUntil": "2026-11-21T09:20:53.649+00:00",
-        "task": DEFINITION,
-        "credentials": {"clientId": "a", "accessToken": "b" * 43, "certificate": "{}" * 300},
-    }
-    answer = json.dumps({"tasks": [claim] * 32}, indent=2).encode()
     decoder = msgspec.json.Decoder(ClaimWorkResponse)
-    ratio = compare(_times(lambda: decoder.decode(answer), 300), _times(lambda: json.loads(answer), 300))
-    yield at_most("decode 32 claims", "json.loads", ratio, 0.6)
+
+    def ratio(inputs: Inputs) -> float:
+        (answer,) = inputs.claims(1, tasks=32)
+        return compare(_times(lambda: decoder.decode(answer), 300), _times(lambda: json.loads(answer), 300))
+
+    yield at_most("decode 32 claims of 5 kB, time", "json.loads", worst(ratio), 0.35)
 
 
-def _claim_status() -> bytes:
-    return json.dumps(json.loads(STATUS)["status"]).encode()
+def _official(root_url: str) -> dict[str, Any]:
+    credentials = {"clientId": CREDENTIALS.client_id, "accessToken": CREDENTIALS.access_token}
+    return {"rootUrl": root_url, "credentials": credentials}
 
 
-def _official() -> dict[str, str]:
-    return {"clientId": CREDENTIALS.client_id, "accessToken": CREDENTIALS.access_token}
+def _bodies(inputs: Inputs) -> Iterator[TaskDefinition]:
+    return cycle(inputs.definitions(400))
 
 
 def _times(work: Callable[[], Any], times: int) -> Callable[[], None]:
@@ -264,18 +320,3 @@ def _times(work: Callable[[], Any], times: int) -> Callable[[], None]:
             work()
 
     return repeated
-
-
-def main() -> None:
-    with canned_server() as root_url:
-        for row in sync_http(root_url):
-            print(row, flush=True)
-        for row in asyncio.run(async_http(root_url)):
-            print(row, flush=True)
-    for part in (sync_https, signing, imports, decoding):
-        for row in part():
-            print(row, flush=True)
-
-
-if __name__ == "__main__":
-    main()

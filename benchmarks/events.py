@@ -1,19 +1,17 @@
-"""Messages consumed and acknowledged per second: typed by a `Listener`, and bare by aio-pika.
+"""Messages consumed and acknowledged per second: typed by an `AsyncListener`, and bare by aio-pika.
 
 Both read the same number of messages of the same kind, with the same prefetch, from a queue that ends
-with its connection, in turns. Run it with `python benchmarks/events.py [--messages N]`; RabbitMQ is at
-`PULSE_URL` or on this machine.
+with its connection, in turns. RabbitMQ is at `PULSE_URL` or on this machine.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -21,13 +19,14 @@ import aio_pika
 import aiormq
 from pamqp.commands import Basic
 
+from benchmarks.measure import ROUNDS, Row, at_most
 from taskqueue_client import events
 from taskqueue_client.models.messages import TaskCompletedMessage
 from taskqueue_client.slugid import slugid
 
 URL = os.environ.get("PULSE_URL", "amqp://guest:guest@127.0.0.1:5672/")
 PREFETCH = 200
-ROUNDS = 5
+MESSAGES = 5_000
 AT_ONCE = 1_000
 EXCHANGE = events.task_completed.full_name
 NOW = "2026-11-21T10:13:18.865Z"
@@ -102,7 +101,7 @@ async def with_listener(worker_type: str, fill: Callable[[], Awaitable[None]], c
     """Seconds from the first message to the last acknowledgement."""
     settings = events.PulseSettings.from_url(URL)
     bindings = [events.task_completed(task_queue_id=f"benchmark/{worker_type}")]
-    async with events.Listener(settings, bindings, prefetch=PREFETCH) as listener:
+    async with events.AsyncListener(settings, bindings, prefetch=PREFETCH) as listener:
         await fill()
         began = time.perf_counter()
         for _ in range(count):
@@ -136,47 +135,38 @@ def resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-async def compare(count: int) -> None:
-    ways = {"listener": with_listener, "aio-pika": with_aio_pika}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+async def compare() -> float:
+    """The listener's time as a multiple of aio-pika's."""
     await publish("none", 0)  # declares the exchange
-    for turn in range(ROUNDS):
-        for name in sorted(ways, reverse=turn % 2 == 1):
-            worker_type = f"w{slugid()}"
-            took = await ways[name](worker_type, partial(publish, worker_type, count), count)
-            seconds[name].append(took)
-    medians = {name: statistics.median(took) for name, took in seconds.items()}
-    for name, took in medians.items():
-        print(f"{name:9} {count / took:8.0f} messages/s   (median of {ROUNDS} times {count})")
-    print(f"ratio     {medians['listener'] / medians['aio-pika']:8.2f}   (at most 1.20)")
+    ratios: list[float] = []
+    for _ in range(ROUNDS):
+        took = [
+            await way(kind := f"w{slugid()}", partial(publish, kind, MESSAGES), MESSAGES) for way in _WAYS
+        ]
+        ratios.append(took[0] / took[1])
+    return statistics.median(ratios)
 
 
-async def memory(count: int) -> None:
-    """Read ten tenths, filled one after the other, over one listener."""
+_WAYS = (with_listener, with_aio_pika)
+
+
+async def memory() -> float:
+    """Read ten tenths, filled one after the other, over one listener; how many MB more the last one took."""
     settings = events.PulseSettings.from_url(URL)
     worker_type = f"w{slugid()}"
     bindings = [events.task_completed(task_queue_id=f"benchmark/{worker_type}")]
     sizes: list[int] = []
-    async with events.Listener(
+    async with events.AsyncListener(
         settings, bindings, prefetch=PREFETCH, duplicates=events.DuplicateFilter(1_000)
     ) as listener:
         for _ in range(10):
-            await publish(worker_type, count // 10)
-            for _ in range(count // 10):
+            await publish(worker_type, MESSAGES)
+            for _ in range(MESSAGES):
                 await anext(listener)
             sizes.append(resident())
-    print(f"memory after each tenth of {count} messages: " + ", ".join(f"{size / 1e6:.1f}" for size in sizes))
-    print(f"growth from the second to the last tenth: {(sizes[-1] - sizes[1]) / 1e6:.1f} MB")
+    return (sizes[-1] - sizes[1]) / 1e6
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare a listener with bare aio-pika.")
-    parser.add_argument("--messages", type=int, default=10_000, help="in each round")
-    parser.add_argument("--memory", type=int, default=100_000, help="for the memory, in all")
-    arguments = parser.parse_args()
-    asyncio.run(compare(arguments.messages))
-    asyncio.run(memory(arguments.memory))
-
-
-if __name__ == "__main__":
-    main()
+def rows() -> Iterator[Row]:
+    yield at_most("messages consumed, typed, time", "aio-pika and json", asyncio.run(compare()), 1.2)
+    yield at_most(f"memory after {8 * MESSAGES} more messages, MB more", "", asyncio.run(memory()), 5)

@@ -1,4 +1,4 @@
-"""The local queue in a process of its own, asked by one client: `python -m benchmarks.local_queue`."""
+"""The local queue in a separate process, asked by one client."""
 
 from __future__ import annotations
 
@@ -10,35 +10,53 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, NamedTuple
 
 import aiohttp
 import psutil
+import requests
 
-from benchmarks.measure import Row, at_least, at_most, seconds
+from benchmarks.bare_queue import bare_queue
+from benchmarks.canned import canned_server
+from benchmarks.inputs import Inputs, input_sets
+from benchmarks.measure import ROUNDS, Row, at_least, at_most, possible, seconds
 from taskqueue_client import AsyncQueue, Credentials, Queue, slugid
-from taskqueue_client.definitions import TaskDefinition, task_definition
+from taskqueue_client.definitions import TaskDefinition
+from taskqueue_client.errors import ResourceNotFound
 
 WORKER: Any = {"worker_group": "wg", "worker_id": "w1"}
 SECOND = 1000  # milliseconds
-TRIES = 10
+TRIES = 7
+USUAL = 1400
+"""Calls a second of `requests.Session` on the machine that the goals are for."""
+
+MANY = 20_000
 
 
 def definition(task_queue_id: str = "prov/wt") -> TaskDefinition:
-    source = "https://example.com"
-    return task_definition(
-        task_queue_id, {"command": ["true"]}, name="n", owner="o@example.com", source=source
-    )
+    """Return another definition of the fixed set each time."""
+    return {**next(_DEFINITIONS), "taskQueueId": task_queue_id}
+
+
+def definitions(inputs: Inputs) -> Iterator[TaskDefinition]:
+    """Task definitions without dependencies, for ever: the tasks that these name would have to exist."""
+    made = inputs.definitions(1000, dependencies=0)
+    return cycle({**each, "taskQueueId": "prov/wt"} for each in made)
+
+
+_DEFINITIONS = definitions(Inputs(0))
 
 
 @contextmanager
 def local_queue(*arguments: str) -> Generator[tuple[Queue, psutil.Process]]:
     """A client of a local queue, and the process that it runs in."""
-    command = [str(Path(sys.executable).with_name("taskqueue")), "local", "--json", *arguments]
+    command = [str(Path(sys.executable).with_name("taskqueue")), "local", "--json", "--no-page", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
@@ -72,31 +90,117 @@ def start() -> Iterator[Row]:
         "    print(time.perf_counter() - b)\n"
     )
     took = [float(subprocess.check_output([sys.executable, "-c", program])) for _ in range(5)]
-    yield at_most("start to the first answer, ms", "-", SECOND * statistics.median(took), 150)
+    yield at_most("start to the first answer, ms", "", SECOND * statistics.median(took), 150)
 
 
 def creating_and_claiming() -> Iterator[Row]:
+    usual = calls_of_requests()
+    yield possible("status a second, canned response", "bare requests.Session", usual)
+
+    def row(what: str, client: str, rates: Iterable[float], goal: float) -> Row:
+        return at_least(what, client, min(rates), round(goal * usual / USUAL))
+
+    rates = [rates_of(inputs) for inputs in input_sets()]
+    yield row("createTask a second, in memory", "Queue", (each.created for each in rates), 900)
+    yield row("claimWork and reportCompleted a second", "Queue", (each.completed for each in rates), 400)
+    yield row("createTask a second, in memory", "AsyncQueue", (each.created_async for each in rates), 900)
+    yield row("createTask a second, on a file", "Queue", (each.created_on_file for each in rates), 500)
+
+
+def calls_of_requests() -> float:
+    """How many calls a second `requests.Session` makes: goals are for a machine on which it makes USUAL."""
+    with canned_server() as root_url, requests.Session() as session:
+        url = f"{root_url}/api/queue/v1/task/{slugid()}/status"
+        return per_second(lambda: session.get(url).json(), 300)
+
+
+class Rates(NamedTuple):
+    created: float
+    completed: float
+    created_async: float
+    created_on_file: float
+
+
+def rates_of(inputs: Inputs) -> Rates:
+    """How often a second a client does each of them."""
+    made = definitions(inputs)
     with local_queue() as (queue, _):
-        made = per_second(lambda: queue.create_task(slugid(), definition()), 300)
-        yield at_least("createTask a second, in memory", "Queue", made, 900)
-        yield at_least(
-            "claimWork and reportCompleted a second", "Queue", per_second(lambda: complete(queue), 150), 400
-        )
-        made = asyncio.run(created_a_second(queue))
-        yield at_least("createTask a second, in memory", "AsyncQueue", made, 900)
+        created = per_second(lambda: queue.create_task(slugid(), next(made)), 300)
+        completed = per_second(lambda: complete(queue), 150)
+        created_async = asyncio.run(created_a_second(queue, made))
     with tempfile.TemporaryDirectory() as folder, local_queue("--db", str(Path(folder, "q"))) as (queue, _):
-        made = per_second(lambda: queue.create_task(slugid(), definition()), 300)
-        yield at_least("createTask a second, on a file", "Queue", made, 500)
+        on_file = per_second(lambda: queue.create_task(slugid(), next(made)), 300)
+    return Rates(created, completed, created_async, on_file)
 
 
-async def created_a_second(queue: Queue) -> float:
+def beside_bare_server() -> Iterator[Row]:
+    """The local queue beside a server that executes the same statements; one client calls both."""
+    figures = [times_beside(inputs) for inputs in input_sets()]
+    against = "aiohttp.web and sqlite3"
+    for what, times in zip(
+        ("createTask", "claimWork and reportCompleted"), zip(*figures, strict=True), strict=True
+    ):
+        yield at_most(f"{what}, time", against, max(each.time for each in times), 2)
+        yield possible("… processor time of the server", against, max(each.of_server for each in times))
+
+
+class Beside(NamedTuple):
+    """Multiples of what the bare server takes."""
+
+    time: float
+    of_server: float
+
+
+def times_beside(inputs: Inputs) -> tuple[Beside, Beside]:
+    made, calls = definitions(inputs), 200
+    with (
+        local_queue() as (ours, our_server),
+        bare_queue() as (root_url, pid),
+        Queue(root_url, ours.credentials) as bare,
+    ):
+
+        def beside(call: Callable[[Queue], object]) -> Beside:
+            return compare_servers(
+                partial(call, ours), our_server, partial(call, bare), psutil.Process(pid), calls
+            )
+
+        created = beside(lambda queue: queue.create_task(slugid(), next(made)))
+        return created, beside(complete)
+
+
+def compare_servers(
+    ours: Callable[[], object],
+    our_server: psutil.Process,
+    theirs: Callable[[], object],
+    their_server: psutil.Process,
+    calls: int,
+) -> Beside:
+    """Let both serve `calls` in turns; return medians of the ratios."""
+
+    def repeated(work: Callable[[], object]) -> None:
+        for _ in range(calls):
+            work()
+
+    def taken(work: Callable[[], object], server: psutil.Process) -> tuple[float, float]:
+        before = server.cpu_times()
+        time_taken = seconds(partial(repeated, work))
+        after = server.cpu_times()
+        return time_taken, after.user + after.system - before.user - before.system
+
+    taken(ours, our_server)
+    taken(theirs, their_server)
+    pairs = [(taken(ours, our_server), taken(theirs, their_server)) for _ in range(ROUNDS)]
+    return Beside(*(statistics.median(a[at] / b[at] for a, b in pairs) for at in (0, 1)))
+
+
+async def created_a_second(queue: Queue, made: Iterator[TaskDefinition]) -> float:
     """How many tasks one AsyncQueue makes a second, one after the other: the best of several tries."""
     times, took = 300, float("inf")
     async with AsyncQueue(queue.root_url, queue.credentials) as client:
         for _ in range(TRIES):
             started = time.perf_counter()
             for _ in range(times):
-                await client.create_task(slugid(), definition())
+                await client.create_task(slugid(), next(made))
             took = min(took, time.perf_counter() - started)
     return times / took
 
@@ -107,40 +211,44 @@ def complete(queue: Queue) -> None:
 
 
 def waking() -> Iterator[Row]:
-    claimed = threading.Event()
-    with local_queue() as (queue, _):
-        took: list[float] = []
+    polls: SimpleQueue[str] = SimpleQueue()
+    claimed: SimpleQueue[float] = SimpleQueue()
 
-        def wait_for_work() -> None:
-            for _ in range(50):
-                waiting.set()
-                queue.claim_work("prov/wt", **WORKER)
-                took[-1] = time.perf_counter() - took[-1]
-                claimed.set()
+    def wait_for_work(queue: Queue) -> None:
+        for number in range(50):
+            polls.put(f"w{number}")
+            queue.claim_work("prov/wt", worker_group="wg", worker_id=f"w{number}")
+            claimed.put(time.perf_counter())
 
-        waiting = threading.Event()
-        thread = threading.Thread(target=wait_for_work)
+    with local_queue() as (queue, _), Queue(queue.root_url, queue.credentials) as polling:
+        thread = threading.Thread(target=wait_for_work, args=(polling,))
         thread.start()
+        took: list[float] = []
         for _ in range(50):
-            waiting.wait()
-            waiting.clear()
-            time.sleep(0.02)  # the long poll is under way by then
-            took.append(time.perf_counter())
+            until_seen(queue, polls.get())
+            created = time.perf_counter()
             queue.create_task(slugid(), definition())
-            claimed.wait()
-            claimed.clear()
+            took.append(claimed.get() - created)
         thread.join()
-        yield at_most("createTask to claim, median ms", "-", SECOND * statistics.median(took), 10)
+        yield at_most("createTask to claim, median ms", "", SECOND * statistics.median(took), 10)
+
+
+def until_seen(queue: Queue, worker_id: str) -> None:
+    """Wait until a worker's claim request has come: the queue notes a worker when it asks for work."""
+    while True:
+        with suppress(ResourceNotFound):
+            queue.get_worker("prov/wt", worker_group="wg", worker_id=worker_id)
+            return
 
 
 def many_pending() -> Iterator[Row]:
     with local_queue() as (queue, process):
         few = filled(queue, 100)
         cost_of_few = claim_cost(queue, few)
-        many = filled(queue, 100_000)
+        many = filled(queue, MANY)
         ratio = claim_cost(queue, many) / cost_of_few
-        yield at_most("claim with 100,000 pending tasks", "100 pending tasks", ratio, 1.5)
-        yield at_most("resident memory then, MB", "-", process.memory_info().rss / 2**20, 300)
+        yield at_most(f"claim with {MANY} pending tasks", "100 pending tasks", ratio, 1.5)
+        yield at_most("resident memory then, MB", "", process.memory_info().rss / 2**20, 300)
 
 
 def filled(queue: Queue, tasks: int) -> list[str]:
@@ -194,7 +302,8 @@ async def crowd(queue: Queue, asked: threading.Event, done: threading.Event) -> 
             asyncio.create_task(client.claim_work("prov/wt", worker_group="wg", worker_id=f"w{number}"))
             for number in range(500)
         ]
-        await asyncio.sleep(2)
+        while len([worker async for worker in client.iter_workers("prov/wt")]) < len(polls):
+            pass  # not all claim requests have come
         asked.set()
         await asyncio.to_thread(done.wait)
         for poll in polls:
@@ -202,11 +311,6 @@ async def crowd(queue: Queue, asked: threading.Event, done: threading.Event) -> 
         await asyncio.gather(*polls, return_exceptions=True)
 
 
-def main() -> None:
+def rows() -> Iterator[Row]:
     for part in (start, creating_and_claiming, waking, many_waiting, many_pending):
-        for row in part():
-            print(row, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        yield from part()

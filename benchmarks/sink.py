@@ -1,6 +1,6 @@
 """A canned deployment: answers the calls of uploads and downloads at once, and throws bodies away.
 
-It runs in a process of its own, on one thread, and costs next to nothing, so that what a benchmark
+It runs in a separate process, on one thread, and costs next to nothing, so that what a benchmark
 measures is its client. Bodies are discarded inside the kernel (`MSG_TRUNC`); downloads are sent by
 `sendfile`. Linux only.
 """
@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from hashlib import sha256
+from hashlib import md5, sha256
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from urllib.request import urlopen
@@ -28,6 +28,8 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
 _EXPECTS = re.compile(rb"\r\nexpect: *100-continue", re.IGNORECASE)
 _DISCARD = bytearray(4 << 20)
+_SMALL = 64 << 10
+"""Bytes of a body whose MD5 sum is its ETag, as on S3; larger ones are discarded unread."""
 
 
 class Request(NamedTuple):
@@ -37,7 +39,7 @@ class Request(NamedTuple):
 
 
 class Connection:
-    """What is left to do for one connection: a head to read, a body to discard, a file to send."""
+    """The state of one connection: reading a head, discarding a body, or sending a file."""
 
     def __init__(self, sink: Sink, sock: socket.socket) -> None:
         self._sink = sink
@@ -80,12 +82,16 @@ class Connection:
             return self._end_of_chunks()
         if _EXPECTS.search(head):
             self.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if path.startswith(b"/put/"):
+        if path.startswith(b"/put/") and size > _SMALL:
+            self._sink.received += size
             self._discard = size - len(rest)
             return bool(self._discard) or self._answer(b"")
         if len(rest) < size:  # a small body that is worth reading: take the rest with the next block
             self._head = head + rest
             return True
+        if path.startswith(b"/put/"):
+            self._sink.received += size
+            return self._answer(b"", etag=md5(rest, usedforsecurity=False).hexdigest())
         return self._route(Request(method.decode(), path.decode(), rest))
 
     def _end_of_chunks(self) -> bool:
@@ -114,9 +120,11 @@ class Connection:
         answer = self._sink.answer(request)
         return self._answer(json.dumps(answer).encode())
 
-    def _answer(self, body: bytes, length: int | None = None) -> bool:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-        self.sock.sendall(head % (len(body) if length is None else length) + body)
+    def _answer(self, body: bytes, length: int | None = None, etag: str = "discarded-1") -> bool:
+        head = (
+            b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nETag: "%s"\r\nContent-Length: %d\r\n\r\n'
+        )
+        self.sock.sendall(head % (etag.encode(), len(body) if length is None else length) + body)
         return True
 
     def _send_file(self) -> bool:
@@ -161,7 +169,7 @@ class Sink:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self._listener.settimeout(0)
         self.port: int = self._listener.getsockname()[1]
-        self.open = self.most_open = 0
+        self.open = self.most_open = self.received = 0
         self._routes: list[tuple[re.Pattern[str], Callable[[Request], object]]] = [
             (re.compile(r"POST /api/queue/v1/task/.*/artifacts/"), self._create_artifact),
             (re.compile(r"PUT /api/queue/v1/task/"), _nothing),
@@ -169,7 +177,7 @@ class Sink:
             (re.compile(r"POST /api/object/v1/finish-upload/"), _nothing),
             (re.compile(r"GET /api/queue/v1/task/.*/artifact-content/"), self._artifact),
             (re.compile(r"PUT /api/object/v1/start-download/"), self._start_download),
-            (re.compile(r"GET /stats"), lambda _: {"mostOpen": self.most_open - 1}),
+            (re.compile(r"GET /stats"), self._stats),
         ]
 
     def answer(self, request: Request) -> object:
@@ -199,6 +207,9 @@ class Sink:
         selector.register(sock, selectors.EVENT_READ, Connection(self, sock))
         self.open += 1
         self.most_open = max(self.most_open, self.open)
+
+    def _stats(self, _: Request) -> object:
+        return {"mostOpen": self.most_open - 1, "received": self.received}
 
     def _url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}{path}?X-Amz-Signature=secret"
@@ -240,7 +251,7 @@ class Sink:
 
 @contextmanager
 def running(file: Path | None = None) -> Generator[str, None, None]:
-    """A sink in a process of its own; gives its root URL."""
+    """A sink in a separate process; gives its root URL."""
     command = [sys.executable, "-m", "benchmarks.sink", *([str(file)] if file else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -252,8 +263,17 @@ def running(file: Path | None = None) -> Generator[str, None, None]:
 
 def most_connections(root_url: str) -> int:
     """How many connections were open at once at most, this one not counted."""
+    return _statistic(root_url, "mostOpen")
+
+
+def received_bytes(root_url: str) -> int:
+    """How many bytes of bodies were uploaded; those that came in chunks are not counted."""
+    return _statistic(root_url, "received")
+
+
+def _statistic(root_url: str, name: str) -> int:
     with urlopen(f"{root_url}/stats") as answer:
-        return int(json.load(answer)["mostOpen"])
+        return int(json.load(answer)[name])
 
 
 def main() -> None:

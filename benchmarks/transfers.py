@@ -36,9 +36,7 @@ async def _gzip(queue: AsyncQueue, folder: Path) -> object:
 
 async def _many(queue: AsyncQueue, folder: Path) -> object:
     half = CONNECTIONS // 2  # each of them has one to the Queue and one to the storage
-    report = await queue.upload_artifacts(
-        SLUGID, 0, folder / "many", expires=FAR_FUTURE, concurrency=half, compress=False
-    )
+    report = await queue.upload_artifacts(SLUGID, 0, folder / "many", expires=FAR_FUTURE, concurrency=half)
     assert report.is_complete
     return report
 
@@ -86,7 +84,7 @@ async def observed(name: str, root_url: str, folder: Path) -> float:
 
 
 def observe(name: str, root_url: str, folder: Path) -> None:
-    """What the fresh process does."""
+    """Run the transfer in the new process, and print its figures."""
     longest = asyncio.run(observed(name, root_url, folder))
     print(json.dumps({"megabytes": peak_of_resident_memory(), "milliseconds": 1000 * longest}))
 

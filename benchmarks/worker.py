@@ -1,7 +1,4 @@
-"""The worker beside scriptworker, and beside bare aiohttp making the same requests. Linux only.
-
-Run it with `python -m benchmarks.worker`.
-"""
+"""The worker beside scriptworker, and beside bare aiohttp making the same requests. Linux only."""
 
 from __future__ import annotations
 
@@ -17,31 +14,39 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import psutil
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from yarl import URL
 
-from benchmarks.measure import Row, at_least, at_most, compare
-from benchmarks.worker_queue import FAR_FUTURE, canned_queue
+from benchmarks.inputs import TEXT_SIZES, Inputs, input_sets
+from benchmarks.measure import Row, at_least, at_most, compare, possible, processor_seconds, worst
+from benchmarks.worker_queue import FAR_FUTURE, canned_queue, emptied_queue
 from taskqueue_client import AsyncQueue, Credentials
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker import TaskRun, WorkerLoop
-from taskqueue_client.worker.claiming import WorkerIdentity
-from taskqueue_client.worker.direct_queue import DirectQueue
-from taskqueue_client.worker.held_run import HeldRun
-from taskqueue_client.worker.keeper import Keeper, KeeperSettings
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun
+from taskqueue_client.worker.claims.keeper import Keeper, KeeperSettings
+from taskqueue_client.worker.claims.task_source import WorkerIdentity
 
 CREDENTIALS = Credentials("benchmark", "none")
 IDENTITY: dict[str, Any] = {"task_queue_id": "prov/wt", "worker_group": "wg", "worker_id": "w1"}
 HELD = 1000
 LEASE = 10.0
 WATCHED = 25.0
-"""Seconds that held runs are watched: several renewals of each."""
+"""Seconds that held runs are watched: several reclaims of each."""
+
+
+def texts(inputs: Inputs) -> list[bytes]:
+    """The contents of two text artifacts, of 1 kB and 100 kB."""
+    return [b"".join(inputs.text(size)) for size in TEXT_SIZES[:2]]
 
 
 class NoOp(WorkerLoop):
@@ -50,10 +55,12 @@ class NoOp(WorkerLoop):
 
 
 class LikeScriptworker(WorkerLoop):
+    contents: Sequence[bytes] = ()
+
     def run_task(self, task: TaskRun) -> None:
         task.run_command(["true"])
-        task.upload_artifact("public/a.txt", b"a")
-        task.upload_artifact("public/b.txt", b"b")
+        for name, content in zip("ab", self.contents, strict=True):
+            task.upload_artifact(f"public/{name}.txt", content)
 
 
 class Waiting(WorkerLoop):
@@ -69,8 +76,8 @@ def serve(kind: type[WorkerLoop], root_url: str, **settings: Any) -> None:
 # No-op tasks one at a time, beside scriptworker
 
 
-def scriptworkers_loop(root_url: str, folder: Path, tasks: int) -> None:
-    """What scriptworker's `main` does, for so many tasks."""
+def scriptworkers_loop(root_url: str, folder: Path, contents: Sequence[bytes], tasks: int) -> None:
+    """Run so many tasks as scriptworker's `main` does."""
     # not at the top, as the worker whose memory is measured runs from this file, too
     from scriptworker import worker  # noqa: PLC0415 - see above
     from scriptworker.constants import (  # pyright: ignore[reportMissingTypeStubs] # noqa: PLC0415 - it has no types; see above
@@ -88,16 +95,14 @@ def scriptworkers_loop(root_url: str, folder: Path, tasks: int) -> None:
         "sign_chain_of_trust": False,
         "verify_chain_of_trust": False,
         "verbose": False,
-        "task_script": (
-            "sh",
-            "-c",
-            f"echo a > {folder}/artifacts/public/a.txt; echo b > {folder}/artifacts/public/b.txt",
-        ),
+        "task_script": ("cp", f"{folder}/a.txt", f"{folder}/b.txt", f"{folder}/artifacts/public"),
         "work_dir": str(folder / "work"),
         "log_dir": str(folder / "log"),
         "artifact_dir": str(folder / "artifacts"),
         "task_log_dir": str(folder / "artifacts/public/logs"),
     }
+    for name, content in zip("ab", contents, strict=True):
+        (folder / f"{name}.txt").write_bytes(content)
     context: Any = Context()
     context.config = config
     loop = context.event_loop = asyncio.new_event_loop()
@@ -111,7 +116,7 @@ def scriptworkers_loop(root_url: str, folder: Path, tasks: int) -> None:
     loop.close()
 
 
-async def bare_loop(root_url: str, tasks: int) -> None:
+async def bare_loop(root_url: str, contents: Sequence[bytes], tasks: int) -> None:
     """The same by aiohttp with the least: signed, but nothing is checked, kept, masked or cleaned up."""
     async with aiohttp.ClientSession() as session:
 
@@ -136,25 +141,38 @@ async def bare_loop(root_url: str, tasks: int) -> None:
             await asyncio.to_thread(subprocess.run, ["true"], capture_output=True, check=True)
             await asyncio.gather(
                 upload(claim, "logs%2Flive_backing.log", b"x" * 200),
-                upload(claim, "a.txt", b"a"),
-                upload(claim, "b.txt", b"b"),
+                *(
+                    upload(claim, f"{name}.txt", content)
+                    for name, content in zip("ab", contents, strict=True)
+                ),
                 create(claim, "logs%2Flive.log", {"storageType": "link", "artifact": "public/x"}),
             )
             await post(f"{_path(claim)}/completed", credentials=claim["credentials"])
 
 
-def beside_scriptworker(root_url: str) -> Iterator[Row]:
-    tasks = 200
-    what = "tasks/s: no-op, log, 2 artifacts, subprocess"
-    with tempfile.TemporaryDirectory() as folder:
+def beside_scriptworker() -> Iterator[Row]:
+    logging.disable(logging.CRITICAL)
+    what = "runs with a subprocess, a log and 2 text artifacts"
+    speed, milliseconds, floor = zip(*map(_beside_scriptworker, input_sets()), strict=True)
+    yield at_least(f"{what}, speed", "scriptworker", min(speed), 6, 2.9)
+    yield at_most("… processor time, ms a run", "", max(milliseconds), 4, 8.0)
+    yield possible("… aiohttp with the least code, nothing kept", "scriptworker", min(floor))
+
+
+def _beside_scriptworker(inputs: Inputs) -> tuple[float, float, float]:
+    """Our speed, our milliseconds of processor time for a run, and the speed of aiohttp."""
+    LikeScriptworker.contents = contents = texts(inputs)
+    with canned_queue(inputs) as root_url, tempfile.TemporaryDirectory() as folder:
+
+        def ours(tasks: int = 20) -> None:
+            serve(LikeScriptworker, root_url, max_tasks=tasks)
 
         def theirs() -> None:
-            scriptworkers_loop(root_url, Path(folder), tasks)
+            scriptworkers_loop(root_url, Path(folder), contents, 20)
 
-        ours = compare(theirs, lambda: serve(LikeScriptworker, root_url, max_tasks=tasks), rounds=3)
-        possible = compare(theirs, lambda: asyncio.run(bare_loop(root_url, tasks)), rounds=3)
-    yield at_least(what, "scriptworker's loop", ours, 7)
-    yield at_least("  aiohttp could reach, signed, nothing kept", "scriptworker's loop", possible, 0)
+        speed = compare(theirs, ours)
+        milliseconds = 1000 * processor_seconds(lambda: ours(100)) / 100
+        return speed, milliseconds, compare(theirs, lambda: asyncio.run(bare_loop(root_url, contents, 20)))
 
 
 # No-op asynchronous handlers, 32 at a time, beside bare aiohttp
@@ -216,20 +234,76 @@ async def through_client(root_url: str, tasks: int) -> None:
         await asyncio.wait(running)
 
 
-def beside_aiohttp(root_url: str) -> Iterator[Row]:
-    tasks = 3000
-    ratio = compare(
-        lambda: serve(NoOp, root_url, concurrency=32, max_tasks=tasks),
-        lambda: asyncio.run(bare(root_url, tasks)),
-        rounds=5,
-    )
-    yield at_most("time: no-op async handlers, 32 at a time", "bare aiohttp, same requests", ratio, 1.6)
-    possible = compare(
-        lambda: asyncio.run(through_client(root_url, tasks)),
-        lambda: asyncio.run(bare(root_url, tasks)),
-        rounds=5,
-    )
-    yield at_least("  AsyncQueue could reach, nothing kept", "bare aiohttp, same requests", possible, 0)
+def beside_aiohttp() -> Iterator[Row]:
+    logging.disable(logging.CRITICAL)
+    tasks, against = 1000, "bare aiohttp, same requests"
+
+    def ours(inputs: Inputs) -> float:
+        with canned_queue(inputs) as root_url:
+            return compare(
+                lambda: serve(NoOp, root_url, concurrency=32, max_tasks=tasks),
+                lambda: asyncio.run(bare(root_url, tasks)),
+            )
+
+    yield at_most("no-op asynchronous runs, 32 at a time, time", against, worst(ours), 1.7)
+    with canned_queue() as root_url:
+        ratio = compare(
+            lambda: asyncio.run(through_client(root_url, tasks)), lambda: asyncio.run(bare(root_url, tasks))
+        )
+    yield possible("… AsyncQueue alone, nothing kept", against, ratio)
+
+
+# Tracing
+
+
+class Discarding(SpanExporter):
+    """Takes the spans, and sends them nowhere: exporters work in a separate thread, at their own cost.
+
+    Attributes:
+        taken: All spans, while it is a list.
+    """
+
+    def __init__(self) -> None:
+        self.taken: list[ReadableSpan] | None = None
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        if self.taken is not None:
+            self.taken += spans
+        return SpanExportResult.SUCCESS
+
+
+class BareSpans(WorkerLoop):
+    """Makes the spans of a traced run by the SDK alone: nothing is measured, nested or propagated."""
+
+    spans: Sequence[ReadableSpan] = ()
+
+    async def run_task(self, task: TaskRun) -> None:
+        del task
+        tracer = trace.get_tracer("bare")
+        for span in self.spans:
+            tracer.start_span(span.name, kind=span.kind, attributes=dict(span.attributes or {})).end()
+
+
+def tracing() -> Iterator[Row]:
+    """The processor time of all spans of a no-op run with OpenTelemetry's SDK."""
+    logging.disable(logging.CRITICAL)
+    exporter, provider = Discarding(), TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    with canned_queue() as root_url:
+
+        def run(kind: type[WorkerLoop] = NoOp, tasks: int = 500, *, is_on: bool = False) -> None:
+            serve(kind, root_url, concurrency=32, max_tasks=tasks, tracing=is_on)
+
+        exporter.taken = []
+        run(tasks=1, is_on=True)
+        provider.force_flush()
+        BareSpans.spans = exporter.taken
+        exporter.taken = None
+        ratio = compare(lambda: run(is_on=True), run, measure=processor_seconds)
+        yield at_most("no-op asynchronous runs with tracing, processor time", "the same without", ratio, 1.15)
+        ratio = compare(lambda: run(BareSpans), run, measure=processor_seconds)
+    yield possible(f"… the same {len(BareSpans.spans)} spans by the SDK alone", "the same without", ratio)
 
 
 # Held runs
@@ -239,48 +313,48 @@ class Watcher:
     """Notes how late renewals begin, and what is lost."""
 
     def __init__(self) -> None:
-        self.runs: queue.Queue[HeldRun] = queue.Queue()
+        self.runs: queue.Queue[ClaimedRun] = queue.Queue()
         self.late: list[float] = []
 
-    def claimed(self, runs: list[HeldRun]) -> None:
+    def claimed(self, task_queue_id: str, runs: list[ClaimedRun]) -> None:
+        del task_queue_id
         for held in runs:
             self.runs.put(held)
 
-    def renewed(self, late: float) -> None:
+    def reclaimed(self, late: float) -> None:
         self.late.append(late)
 
-    def claim_failed(self, error: Exception) -> None:
+    def claim_failed(self, task_queue_id: str, error: Exception) -> None:
+        del task_queue_id
         raise error
 
-    refused = claim_failed
+    def claiming_refused(self, error: Exception) -> None:
+        raise error
 
-    def renewal_failed(self) -> None:
+    def reclaim_failed(self) -> None:
         """It shows in `late`, and in what is lost."""
 
-    renewal_refused = renewal_failed
+    reclaim_refused = reclaim_failed
 
 
 def held_runs() -> Iterator[Row]:
     """The lateness of renewals, and their cost beside aiohttp with one task a claim, signing by hmac."""
+    logging.disable(logging.CRITICAL)
     watcher = Watcher()
     with canned_queue(lease=LEASE, runs=HELD) as root_url:
         settings = KeeperSettings(WorkerIdentity("prov/wt", "wg", "w1"), HELD, None, 3600.0)
-        keeper = Keeper(lambda: DirectQueue(root_url, CREDENTIALS), settings, watcher, SystemClock())
+        keeper = Keeper(lambda: AsyncQueue(root_url, CREDENTIALS), settings, watcher, SystemClock())
         held = [watcher.runs.get(timeout=60) for _ in range(HELD)]
         cost = watched(lambda: len(watcher.late))
-        lost = sum(not each.is_held for each in held)
+        lost = sum(not each.has_claim for each in held)
         keeper.stop()
         late = sorted(watcher.late)
-    yield at_most(
-        f"p99 lateness of renewals, {HELD} held (s)",
-        f"leases of {LEASE:.0f} s",
-        late[len(late) * 99 // 100],
-        0.25,
-    )
-    yield at_most("runs lost", f"of {HELD}", lost, 0)
+    p99 = late[len(late) * 99 // 100]
+    yield at_most(f"{HELD} held claims of 5 kB, p99 lateness of reclaims, s", "", p99, 0.25)
+    yield at_most("… claims lost", "", lost, 0)
     with canned_queue(lease=LEASE, runs=HELD) as root_url:
         theirs = asyncio.run(bare_renewals(root_url))
-    yield at_most("CPU per renewal", "aiohttp, hmac, one task per claim", cost / theirs, 1.3)
+    yield at_most("… processor time of a reclaim", "aiohttp and hmac, one task each", cost / theirs, 1.1)
 
 
 def watched(count: Callable[[], int]) -> float:
@@ -338,47 +412,31 @@ def signed(path: str, credentials: dict[str, str]) -> str:
 # What a worker takes when it waits
 
 
-def resident_and_cpu(kind: str, root_url: str, concurrency: int, seconds: float) -> tuple[int, float]:
-    """Bytes and the share of a core that a worker in a process of its own takes."""
-    command = [sys.executable, "-m", "benchmarks.worker", kind, root_url, str(concurrency)]
-    process = psutil.Popen(command)
-    try:
-        time.sleep(5)
-        before = process.cpu_times()
-        time.sleep(seconds)
-        after = process.cpu_times()
-        used = (after.user + after.system) - (before.user + before.system)
-        return process.memory_info().rss, used / seconds
-    finally:
-        process.kill()
-        process.wait()
+def resident_and_cpu(runs: int, seconds: float) -> tuple[int, float]:
+    """Bytes and the share of a core that a worker in a separate process takes while its runs wait."""
+    with emptied_queue(runs=runs) as (root_url, until_emptied):
+        command = [sys.executable, "-m", "benchmarks.worker", root_url, str(runs + 1)]
+        process = psutil.Popen(command)
+        try:
+            until_emptied()
+            before = process.cpu_times()
+            time.sleep(seconds)  # what is measured
+            after = process.cpu_times()
+            used = (after.user + after.system) - (before.user + before.system)
+            return process.memory_info().rss, used / seconds
+        finally:
+            process.kill()
+            process.wait()
 
 
 def waiting() -> Iterator[Row]:
-    with canned_queue(runs=0) as root_url:
-        resident, cpu = resident_and_cpu("waiting", root_url, 1, 30)
-    yield at_most("idle: % of a core", "", 100 * cpu, 0.2)
-    yield at_most("idle: resident MB", "", resident / 1e6, 70)
-    with canned_queue(lease=1200, runs=3000) as root_url:
-        full, _ = resident_and_cpu("waiting", root_url, 3000, 5)
-    yield at_most(
-        "held, with a handler that waits: kB a run", "3000 runs", (full - resident) / 3000 / 1000, 25
-    )
-
-
-def main() -> None:
-    logging.disable(logging.CRITICAL)
-    with canned_queue() as root_url:
-        for rows in (beside_aiohttp, beside_scriptworker):
-            for row in rows(root_url):
-                print(row, flush=True)
-    for figures in (held_runs, waiting):
-        for row in figures():
-            print(row, flush=True)
+    resident, cpu = resident_and_cpu(0, 30)
+    yield at_most("idle worker, % of a core", "", 100 * cpu, 0.2)
+    yield at_most("idle worker, resident MB", "", resident / 1e6, 70)
+    full, _ = resident_and_cpu(HELD, 5)
+    kilobytes = (full - resident) / HELD / 1000
+    yield at_most(f"{HELD} held claims of 5 kB with waiting handlers, kB a run", "", kilobytes, 20)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        serve(Waiting, sys.argv[2], concurrency=int(sys.argv[3]))
-    else:
-        main()
+    serve(Waiting, sys.argv[1], concurrency=int(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""A canned queue for workers, in a process of its own: it hands out runs for ever, and takes all reports.
+"""A canned queue for workers, in a separate process: it hands out runs for ever, and takes all reports.
 
 It parses no more of a request than it needs, so that what a benchmark measures is the worker.
 """
@@ -10,12 +10,16 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
+from hashlib import md5
 from typing import Any
 
+from benchmarks.inputs import FIXED, Inputs
 from taskqueue_client import slugid
+from taskqueue_client.definitions import TaskDefinition
 
 FAR_FUTURE = "2099-01-01T00:00:00.000Z"
 
@@ -37,7 +41,7 @@ def credentials(now: float, lease: float) -> dict[str, str]:
     return {"clientId": "task-client/x", "accessToken": "z" * 44, "certificate": json.dumps(certificate)}
 
 
-def claim(task_id: str, lease: float) -> dict[str, Any]:
+def claim(task_id: str, lease: float, definition: TaskDefinition) -> dict[str, Any]:
     now = time.time()
     names = {"provisionerId": "prov", "workerType": "wt", "taskQueueId": "prov/wt", "schedulerId": "-"}
     more = {"projectId": "none", "taskGroupId": task_id, "priority": "lowest"}
@@ -69,19 +73,13 @@ def claim(task_id: str, lease: float) -> dict[str, Any]:
         "takenUntil": iso(now + lease),
         "credentials": credentials(now, lease),
         "task": {
+            **definition,
+            "payload": {**definition["payload"], "script": "x = y + z;\n" * 110},
             **names,
             **more,
             **times,
             "created": iso(now),
-            "dependencies": [],
             "requires": "all-completed",
-            "routes": [],
-            "retries": 5,
-            "scopes": [],
-            "payload": {},
-            "metadata": {"name": "n", "description": "d", "owner": "o@example.com", "source": "https://e.x"},
-            "tags": {},
-            "extra": {},
         },
     }
 
@@ -89,10 +87,12 @@ def claim(task_id: str, lease: float) -> dict[str, Any]:
 class Canned(asyncio.Protocol):
     """Answers each request on a connection, as soon as it is whole."""
 
-    def __init__(self, lease: float, left: list[int], port: list[int]) -> None:
-        self._lease = lease
+    def __init__(
+        self, claim: Callable[[str], dict[str, Any]], left: list[int], storage: Callable[[], str]
+    ) -> None:
+        self._claim = claim
         self._left = left
-        self._port = port
+        self._storage = storage
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -117,47 +117,75 @@ class Canned(asyncio.Protocol):
         if "claim-work" in parts:
             count = min(json.loads(body)["tasks"], self._left[0])
             if not count:
+                print("waiting", flush=True)
                 return  # a long poll that nobody ends
             self._left[0] -= count
-            answer = {"tasks": [claim(slugid(), self._lease) for _ in range(count)]}
+            answer = {"tasks": [self._claim(slugid()) for _ in range(count)]}
         elif parts[-1] == "reclaim":
-            answer = claim(parts[-4], self._lease)
+            answer = self._claim(parts[-4])
         elif "artifacts" in parts:
             given = json.loads(body)
-            url = f"http://127.0.0.1:{self._port[0]}/storage/x"
-            answer = {**given, "putUrl": url} if given["storageType"] == "s3" else given
+            answer = {**given, "putUrl": self._storage()} if given["storageType"] == "s3" else given
         elif "runs" in parts:
-            answer = {"status": claim(parts[parts.index("task") + 1], self._lease)["status"]}
+            answer = {"status": self._claim(parts[parts.index("task") + 1])["status"]}
         elif parts[-1] == "status":
             answer = {"statuses": []}
         data = json.dumps(answer).encode()
-        head = (
-            b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: %d\r\n\r\n"
-        )
-        self._transport.write(head % len(data) + data)
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\n"
+        if "storage" in parts:  # as S3 does
+            head += b'ETag: "%s"\r\n' % md5(body, usedforsecurity=False).hexdigest().encode()
+        self._transport.write(head + b"Content-Length: %d\r\n\r\n" % len(data) + data)
 
 
-async def serve(lease: float, runs: int) -> None:
+async def serve(lease: float, runs: int, storage: str, inputs: Inputs) -> None:
     left, port = [runs], [0]
+    (definition,) = inputs.definitions(1)
+    new_claim = partial(claim, lease=lease, definition=definition)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Canned(lease, left, port), "127.0.0.1", 0, backlog=500)
+
+    def put_url() -> str:
+        return f"{storage}/put/x" if storage else f"http://127.0.0.1:{port[0]}/storage/x"
+
+    server = await loop.create_server(lambda: Canned(new_claim, left, put_url), "127.0.0.1", 0, backlog=500)
     port[0] = server.sockets[0].getsockname()[1]
     print(port[0], flush=True)
     await server.serve_forever()
 
 
 @contextmanager
-def canned_queue(*, lease: float = 1200.0, runs: int = 10**9) -> Generator[str]:
-    """The root URL of a canned queue that hands out so many runs, with leases of so many seconds."""
-    command = [sys.executable, "-m", "benchmarks.worker_queue", str(lease), str(runs)]
+def canned_queue(
+    inputs: Inputs = FIXED, *, lease: float = 1200.0, runs: int = 10**9, storage: str = ""
+) -> Generator[str]:
+    """The root URL of a canned queue that hands out so many runs, with leases of so many seconds.
+
+    `storage` is the root URL of a sink for large uploads; by default the queue takes them itself.
+    """
+    with emptied_queue(inputs, lease=lease, runs=runs, storage=storage) as (root_url, _):
+        yield root_url
+
+
+@contextmanager
+def emptied_queue(
+    inputs: Inputs = FIXED, *, lease: float = 1200.0, runs: int = 10**9, storage: str = ""
+) -> Generator[tuple[str, Callable[[], object]]]:
+    """The same, and what waits until a claim request finds that all runs are handed out."""
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.worker_queue",
+        str(lease),
+        str(runs),
+        storage,
+        str(inputs.seed),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline())
         try:
-            yield f"http://127.0.0.1:{port}"
+            yield f"http://127.0.0.1:{port}", process.stdout.readline
         finally:
             process.kill()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(float(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(serve(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Inputs(int(sys.argv[4]))))

@@ -1,0 +1,209 @@
+"""Simulated workers: the package's own claiming, reclaiming, polling and reporting, without processes."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import tenacity
+
+from taskqueue_client import calls
+from taskqueue_client._protocol.lease import Lease
+from taskqueue_client._protocol.retry import RetryPolicy, schedule
+from taskqueue_client.errors import CallFailed
+from taskqueue_client.worker.claims.cancellation import CancellationWatch
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event, State
+from taskqueue_client.worker.claims.keeper import Claiming, Slots
+from taskqueue_client.worker.claims.reclaiming import Reclaiming
+from taskqueue_client.worker.claims.task_source import QueueTaskSource, SourceContext, WorkerIdentity
+from taskqueue_client.worker.outcomes import COMPLETED
+from taskqueue_client.worker.run.reporting import Reporter
+
+from .deployment import Deployment, SimulatedQueue
+from .virtual_time import VirtualClock
+
+if TYPE_CHECKING:
+    from taskqueue_client.aio import AsyncQueue
+    from taskqueue_client.models import TaskClaim
+
+ARTIFACTS = 2
+"""Requests to create artifacts at the end of a run that uploads none: for its log and for the link to it."""
+
+CHECKPOINT = 10.0
+"""Seconds until the first checkpoint of a run's log, which is one more of these requests. There is no second
+one: the log does not grow."""
+
+SPREAD = 1.0
+"""Of the durations of runs, which are distributed log-normally: the standard deviation of the logarithm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a fleet does.
+
+    Attributes:
+        workers: How many there are.
+        concurrency: The runs that each one works on at a time.
+        duration: The mean of a run, in seconds.
+        busy: The part of all slots that is in use.
+        poll: Seconds between polls for canceled runs.
+    """
+
+    workers: int
+    concurrency: int = 4
+    duration: float = 600.0
+    busy: float = 0.8
+    poll: float = 5.0
+
+    @property
+    def tasks_per_second(self) -> float:
+        """How many tasks become pending."""
+        return self.workers * self.concurrency * self.busy / self.duration
+
+    def sample(self) -> float:
+        """Return how long a run takes."""
+        return random.lognormvariate(math.log(self.duration) - SPREAD**2 / 2, SPREAD)
+
+
+@dataclass(slots=True)
+class Fleet:
+    """All workers of a deployment.
+
+    Args:
+        deployment: The Queue.
+        load: What they do.
+
+    Attributes:
+        ended: How many runs ended, by state.
+        failed_calls: How many calls for artifacts failed after all attempts.
+    """
+
+    deployment: Deployment
+    load: Load
+    ended: Counter[State] = field(default_factory=Counter[State])
+    failed_calls: int = 0
+    workers: list[SimulatedWorker] = field(default_factory=list["SimulatedWorker"])
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+
+    def boot(self, workers: int) -> None:
+        """Start workers, all in this moment."""
+        for _ in range(workers):
+            self.workers.append(SimulatedWorker(self, f"w{len(self.workers)}"))
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine beside the others; an exception ends the simulation."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+    async def submit(self) -> None:
+        """Let tasks become pending, at random moments, for as long as the simulation runs."""
+        while True:
+            await asyncio.sleep(random.expovariate(self.load.tasks_per_second))
+            self.deployment.create_tasks()
+
+
+class SimulatedWorker:
+    """One worker: what the keeper of a real one does, in the simulation's loop. See `Keeper`.
+
+    Args:
+        fleet: The fleet it belongs to.
+        worker_id: Its name.
+    """
+
+    def __init__(self, fleet: Fleet, worker_id: str) -> None:
+        self._fleet = fleet
+        self._clock = VirtualClock()
+        self._queue = cast("AsyncQueue", SimulatedQueue(fleet.deployment))
+        self._lives: dict[ClaimedRun, asyncio.Task[None]] = {}
+        self._slots = Slots(fleet.load.concurrency, None)
+        self._reclaiming = Reclaiming(self, self._clock)
+        self.watch = CancellationWatch(self._queue, self._reclaiming.runs, fleet.load.poll, self._clock)
+        identity = WorkerIdentity("p/w", "g", worker_id)
+        self._claiming = Claiming(
+            QueueTaskSource(SourceContext(self._queue, identity, self._clock)),
+            self._slots,
+            granted=self._granted,
+            events=self,
+            clock=self._clock,
+            asked=lambda: identity.task_queue_id,
+        )
+
+    def terminate(self) -> None:
+        """Stop claiming, and give up all runs, as after the notice of a spot termination."""
+        self._claiming.abort()
+        for run in self._reclaiming.runs():
+            self._lives.pop(run).cancel()
+            self._reclaiming.drop(run)
+            self._fleet.begin(self._fleet.deployment.give_up(run.task_id))
+        self._fleet.begin(self.watch.stop())
+
+    def _granted(self, claims: Sequence[TaskClaim]) -> None:
+        now = self._clock.monotonic()
+        for claim in claims:
+            run = ClaimedRun(claim, Lease.of_claim(claim, now), self._queue)
+            self._reclaiming.start(run)
+            self._lives[run] = self._fleet.begin(self._live(run))
+
+    async def _live(self, run: ClaimedRun) -> None:
+        lost = asyncio.get_running_loop().create_future()
+        run.when_lost(lambda _: lost.set_result(None))
+        run.apply(Event.START)
+        duration = self._fleet.load.sample()
+        await asyncio.wait([lost], timeout=min(duration, CHECKPOINT))
+        if duration > CHECKPOINT and run.has_claim:
+            checkpoint = self._fleet.begin(self._create_artifact(run, ARTIFACTS))
+            await asyncio.wait([lost], timeout=duration - CHECKPOINT)
+            checkpoint.cancel()
+        if run.has_claim:
+            for number in range(ARTIFACTS):
+                await self._create_artifact(run, number)
+            await Reporter(run, self._queue, self._reclaiming.reclaim_once, self._clock).report(COMPLETED)
+        self._fleet.ended[run.state] += 1
+        del self._lives[run]
+        self._reclaiming.drop(run)
+        self._slots.give_back()
+
+    async def _create_artifact(self, run: ClaimedRun, number: int) -> None:
+        """Create an artifact as the clients do, with their retries."""
+        call = calls.create_artifact(
+            run.task_id,
+            run.run_id,
+            f"public/{number}",
+            {"storageType": "s3", "contentType": "text/plain", "expires": "2030-01-01T00:00:00Z"},
+        )
+        started = self._clock.monotonic()
+        retries = schedule(RetryPolicy(), call, lambda: self._clock.monotonic() - started)
+        try:
+            await tenacity.AsyncRetrying(**retries)(self._fleet.deployment.request, call.endpoint)
+        except CallFailed:
+            self._fleet.failed_calls += 1
+
+    def claimed(self, task_queue_id: str, runs: list[ClaimedRun]) -> None:
+        """See `KeeperEvents`."""
+
+    def claim_failed(self, task_queue_id: str, error: CallFailed) -> None:
+        """See `KeeperEvents`."""
+
+    def claiming_refused(self, error: CallFailed) -> None:
+        """See `KeeperEvents`."""
+
+    def reclaimed(self, late: float) -> None:
+        """See `KeeperEvents`."""
+
+    def reclaim_failed(self) -> None:
+        """See `KeeperEvents`."""
+
+    def reclaim_refused(self) -> None:
+        """See `KeeperEvents`."""
