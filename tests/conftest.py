@@ -1,29 +1,63 @@
-"""What all tests share."""
+"""Fixtures and settings of all tests."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# The machine may be busy: a slow example is no failure. The examples of `steady` are the same each time,
+# The machine may be busy: a slow example is not a failure. The examples of `steady` are the same each time,
 # so that a failure belongs to the change at hand; `--hypothesis-profile exploring` looks for new ones.
 settings.register_profile("exploring", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("steady", settings.get_profile("exploring"), derandomize=True)
 settings.load_profile("steady")
 
+# A shell ignores these for commands in the background, and children of the tests would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+LONGEST = (
+    "tests/types/test_types.py",
+    "tests/campaign/test_campaign.py",
+    "tests/worker/test_leftovers.py",
+    "tests/artifacts/test_connections.py",
+    "tests/examples/test_deploying.py",
+    "tests/docs/test_documentation.py",
+    "tests/local/page/test_page_safety.py",
+    "tests/examples/test_examples.py",
+    "tests/local/http/test_local_scriptworker.py",
+    "tests/events/test_listener_outages.py",
+    "tests/fuzz/test_fuzz_requests.py",
+    "tests/legacy/test_mixed_workers.py",
+)
+"""The modules that take longest. They come first: at the end, only one process would be at work on each."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    root = Path(__file__).parents[1]
+    places = {root / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
 CONTRACT = Path(__file__).parents[2] / "shared" / "contract"
 
 
 OURS = ("TASKCLUSTER_", "TASKQUEUE_")
-NOT_OURS = {"TASKQUEUE_REQUIRE_BROKER"}  # said by whoever runs the tests
+NOT_OURS = {
+    "TASKQUEUE_REQUIRE_BROKER",
+    "TASKQUEUE_REQUIRE_BROWSER",
+    "TASKQUEUE_DOCS_PICTURES",
+}  # said by whoever runs the tests
 
 
 def our_settings() -> dict[str, str]:
-    """What the environment says to clients and workers."""
+    """The environment variables that clients and workers read."""
     return {name: os.environ[name] for name in os.environ if name.startswith(OURS) and name not in NOT_OURS}
 
 
@@ -45,3 +79,19 @@ def contract() -> Path:
     if not CONTRACT.is_dir():
         pytest.skip("the measured contract of the Queue is not beside this checkout")
     return CONTRACT
+
+
+@pytest.fixture(scope="session")
+def node_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the official client in it; skips where there is no node, or no registry."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node and npm are not installed")
+    directory = tmp_path_factory.mktemp("javascript")
+    command = ["npm", "install", "--no-audit", "--no-fund", "taskcluster-client@55"]
+    try:
+        subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=180)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        if os.environ.get("TASKQUEUE_REQUIRE_NODE") == "1":
+            raise
+        pytest.skip(f"npm cannot install taskcluster-client: {type(error).__name__}")
+    return directory / "node_modules"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from email.message import Message
+from functools import partial
+from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import Any, Self
@@ -23,18 +25,30 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What to send: headers as they are, and the body, of which perhaps less than was announced."""
+class RawResponse:
+    """A response: headers as they are, and the body, of which less than announced may be sent.
+
+    With `raw`, these bytes instead, after which the connection is closed.
+    """
 
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
     announced: int | None = None
     hangs_up: bool = False
+    has_etag: bool = True
+    raw: bytes | None = None
 
 
-def json_answer(document: object) -> Answer:
-    return Answer(headers=(("Content-Type", "application/json"),), body=json.dumps(document).encode())
+def json_response(document: object) -> RawResponse:
+    return RawResponse(headers=(("Content-Type", "application/json"),), body=json.dumps(document).encode())
+
+
+def etag(request: Request, answer: RawResponse) -> Iterator[tuple[str, str]]:
+    """The headers of S3, unless the response has others, or shall have none."""
+    has_own = any(name == "ETag" for name, _ in answer.headers) or not answer.has_etag
+    if request.method == "PUT" and answer.status == 200 and not has_own:
+        yield "ETag", f'"{md5(request.body, usedforsecurity=False).hexdigest()}"'
 
 
 class _Server(ThreadingHTTPServer):
@@ -45,7 +59,7 @@ class _Server(ThreadingHTTPServer):
         self.hung_up.set()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients may hang up; anything else is a mistake in a test."""
+        """Clients may disconnect; any other error is a mistake in a test."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -58,42 +72,10 @@ class RawServer:
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
-        self.answer: Callable[[Request], Answer] = lambda _: Answer()
+        self.answer: Callable[[Request], RawResponse] = lambda _: RawResponse()
         self.while_receiving: Callable[[], object] = lambda: None
-        owner = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def handle_any(self) -> None:
-                length = int(self.headers.get("Content-Length", 0))
-                body = self.rfile.read(min(length, 1000))
-                if length > len(body):
-                    owner.while_receiving()
-                body += self.rfile.read(length - len(body))
-                if len(body) < length:
-                    self.close_connection = True
-                    return
-                request = Request(self.command, self.path, self.headers, body, self.client_address)
-                owner.requests.append(request)
-                answer = owner.answer(request)
-                self.send_response(answer.status)
-                for name, value in answer.headers:
-                    self.send_header(name, value)
-                length = len(answer.body) if answer.announced is None else answer.announced
-                if not any(name == "Transfer-Encoding" for name, _ in answer.headers):
-                    self.send_header("Content-Length", str(length))
-                self.end_headers()
-                self.wfile.write(answer.body)
-                if length != len(answer.body) or answer.hangs_up:
-                    self.close_connection = True
-
-            do_GET = do_PUT = do_POST = handle_any  # noqa: N815 - named by http.server
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by http.server
-                """Say nothing."""
-
-        self._server = _Server(("127.0.0.1", 0), Handler)
+        self.after_raw: Callable[[BaseHTTPRequestHandler], object] = lambda _: None
+        self._server = _Server(("127.0.0.1", 0), partial(_Handler, self))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self.hung_up = self._server.hung_up = Event()
         if tls is not None:
@@ -107,3 +89,55 @@ class RawServer:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, owner: RawServer, *connection: Any) -> None:
+        self._owner = owner
+        super().__init__(*connection)
+
+    def handle_any(self) -> None:
+        body = self._receive()
+        if body is None:
+            self.close_connection = True
+            return
+        request = Request(self.command, self.path, self.headers, body, self.client_address)
+        self._owner.requests.append(request)
+        answer = self._owner.answer(request)
+        if answer.raw is None:
+            self._send(answer, etag(request, answer))
+        else:
+            self._send_raw(answer.raw)
+
+    do_GET = do_PUT = do_POST = handle_any  # noqa: N815 - named by http.server
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by http.server
+        """Say nothing."""
+
+    def _receive(self) -> bytes | None:
+        """The whole body; None if it is cut short."""
+        length = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(min(length, 1000))
+        if length > len(body):
+            self._owner.while_receiving()
+        body += self.rfile.read(length - len(body))
+        return body if len(body) == length else None
+
+    def _send(self, answer: RawResponse, more: Iterable[tuple[str, str]]) -> None:
+        self.send_response(answer.status)
+        length = len(answer.body) if answer.announced is None else answer.announced
+        for name, value in (*answer.headers, *more):
+            self.send_header(name, value)
+        if not any(name == "Transfer-Encoding" for name, _ in answer.headers):
+            self.send_header("Content-Length", str(length))
+        self.end_headers()
+        self.wfile.write(answer.body)
+        if length != len(answer.body) or answer.hangs_up:
+            self.close_connection = True
+
+    def _send_raw(self, raw: bytes) -> None:
+        self.close_connection = True
+        self.wfile.write(raw)
+        self._owner.after_raw(self)

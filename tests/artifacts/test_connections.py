@@ -7,6 +7,7 @@ import hashlib
 import os
 import socket
 import ssl
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,16 +16,15 @@ import pytest
 
 from benchmarks.sink import running
 from taskqueue_client import Credentials, Queue, slugid
-from taskqueue_client.artifacts import RedirectRefused, Storage, StorageFailed, StorageRefused
-from taskqueue_client.artifacts.cancellation import Cancellation, Cancelled
-from taskqueue_client.artifacts.connections import Timeouts, proxy_for
-from taskqueue_client.artifacts.defaults import silently
+from taskqueue_client.artifacts import RedirectRefused, StorageFailed, StorageRefused
 from taskqueue_client.artifacts.sources import open_source
-from taskqueue_client.artifacts.storage import Get, Put
+from taskqueue_client.artifacts.storage import Get, Put, Storage
+from taskqueue_client.artifacts.storage_connections import Canceled, Cancellation, Limits
+from taskqueue_client.artifacts.transfers import silently
 from tests.artifacts.conftest import EitherClient, Seen
-from tests.artifacts.raw_server import Answer, RawServer, Request, json_answer
+from tests.artifacts.raw_server import RawResponse, RawServer, Request, json_response
 
-TIMEOUTS = Timeouts(5, 5)
+LIMITS = Limits(5, 5)
 
 
 @pytest.fixture
@@ -49,11 +49,11 @@ def storage() -> Iterator[Storage]:
 
 def put(storage: Storage, url: str, content: bytes = b"content") -> None:
     source = open_source(content)
-    storage.put(Put(url, {}, source, (), silently, TIMEOUTS), Cancellation())
+    storage.put(Put(url, {}, source, (), silently, LIMITS), Cancellation())
 
 
 def get(storage: Storage, url: str) -> bytes:
-    with storage.get(Get(url, {}, TIMEOUTS), Cancellation()) as incoming:
+    with storage.get(Get(url, {}, LIMITS), Cancellation()) as incoming:
         return b"".join(incoming.blocks())
 
 
@@ -64,18 +64,18 @@ def test_uploads_and_downloads_go_through_tls(
 ) -> None:
     stored: dict[str, bytes] = {}
 
-    def keep(request: Request) -> Answer:
+    def keep(request: Request) -> RawResponse:
         if request.method == "PUT":
             stored[request.path] = request.body
-            return Answer()
-        return Answer(body=stored[request.path])
+            return RawResponse()
+        return RawResponse(body=stored[request.path])
 
-    def queue(request: Request) -> Answer:
+    def queue(request: Request) -> RawResponse:
         url = f"{tls_server.url}/{request.path.rpartition('%2F')[2]}"
         if request.method == "GET":
-            return json_answer({"storageType": "s3", "url": url})
+            return json_response({"storageType": "s3", "url": url})
         expires = "2099-01-01T00:00:00.000Z"
-        return json_answer({"storageType": "s3", "contentType": "a/b", "expires": expires, "putUrl": url})
+        return json_response({"storageType": "s3", "contentType": "a/b", "expires": expires, "putUrl": url})
 
     tls_server.answer, server.answer = keep, queue
     contents = {f"public/{number}": bytes([number]) * size for number in range(6)}
@@ -96,23 +96,37 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(storage: Storage, tls_
         put(storage, tls_server.url)
 
 
+def test_a_success_before_the_whole_body_was_sent_is_an_error(storage: Storage) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept_too_early() -> None:
+            connection, _ = listener.accept()
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            connection.close()
+
+        thread = threading.Thread(target=accept_too_early)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/key"
+        with pytest.raises(StorageFailed, match="closed before the whole body was sent"):
+            put(storage, url, bytes(10_000_000))
+        thread.join()
+
+
 @pytest.mark.usefixtures("trusting")
 def test_no_redirect_leads_out_of_tls(storage: Storage, server: RawServer, tls_server: RawServer) -> None:
-    tls_server.answer = lambda _: Answer(302, (("Location", f"{server.url}/x"),))
+    tls_server.answer = lambda _: RawResponse(302, (("Location", f"{server.url}/x"),))
     with pytest.raises(RedirectRefused, match="http URL"):
         get(storage, tls_server.url)
     assert server.requests == []
 
 
 @pytest.fixture
-def proxied(server: RawServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def proxied(server: RawServer, monkeypatch: pytest.MonkeyPatch) -> None:
     user = server.url.replace("://", "://me:p%40ss@")
     monkeypatch.setenv("http_proxy", user)
     monkeypatch.setenv("https_proxy", user)
     monkeypatch.setenv("no_proxy", "direct.test")
-    proxy_for.cache_clear()
-    yield
-    proxy_for.cache_clear()
 
 
 @pytest.mark.usefixtures("proxied")
@@ -146,10 +160,10 @@ def test_connections_are_used_again_after_small_large_and_refused_bodies(
 ) -> None:
     put(storage, server.url)
     put(storage, server.url, bytes(1_000_000))
-    server.answer = lambda _: Answer(403, (), b"no")
+    server.answer = lambda _: RawResponse(403, (), b"no")
     with pytest.raises(StorageRefused):
         put(storage, server.url)
-    server.answer = lambda _: Answer(body=bytes(1_000_000))
+    server.answer = lambda _: RawResponse(body=bytes(1_000_000))
     assert get(storage, server.url) == bytes(1_000_000)
     assert get(storage, server.url) == bytes(1_000_000)
     assert len({request.peer for request in server.requests}) == 1
@@ -158,7 +172,7 @@ def test_connections_are_used_again_after_small_large_and_refused_bodies(
 def test_a_connection_that_the_server_closed_meanwhile_is_not_used_again(
     storage: Storage, server: RawServer
 ) -> None:
-    server.answer = lambda _: Answer(headers=(("Keep-Alive", "timeout=0"),), hangs_up=True)
+    server.answer = lambda _: RawResponse(headers=(("Keep-Alive", "timeout=0"),), hangs_up=True)
     put(storage, server.url)
     assert server.hung_up.wait(timeout=30)
     put(storage, server.url)
@@ -171,8 +185,8 @@ def test_a_transfer_that_was_cancelled_before_it_began_sends_nothing(
     cancellation = Cancellation()
     cancellation.cancel()
     source = open_source(b"content")
-    with pytest.raises(Cancelled):
-        storage.put(Put(server.url, {}, source, (), silently, TIMEOUTS), cancellation)
+    with pytest.raises(Canceled):
+        storage.put(Put(server.url, {}, source, (), silently, LIMITS), cancellation)
     assert server.requests == []
 
 
@@ -190,14 +204,14 @@ def test_a_server_that_stands_still_is_given_up(storage: Storage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         source = open_source(b"content")
-        waiting = Put(url, {}, source, (), silently, Timeouts(5, 0.05))
+        waiting = Put(url, {}, source, (), silently, Limits(5, 0.05))
         with pytest.raises(StorageFailed, match="TimeoutError"):
             storage.put(waiting, Cancellation())
 
 
-def test_a_file_of_5_gib_arrives_whole(tmp_path: Path) -> None:
-    """A sparse one; it is all that S3 takes in one piece. The answer comes when every byte has come."""
-    size = 5 * 1024**3
+def test_a_file_whose_size_has_more_than_32_bits_arrives_whole(tmp_path: Path) -> None:
+    """A sparse file. The server responds after the last byte."""
+    size = 2**32 + 1
     (tmp_path / "large").touch()
     os.truncate(tmp_path / "large", size)
     seen = Seen()
@@ -207,3 +221,23 @@ def test_a_file_of_5_gib_arrives_whole(tmp_path: Path) -> None:
         )
     assert uploaded.stored_size == size
     assert seen[-1] == (size, size)
+
+
+def test_a_service_that_does_not_know_the_size_of_artifacts_gets_none(
+    raw_client: EitherClient, server: RawServer
+) -> None:
+    asked: list[bytes] = []
+
+    def answer(request: Request) -> RawResponse:
+        if request.method == "PUT":
+            return RawResponse()
+        asked.append(request.body)
+        if b"contentLength" in request.body:
+            body = b'{"code": "InputValidationError", "message": "no schema matches", "requestInfo": {}}'
+            return RawResponse(400, (("Content-Type", "application/json"),), body)
+        expires, url = "2099-01-01T00:00:00.000Z", f"{server.url}/x"
+        return json_response({"storageType": "s3", "contentType": "a/b", "expires": expires, "putUrl": url})
+
+    server.answer = answer
+    assert raw_client.upload("public/x", b"x").size == 1
+    assert [b"contentLength" in each for each in asked] == [True, False]

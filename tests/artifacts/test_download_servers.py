@@ -10,42 +10,42 @@ from typing import Any
 import pytest
 
 from taskqueue_client.artifacts import DownloadCorrupt, RedirectRefused, StorageFailed, StreamInterrupted
-from taskqueue_client.artifacts.buffers import BLOCK
+from taskqueue_client.artifacts.sources import BLOCK
 from tests.artifacts.conftest import EitherClient, no_isal
-from tests.artifacts.raw_server import Answer, RawServer, Request, json_answer
+from tests.artifacts.raw_server import RawResponse, RawServer, Request, json_response
 
 CONTENT = b"".join(number.to_bytes(4, "big") for number in range(100_000))
 HALF = len(CONTENT) // 2
 
 
-def serve(server: RawServer, *answers: Answer | Callable[[Request], Answer]) -> list[Request]:
-    """Let the server refer to itself, and give these answers in turn, the last one again and again."""
+def serve(server: RawServer, *answers: RawResponse | Callable[[Request], RawResponse]) -> list[Request]:
+    """Let the server refer to itself, and send these responses in turn, the last one again and again."""
     left = list(answers)
     gets: list[Request] = []
 
-    def answer(request: Request) -> Answer:
+    def answer(request: Request) -> RawResponse:
         if request.path.startswith("/api/"):
-            return json_answer({"storageType": "reference", "url": f"{server.url}/file?signature=secret"})
+            return json_response({"storageType": "reference", "url": f"{server.url}/file?signature=secret"})
         gets.append(request)
         given = left.pop(0) if len(left) > 1 else left[0]
-        return given if isinstance(given, Answer) else given(request)
+        return given if isinstance(given, RawResponse) else given(request)
 
     server.answer = answer
     return gets
 
 
-def cut(*headers: tuple[str, str]) -> Answer:
-    return Answer(headers=headers, body=CONTENT[:HALF], announced=len(CONTENT))
+def cut(*headers: tuple[str, str]) -> RawResponse:
+    return RawResponse(headers=headers, body=CONTENT[:HALF], announced=len(CONTENT))
 
 
-def whole(*headers: tuple[str, str]) -> Answer:
-    return Answer(headers=headers, body=CONTENT)
+def whole(*headers: tuple[str, str]) -> RawResponse:
+    return RawResponse(headers=headers, body=CONTENT)
 
 
-def rest(request: Request) -> Answer:
+def rest(request: Request) -> RawResponse:
     start = int(request.headers["Range"].removeprefix("bytes=").removesuffix("-"))
     span = ("Content-Range", f"bytes {start}-{len(CONTENT) - 1}/{len(CONTENT)}")
-    return Answer(206, (span,), CONTENT[start:])
+    return RawResponse(206, (span,), CONTENT[start:])
 
 
 def test_the_rest_is_asked_for_if_the_file_is_still_the_same(
@@ -68,21 +68,22 @@ def test_without_a_strong_etag_everything_is_asked_for_again(
 def test_a_file_that_was_replaced_meanwhile_is_taken_from_its_start(
     raw_client: EitherClient, server: RawServer
 ) -> None:
-    serve(server, cut(("ETag", '"1"')), Answer(headers=(("ETag", '"2"'),), body=b"new"))
+    serve(server, cut(("ETag", '"1"')), RawResponse(headers=(("ETag", '"2"'),), body=b"new"))
     assert raw_client.download("x").content == b"new"
 
 
 def test_another_part_than_was_asked_for_is_not_taken(raw_client: EitherClient, server: RawServer) -> None:
-    other = Answer(206, (("Content-Range", f"bytes 0-9/{len(CONTENT)}"),), CONTENT[:10])
-    serve(server, cut(("ETag", '"1"')), other, whole())
+    other = RawResponse(206, (("Content-Range", f"bytes 0-9/{len(CONTENT)}"),), CONTENT[:10])
+    gets = serve(server, cut(("ETag", '"1"')), other, whole())
     assert raw_client.download("x").content == CONTENT
+    assert [each.headers["Range"] for each in gets] == [None, f"bytes={HALF}-", None]
 
 
 def test_less_than_the_rest_is_not_taken_for_all_of_it(raw_client: EitherClient, server: RawServer) -> None:
-    def next_part(request: Request) -> Answer:
+    def next_part(request: Request) -> RawResponse:
         start = int(request.headers["Range"].removeprefix("bytes=").removesuffix("-"))
         span = ("Content-Range", f"bytes {start}-{start + 9}/{len(CONTENT)}")
-        return Answer(206, (span,), CONTENT[start : start + 10])
+        return RawResponse(206, (span,), CONTENT[start : start + 10])
 
     gets = serve(server, cut(("ETag", '"1"')), next_part, rest)
     assert raw_client.download("x").content == CONTENT
@@ -100,7 +101,7 @@ CHUNKS = (("Transfer-Encoding", "chunked"),)
 
 def test_a_body_in_chunks_is_read(raw_client: EitherClient, server: RawServer) -> None:
     body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(CONTENT), CONTENT)
-    serve(server, Answer(headers=CHUNKS, body=body))
+    serve(server, RawResponse(headers=CHUNKS, body=body))
     assert raw_client.download("x").content == CONTENT
 
 
@@ -108,8 +109,8 @@ def test_where_only_the_end_was_missing_everything_is_asked_for_again(
     raw_client: EitherClient, server: RawServer
 ) -> None:
     block, headers = bytes(BLOCK), (*CHUNKS, ("ETag", '"1"'))
-    no_end = Answer(headers=headers, body=b"%x\r\n%b\r\n" % (BLOCK, block), hangs_up=True)
-    gets = serve(server, no_end, Answer(416), Answer(body=block))
+    no_end = RawResponse(headers=headers, body=b"%x\r\n%b\r\n" % (BLOCK, block), hangs_up=True)
+    gets = serve(server, no_end, RawResponse(416), RawResponse(body=block))
     assert raw_client.download("x").content == block
     assert [each.headers["Range"] for each in gets] == [None, f"bytes={BLOCK}-", None]
 
@@ -118,14 +119,14 @@ def test_a_body_whose_last_chunk_is_missing_is_not_taken(
     raw_client: EitherClient, server: RawServer, tmp_path: Path
 ) -> None:
     body = b"%x\r\n%b\r\n" % (HALF, CONTENT[:HALF])
-    serve(server, Answer(headers=(*CHUNKS, ("Connection", "close")), body=body, announced=0))
+    serve(server, RawResponse(headers=(*CHUNKS, ("Connection", "close")), body=body, announced=0))
     with pytest.raises(StorageFailed, match="IncompleteRead"):
         raw_client.download("x", to=tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
 
 
-def encoded(encoding: str, body: bytes) -> Answer:
-    return Answer(headers=(("Content-Encoding", encoding),), body=body)
+def encoded(encoding: str, body: bytes) -> RawResponse:
+    return RawResponse(headers=(("Content-Encoding", encoding),), body=body)
 
 
 @pytest.mark.parametrize("backend", ["isal", "zlib"])
@@ -133,7 +134,7 @@ def test_gzip_of_several_members_is_decoded(
     raw_client: EitherClient, server: RawServer, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     if backend == "zlib":
-        monkeypatch.setattr("taskqueue_client.artifacts.compression._isal", no_isal)
+        monkeypatch.setattr("taskqueue_client.artifacts.compression.isal", no_isal)
     serve(server, encoded("gzip", gzip.compress(CONTENT) + gzip.compress(b"") + gzip.compress(b"end")))
     assert raw_client.download("x").content == CONTENT + b"end"
 
@@ -160,15 +161,15 @@ def test_what_cannot_be_decoded_is_an_error_and_no_file(
     backend: str,
 ) -> None:
     if backend == "zlib":
-        monkeypatch.setattr("taskqueue_client.artifacts.compression._isal", no_isal)
+        monkeypatch.setattr("taskqueue_client.artifacts.compression.isal", no_isal)
     serve(server, encoded(encoding, body))
     with pytest.raises(DownloadCorrupt):
         raw_client.download("x", to=tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
 
 
-def redirect(to: str, status: int = 302) -> Answer:
-    return Answer(status, (("Location", to), ("Set-Cookie", "session=1")), b"elsewhere")
+def redirect(to: str, status: int = 302) -> RawResponse:
+    return RawResponse(status, (("Location", to), ("Set-Cookie", "session=1")), b"elsewhere")
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -196,32 +197,32 @@ def test_redirects_stay_within_http(raw_client: EitherClient, server: RawServer,
     assert "secret" not in str(caught.value)
 
 
-def test_a_redirect_to_what_is_no_url_is_refused(raw_client: EitherClient, server: RawServer) -> None:
+def test_a_redirect_to_a_malformed_url_is_refused(raw_client: EitherClient, server: RawServer) -> None:
     serve(server, redirect("http://[::1"))
-    with pytest.raises(RedirectRefused, match="no URL"):
+    with pytest.raises(RedirectRefused, match="malformed URL"):
         raw_client.download("x")
 
 
 @pytest.mark.parametrize(
     "url", ["file:///etc/passwd", "http://[::1", "http://", "http://host/a b", "http://h:x/"]
 )
-def test_a_reference_that_is_no_url_is_an_error(
+def test_a_reference_that_is_not_a_url_is_an_error(
     raw_client: EitherClient, server: RawServer, url: str
 ) -> None:
-    server.answer = lambda _: json_answer({"storageType": "reference", "url": url})
+    server.answer = lambda _: json_response({"storageType": "reference", "url": url})
     with pytest.raises(StorageFailed, match="URL"):
         raw_client.download("x")
 
 
-def test_an_answer_that_says_nothing_is_an_error(raw_client: EitherClient, server: RawServer) -> None:
-    server.answer = lambda _: json_answer({"storageType": "newer"})
-    with pytest.raises(Exception, match="does not say where to go on"):
+def test_a_response_without_a_url_is_an_error(raw_client: EitherClient, server: RawServer) -> None:
+    server.answer = lambda _: json_response({"storageType": "newer"})
+    with pytest.raises(Exception, match="the response to artifact has no URL"):
         raw_client.download("x")
 
 
 def test_a_refusal_does_not_show_the_signature(raw_client: EitherClient, server: RawServer) -> None:
     refusal: Any = b"<Error><Code>AccessDenied</Code><Message>No.</Message></Error>"
-    serve(server, Answer(403, (), refusal))
+    serve(server, RawResponse(403, (), refusal))
     with pytest.raises(
         StorageFailed, match=r"GET http://127.0.0.1:\d+/file: HTTP 403 AccessDenied No\."
     ) as caught:

@@ -1,4 +1,4 @@
-"""What is downloaded is complete and right, or it is an error and there is no file."""
+"""A download is complete and correct, or there is an error and no file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from taskqueue_client import Queue
 from taskqueue_client.artifacts import DownloadTooLarge, HashMismatch, StorageFailed, StorageRefused
 from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotFound
 from taskqueue_client.local import LocalQueue
-from taskqueue_client.local.faults import Answer, CutDownload
+from taskqueue_client.local.faults import CutDownload, Respond
 from tests.artifacts.conftest import EitherClient, Run, Seen
-from tests.artifacts.raw_server import Answer as RawAnswer
-from tests.artifacts.raw_server import RawServer
+from tests.artifacts.raw_server import RawResponse, RawServer
+from tests.worker.request_log import requests_noted
 
 NAME = "public/x.bin"
 
@@ -84,7 +84,7 @@ def test_a_reference_is_followed_and_may_become_a_link(
     client: EitherClient, stored: bytes, server: RawServer
 ) -> None:
     task_id, run_id, expires = client.run
-    server.answer = lambda _: RawAnswer(headers=(("Content-Type", "text/live"),), body=b"live")
+    server.answer = lambda _: RawResponse(headers=(("Content-Type", "text/live"),), body=b"live")
     client.create_reference_artifact(
         task_id, run_id, "live.log", f"{server.url}/live?x=1#end", expires=expires
     )
@@ -121,10 +121,10 @@ def test_the_limit_counts_decoded_bytes(client: EitherClient) -> None:
 
 
 @pytest.mark.usefixtures("stored")
-def test_a_folder_is_no_place_for_a_download(client: EitherClient, folder: Path) -> None:
-    with pytest.raises(InvalidArgument, match="to="):
+def test_a_folder_is_not_a_place_for_a_download(client: EitherClient, folder: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"^to: "):
         client.download(NAME, to=folder)
-    with pytest.raises(InvalidArgument, match="to="):
+    with pytest.raises(InvalidArgument, match=r"^to: "):
         client.download(NAME, to=".")
     with pytest.raises(FileNotFoundError):
         client.download(NAME, to=folder / "missing" / "x")
@@ -174,31 +174,33 @@ def test_a_download_that_never_ends_well_leaves_no_file(
 def test_storage_in_trouble_is_asked_again(
     client: EitherClient, local: LocalQueue, stored: bytes, status: int
 ) -> None:
-    local.faults.add(Answer(endpoint="storage.get", status=status, times=3))
+    local.faults.add(Respond(endpoint="storage.get", status=status, times=3))
     assert client.download(NAME).content == stored
 
 
 @pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize("status", [400, 403, 404, 413])
 def test_a_refusal_of_the_storage_is_final(client: EitherClient, local: LocalQueue, status: int) -> None:
-    local.faults.add(Answer(endpoint="storage.get", status=status, times=2))
+    local.faults.add(Respond(endpoint="storage.get", status=status, times=2))
     with pytest.raises(StorageRefused) as caught:
         client.download(NAME)
     assert caught.value.status == status
     assert [fault["times"] for fault in local.faults.waiting()] == [1]
 
 
-def test_a_url_that_expired_during_an_interruption_is_renewed(
+def test_a_url_that_expired_during_an_interruption_is_replaced(
     client: EitherClient, local: LocalQueue, content: Path
 ) -> None:
     client.upload("private/x", content, storage="object")
     local.faults.add(CutDownload(endpoint="storage.get", at=500_000))
-    local.faults.add(Answer(endpoint="storage.get", status=503, headers={"Retry-After": "1"}))
+    local.faults.add(Respond(endpoint="storage.get", status=503, headers={"Retry-After": "1"}))
     client.clock.sleeps_at_least = 600
-    assert client.download("private/x").content == content.read_bytes()
+    with requests_noted(local) as requests:
+        assert client.download("private/x").content == content.read_bytes()
+    assert 403 not in {each.status for each in requests}  # no URL was used after its time
 
 
-def test_credentials_of_an_object_that_expired_during_an_interruption_are_renewed(
+def test_credentials_of_an_object_that_expired_during_an_interruption_are_replaced(
     client: EitherClient, local: LocalQueue, content: Path
 ) -> None:
     client.upload("private/x", content, storage="object")

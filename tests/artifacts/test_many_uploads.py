@@ -14,10 +14,9 @@ from taskqueue_client import AsyncQueue
 from taskqueue_client.artifacts import StorageRefused
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
-from taskqueue_client.local.faults import Answer, CutUpload, Drop
+from taskqueue_client.local.faults import CutUpload, Drop, Respond
 from tests.artifacts.conftest import EitherClient, Run, Seen
-from tests.artifacts.raw_server import Answer as RawAnswer
-from tests.artifacts.raw_server import RawServer
+from tests.artifacts.raw_server import RawResponse, RawServer
 
 
 @pytest.fixture
@@ -84,7 +83,7 @@ def test_every_artifact_is_attempted_and_every_failure_reported(
 
 
 def test_a_storage_that_refuses_one_does_not_stop_the_rest(client: EitherClient, local: LocalQueue) -> None:
-    local.faults.add(Answer(endpoint="storage.put", status=413))
+    local.faults.add(Respond(endpoint="storage.put", status=413))
     report = client.upload_many({f"x{number}": b"x" for number in range(20)}, concurrency=4)
     assert [type(outcome.error) for outcome in report.failed] == [StorageRefused]
     assert len([outcome for outcome in report.outcomes if outcome.result]) == 19
@@ -96,7 +95,7 @@ def test_a_storage_that_refuses_one_does_not_stop_the_rest(client: EitherClient,
         Drop(endpoint="storage.put"),
         Drop(endpoint="storage.put", after=True),
         CutUpload(endpoint="storage.put", at=10),
-        Answer(endpoint="storage.put", status=503),
+        Respond(endpoint="storage.put", status=503),
         Drop(endpoint="queue.createArtifact", after=True),
     ],
     ids=["dropped", "answer lost", "cut", "busy", "creation's answer lost"],
@@ -136,10 +135,10 @@ def test_no_more_than_asked_for_go_up_at_the_same_time(raw_client: EitherClient,
     lock, counts = threading.Lock(), {"now": 0, "most": 0}
     meeting = threading.Barrier(3)
 
-    def answer(request: Any) -> RawAnswer:
+    def answer(request: Any) -> RawResponse:
         if request.method != "PUT":
             url = f"{server.url}/key"
-            return RawAnswer(
+            return RawResponse(
                 body=b'{"storageType": "s3", "contentType": "a/b", "putUrl": "%s",'
                 b' "expires": "2099-01-01T00:00:00.000Z"}' % url.encode()
             )
@@ -149,7 +148,7 @@ def test_no_more_than_asked_for_go_up_at_the_same_time(raw_client: EitherClient,
         meeting.wait(timeout=30)  # until three are here
         with lock:
             counts["now"] -= 1
-        return RawAnswer()
+        return RawResponse()
 
     server.answer = answer
     assert raw_client.upload_many({f"x{number}": b"x" for number in range(12)}, concurrency=3).is_complete
@@ -165,8 +164,8 @@ def test_nothing_to_upload_is_a_report_of_nothing(client: EitherClient) -> None:
     assert client.upload_many({}).outcomes == ()
 
 
-def test_a_file_is_no_folder(client: EitherClient, content: Path) -> None:
-    with pytest.raises(InvalidArgument, match="artifacts="):
+def test_a_file_is_not_a_folder(client: EitherClient, content: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"^artifacts: "):
         client.upload_many(content)
 
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from taskqueue_client import AsyncQueue, Credentials, Queue, slugid
 from taskqueue_client.artifacts import (
-    COMPRESSED_ENDINGS,
-    CONTENT_TYPES,
+    DownloadTooLarge,
     HashMismatch,
     SourceChanged,
     StorageRefused,
@@ -27,9 +26,10 @@ from taskqueue_client.artifacts import (
     is_compressed,
 )
 from taskqueue_client.artifacts.compression import Gunzip
-from taskqueue_client.artifacts.hashing import Hashes, hexdigests
+from taskqueue_client.artifacts.naming import COMPRESSED_ENDINGS, CONTENT_TYPES
+from taskqueue_client.artifacts.storage import Hashes, hexdigests
 from tests.artifacts.conftest import EitherClient
-from tests.artifacts.raw_server import Answer, RawServer, Request, json_answer
+from tests.artifacts.raw_server import RawResponse, RawServer, Request, json_response
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,10 @@ def test_the_machine_s_mime_types_are_not_asked(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_sync_client_s_transfers_do_without_aiohttp() -> None:
-    code = "import sys, taskqueue_client.artifacts.blocking; print({'aiohttp', 'tenacity'} & {*sys.modules})"
+    code = (
+        "import sys, taskqueue_client.artifacts.download_methods;"
+        "print({'aiohttp', 'tenacity'} & {*sys.modules})"
+    )
     imports = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert imports.stdout == "set()\n"
 
@@ -98,6 +101,7 @@ def test_hashes_on_threads_are_the_hashes(blocks: list[bytes]) -> None:
         SourceChanged("a file"),
         UploadAlreadyBegun("public/x"),
         HashMismatch("x", {"sha256": "a"}, {"sha256": "b"}),
+        DownloadTooLarge("x", 10, 1000, 500),
     ],
 )
 def test_errors_survive_pickling_without_secrets(error: Exception) -> None:
@@ -109,7 +113,7 @@ def test_errors_survive_pickling_without_secrets(error: Exception) -> None:
 
 @pytest.mark.parametrize("method", ["upload_artifact", "download_artifact"])
 def test_the_event_loop_goes_on_while_bodies_travel(server: RawServer, method: str, tmp_path: Path) -> None:
-    """The server answers only when the loop has turned several times meanwhile."""
+    """The server responds only after the loop has turned several times."""
 
     async def transfer() -> None:
         loop, turned = asyncio.get_running_loop(), asyncio.Event()
@@ -124,13 +128,13 @@ def test_the_event_loop_goes_on_while_bodies_travel(server: RawServer, method: s
             loop.call_soon_threadsafe(turn, 5)
             asyncio.run_coroutine_threadsafe(turned.wait(), loop).result(timeout=30)
 
-        def answer(request: Request) -> Answer:
+        def answer(request: Request) -> RawResponse:
             if request.path.startswith("/api/"):
                 url = f"{server.url}/file"
                 created = {"contentType": "a/b", "expires": "2099-01-01T00:00:00.000Z", "putUrl": url}
-                return json_answer({"storageType": "s3", "url": url, **created})
+                return json_response({"storageType": "s3", "url": url, **created})
             wait_for_loop()
-            return Answer(body=bytes(100_000))
+            return RawResponse(body=bytes(100_000))
 
         server.answer = answer
         async with AsyncQueue(server.url, Credentials("tester", "secret")) as queue:
@@ -144,8 +148,8 @@ def test_the_event_loop_goes_on_while_bodies_travel(server: RawServer, method: s
 
 
 def test_a_stream_that_is_left_early_ends_its_download(raw_client: EitherClient, server: RawServer) -> None:
-    big = Answer(body=bytes(20_000_000))
-    reference = json_answer({"storageType": "reference", "url": f"{server.url}/file"})
+    big = RawResponse(body=bytes(20_000_000))
+    reference = json_response({"storageType": "reference", "url": f"{server.url}/file"})
     server.answer = lambda request: reference if request.path.startswith("/api/") else big
     blocks: Any = raw_client.queue.stream_artifact(raw_client.run.task_id, "x")
 
@@ -158,15 +162,15 @@ def test_a_stream_that_is_left_early_ends_its_download(raw_client: EitherClient,
     else:
         assert next(blocks)
         blocks.close()
-    raw_client.queue.storage.stream_threads.shutdown(wait=True)  # returns when the thread has ended
+    raw_client.queue.storage.threads.shutdown(wait=True)  # returns when the thread has ended
 
 
 def test_an_open_stream_leaves_the_threads_to_other_transfers(
     raw_client: EitherClient, server: RawServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("taskqueue_client.artifacts.storage.MOST_THREADS", 1)
-    big = Answer(body=bytes(20_000_000))
-    reference = json_answer({"storageType": "reference", "url": f"{server.url}/file"})
+    big = RawResponse(body=bytes(20_000_000))
+    reference = json_response({"storageType": "reference", "url": f"{server.url}/file"})
     server.answer = lambda request: reference if request.path.startswith("/api/") else big
     blocks: Any = raw_client.queue.stream_artifact(raw_client.run.task_id, "x")
 
@@ -188,8 +192,8 @@ def test_an_open_stream_leaves_the_threads_to_other_transfers(
 
 
 def test_a_stream_after_close_begins_anew(server: RawServer) -> None:
-    reference = json_answer({"storageType": "reference", "url": f"{server.url}/file"})
-    server.answer = lambda request: reference if request.path.startswith("/api/") else Answer(body=b"x")
+    reference = json_response({"storageType": "reference", "url": f"{server.url}/file"})
+    server.answer = lambda request: reference if request.path.startswith("/api/") else RawResponse(body=b"x")
     queue = Queue(server.url)
     for _ in range(2):
         assert b"".join(queue.stream_artifact(slugid(), "x")) == b"x"

@@ -1,4 +1,4 @@
-"""What can be uploaded, and what becomes of it."""
+"""The sources that can be uploaded, and the resulting artifacts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import gzip
 import hashlib
 import io
 import os
-import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 from taskqueue_client import AsyncQueue, Queue
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
-from taskqueue_client.local.faults import Answer
+from taskqueue_client.local.faults import Respond
 from tests.artifacts.conftest import EitherClient, Seen, no_isal
 
 BYTES = b"".join(number.to_bytes(4, "big") for number in range(250_000))
@@ -99,12 +98,12 @@ def test_every_size_arrives_whole(client: EitherClient, size: int, storage: str)
 def test_the_object_service_gets_small_content_within_the_request(
     client: EitherClient, local: LocalQueue, size: int, puts: int
 ) -> None:
-    local.faults.add(Answer(endpoint="storage.put", status=500, times=2))
+    local.faults.add(Respond(endpoint="storage.put", status=500, times=2))
     client.upload("public/x.bin", BYTES[:size], storage="object")
     assert sum(fault["times"] for fault in local.faults.waiting()) == 2 - 2 * puts
 
 
-def test_what_goes_to_s3_is_hashed_unless_the_kernel_sends_it(client: EitherClient, tmp_path: Path) -> None:
+def test_every_upload_to_s3_is_hashed(client: EitherClient, tmp_path: Path) -> None:
     right = {"sha256": hashlib.sha256(BYTES).hexdigest()}
     (tmp_path / "file").write_bytes(BYTES)
     (tmp_path / "small").write_bytes(BYTES[:100])
@@ -112,8 +111,7 @@ def test_what_goes_to_s3_is_hashed_unless_the_kernel_sends_it(client: EitherClie
     assert client.upload("public/small", tmp_path / "small").hashes == {
         "sha256": hashlib.sha256(BYTES[:100]).hexdigest()
     }
-    by_kernel = {} if sys.platform == "linux" else right
-    assert client.upload("public/file", tmp_path / "file").hashes == by_kernel
+    assert client.upload("public/file", tmp_path / "file").hashes == right
 
 
 def test_an_object_is_finished_with_the_hash_that_every_client_knows(client: EitherClient) -> None:
@@ -186,6 +184,25 @@ def test_text_is_compressed_and_what_is_compressed_is_left_alone(
     assert client.download(name).content == BYTES
 
 
+@pytest.mark.parametrize(("size", "encoding"), [(1023, None), (1024, "gzip")])
+def test_text_that_fits_into_a_packet_is_not_compressed(
+    client: EitherClient, size: int, encoding: str | None
+) -> None:
+    assert client.upload("public/live.log", b"x" * size).content_encoding == encoding
+    assert client.download("public/live.log").content == b"x" * size
+
+
+def test_an_asynchronous_iterable_is_for_the_asynchronous_client(client: EitherClient) -> None:
+    async def blocks() -> AsyncIterator[bytes]:
+        yield b"x"
+
+    if isinstance(client.queue, AsyncQueue):
+        assert client.upload("x", blocks()).size == 1
+    else:
+        with pytest.raises(InvalidArgument, match=r"source: .*asynchronous iterables are for AsyncQueue"):
+            client.upload("x", blocks())
+
+
 def test_a_given_content_type_that_is_compressed_is_left_alone(client: EitherClient) -> None:
     uploaded = client.upload("public/x", BYTES, content_type="application/zip", compress=True)
     assert uploaded.content_encoding is None
@@ -194,7 +211,7 @@ def test_a_given_content_type_that_is_compressed_is_left_alone(client: EitherCli
 def test_compression_without_isal_gives_the_same_content(
     client: EitherClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("taskqueue_client.artifacts.compression._isal", no_isal)
+    monkeypatch.setattr("taskqueue_client.artifacts.compression.isal", no_isal)
     assert client.upload("public/live.log", BYTES).content_encoding == "gzip"
     assert client.download("public/live.log").content == BYTES
 
@@ -221,8 +238,8 @@ def test_progress_goes_from_the_first_block_to_the_last(
 def test_a_bad_name_is_refused_before_anything_happens(
     client: EitherClient, local: LocalQueue, name: str
 ) -> None:
-    local.faults.add(Answer(endpoint="queue.createArtifact", status=500))
-    with pytest.raises(InvalidArgument, match="name="):
+    local.faults.add(Respond(endpoint="queue.createArtifact", status=500))
+    with pytest.raises(InvalidArgument, match=r"^name: "):
         client.upload(name, b"1")
     assert local.faults.waiting()
 
@@ -250,8 +267,8 @@ BAD: dict[str, Callable[[Path], Any]] = {
 def test_what_cannot_be_uploaded_is_refused_before_anything_happens(
     client: EitherClient, local: LocalQueue, tmp_path: Path, kind: str
 ) -> None:
-    local.faults.add(Answer(endpoint="queue.createArtifact", status=500))
-    with pytest.raises(InvalidArgument, match="source="):
+    local.faults.add(Respond(endpoint="queue.createArtifact", status=500))
+    with pytest.raises(InvalidArgument, match=r"^source: "):
         client.upload("x", BAD[kind](tmp_path / "source"))
     assert local.faults.waiting()
 
@@ -290,3 +307,13 @@ def test_a_file_of_the_caller_s_stays_open(client: EitherClient, content: Path) 
     with content.open("rb") as file:
         client.upload("x", file)
         assert not file.closed
+
+
+def test_a_listing_has_the_size_before_compression_except_of_objects(client: EitherClient) -> None:
+    client.upload("public/text.txt", b"x" * 5000)
+    client.upload("public/object.txt", b"x" * 5000, storage="object")
+    listed = client.list_artifacts(client.run.task_id, client.run.run_id).artifacts
+    assert {each.name: each.content_length for each in listed} == {
+        "public/object.txt": None,
+        "public/text.txt": 5000,
+    }

@@ -12,20 +12,20 @@ from typing import Any, Literal
 from click.testing import CliRunner, Result
 
 from taskqueue_client import Queue
-from taskqueue_client.cli import main
+from taskqueue_client.cli.program import taskqueue
 
 Report = Literal["completed", "failed", "malformed-payload"]
 
 COMMAND = [sys.executable, "-c", "from taskqueue_client.cli import main; main()"]
 
 
-def run(*arguments: str) -> Result:
+def run(*arguments: str, stdin: str | None = None) -> Result:
     """The command, in this process."""
-    return CliRunner().invoke(main, arguments, catch_exceptions=False)
+    return CliRunner().invoke(taskqueue, arguments, input=stdin, catch_exceptions=False)
 
 
 def run_json(*arguments: str) -> list[Any]:
-    """What a command prints with `--json`: one value in each line."""
+    """The values that a command prints with `--json`, one in each line."""
     result = run(*arguments, "--json")
     assert result.stderr == ""
     return [json.loads(line) for line in result.stdout.splitlines()]
@@ -33,7 +33,7 @@ def run_json(*arguments: str) -> list[Any]:
 
 @contextmanager
 def running(*arguments: str) -> Generator[subprocess.Popen[str]]:
-    """The command, in a process of its own."""
+    """The command, in a separate process."""
     with subprocess.Popen(
         [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

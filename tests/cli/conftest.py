@@ -1,7 +1,9 @@
-"""The command, in this process or in one of its own, with a local queue in the environment."""
+"""The command, in this process or in a separate one, with a local queue in the environment."""
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from taskqueue_client import Queue, slugid
+from taskqueue_client.events import PulseSettings
 from taskqueue_client.local import LocalQueue
 from tests.cli.command import Report, Worker
 
@@ -24,6 +27,18 @@ def deployment(local_queue: LocalQueue, monkeypatch: pytest.MonkeyPatch) -> Loca
     return local_queue
 
 
+@pytest.fixture(scope="session")
+def broker_url() -> str:
+    """The URL of a RabbitMQ."""
+    url = os.environ.get("PULSE_URL", "amqp://guest:guest@127.0.0.1:5672/")
+    settings = PulseSettings.from_url(url)
+    try:
+        socket.create_connection((settings.host, settings.effective_port), timeout=5).close()
+    except OSError as error:
+        pytest.skip(f"no RabbitMQ at {settings}: {error}")
+    return url
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty directory, in which the command runs."""
@@ -33,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def definition() -> dict[str, Any]:
-    """What a file for `submit` must have at least."""
+    """The shortest task definition that `submit` accepts."""
     return {
         "taskQueueId": "proj/linux",
         "metadata": {"owner": "me@example.com", "source": "https://example.com/source"},

@@ -12,7 +12,7 @@ from tests.cli.command import COMMAND
 
 
 class Terminal:
-    """What was shown on a terminal so far.
+    """The text that a terminal has shown so far.
 
     Args:
         reader: The end of it that nobody writes to.
@@ -39,7 +39,7 @@ class Terminal:
 
 @contextmanager
 def on_a_terminal(*arguments: str) -> Generator[tuple[subprocess.Popen[bytes], Terminal]]:
-    """The command, in a process of its own, with a terminal."""
+    """The command, in a separate process, with a terminal."""
     reader, terminal = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
     with subprocess.Popen(

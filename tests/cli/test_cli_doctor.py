@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import json
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from taskqueue_client import Credentials, temporary_credentials
+from taskqueue_client import Credentials, Queue, temporary_credentials
 from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.local import Client, LocalQueue
+from taskqueue_client.local.faults import ExpireUrl
 from tests.cli.command import run, run_json
 
 
@@ -25,20 +31,33 @@ def become(monkeypatch: pytest.MonkeyPatch, credentials: Credentials) -> None:
     monkeypatch.setenv("TASKCLUSTER_CERTIFICATE", credentials.certificate or "")
 
 
-@pytest.mark.usefixtures("deployment")
-def test_where_all_is_well_it_says_so() -> None:
-    assert run("doctor", "proj/linux").exit_code == ExitStatus.DONE
-    assert {verdict for verdict, _ in verdicts("proj/linux").values()} == {"good"}
+def soon() -> datetime:
+    return datetime.now(UTC) + timedelta(minutes=30)
 
 
-def test_without_a_root_url_it_names_the_variable() -> None:
+def test_doctor_without_problems_reports_good_findings_and_exits_with_0(
+    deployment: LocalQueue, running: tuple[str, Queue], monkeypatch: pytest.MonkeyPatch, broker_url: str
+) -> None:
+    task_id, run_queue = running
+    run_queue.upload_artifact(task_id, 0, "public/a.txt", b"text", expires=soon())
+    monkeypatch.setenv("PULSE_URL", broker_url)
+    everything = ("proj/linux", "--worker-group", "g", "--worker-id", "w", "--task", task_id)
+    with LocalQueue(amqp_url=broker_url):  # declares the exchanges
+        assert run("doctor", *everything).exit_code == ExitStatus.DONE
+        found = verdicts(*everything)
+    assert {check for check, (verdict, _) in found.items() if verdict != "good"} == set()
+    assert found["storage"][1] == f"public/a.txt of task {task_id} can be downloaded"
+    assert found["root URL"][1] == deployment.root_url
+
+
+def test_doctor_without_a_root_url_names_the_variable() -> None:
     assert run("doctor").exit_code == ExitStatus.NOT_COMPLETED
     (verdict, message) = verdicts()["environment"]
     assert verdict == "wrong"
     assert "TASKCLUSTER_ROOT_URL is not set" in message
 
 
-def test_a_queue_that_does_not_answer_is_named(deployment: LocalQueue) -> None:
+def test_doctor_names_a_queue_that_does_not_respond(deployment: LocalQueue) -> None:
     root_url = deployment.root_url
     deployment.stop()
     verdict, message = verdicts()["service"]
@@ -47,7 +66,7 @@ def test_a_queue_that_does_not_answer_is_named(deployment: LocalQueue) -> None:
 
 
 @pytest.mark.usefixtures("deployment")
-def test_a_wrong_token_is_noticed_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_a_wrong_token_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TASKCLUSTER_ACCESS_TOKEN", "not-the-token")
     found = verdicts("proj/linux")
     assert found["credentials"][0] == "wrong"
@@ -56,42 +75,193 @@ def test_a_wrong_token_is_noticed_and_not_shown(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("deployment")
-def test_no_credentials_are_worth_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_notes_missing_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TASKCLUSTER_CLIENT_ID")
     monkeypatch.delenv("TASKCLUSTER_ACCESS_TOKEN")
     assert verdicts()["credentials"][0] == "note"
 
 
-def test_a_clock_that_is_wrong_is_measured(deployment: LocalQueue) -> None:
+def test_doctor_measures_clock_skew(deployment: LocalQueue) -> None:
     deployment.clock.advance(minutes=10)
     verdict, message = verdicts()["clock"]
     assert verdict == "wrong"
     assert "s behind the service's" in message
 
 
-def test_temporary_credentials_near_their_end_are_worth_a_note(
+def test_doctor_notes_temporary_credentials_that_expire_soon(
     deployment: LocalQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     issuer = deployment.credentials
     become(monkeypatch, temporary_credentials(issuer, ["*"], lifetime=timedelta(minutes=10)))
     verdict, message = verdicts()["certificate"]
     assert verdict == "note"
-    assert "last 5 more minutes" in message
+    assert "expire in 5 minutes" in message
 
 
-def test_expired_credentials_are_named(deployment: LocalQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    become(monkeypatch, temporary_credentials(deployment.credentials, ["*"], lifetime=timedelta(minutes=1)))
-    assert verdicts()["certificate"] == ("wrong", "the temporary credentials have expired: get new ones")
+def test_expired_credentials_are_named(
+    deployment: LocalQueue, definition: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expired = temporary_credentials(
+        deployment.credentials,
+        ["*"],
+        start=datetime.now(UTC) - timedelta(hours=2),
+        lifetime=timedelta(minutes=1),
+    )
+    become(monkeypatch, expired)
+    found = verdicts("proj/linux")
+    assert found["certificate"] == ("wrong", "the temporary credentials have expired: get new ones")
+    assert found.keys() & {"credentials", "task queue", "scopes to work"} == set()
+    result = run(
+        "submit", "-", stdin=json.dumps(definition | {"metadata": {**definition["metadata"], "name": "a"}})
+    )
+    assert result.exit_code == ExitStatus.REFUSED
+    assert "the credentials have expired" in result.stderr
 
 
-def test_missing_scopes_for_a_task_queue_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    scopes = ["queue:claim-work:proj/*", "queue:pending-count:*", "queue:claimed-count:*"]
+SUBMITTING = [
+    "queue:create-task:highest:proj/linux",
+    "queue:create-task:very-high:proj/linux",
+    "queue:create-task:high:proj/linux",
+    "queue:create-task:medium:proj/linux",
+    "queue:create-task:low:proj/linux",
+    "queue:create-task:very-low:proj/linux",
+    "queue:create-task:lowest:proj/linux",
+]
+WORKER = ("--worker-group", "rack", "--worker-id", "one")
+
+
+@contextmanager
+def client_with(monkeypatch: pytest.MonkeyPatch, *scopes: str) -> Generator[LocalQueue]:
+    """A private deployment, and credentials with these scopes in the environment."""
     with LocalQueue(clients=[Client("w", "w-token", scopes)]) as local:
         monkeypatch.setenv("TASKCLUSTER_ROOT_URL", local.root_url)
         become(monkeypatch, Credentials("w", "w-token"))
-        found = verdicts("proj/linux", "--worker-group", "rack", "--worker-id", "one")
-    assert found["scopes to work"] == ("note", "missing: queue:worker-id:rack/one")
+        yield local
+
+
+def documented_scopes() -> list[str]:
+    """The scopes that docs/security.md tells operators to give to a worker."""
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    scopes = re.findall(r"^\| `(queue:[^`]+)` \|", page, re.MULTILINE)
+    values = {"task_queue_id": "proj/linux", "worker_group": "rack", "worker_id": "one", "task_id": "*"}
+    return [re.sub(r"<(\w+)>", lambda found: values[found[1]], scope) for scope in scopes]
+
+
+def test_doctor_accepts_the_documented_credentials_of_a_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with client_with(monkeypatch, *documented_scopes()):
+        assert run("doctor", "proj/linux", *WORKER).exit_code == ExitStatus.DONE
+        found = verdicts("proj/linux", *WORKER)
+    assert found["credentials"] == (
+        "note",
+        "client 'w' is accepted; its scopes cannot be listed without the scope auth:current-scopes",
+    )
+    assert found["task queue"][0] == "note"
+    assert "queue:claimed-count:proj/linux" in found["task queue"][1]
+    assert found["scopes to work"] == ("good", "proj/linux: held")
+    assert found["scopes to submit"][0] == "note"
+
+
+@pytest.mark.parametrize("listing", [[], ["auth:current-scopes"]], ids=["unlisted", "listed"])
+def test_missing_scopes_are_named_with_their_alternatives(
+    monkeypatch: pytest.MonkeyPatch, listing: list[str]
+) -> None:
+    with client_with(monkeypatch, "queue:claim-work:proj/*", "queue:scheduler-id:-", *listing):
+        found = verdicts("proj/linux", *WORKER)
+    assert found["scopes to work"] == ("note", "proj/linux: missing: queue:worker-id:rack/one")
+    alternatives = ", ".join(SUBMITTING)
     assert found["scopes to submit"] == (
         "note",
-        "missing: queue:create-task:lowest:proj/linux, queue:create-task:project:none, queue:scheduler-id:-",
+        f"proj/linux: missing: queue:create-task:project:none and one of: {alternatives}",
     )
+
+
+@pytest.mark.parametrize("held", SUBMITTING[::3])
+def test_one_of_the_alternatives_is_enough(monkeypatch: pytest.MonkeyPatch, held: str) -> None:
+    with client_with(monkeypatch, held, "queue:scheduler-id:-", "queue:create-task:project:none"):
+        assert verdicts("proj/linux")["scopes to submit"] == ("good", "proj/linux: held")
+
+
+def test_without_a_worker_only_the_scope_to_claim_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with client_with(monkeypatch, "queue:claim-work:proj/linux"):
+        verdict, message = verdicts("proj/linux")["scopes to work"]
+    assert verdict == "note"
+    assert message.startswith("proj/linux: held; give --worker-group and --worker-id")
+
+
+@pytest.mark.usefixtures("deployment")
+def test_doctor_notes_a_task_queue_without_workers() -> None:
+    assert run("doctor", "proj/new").exit_code == ExitStatus.DONE
+    verdict, message = verdicts("proj/new")["task queue"]
+    assert verdict == "note"
+    assert message == "proj/new: pending tasks: 0, claimed: 0; no worker has claimed from it lately"
+
+
+@pytest.mark.usefixtures("deployment")
+def test_a_malformed_task_queue_is_wrong() -> None:
+    assert verdicts("linux")["task queue"][0] == "wrong"
+
+
+def test_expired_permanent_credentials_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LocalQueue(clients=[Client("w", "w-token", ["*"], expires=1)]) as local:
+        monkeypatch.setenv("TASKCLUSTER_ROOT_URL", local.root_url)
+        become(monkeypatch, Credentials("w", "w-token"))
+        verdict, message = verdicts()["credentials"]
+    assert verdict == "wrong"
+    assert message.startswith("the credentials have expired")
+
+
+@pytest.mark.usefixtures("deployment")
+def test_doctor_reports_an_unreachable_broker_without_its_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PULSE_URL", "amqp://u:s3cret@127.0.0.1:1/")
+    verdict, message = verdicts()["pulse"]
+    assert verdict == "wrong"
+    assert message.startswith("amqp://u:***@127.0.0.1:1/")
+    assert "s3cret" not in message
+
+
+@pytest.mark.usefixtures("deployment")
+def test_the_proxy_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://u:s3cret@127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "")
+    found = verdicts()
+    assert found["proxy"] == ("good", "http://127.0.0.1:1")
+    assert found["service"][0] == "wrong"
+    assert "s3cret" not in str(found)
+
+
+def test_certificates_that_cannot_be_read_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASKCLUSTER_ROOT_URL", "https://127.0.0.1:1")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nowhere/ca.pem")
+    verdict, message = verdicts()["environment"]
+    assert verdict == "wrong"
+    assert "REQUESTS_CA_BUNDLE" in message
+    assert "/nowhere/ca.pem" in message
+
+
+def test_storage_that_cannot_be_reached_is_wrong(deployment: LocalQueue, running: tuple[str, Queue]) -> None:
+    task_id, run_queue = running
+    assert verdicts("--task", task_id)["storage"][0] == "note"
+    run_queue.upload_artifact(task_id, 0, "public/a.txt", b"text", expires=soon())
+    deployment.faults.add(ExpireUrl(endpoint="storage.get", times=50))
+    verdict, message = verdicts("--task", task_id)["storage"]
+    assert verdict == "wrong"
+    assert "403" in message
+
+
+def test_each_of_several_task_queues_is_checked_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    listing = ("queue:pending-count:*", "queue:claimed-count:*", "auth:current-scopes")
+    monkeypatch.setenv("TASKQUEUE_TASK_QUEUE_ID", "proj/linux, windows proj/mac")
+    with client_with(monkeypatch, "queue:claim-work:proj/mac", "queue:worker-id:*", *listing):
+        found = [(each["check"], each["verdict"], each["message"]) for each in run_json("doctor", *WORKER)]
+    queues = [(verdict, message.split(":")[0]) for check, verdict, message in found if check == "task queue"]
+    assert [verdict for verdict, _ in queues] == ["good", "wrong", "good"]
+    assert [queues[0][1], queues[2][1]] == ["proj/linux", "proj/mac"]
+    to_work = [each for check, *each in found if check == "scopes to work"]
+    assert to_work == [
+        ["note", "proj/linux: missing: queue:claim-work:proj/linux"],
+        ["good", "proj/mac: held"],
+    ]

@@ -1,25 +1,28 @@
-"""What all commands have in common."""
+"""Options and errors that all commands have in common."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from taskqueue_client.cli import main
 from taskqueue_client.cli.failures import ExitStatus
+from taskqueue_client.cli.program import taskqueue
 from tests.cli.command import COMMAND, run
 
-COMMANDS = sorted(main.list_commands(main.make_context("taskqueue", [], resilient_parsing=True)))
+COMMANDS = sorted(taskqueue.list_commands(taskqueue.make_context("taskqueue", [], resilient_parsing=True)))
 LEAVES = [[name] for name in COMMANDS if name != "artifacts"] + [["artifacts", "list"], ["artifacts", "get"]]
 SLOW = ("aiohttp", "jsonschema", "requests", "rich", "tenacity", "yaml")
 
 
-def test_help_comes_at_once_because_nothing_slow_is_imported_for_it() -> None:
+def test_help_imports_no_slow_modules() -> None:
     script = (
-        "import sys, taskqueue_client.cli as cli\n"
-        "cli.main(['--help'], standalone_mode=False)\n"
+        "import sys, taskqueue_client.cli.program as cli\n"
+        "cli.taskqueue(['--help'], standalone_mode=False)\n"
         f"print([name for name in {SLOW} if name in sys.modules])"
     )
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -33,7 +36,7 @@ def test_help_lists_every_command_and_every_exit_status() -> None:
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
-def test_every_command_explains_itself_and_prints_json_on_request(words: list[str]) -> None:
+def test_every_command_has_help_and_a_json_option(words: list[str]) -> None:
     result = run(*words, "--help")
     assert result.exit_code == 0
     assert "--json" in result.output
@@ -58,25 +61,57 @@ def test_without_a_deployment_the_variable_to_set_is_named() -> None:
 
 
 @pytest.mark.usefixtures("deployment")
-def test_a_task_that_does_not_exist_is_a_refusal_in_one_line() -> None:
+def test_an_unknown_task_is_reported_in_one_line_with_the_status_of_a_refusal() -> None:
     result = run("status", "fN1SbArXTPSVFNUvaOlinQ")
     assert result.exit_code == ExitStatus.REFUSED
     assert result.stderr.startswith("Error: not found: ")
     assert result.stderr.count("\n") == 1
 
 
-def test_what_cannot_be_a_task_id_is_refused_before_anything_is_asked() -> None:
+def test_an_invalid_task_id_is_refused_before_any_request() -> None:
     result = run("cancel", "my-task")
     assert result.exit_code == ExitStatus.WRONG_USE
-    assert "'my-task' is no id" in result.stderr
+    assert "'my-task' is not a task id" in result.stderr
 
 
 @pytest.mark.usefixtures("deployment")
-@pytest.mark.parametrize("words", [["cancel"], ["rerun"], ["status"], ["watch"]])
+@pytest.mark.parametrize("words", [["cancel"], ["rerun"], ["retrigger"], ["status"], ["watch"]])
 def test_a_command_without_a_task_is_wrong_use(words: list[str]) -> None:
     assert run(*words).exit_code == ExitStatus.WRONG_USE
 
 
-def test_the_version_is_the_package_s() -> None:
+def test_the_version_option_prints_the_package_version() -> None:
     answer = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True)
     assert answer.stdout.split()[1:] == run("--version").stdout.split()[1:]
+
+
+def test_the_package_runs_as_a_module() -> None:
+    module = [sys.executable, "-m", "taskqueue_client", "--version"]
+    done = subprocess.run(module, capture_output=True, text=True, check=True)
+    assert done.stdout == run("--version").stdout
+
+
+@pytest.mark.parametrize("missing", ["click", "yaml"])
+def test_without_the_extra_one_line_says_how_to_install_it(missing: str, tmp_path: Path) -> None:
+    script = (
+        f"import sys; sys.modules[{missing!r}] = None; sys.argv = ['taskqueue', 'submit', '-']\n"
+        "from taskqueue_client.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == f"taskqueue needs {missing}: pip install 'taskqueue_client[cli]'\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [("taskqueue ret", "retrigger"), ("taskqueue artifacts g", "get"), ("taskqueue status --g", "--group")],
+)
+def test_a_shell_completes_commands_and_options(line: str, expected: str) -> None:
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_TASKQUEUE_COMPLETE": "bash_complete"}
+    script = "from taskqueue_client.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | words, check=False
+    )
+    assert done.stdout == f"plain,{expected}\n"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -17,18 +17,7 @@ from taskqueue_client.local import LocalQueue
 from tests.cli.command import run, running
 
 
-@pytest.fixture(scope="module")
-def broker_url() -> str:
-    url = os.environ.get("PULSE_URL", "amqp://guest:guest@127.0.0.1:5672/")
-    settings = PulseSettings.from_url(url)
-    try:
-        socket.create_connection((settings.host, settings.effective_port), timeout=5).close()
-    except OSError as error:
-        pytest.skip(f"no RabbitMQ at {settings}: {error}")
-    return url
-
-
-def test_messages_about_a_task_queue_are_printed_as_they_come(
+def test_listen_prints_messages_about_a_task_queue_as_they_arrive(
     broker_url: str, task_factory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULSE_URL", broker_url)
@@ -52,7 +41,7 @@ def test_messages_about_a_task_queue_are_printed_as_they_come(
     assert message["message"]["status"]["taskId"] == task_id
 
 
-def test_ctrl_c_ends_it(broker_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_listen(broker_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PULSE_URL", broker_url)
     with running("listen", "--task", slugid()) as process:
         assert process.stderr is not None
@@ -73,7 +62,7 @@ def test_wrong_credentials_are_a_refusal_that_does_not_show_them(
     assert "s3cret" not in result.output
 
 
-def test_without_a_broker_the_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listen_without_a_broker_url_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PULSE_URL", raising=False)
     result = run("listen")
     assert result.exit_code == ExitStatus.WRONG_USE
@@ -86,4 +75,26 @@ def test_exchanges_without_messages_about_what_is_chosen_are_wrong_use(
     monkeypatch.setenv("PULSE_URL", "amqp://u:p@127.0.0.1:1/")
     result = run("listen", "--task", slugid(), "--exchange", "task-group-sealed")
     assert result.exit_code == ExitStatus.WRONG_USE
-    assert "No messages about that are in task-group-sealed" in result.stderr
+    assert "task-group-sealed has no messages about these subjects" in result.stderr
+
+
+def test_an_unreachable_broker_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULSE_URL", "amqp://u:p@127.0.0.1:1/")
+    result = run("listen")
+    assert result.exit_code == ExitStatus.NO_ANSWER
+    assert result.stderr.splitlines()[-1].startswith(
+        "Error: cannot reach RabbitMQ: amqp://u:***@127.0.0.1:1/"
+    )
+
+
+def test_with_wait_an_unreachable_broker_is_waited_for(
+    broker_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = PulseSettings.from_url(broker_url)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    monkeypatch.setenv("PULSE_URL", f"amqp://{broker.user}:{broker.password}@127.0.0.1:{port}/")
+    with running("listen", "--task", slugid(), "--wait") as process:
+        assert process.stderr is not None
+        states = [line.partition(":")[0].strip() for line in islice(process.stderr, 3)]
+    assert states == ["connecting", "disconnected", "connecting"]

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.usefixtures("folder")
     [
         ("clients: [\n", "config.yml, line 2, column 1: "),
         ("clients: 0x_\n", "config.yml, line 1, column 10: cannot be read as int"),
-        ("roles: {}\nroles: {}\n", "config.yml, line 2, column 1: the key 'roles' is there twice"),
-        ("", "config.yml: must be an object"),
+        ("roles: {}\nroles: {}\n", "config.yml, line 2, column 1: duplicate key 'roles'"),
+        ("", "config.yml: the file must contain an object"),
         ("clients: 3\n", "config.yml: Expected `array`, got `int` - at `$.clients`"),
         ("client: []\n", "config.yml: Object contains unknown field `client`"),
     ],

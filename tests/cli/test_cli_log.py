@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from taskqueue_client import Queue, slugid
+from taskqueue_client._protocol.conversation import converse
 from taskqueue_client.artifacts import StreamInterrupted
-from taskqueue_client.artifacts.buffers import Block
+from taskqueue_client.artifacts.sources import Block, Source
 from taskqueue_client.artifacts.storage import Incoming
-from taskqueue_client.cli.failures import ExitStatus
-from taskqueue_client.cli.log import FollowedLog
+from taskqueue_client.artifacts.transfers import silently
+from taskqueue_client.artifacts.uploading import Artifact, Options, uploading
+from taskqueue_client.cli.failures import ExitStatus, Failure
+from taskqueue_client.cli.log import COMPARED, FollowedLog
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.definitions import from_now
 from taskqueue_client.testing import TaskFactory
+from taskqueue_client.worker.commands.task_log import TaskLog
+from taskqueue_client.worker.run.log_checkpoints import CompressedLog
 from tests.cli.command import run, run_json
 from tests.cli.command import running as running_command
 
@@ -53,10 +62,10 @@ def transferred(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     blocks_of = Incoming.blocks
 
-    def counted(incoming: Incoming, *, is_impatient: bool = False) -> Iterator[Block]:
+    def counted(incoming: Incoming) -> Iterator[Block]:
         number = len(sizes)
         sizes.append(0)
-        for block in blocks_of(incoming, is_impatient=is_impatient):
+        for block in blocks_of(incoming):
             sizes[number] += len(block)
             yield block
 
@@ -65,15 +74,16 @@ def transferred(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def followed(running: Running, queue: Queue, *between: Callable[[], object]) -> str:
-    """What is written of a log while these things happen between the looks; then the run is resolved."""
+    """The output of `log --follow`. These functions are called between requests; then the run is resolved."""
     task_id, run_client = running
     written: list[bytes] = []
+    told: list[str] = []
     looks = Looks(*between, lambda: run_client.report_completed(task_id, 0))
-    FollowedLog(queue, task_id, 0, LIVE, written.append).print(1.0, looks)
+    FollowedLog(queue, task_id, 0, LIVE, written.append, told.append).print(1.0, looks)
     return b"".join(written).decode()
 
 
-def test_of_a_log_that_grows_only_what_is_new_is_transferred(
+def test_only_new_bytes_of_a_growing_log_are_downloaded(
     running: Running, queue: Queue, transferred: list[int]
 ) -> None:
     lines = [f"{Random(number).random()}\n" * 100 for number in range(3)]
@@ -82,12 +92,132 @@ def test_of_a_log_that_grows_only_what_is_new_is_transferred(
     grows = [lambda log=log: write(running, log, compress=False) for log in logs[1:]]
     assert followed(running, queue, *grows) == logs[2]
     assert transferred[0] == len(lines[0])
-    assert (
-        sum(transferred[1:]) == len(lines[1]) + len(lines[2]) + 4
-    )  # of each look its first and last old byte
+    assert sum(transferred[1:]) == len(lines[1]) + len(lines[2]) + 2 * COMPARED
 
 
-def test_a_compressed_log_is_transferred_again_only_if_it_has_grown(
+@pytest.fixture
+def growing(tmp_path: Path) -> Iterator[CompressedLog]:
+    """A worker's log with its checkpoints; `growing.log` is what is written to."""
+    log = TaskLog(tmp_path / "task.log", SystemClock())
+    compressed = CompressedLog(log)
+    yield compressed
+    compressed.remove()
+    log.remove()
+
+
+def checkpoint(running: Running, growing: CompressedLog) -> int:
+    """Upload a checkpoint as a worker does; return its bytes."""
+    task_id, run_client = running
+    with closing(growing.checkpoint()) as view:
+        source = Source("log", view, size=view.size, is_gzip=True)
+        options = Options.checked(EXPIRES, None, "s3", None, None)
+        artifact = Artifact(task_id, 0, BACKING)
+        converse(run_client, uploading(run_client, artifact, source, options, silently))
+        run_client.create_link_artifact(task_id, 0, LIVE, BACKING, expires=EXPIRES)
+        return view.size
+
+
+def test_only_new_bytes_of_a_workers_checkpoints_are_downloaded(
+    running: Running, queue: Queue, transferred: list[int], growing: CompressedLog
+) -> None:
+    lines = [Random(number).randbytes(20_000).hex() for number in range(4)]
+    sizes: list[int] = []
+
+    def grows() -> None:
+        growing.log.say(lines[len(sizes)])
+        sizes.append(checkpoint(running, growing))
+
+    grows()
+    text = followed(running, queue, grows, grows, grows)
+    assert [line.split()[2] for line in text.splitlines()] == lines
+    assert sizes[-1] <= sum(transferred) < sizes[-1] + 4 * (COMPARED + 10)
+
+
+def test_a_progress_bar_is_printed_as_it_comes_and_no_line_twice_or_not_at_all(
+    running: Running, queue: Queue, growing: CompressedLog
+) -> None:
+    """The log at the end has only the last state of each line, so it is shorter."""
+    output = growing.log.output()
+    output.write(b"first\n10%\r20%\rdone\nthird\n")
+    checkpoint(running, growing)
+
+    def ends() -> None:
+        output.write(b"50%\rfourth\nfifth\n")
+        with closing(growing.log.finished()) as view:
+            write(running, view.read().decode(), compress=True)
+
+    text = followed(running, queue, ends)
+    stamp = len("2026-11-21T09:20:53.649Z ")
+    printed = [line[stamp:] for line in text.split("\n")]
+    assert printed == ["first", "10%\r20%\rdone", "third", "fourth", "fifth", ""]
+
+
+def told_of(running: Running, queue: Queue, *between: Callable[[], object]) -> list[str]:
+    """The messages of a follower about what it waits for, without identifiers."""
+    task_id, run_client = running
+    told: list[str] = []
+    looks = Looks(*between, lambda: run_client.report_completed(task_id, 0))
+    with suppress(Failure):
+        FollowedLog(queue, task_id, 0, LIVE, lambda _: None, told.append).print(1.0, looks)
+    return [each.replace(task_id, "T") for each in told]
+
+
+def test_a_follower_says_once_what_it_waits_for(queue: Queue, task_factory: TaskFactory) -> None:
+    task_id = slugid()
+    queue.create_task(task_id, task_factory(taskQueueId="proj/linux"))
+    running = (task_id, queue)  # which has all scopes
+
+    def starts() -> None:
+        queue.claim_work("proj/linux", worker_group="g", worker_id="w")
+
+    def nothing() -> None:
+        pass
+
+    told = told_of(running, queue, nothing, starts, nothing, lambda: write(running, "one\n"), nothing)
+    assert told == [
+        "waiting: run 0 of task T is pending in the task queue proj/linux",
+        "waiting: run 0 of task T is running on worker g/w, which has not uploaded a log yet",
+        "waiting: run 0 of task T is running on worker g/w, which uploads new lines now and then",
+    ]
+
+
+def test_a_log_whose_content_is_not_there_yet_is_waited_for(running: Running, queue: Queue) -> None:
+    task_id, run_client = running
+    run_client.create_artifact(
+        task_id, 0, BACKING, {"storageType": "s3", "expires": EXPIRES, "contentType": "text/plain"}
+    )
+    run_client.create_link_artifact(task_id, 0, LIVE, BACKING, expires=EXPIRES)
+    write_all = partial(run_client.upload_artifact, task_id, 0, BACKING, b"one\n", expires=EXPIRES)
+    assert followed(running, queue, partial(write_all, content_type="text/plain")) == "one\n"
+
+
+def test_after_the_end_of_a_worker_that_streamed_its_log_the_uploaded_log_is_printed(
+    running: Running, queue: Queue
+) -> None:
+    task_id, run_client = running
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/"
+    run_client.create_reference_artifact(task_id, 0, LIVE, url, expires=EXPIRES, content_type="text/plain")
+    run_client.upload_artifact(task_id, 0, BACKING, b"one\n", expires=EXPIRES)
+    assert followed(running, queue) == "one\n"
+
+
+def test_a_log_that_was_streamed_and_never_uploaded_is_an_error_that_says_so(
+    running: Running, queue: Queue
+) -> None:
+    task_id, run_client = running
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/"
+    run_client.create_reference_artifact(
+        task_id, 0, LIVE, url, content_type="text/plain; charset=utf-8", expires=EXPIRES
+    )
+    run_client.report_completed(task_id, 0)
+    hasty = queue.with_options(attempts=1)
+    with pytest.raises(Failure, match=r"was not uploaded, and its worker does not stream it any more: GET"):
+        FollowedLog(hasty, task_id, 0, LIVE, lambda _: None, lambda _: None).print(1.0, SystemClock())
+
+
+def test_a_compressed_log_is_downloaded_again_only_if_it_has_grown(
     running: Running, queue: Queue, transferred: list[int]
 ) -> None:
     first = "".join(f"{Random(number).random()}\n" for number in range(100))
@@ -104,7 +234,7 @@ def test_a_compressed_log_is_transferred_again_only_if_it_has_grown(
     assert len(transferred) == 3  # the second look learns what the others compare
 
 
-def test_a_log_that_is_shorter_for_being_compressed_is_printed_to_its_end(
+def test_a_log_that_becomes_shorter_by_compression_is_printed_completely(
     running: Running, queue: Queue
 ) -> None:
     write(running, "one\n" * 200, compress=False)
@@ -118,7 +248,7 @@ def test_a_log_in_the_object_service_is_printed_once(running: Running, queue: Qu
     assert followed(running, queue, lambda: None) == "one\ntwo\n"
 
 
-def test_a_log_may_move_while_it_is_followed(running: Running, queue: Queue) -> None:
+def test_a_log_that_moves_to_another_url_is_followed(running: Running, queue: Queue) -> None:
     task_id, run_client = running
     early = "public/early.log"
     run_client.upload_artifact(task_id, 0, early, b"one\n", expires=EXPIRES)
@@ -137,7 +267,7 @@ def test_the_log_of_a_resolved_task_is_printed_byte_for_byte(running: Running) -
     assert result.stdout_bytes == b"one\ntwo, without an end"
 
 
-def test_a_log_that_grows_is_printed_bit_by_bit_until_the_run_is_resolved(running: Running) -> None:
+def test_a_growing_log_is_followed_until_the_run_is_resolved(running: Running) -> None:
     task_id, run_client = running
     with running_command("log", task_id, "--interval", "0.05") as process:
         assert process.stdout is not None
@@ -151,7 +281,7 @@ def test_a_log_that_grows_is_printed_bit_by_bit_until_the_run_is_resolved(runnin
         assert process.wait(60) == ExitStatus.DONE
 
 
-def test_a_pending_task_s_log_is_waited_for(queue: Queue, task_factory: TaskFactory) -> None:
+def test_log_waits_until_a_pending_task_starts(queue: Queue, task_factory: TaskFactory) -> None:
     task_id = slugid()
     queue.create_task(task_id, task_factory(taskQueueId="proj/linux"))
     with running_command("log", task_id, "--interval", "0.05") as process:
@@ -164,7 +294,7 @@ def test_a_pending_task_s_log_is_waited_for(queue: Queue, task_factory: TaskFact
         assert process.wait(60) == ExitStatus.DONE
 
 
-def test_without_following_what_is_there_is_printed(running: Running) -> None:
+def test_log_without_following_prints_the_current_content(running: Running) -> None:
     write(running, "one\n")
     assert run("log", running[0], "--no-follow").stdout == "one\n"
 
@@ -187,10 +317,10 @@ def test_a_run_without_a_log_is_an_error_that_names_it(running: Running) -> None
 def test_a_run_that_does_not_exist_is_an_error_that_names_the_last(running: Running) -> None:
     result = run("log", running[0], "--run", "3")
     assert result.exit_code == ExitStatus.REFUSED
-    assert "has no run 3; its last is 0" in result.stderr
+    assert "has no run 3; its latest run is 0" in result.stderr
 
 
-def test_what_an_interruption_left_out_comes_with_the_next_look(
+def test_bytes_missed_by_an_interrupted_download_are_printed_by_the_next_one(
     running: Running, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = ("".join(f"{Random(number).random()}\n" for number in range(end)) for end in (100, 200))
@@ -213,11 +343,12 @@ def test_what_an_interruption_left_out_comes_with_the_next_look(
     assert followed(running, queue, grows_and_is_replaced_while_it_is_read, stays) == second
 
 
-def test_ctrl_c_ends_it_in_one_line(running: Running) -> None:
+def test_ctrl_c_ends_log_with_one_line(running: Running) -> None:
     write(running, "one\n")
     with running_command("log", running[0]) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "one\n"
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
-    assert (process.returncode, output, errors) == (130, "", "Interrupted.\n")
+    assert (process.returncode, output) == (130, "")
+    assert errors.splitlines()[-1] == "Interrupted."

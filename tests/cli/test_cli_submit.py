@@ -74,14 +74,14 @@ def test_a_graph_becomes_a_group_in_which_names_are_ids(graph: dict[str, Any], q
 
 
 @pytest.mark.usefixtures("deployment")
-def test_people_are_told_the_group_and_the_id_of_each_task(graph: dict[str, Any]) -> None:
+def test_submit_prints_the_group_and_the_id_of_each_task(graph: dict[str, Any]) -> None:
     lines = run("submit", write(graph)).stdout.splitlines()
     assert [line.split()[-1] for line in lines[1:]] == ["fetch", "build"]
     assert lines[0].startswith("group ")
 
 
 @pytest.mark.usefixtures("deployment")
-def test_dates_that_yaml_would_make_objects_of_stay_text(definition: dict[str, Any], queue: Queue) -> None:
+def test_dates_in_yaml_stay_text(definition: dict[str, Any], queue: Queue) -> None:
     Path("task.yml").write_text(yaml.safe_dump({**definition, "payload": {}}) + "extra: {day: 2026-11-21}\n")
     (printed,) = run_json("submit", "task.yml")
     assert queue.task(printed["taskIds"]["task"])["extra"] == {"day": "2026-11-21"}
@@ -95,10 +95,10 @@ def test_dates_that_yaml_would_make_objects_of_stay_text(definition: dict[str, A
         (
             "a.yml",
             "tasks:\n  build: {}\n  build: {}\n",
-            "a.yml, line 3, column 3: the key 'build' is there twice",
+            "a.yml, line 3, column 3: duplicate key 'build'",
         ),
-        ("a.yml", "- 1\n", "a.yml: must be an object"),
-        ("a.yml", "", "a.yml: must be an object"),
+        ("a.yml", "- 1\n", "a.yml: the file must contain an object"),
+        ("a.yml", "", "a.yml: the file must contain an object"),
         ("a.yml", "b: 1\na: \x00\n", "a.yml, line 2, column 4: special characters are not allowed: #x0000"),
         (
             "a.yml",
@@ -111,9 +111,9 @@ def test_dates_that_yaml_would_make_objects_of_stay_text(definition: dict[str, A
         ("a.yml", "a: !!timestamp today\n", "a.yml, line 1, column 4: cannot be read as timestamp"),
         ("a.yml", "a: [.inf]\n", "a.yml, line 1, column 5: cannot be read as float"),
         ("a.json", '{"a": ' + 5000 * "9" + "}", "a.json: Exceeds the limit"),
-        ("a.json", '{"a": 1e999}', "a.json: 1e999 is no number in JSON"),
+        ("a.json", '{"a": 1e999}', "a.json: 1e999 is not a number in JSON"),
         ("a.json", '{\n  "tasks": {,\n', "a.json, line 2, column 13: "),
-        ("a.json", '{"tasks": 1, "tasks": 2}', "a.json: the key 'tasks' is there twice"),
+        ("a.json", '{"tasks": 1, "tasks": 2}', "a.json: duplicate key 'tasks'"),
     ],
 )
 def test_a_broken_file_is_refused_with_line_and_column(name: str, text: str, message: str) -> None:
@@ -122,15 +122,15 @@ def test_a_broken_file_is_refused_with_line_and_column(name: str, text: str, mes
 
 
 @pytest.mark.usefixtures("deployment")
-def test_a_file_that_is_no_text_is_refused() -> None:
+def test_a_file_that_is_not_text_is_refused() -> None:
     Path("a.yml").write_bytes(b"b: 1\na: \xff\n")
-    assert refused("submit", "a.yml") == "Error: a.yml, line 2, column 4: is not UTF-8: byte 0xff"
+    assert refused("submit", "a.yml") == "Error: a.yml, line 2, column 4: not UTF-8: byte 0xff"
 
 
 @pytest.mark.usefixtures("deployment")
 def test_a_file_nested_too_deeply_is_refused() -> None:
     Path("a.json").write_text('{"tasks": {"a": {"payload": ' + 5000 * '{"a":' + "1" + 5003 * "}")
-    assert refused("submit", "a.json") == "Error: what is to be read is nested too deeply"
+    assert refused("submit", "a.json") == "Error: the input is nested too deeply"
 
 
 @pytest.mark.usefixtures("deployment")
@@ -149,25 +149,57 @@ def test_an_unknown_dependency_is_named_and_nothing_is_created(graph: dict[str, 
     graph["tasks"]["build"].pop("payload")
     line = refused("submit", write(graph))
     assert "$.tasks.build.dependencies[0]: 'fetsh'" in line
-    assert "is 'fetch' meant?" in line
+    assert "did you mean 'fetch'?" in line
     assert queue.task_queue_counts("proj/linux").pending_tasks == 0
 
 
 @pytest.mark.usefixtures("deployment")
 def test_a_cycle_is_named_and_nothing_is_created(graph: dict[str, Any], queue: Queue) -> None:
     graph["tasks"]["fetch"]["dependencies"] = ["build"]
-    assert "no cycle: build needs fetch needs build" in refused("submit", write(graph))
+    assert "dependency cycle: build → fetch → build" in refused("submit", write(graph))
     assert queue.task_queue_counts("proj/linux").pending_tasks == 0
 
 
 @pytest.mark.usefixtures("deployment")
-def test_every_problem_of_every_task_is_in_the_one_line(graph: dict[str, Any], queue: Queue) -> None:
+def test_every_problem_of_every_task_is_a_line(graph: dict[str, Any], queue: Queue) -> None:
     graph["tasks"]["fetch"].update(retries=50, deadline="tomorow")
     graph["tasks"]["build"]["priority"] = "urgent"
-    line = refused("submit", write(graph))
-    for path in ("fetch.retries", "fetch.deadline", "build.priority"):
-        assert f"$.tasks.{path}: " in line
+    result = run("submit", write(graph))
+    assert result.exit_code == ExitStatus.WRONG_USE
+    first, *lines = result.stderr.splitlines()
+    assert first == "Error: tasks.yml: 3 problems:"
+    assert {line.partition(": ")[0] for line in lines} == {
+        f"  $.tasks.{path}" for path in ("fetch.retries", "fetch.deadline", "build.priority")
+    }
     assert queue.task_queue_counts("proj/linux").pending_tasks == 0
+
+
+@pytest.mark.parametrize("form", ["json", "tabs", "yaml"])
+@pytest.mark.usefixtures("deployment")
+def test_a_graph_can_come_from_standard_input(graph: dict[str, Any], queue: Queue, form: str) -> None:
+    texts = {"json": json.dumps(graph), "tabs": json.dumps(graph, indent="\t"), "yaml": yaml.safe_dump(graph)}
+    result = run("submit", "-", "--json", stdin=texts[form])
+    ids = json.loads(result.stdout)["taskIds"]
+    assert queue.status(ids["fetch"]).status.state is TaskState.PENDING
+
+
+def test_a_broken_standard_input_is_named() -> None:
+    result = run("submit", "-", "--dry-run", stdin="tasks: [")
+    assert result.stderr.startswith("Error: standard input, line 1, column 9: ")
+
+
+def test_a_dry_run_prints_what_would_be_created_without_a_deployment(graph: dict[str, Any]) -> None:
+    fetch, build = run_json("submit", write(graph), "--dry-run")
+    assert (fetch["name"], build["name"]) == ("fetch", "build")
+    assert build["task"]["dependencies"] == [fetch["taskId"]]
+    assert fetch["task"]["deadline"] > fetch["task"]["created"]
+    lines = run("submit", write(graph), "--dry-run").stdout.splitlines()
+    assert (lines[0], lines[-1]) == ("fetch", "dry run: 2 valid, 0 created")
+
+
+def test_a_dry_run_of_a_file_with_a_problem_fails(graph: dict[str, Any]) -> None:
+    graph["tasks"]["fetch"]["retries"] = 50
+    assert "$.tasks.fetch.retries" in refused("submit", write(graph), "--dry-run")
 
 
 @pytest.mark.parametrize("set_variable", ["TASKCLUSTER_CLIENT_ID", "TASKCLUSTER_ACCESS_TOKEN", None])
@@ -205,12 +237,12 @@ def test_a_submission_that_fails_half_way_says_what_to_do(
         result = run("submit", write(graph))
     assert result.exit_code == ExitStatus.REFUSED
     (line,) = result.stderr.splitlines()
-    assert line.startswith("Error: task 'build' was not created: not allowed without secrets:get:key: ")
+    assert line.startswith("Error: task 'build' was not created: missing scope: secrets:get:key; ")
     assert "1 of 2 tasks were; to cancel them: taskqueue cancel --group " in line
 
 
 @pytest.mark.usefixtures("deployment")
-def test_waiting_ends_with_the_last_task_and_success(graph: dict[str, Any], worker: Any) -> None:
+def test_submit_wait_ends_with_0_when_all_tasks_are_completed(graph: dict[str, Any], worker: Any) -> None:
     with worker(fetch="completed", build="completed"):
         result = run("submit", write(graph), "--wait", "--interval", "0.05")
     assert result.exit_code == ExitStatus.DONE
@@ -218,7 +250,7 @@ def test_waiting_ends_with_the_last_task_and_success(graph: dict[str, Any], work
 
 
 @pytest.mark.usefixtures("deployment")
-def test_waiting_ends_when_the_rest_waits_in_vain(graph: dict[str, Any], worker: Any) -> None:
+def test_submit_wait_ends_when_all_remaining_tasks_are_blocked(graph: dict[str, Any], worker: Any) -> None:
     with worker(fetch="failed"):
         result = run("submit", write(graph), "--wait", "--interval", "0.05")
     assert result.exit_code == ExitStatus.NOT_COMPLETED

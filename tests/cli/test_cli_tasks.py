@@ -7,14 +7,16 @@ import signal
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from taskqueue_client import Queue, slugid
+from taskqueue_client.cli.arguments import Duration
 from taskqueue_client.cli.failures import ExitStatus
-from taskqueue_client.cli.watch import progress
+from taskqueue_client.cli.status import progress
 from taskqueue_client.models import TaskAndStatus, TaskState
 from tests.cli.command import run, run_json, running
 from tests.cli.terminal import on_a_terminal
@@ -56,7 +58,7 @@ def test_status_shows_a_task_with_its_runs(create: Create, worker: Any) -> None:
     assert output.splitlines()[-1].split()[:4] == ["0", "exception", "malformed-payload", "g/w"]
 
 
-def test_status_shows_a_group_as_a_table_that_nothing_cuts_off(create: Create) -> None:
+def test_status_shows_a_group_as_a_table_without_truncation(create: Create) -> None:
     group_id, name = slugid(), "x" * 255
     ids = [create(name, taskGroupId=group_id), create("[red]b", taskGroupId=group_id)]
     output = run("status", "--group", group_id).stdout
@@ -79,7 +81,7 @@ def test_status_as_json_is_definition_and_status_as_the_queue_has_them(create: C
     assert printed["status"]["runs"][0]["reasonCreated"] == "scheduled"
 
 
-def test_watch_prints_each_change_of_a_group_and_tells_success(group: str, worker: Any) -> None:
+def test_watch_prints_each_change_of_a_group_and_exits_with_0(group: str, worker: Any) -> None:
     with worker(first="completed", second="completed"):
         result = run("watch", "--group", group, "--interval", "0.02")
     assert result.exit_code == ExitStatus.DONE
@@ -89,7 +91,7 @@ def test_watch_prints_each_change_of_a_group_and_tells_success(group: str, worke
     }
 
 
-def test_watch_ends_when_what_is_left_waits_in_vain(group: str, worker: Any) -> None:
+def test_watch_ends_when_all_remaining_tasks_are_blocked(group: str, worker: Any) -> None:
     with worker(first="malformed-payload"):
         result = run("watch", "--group", group, "--interval", "0.02")
     assert result.exit_code == ExitStatus.NOT_COMPLETED
@@ -124,7 +126,7 @@ def test_ctrl_c_ends_watch_in_one_line(create: Create) -> None:
     assert (process.returncode, output, errors) == (130, "", "Interrupted.\n")
 
 
-def test_output_that_nobody_reads_any_more_ends_watch_without_a_word(create: Create) -> None:
+def test_a_closed_output_pipe_ends_watch_silently(create: Create) -> None:
     with running("watch", create("tests")) as process:
         assert process.stdout is not None
         process.stdout.close()
@@ -133,11 +135,16 @@ def test_output_that_nobody_reads_any_more_ends_watch_without_a_word(create: Cre
         assert process.wait(60) == ExitStatus.NOT_COMPLETED
 
 
-@pytest.mark.parametrize("interval", ["nan", "inf", "1e30", "0", "soon"])
-def test_an_interval_that_nobody_can_wait_for_is_wrong_use(create: Create, interval: str) -> None:
+@pytest.mark.parametrize(("given", "seconds"), [("2.5", 2.5), ("90 seconds", 90), ("1h", 3600)])
+def test_a_duration_of_the_command_line_is_seconds_or_text(given: str, seconds: float) -> None:
+    assert Duration().convert(given, None, None) == seconds
+
+
+@pytest.mark.parametrize("interval", ["nan", "inf", "1e30", "0", "soon", "2 days", "-1 minute"])
+def test_an_invalid_interval_is_refused_as_a_usage_error(create: Create, interval: str) -> None:
     result = run("watch", create("tests"), "--interval", interval)
     assert result.exit_code == ExitStatus.WRONG_USE
-    assert "--interval" in result.stderr
+    assert f"--interval': {interval!r} is not valid; expected seconds or text" in result.stderr
     assert result.stdout == ""
 
 
@@ -154,9 +161,7 @@ def test_watch_draws_a_table_and_a_bar_on_a_terminal(create: Create, worker: Any
     assert "\x1b[?25h" in shown.splitlines()[-1]  # the cursor is back
 
 
-def test_where_there_is_no_room_for_all_tasks_those_that_matter_are_shown(
-    create: Create, queue: Queue, worker: Any
-) -> None:
+def test_a_small_terminal_shows_the_most_important_tasks(create: Create, queue: Queue, worker: Any) -> None:
     names = [f"task-{number}" for number in range(8)]
     ids = [create(name) for name in names]
     with worker(**{**dict.fromkeys(names, "completed"), "task-7": "failed"}):
@@ -180,10 +185,70 @@ def test_cancel_ends_tasks(create: Create, queue: Queue) -> None:
 def test_cancel_ends_a_group(group: str) -> None:
     (answer,) = run_json("cancel", "--group", group)
     assert answer["cancelledCount"] == 2
-    assert run("cancel", "--group", group).stdout == "0 of 2 tasks were cancelled\n"
+    assert run("cancel", "--group", group).stdout == "0 of 2 tasks were canceled\n"
 
 
-def test_rerun_makes_a_new_run(create: Create, worker: Any) -> None:
+def test_status_of_a_group_ends_with_totals(group: str, create: Create) -> None:
+    create("third", taskGroupId=group)
+    lines = run("status", "--group", group).stdout.splitlines()
+    assert len(lines) == 1 + 3 + 1
+    assert lines[-1] == "3 tasks: 2 pending, 1 unscheduled"
+
+
+def test_status_of_a_group_of_one_task_ends_with_totals_too(create: Create) -> None:
+    lines = run("status", "--group", create("only")).stdout.splitlines()
+    assert len(lines) == 1 + 1 + 1
+    assert lines[-1] == "1 task: 1 pending"
+
+
+def test_status_shows_only_tasks_in_the_given_states(group: str) -> None:
+    lines = run("status", "--group", group, "--state", "unscheduled").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["NAME", "second", "2"]
+    (member,) = run_json("status", "--group", group, "--state", "unscheduled")
+    assert member["task"]["metadata"]["name"] == "second"
+    assert run_json("status", "--group", group, "--state", "failed") == []
+
+
+def test_retrigger_creates_a_copy_that_starts_at_once(group: str, create: Create, queue: Queue) -> None:
+    original = create("again", taskGroupId=group, dependencies=[slugid_of(queue, group)], routes=["index.a"])
+    (printed,) = run_json("retrigger", original)
+    copy = queue.task(printed["newTaskId"])
+    assert (copy["dependencies"], copy["routes"], copy["taskGroupId"]) == ([], [], group)
+    assert printed["status"]["state"] == "pending"
+    before = queue.task(original)
+    assert copy["payload"] == before["payload"]
+    assert copy["created"] > before["created"]
+    assert length(copy, "deadline") == length(before, "deadline")
+    assert length(copy, "expires") == length(before, "expires")
+
+
+def test_an_exact_copy_keeps_dependencies_and_routes(group: str, create: Create, queue: Queue) -> None:
+    dependencies = [slugid_of(queue, group)]
+    original = create("again", taskGroupId=group, dependencies=dependencies, routes=["index.a"])
+    line = run("retrigger", original, "--exact").stdout
+    assert line.startswith(f"{original} ")
+    assert line.endswith(" unscheduled\n")
+    copy = queue.task(line.split()[1])
+    assert (copy["dependencies"], copy["routes"]) == (dependencies, ["index.a"])
+
+
+def slugid_of(queue: Queue, group: str) -> str:
+    """The id of a task of the group."""
+    return next(queue.iter_task_group(group)).status.task_id
+
+
+def length(task: dict[str, Any], key: str) -> timedelta:
+    """The time from a task's creation to another of its dates."""
+    return datetime.fromisoformat(task[key]) - datetime.fromisoformat(task["created"])
+
+
+def test_schedule_starts_a_task_that_was_held_back(queue: Queue, task_factory: Any) -> None:
+    task_id = slugid()
+    queue.create_task(task_id, task_factory(dependencies=[task_id]))
+    assert run("schedule", task_id).stdout == f"{task_id} pending\n"
+
+
+def test_rerun_adds_a_run(create: Create, worker: Any) -> None:
     task_id = create("compile")
     with worker(compile="failed"):
         pass
@@ -192,8 +257,27 @@ def test_rerun_makes_a_new_run(create: Create, worker: Any) -> None:
     assert len(answer["runs"]) == 2
 
 
-@pytest.mark.parametrize("words", [["cancel"], ["rerun"], ["signed-url"]])
-def test_what_changes_something_needs_credentials(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_priority_changes_tasks_and_groups(create: Create, queue: Queue) -> None:
+    task_id = create("compile")
+    assert run("priority", "high", task_id).stdout == f"{task_id} high\n"
+    group_id = queue.status(task_id).status.task_group_id
+    assert run("priority", "low", "--group", group_id).stdout == "1 tasks were changed\n"
+    assert queue.status(task_id).status.priority == "low"
+
+
+def test_quarantine_keeps_tasks_from_a_worker_for_some_hours(queue: Queue) -> None:
+    worker = ("proj/linux", "rack", "w-1")
+    expires = datetime.now(UTC) + timedelta(days=1)
+    queue.declare_worker("proj/linux", worker_group="rack", worker_id="w-1", expires=expires)
+    (document,) = run_json("quarantine", *worker, "--hours", "2", "--reason", "slow disk")
+    assert datetime.fromisoformat(document["quarantineUntil"]) > datetime.now(UTC) + timedelta(hours=1)
+    assert run("quarantine", *worker, "--hours", "0").stdout == "rack/w-1 is not in quarantine\n"
+
+
+@pytest.mark.parametrize("words", [["cancel"], ["rerun"], ["retrigger"], ["schedule"], ["signed-url"]])
+def test_commands_that_change_something_need_credentials(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("TASKCLUSTER_CLIENT_ID")
     monkeypatch.delenv("TASKCLUSTER_ACCESS_TOKEN")
     result = run(*words, slugid(), *(["private/a.txt"] if words == ["signed-url"] else []))
@@ -201,7 +285,7 @@ def test_what_changes_something_needs_credentials(words: list[str], monkeypatch:
     assert "set TASKCLUSTER_CLIENT_ID and TASKCLUSTER_ACCESS_TOKEN" in result.stderr
 
 
-def test_a_signed_url_lets_anybody_in(create: Create) -> None:
+def test_a_signed_url_gives_access_without_credentials(create: Create) -> None:
     task_id = create("compile")
     url = run("signed-url", task_id, "private/a.txt").stdout.strip()
     with pytest.raises(urllib.error.HTTPError) as caught:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,33 @@ import pytest
 
 from taskqueue_client import Queue, slugid
 from taskqueue_client.cli.failures import ExitStatus
+from taskqueue_client.worker import WorkerConfig
 from tests.cli.command import run, running
 
 WORKER = """
+from dataclasses import dataclass
 from taskqueue_client import WorkerLoop
+
+@dataclass
+class Own:
+    greeting: str = "hi"
+
+class Hooked(WorkerLoop):
+    settings_type = Own
+
+    def on_start(self):
+        config = self.config
+        print("starts", self.settings.greeting, config.keep_work_directories, config.pass_environment)
+
+    def run_task(self, task):
+        task.payload["name"]
+
+    def on_task_end(self, end):
+        print(end.task_id, end.run_id, end.outcome, type(end.error).__name__, end.seconds > 0)
+        raise ValueError("a hook that fails")
+
+    def on_stop(self):
+        print("stops")
 
 class Greeter(WorkerLoop):
     def run_task(self, task):
@@ -35,7 +59,9 @@ def files(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("deployment", "files")
-def test_a_class_in_the_directory_works_as_the_file_says(queue: Queue, task_factory: Any) -> None:
+def test_work_runs_a_class_of_the_directory_with_the_settings_of_the_file(
+    queue: Queue, task_factory: Any
+) -> None:
     task_id = slugid()
     queue.create_task(task_id, task_factory(taskQueueId="proj/linux", payload={"name": "you"}))
     with running(
@@ -50,12 +76,12 @@ def test_a_class_in_the_directory_works_as_the_file_says(queue: Queue, task_fact
 
 
 @pytest.mark.usefixtures("deployment", "files")
-def test_a_signal_has_it_leave_in_an_orderly_way(queue: Queue, task_factory: Any) -> None:
+def test_a_signal_shuts_the_worker_down_gracefully(queue: Queue, task_factory: Any) -> None:
     task_id = slugid()
     queue.create_task(task_id, task_factory(taskQueueId="proj/linux", payload={"name": "you"}))
     with running("work", "greeting:Greeter", "--config", "worker.yml") as process:
         assert process.stderr is not None
-        while "has ended: completed" not in process.stderr.readline():
+        while "ended: completed" not in process.stderr.readline():
             pass
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)  # hurry: a claim call may be under way
@@ -67,16 +93,16 @@ def test_a_signal_has_it_leave_in_an_orderly_way(queue: Queue, task_factory: Any
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("greeting", "'greeting' is no worker: write MODULE:CLASS"),
-        (".greeting:Greeter", "'.greeting:Greeter' is no worker: write MODULE:CLASS"),
+        ("greeting", "'greeting' is not a worker; expected MODULE:CLASS"),
+        (".greeting:Greeter", "'.greeting:Greeter' is not a worker; expected MODULE:CLASS"),
         ("taskqueue_client.worker:WorkerLoop", "'WorkerLoop' in taskqueue_client.worker lacks run_task"),
         ("nothing:Greeter", "cannot import 'nothing': No module named 'nothing'"),
         ("broken:Greeter", "cannot import 'broken': No module named 'no_such_module'"),
-        ("greeting:Missing", "'Missing' in greeting is no subclass of WorkerLoop"),
-        ("greeting:NoWorker", "'NoWorker' in greeting is no subclass of WorkerLoop"),
+        ("greeting:Missing", "'Missing' in greeting is not a subclass of WorkerLoop"),
+        ("greeting:NoWorker", "'NoWorker' in greeting is not a subclass of WorkerLoop"),
     ],
 )
-def test_what_is_no_worker_is_refused_in_one_line(
+def test_an_argument_that_is_not_a_worker_class_is_refused_in_one_line(
     name: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -100,7 +126,7 @@ def test_a_setting_that_is_missing_is_named_with_the_places_for_it(monkeypatch: 
     monkeypatch.setattr(sys, "path", list(sys.path))
     result = run("work", "greeting:Greeter")
     assert result.exit_code == ExitStatus.WRONG_USE
-    assert result.stderr.startswith("Error: task_queue_id is not set: ")
+    assert result.stderr.startswith("Error: task_queue_id: not set; expected ")
     assert "TASKQUEUE_TASK_QUEUE_ID" in result.stderr
     assert result.stderr.count("\n") == 1
 
@@ -115,10 +141,67 @@ def test_without_credentials_the_variables_are_named(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("deployment", "files")
-def test_a_token_that_is_not_accepted_ends_it_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_token_ends_work_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TASKCLUSTER_ACCESS_TOKEN", "not-the-token")
     with running("work", "greeting:Greeter", "--config", "worker.yml") as process:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == ExitStatus.REFUSED
     assert "the credentials are not accepted" in errors.splitlines()[-1]
     assert "not-the-token" not in errors
+
+
+@pytest.mark.usefixtures("deployment", "files")
+def test_a_worker_that_gives_up_after_internal_errors_may_be_restarted(
+    folder: Path, queue: Queue, task_factory: Any
+) -> None:
+    (folder / "worker.yml").write_text(CONFIG + "max_internal_errors: 1\n")
+    queue.create_task(slugid(), task_factory(taskQueueId="proj/linux", payload={}))
+    with running("work", "greeting:Greeter", "--config", "worker.yml") as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == ExitStatus.NOT_COMPLETED
+    assert errors.splitlines()[-1].startswith("Error: 1 internal errors in a row")
+
+
+@pytest.mark.usefixtures("deployment", "files")
+def test_hooks_are_called_with_the_workers_own_settings_and_every_setting_is_an_option(
+    folder: Path, queue: Queue, task_factory: Any
+) -> None:
+    (folder / "worker.yml").write_text(CONFIG + "worker: {custom: {greeting: hello}}\n")
+    good, bad = slugid(), slugid()
+    for task_id, payload in ((good, {"name": "you"}), (bad, {})):
+        queue.create_task(task_id, task_factory(taskQueueId="proj/linux", payload=payload))
+    options = ["--keep-work-directories", "--pass-environment", "CC,CXX", "--max-tasks", "2"]
+    with running("work", "greeting:Hooked", "--config", "worker.yml", *options) as process:
+        output, errors = process.communicate(timeout=60)
+    first, *ends, last = output.splitlines()
+    assert (first, last) == ("starts hello True ('CC', 'CXX')", "stops")
+    assert sorted(ends) == sorted(
+        [f"{good} 0 completed NoneType True", f"{bad} 0 internal-error KeyError True"]
+    )
+    assert errors.count("on_task_end failed") == 2
+
+
+def test_every_setting_is_an_option_with_its_meaning() -> None:
+    described = run("work", "--help").stdout
+    options = [f"--{each.name.replace('_', '-')}" for each in fields(WorkerConfig)]
+    assert [option for option in options if option not in described] == []
+
+
+@pytest.mark.usefixtures("deployment", "files")
+def test_a_wrong_option_or_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    result = run("work", "greeting:Greeter", "--config", "worker.yml", "--concurrency", "many")
+    assert (result.exit_code, result.stderr[:27]) == (ExitStatus.WRONG_USE, "Error: concurrency: 'many' ")
+    monkeypatch.setenv("TASKQUEUE_CONCURENCY", "5")
+    result = run("work", "greeting:Greeter", "--config", "worker.yml")
+    assert result.exit_code == ExitStatus.WRONG_USE
+    assert "TASKQUEUE_CONCURRENCY" in result.stderr
+
+
+@pytest.mark.usefixtures("deployment", "files")
+def test_a_wrong_pulse_url_is_named_and_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PULSE_URL", "http://example.com")
+    result = run("work", "greeting:Greeter", "--config", "worker.yml")
+    assert result.exit_code == ExitStatus.WRONG_USE
+    assert result.stderr.startswith("Error: PULSE_URL: ")

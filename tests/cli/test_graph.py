@@ -20,13 +20,14 @@ from taskqueue_client.graph import (
     blocked_tasks,
     follow,
     follow_group,
+    follow_group_async,
     plan_graph,
     plan_task,
     submit_graph,
     submit_graph_async,
 )
 from taskqueue_client.local import LocalQueue
-from taskqueue_client.local.faults import Answer, Drop
+from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.models import TaskAndStatus, TaskState
 from tests.cli.command import Worker
 
@@ -48,14 +49,14 @@ def sent(task: GraphTask) -> dict[str, Any]:
 
 
 def problems(given: dict[str, Any]) -> dict[str, str]:
-    """What is wrong with a document: the words by the path."""
+    """Return the problems of a document, by path."""
     with pytest.raises(InvalidDefinition) as caught:
         plan_graph(given)
     return {problem.path: problem.allowed for problem in caught.value.problems}
 
 
 @given(st.integers(1, 12), st.data())
-def test_each_task_comes_after_all_that_it_depends_on(count: int, data: st.DataObject) -> None:
+def test_tasks_are_ordered_after_their_dependencies(count: int, data: st.DataObject) -> None:
     """Whatever the order in which the document has them."""
     names = [f"t{number}" for number in range(count)]
     needs = {
@@ -72,7 +73,7 @@ def test_each_task_comes_after_all_that_it_depends_on(count: int, data: st.DataO
     )
 
 
-def test_what_a_definition_lacks_comes_from_the_defaults_also_within_objects() -> None:
+def test_defaults_complete_definitions_also_within_objects() -> None:
     given = {"tags": {"os": "mac"}, "metadata": {"name": "A", "description": "first"}, "priority": "low"}
     (task,) = plan_graph(document(a=given)).tasks
     assert sent(task)["tags"] == {"kind": "test", "os": "mac"}
@@ -81,7 +82,7 @@ def test_what_a_definition_lacks_comes_from_the_defaults_also_within_objects() -
     assert sent(task)["taskQueueId"] == "proj/linux"
 
 
-def test_dates_may_be_given_by_their_distance() -> None:
+def test_dates_may_be_durations_from_now() -> None:
     (task,) = plan_graph(
         document(a={"deadline": "2 hours", "expires": "2026-12-01T00:00:00Z"}), created=NOW
     ).tasks
@@ -90,7 +91,7 @@ def test_dates_may_be_given_by_their_distance() -> None:
     assert sent(task)["expires"] == "2026-12-01T00:00:00Z"
 
 
-def test_a_dependency_may_be_a_task_that_exists() -> None:
+def test_a_dependency_may_be_the_id_of_an_existing_task() -> None:
     existing = slugid()
     (task,) = plan_graph(document(a={"dependencies": [existing]})).tasks
     assert sent(task)["dependencies"] == [existing]
@@ -107,9 +108,9 @@ def test_references_in_the_payload_become_task_ids_wherever_they_are() -> None:
     }
 
 
-def test_a_reference_to_what_is_no_dependency_is_refused() -> None:
+def test_a_reference_to_a_task_that_is_not_a_dependency_is_refused() -> None:
     wrong = document(a={}, b={"payload": {"x": {"task-reference": "<a>"}}})
-    assert problems(wrong) == {"$.tasks.b.payload.x": "a dependency of the task (it has none)"}
+    assert problems(wrong) == {"$.tasks.b.payload.x": "a name of the task's dependencies (there are none)"}
 
 
 @pytest.mark.parametrize(
@@ -121,31 +122,64 @@ def test_a_reference_to_what_is_no_dependency_is_refused() -> None:
         ({"tasks": {"a": 1}}, ["$.tasks.a"]),
         ({"tasks": {"a b": {}}}, ["$.tasks"]),
         ({"tasks": {"a": {}}, "defaults": []}, ["$.defaults"]),
-        ({"tasks": {"a": {}}, "taskGroupId": "mine"}, ["$.taskGroupId"]),
+        ({**document(a={}), "taskGroupId": "mine"}, ["$.taskGroupId"]),
         (document(a={"dependencies": "b"}), ["$.tasks.a.dependencies"]),
         (document(a={"dependencies": [1]}), ["$.tasks.a.dependencies[0]"]),
         (
             document(a={"dependencies": ["b", "c"]}),
             ["$.tasks.a.dependencies[0]", "$.tasks.a.dependencies[1]"],
         ),
-        (document(a={"dependencies": ["a"]}), ["$.tasks.a.dependencies"]),
+        (document(a={"dependencies": ["b"]}, b={"dependencies": ["a"]}), ["$.tasks.a.dependencies"]),
         (document(a={"taskGroupId": slugid()}), ["$.tasks.a.taskGroupId"]),
         (document(a={"metadata": 1}, b={"retries": -1}), ["$.tasks.a.metadata", "$.tasks.b.retries"]),
         (document(a={"deadline": 7}), ["$.tasks.a.deadline"]),
     ],
 )
-def test_what_is_wrong_is_named_by_its_path(given: dict[str, Any], paths: list[str]) -> None:
+def test_problems_of_a_graph_are_named_by_their_paths(given: dict[str, Any], paths: list[str]) -> None:
     assert list(problems(given)) == paths
 
 
-def test_a_single_task_is_a_graph_of_its_own() -> None:
+def test_problems_of_every_kind_are_reported_together() -> None:
+    given = document(
+        a={"dependencies": ["b", "zzz"], "retries": 50},
+        b={"dependencies": ["a"], "payload": {"x": {"task-reference": "<c> <d>"}, "y": 1}},
+    )
+    assert list(problems({**given, "graph": 1})) == [
+        "$.graph",
+        "$.tasks.a.dependencies[1]",
+        "$.tasks.a.dependencies",
+        "$.tasks.a.retries",
+        "$.tasks.b.payload.x",
+    ]
+
+
+def test_a_dependency_cycle_is_shown_as_a_path() -> None:
+    with pytest.raises(InvalidDefinition) as caught:
+        plan_graph(document(a={"dependencies": ["b"]}, b={"dependencies": ["c"]}, c={"dependencies": ["a"]}))
+    (problem,) = caught.value.problems
+    way = problem.finding.removeprefix("dependency cycle: ").split(" → ")
+    assert way[0] == way[-1]
+    assert " ".join(way) in "a b c a b c a"
+
+
+def test_a_task_that_depends_on_itself_waits_until_it_is_scheduled(queue: Queue) -> None:
+    graph = plan_graph(document(a={"dependencies": ["a"]}, b={"dependencies": ["a"]}))
+    held = graph.task_ids["a"]
+    assert sent(graph.tasks[0])["dependencies"] == [held]
+    assert {status.state for status in submit_graph(queue, graph).values()} == {"unscheduled"}
+    assert queue.schedule_task(held).status.state == "pending"
+    Worker(queue, {"a": "completed"}).work()
+    assert queue.status(graph.task_ids["b"]).status.state == "pending"
+
+
+def test_a_single_task_is_planned_as_a_graph() -> None:
     graph = plan_task({**DEFAULTS, "metadata": {**DEFAULTS["metadata"], "name": "one"}})
     (task,) = graph.tasks
     assert graph.task_group_id == task.task_id == sent(task)["taskGroupId"]
     assert sent(task)["metadata"]["name"] == "one"
 
 
-def test_what_is_wrong_with_a_single_task_is_named_by_its_path() -> None:
+def test_problems_of_a_single_task_are_named_by_their_paths() -> None:
     with pytest.raises(InvalidDefinition) as caught:
         plan_task({**DEFAULTS, "retries": 50, "deadline": "soon"})
     assert {problem.path for problem in caught.value.problems} == {"$.retries", "$.deadline"}
@@ -164,16 +198,16 @@ async def test_the_asynchronous_client_submits_graphs_too(async_queue: AsyncQueu
     assert (await submit_graph_async(async_queue, graph)).keys() == {"a", "b"}
 
 
-def test_a_lost_answer_does_no_harm(queue: Queue, local_queue: LocalQueue) -> None:
+def test_a_lost_response_does_not_create_a_task_twice(queue: Queue, local_queue: LocalQueue) -> None:
     local_queue.faults.add(Drop("queue.createTask", after=True))
     graph = plan_graph(document(a={}, b={}))
     submit_graph(queue, graph)
     assert len(list(queue.iter_task_group(graph.task_group_id))) == 2
 
 
-def test_a_submission_that_failed_goes_on_where_it_ended(queue: Queue, local_queue: LocalQueue) -> None:
+def test_a_failed_submission_can_be_continued(queue: Queue, local_queue: LocalQueue) -> None:
     graph = plan_graph(document(a={}, b={"dependencies": ["a"]}, c={"dependencies": ["b"]}))
-    local_queue.faults.add(Answer("queue.createTask", status=500, times=1))
+    local_queue.faults.add(Respond("queue.createTask", status=500, times=1))
     with pytest.raises(SubmissionFailed) as caught:
         submit_graph(queue.with_options(attempts=1), graph)
     assert (caught.value.name, caught.value.created) == ("a", ())
@@ -182,14 +216,14 @@ def test_a_submission_that_failed_goes_on_where_it_ended(queue: Queue, local_que
     assert submit_graph(queue, graph).keys() == {"a", "b", "c"}
 
 
-def test_a_refusal_says_how_far_it_came(queue: Queue) -> None:
+def test_the_error_of_a_refused_submission_says_how_many_tasks_were_created(queue: Queue) -> None:
     graph = plan_graph(document(a={}, b={"dependencies": ["a"]}))
     other = plan_graph({**document(b={"schedulerId": "another"}), "taskGroupId": graph.task_group_id})
     submit_graph(queue, graph)
     with pytest.raises(SubmissionFailed) as caught:
         submit_graph(queue, other)
     assert isinstance(caught.value.__cause__, RequestConflict)
-    assert f"0 of 1 tasks were created in group {graph.task_group_id}" in str(caught.value)
+    assert f"(0 of 1 tasks were created in task group {graph.task_group_id})" in str(caught.value)
 
 
 @pytest.fixture
@@ -209,7 +243,7 @@ def names_of(members: list[TaskAndStatus], ids: frozenset[str]) -> set[str]:
     return {member.task["metadata"]["name"] for member in members if member.status.task_id in ids}
 
 
-def test_tasks_behind_a_failure_are_blocked_however_far_behind(
+def test_all_direct_and_indirect_dependents_of_a_failed_task_are_blocked(
     states: Callable[..., list[TaskAndStatus]],
 ) -> None:
     given = document(a={}, b={"dependencies": ["a"]}, c={"dependencies": ["b"]}, d={})
@@ -218,14 +252,16 @@ def test_tasks_behind_a_failure_are_blocked_however_far_behind(
     assert are_settled(members)
 
 
-def test_a_task_that_takes_failures_is_not_blocked(states: Callable[..., list[TaskAndStatus]]) -> None:
+def test_a_task_that_requires_only_resolved_dependencies_is_not_blocked(
+    states: Callable[..., list[TaskAndStatus]],
+) -> None:
     given = document(a={}, b={"dependencies": ["a"], "requires": "all-resolved"})
     members = states(given, a="malformed-payload")
     assert blocked_tasks(members) == frozenset()
     assert not are_settled(members)
 
 
-def test_following_tells_each_change_and_ends_with_the_last(queue: Queue) -> None:
+def test_following_a_group_yields_each_change_and_ends_when_all_tasks_are_settled(queue: Queue) -> None:
     graph = plan_graph(document(a={}, b={"dependencies": ["a"]}))
     submit_graph(queue, graph)
     seen: list[set[TaskState]] = []
@@ -236,8 +272,19 @@ def test_following_tells_each_change_and_ends_with_the_last(queue: Queue) -> Non
     assert seen == [{"pending", "unscheduled"}, {"completed", "failed"}]
 
 
-def test_a_slow_queue_is_asked_less_often(queue: Queue) -> None:
-    """Ten times as long as the answer took, and never less than the interval."""
+async def test_the_asynchronous_client_follows_groups_too(async_queue: AsyncQueue) -> None:
+    graph = plan_graph(document(a={}, b={"dependencies": ["a"]}))
+    await submit_graph_async(async_queue, graph)
+    seen: list[set[TaskState]] = []
+    async for members in follow_group_async(async_queue, graph.task_group_id, interval=0.001):
+        seen.append({member.status.state for member in members})
+        for task_id in graph.task_ids.values():
+            await async_queue.cancel_task(task_id)
+    assert seen == [{"pending", "unscheduled"}, {"exception"}]
+
+
+def test_a_slow_queue_is_polled_less_often(queue: Queue) -> None:
+    """Ten times as long as the response took, and never less than the interval."""
     graph = plan_graph(document(a={}))
     submit_graph(queue, graph)
     clock, pauses = MovableClock(held=True), list[float]()

@@ -1,4 +1,7 @@
-"""Each test of a client is written once, and run over both clients, and over the one that workers have."""
+"""Each test of a client is written once, and run over both clients.
+
+Over the asynchronous one twice: it has another transport where aiohttp lacks the inner calls.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from typing import Any
 import pytest
 
 from taskqueue_client import AsyncQueue, Credentials, Queue
+from taskqueue_client._transport import aiohttp_inner
 from taskqueue_client.clock import MovableClock
-from taskqueue_client.worker.direct_queue import DirectQueue
 from tests.client.scripted import ScriptedServer
 
 CREDENTIALS = Credentials("tester/one", "a-secret-of-the-tests")
@@ -55,6 +58,9 @@ class EitherClient:
     def with_options(self, **options: Any) -> EitherClient:
         return EitherClient(self.queue.with_options(**options), self._runner)
 
+    def with_credentials(self, credentials: Credentials) -> EitherClient:
+        return EitherClient(self.queue.with_credentials(credentials), self._runner)
+
     def all(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Everything that an `iter_*` method yields."""
         items = getattr(self.queue, name)(*args, **kwargs)
@@ -70,12 +76,16 @@ class EitherClient:
         return result if self._runner is None or not asyncio.iscoroutine(result) else self._runner.run(result)
 
 
-KINDS: dict[str, Any] = {"sync": Queue, "async": AsyncQueue, "direct": DirectQueue}
+KINDS: dict[str, Any] = {"sync": Queue, "async": AsyncQueue, "async over ClientSession": AsyncQueue}
 
 
 @pytest.fixture(params=KINDS)
-def make_client(request: pytest.FixtureRequest, server: ScriptedServer) -> Iterator[Any]:
+def make_client(
+    request: pytest.FixtureRequest, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
     """A function that makes a client of the scripted server."""
+    if request.param == "async over ClientSession":
+        monkeypatch.setattr(aiohttp_inner, "is_supported", lambda: False)
     runner = None if request.param == "sync" else asyncio.Runner()
     made: list[EitherClient] = []
 

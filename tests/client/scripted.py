@@ -1,4 +1,4 @@
-"""A real HTTP server that answers what a test tells it to, and remembers what it was asked."""
+"""A real HTTP server that sends the responses of a test, and records the requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Say:
-    """An answer; without a status the connection is cut instead."""
+    """A response; without a status, the connection is cut instead."""
 
     status: int | None = 200
     body: bytes = b"{}"
@@ -35,7 +35,7 @@ class Say:
 
 
 def say(document: Any, status: int = 200, **headers: str) -> Say:
-    """An answer with JSON in it."""
+    """A response with JSON."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Say(status, msgspec.json.encode(document), {"Content-Type": "application/json", **named})
 
@@ -44,7 +44,7 @@ CUT = Say(status=None)
 
 
 class ScriptedServer:
-    """Gives the answers of the script in turn, and `otherwise` when the script is over."""
+    """Gives the responses of the script in turn, and then `otherwise` for all further requests."""
 
     def __init__(self) -> None:
         self.script: deque[Say] = deque()

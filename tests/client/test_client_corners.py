@@ -1,7 +1,8 @@
-"""Odd input, odd answers and odd sessions, alike for both clients."""
+"""Unusual input, responses and sessions, with both clients."""
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import pickle
@@ -21,14 +22,15 @@ import pytest
 import requests
 
 from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy, calls
-from taskqueue_client._call import Call
+from taskqueue_client._client import ClientOptions
+from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.credentials import temporary_credentials
 from taskqueue_client.errors import (
     CallTimedOut,
     InvalidArgument,
     ResourceNotFound,
     ServerError,
-    UnreadableAnswer,
+    UnreadableResponse,
 )
 from tests.client.scripted import Received, Say, ScriptedServer, say
 
@@ -95,7 +97,7 @@ class TestArguments:
         client.send(Call("x", "POST", "/x", dict[str, Any], body={"a": None}))
         assert server.received[0].body == b'{"a":null}'
 
-    def test_a_token_of_a_page_that_is_no_text_of_a_url_is_refused(self, client: Any) -> None:
+    def test_a_token_of_a_page_that_is_not_a_text_of_a_url_is_refused(self, client: Any) -> None:
         with pytest.raises(InvalidArgument, match="continuation_token"):
             client.list_task_group(TASK, continuation_token="\ud800")
 
@@ -114,11 +116,11 @@ class TestArguments:
 
 class TestAnswers:
     @pytest.mark.parametrize("body", [b'{"a":"\xff"}', 5000 * b'{"a":', b"", b"null"])
-    def test_a_success_that_is_no_json_of_the_endpoint_is_unreadable(
+    def test_a_success_without_the_json_of_the_endpoint_is_unreadable(
         self, client: Any, server: ScriptedServer, body: bytes
     ) -> None:
         server.otherwise = Say(200, body)
-        with pytest.raises(UnreadableAnswer):
+        with pytest.raises(UnreadableResponse):
             client.send(PING)
 
     @pytest.mark.parametrize("body", [b'{"a":"\xff"}', 100_000 * b"[", b'{"requestInfo":["odd"]}'])
@@ -148,7 +150,7 @@ class TestAnswers:
     def test_a_clock_that_is_put_right_later_is_noticed(
         self, client: Any, server: ScriptedServer, clock: Any
     ) -> None:
-        """The offset learnt before is wrong then, and the new one is none."""
+        """The earlier offset is wrong then, and there is no new one."""
         server.script.append(say({}, Date=formatdate(clock.now() + HOUR, usegmt=True)))
         client.send(PING)
         stale = {"code": "AuthenticationFailed", "message": "Unauthorized: Stale timestamp"}
@@ -159,7 +161,7 @@ class TestAnswers:
 
 @contextmanager
 def stalling_server() -> Generator[str]:
-    """A server that sends the beginning of an answer, and no more until it is over."""
+    """A server that sends only the beginning of a response until the test ends."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         over = threading.Event()
 
@@ -178,7 +180,7 @@ def stalling_server() -> Generator[str]:
 
 
 class TestInjectedSessions:
-    """What is signed is what is sent, whatever the session would add."""
+    """The request that was signed is sent, whatever the session would add."""
 
     async def test_a_session_that_raises_for_a_status_leaves_that_to_us(self, server: ScriptedServer) -> None:
         server.otherwise = say({"code": "ResourceNotFound", "message": "no such task"}, 404)
@@ -292,3 +294,20 @@ class TestEnvironment:
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nonexistent")
         with pytest.raises(InvalidArgument, match="/nonexistent"):
             kind("https://tc.example.test")
+
+
+class TestOptions:
+    def test_from_env_takes_every_option_of_the_constructor(self) -> None:
+        constructor = inspect.signature(Queue).parameters
+        named = {name for name, each in constructor.items() if each.kind is each.KEYWORD_ONLY}
+        assert named == set(ClientOptions.__annotations__)
+
+    @pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+    def test_from_env_passes_its_options_on(
+        self, monkeypatch: pytest.MonkeyPatch, kind: type[Queue | AsyncQueue]
+    ) -> None:
+        monkeypatch.setenv("TASKCLUSTER_ROOT_URL", "http://tc.example.test")
+        queue: Any = kind.from_env(check_definitions=False, retry=RetryPolicy(attempts=2))
+        assert (queue._check_definitions, queue._policy.attempts) == (False, 2)
+        with pytest.raises(TypeError, match="unknown"):
+            kind.from_env(unknown=1)  # type: ignore[call-arg]

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from taskqueue_client._call import Call
+from taskqueue_client import Credentials
+from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.errors import AuthenticationFailed
 from tests.client.scripted import Received, Say, ScriptedServer, say
 
@@ -48,6 +49,19 @@ def test_with_the_clock_wrong_every_call_works(
     for _ in range(3):
         assert client.send(call) == {"fine": True}
     assert len(server.received) == 4  # only the first call had to be signed again
+
+
+def test_a_client_with_other_credentials_knows_the_service_s_time(
+    client: Any, server: ScriptedServer, clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker has a client for each run: only the first call of the first one is signed again."""
+    server.otherwise = service_with_time(HOUR, clock)
+    with caplog.at_level(logging.WARNING):
+        for number in range(3):
+            of_run = client.with_credentials(Credentials(f"run/{number}", "a-secret-of-the-tests"))
+            assert of_run.send(CALLS[0]) == {"fine": True}
+    assert len(server.received) == 4
+    assert len(caplog.records) == 1
 
 
 def test_a_date_without_a_zone_is_gmt(
@@ -104,6 +118,20 @@ def test_a_skew_is_warned_about_once(
             clock.advance(hours=1)
     assert len(caplog.records) == 1
     assert re.search(words.replace("3600", "36(00|01)|3599"), caplog.text)
+
+
+@pytest.mark.parametrize("offset", [6, 20, 50, -6, -20, -50])
+def test_a_skew_of_some_seconds_is_corrected_without_a_warning(
+    client: Any, server: ScriptedServer, clock: Any, caplog: pytest.LogCaptureFixture, offset: int
+) -> None:
+    """It is too small to be refused, but URLs may expire within such a time."""
+    server.otherwise = service_with_time(offset, clock)
+    client.send(CALLS[0])
+    client.send(CALLS[0])
+    found = re.search(r'ts="(\d+)"', server.received[-1].headers["Authorization"])
+    assert found is not None
+    assert int(found[1]) == pytest.approx(clock.now() + offset, abs=2.5)
+    assert caplog.records == []
 
 
 def test_a_small_difference_is_left_alone(

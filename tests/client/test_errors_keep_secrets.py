@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from taskqueue_client import Credentials, RetryPolicy
-from taskqueue_client._call import Call
+from taskqueue_client._protocol.conversation import Call
+from taskqueue_client._protocol.wire import Signer
 from taskqueue_client.errors import (
     AuthenticationFailed,
     CallFailed,
@@ -23,9 +24,8 @@ from taskqueue_client.errors import (
     ConnectionFailed,
     InsufficientScopes,
     ServerError,
-    UnreadableAnswer,
+    UnreadableResponse,
 )
-from taskqueue_client.hawk import Signer
 
 CREDENTIALS = Credentials("tester/one", "hidden-token", '{"signature":"hidden-certificate"}')
 SECRETS = ("Hawk mac", 'mac="', "hidden-", Signer(CREDENTIALS).ext)
@@ -44,7 +44,7 @@ SAID: dict[str, tuple[bytes, type[CallFailed]]] = {
     "401": (http("401 Unauthorized", '{"code":"AuthenticationFailed"}'), AuthenticationFailed),
     "403": (http("403 Forbidden", '{"code":"InsufficientScopes"}'), InsufficientScopes),
     "500": (http("500 Oh no", '{"code":"InternalServerError"}'), ServerError),
-    "HTML": (http("200 OK", "<html>log in</html>"), UnreadableAnswer),
+    "HTML": (http("200 OK", "<html>log in</html>"), UnreadableResponse),
     "garbage": (b"\x00\x01 no HTTP at all\r\n\r\n", ConnectionFailed),
     "a header of no end": (b"HTTP/1.1 200 OK\r\nX: " + 100_000 * b"x" + b"\r\n\r\n", ConnectionFailed),
     "an odd encoding": (
@@ -55,7 +55,7 @@ SAID: dict[str, tuple[bytes, type[CallFailed]]] = {
 
 
 @pytest.mark.parametrize("what", SAID)
-def test_no_secret_hangs_on_the_error_about_an_answer(make_client: Any, what: str) -> None:
+def test_no_secret_hangs_on_the_error_about_a_response(make_client: Any, what: str) -> None:
     said, kind = SAID[what]
     with saying(said) as root_url:
         assert_no_secret_hangs_on(make_client, root_url, kind)
@@ -80,7 +80,7 @@ def test_no_secret_hangs_on_the_error_of_a_proxy(make_client: Any, monkeypatch: 
 
 
 def read_request(connection: socket.socket) -> None:
-    """All of it: hanging up with something unread would reset the connection, and the answer be lost."""
+    """Read all of it: closing with unread data would reset the connection, and the response would be lost."""
     request = b""
     while chunk := connection.recv(2**16):
         request += chunk
@@ -91,11 +91,11 @@ def read_request(connection: socket.socket) -> None:
 
 @contextmanager
 def saying(said: bytes, until: threading.Event | None = None) -> Generator[str]:
-    """A server that says the same to everybody and hangs up; not before an event, if one is given."""
+    """A server that sends the same response to all requests and closes; after `event`, if one is given."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            with suppress(ConnectionError):  # whoever has heard enough may hang up first
+            with suppress(ConnectionError):  # a client may close the connection first
                 read_request(self.request)
                 self.request.sendall(said)
             if until is not None:

@@ -18,9 +18,9 @@ import requests
 import responses
 
 from taskqueue_client import AsyncQueue, Credentials, Queue, calls
-from taskqueue_client._call import Call
+from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.definitions import task_definition
-from taskqueue_client.errors import ClientUnusable, InvalidArgument, InvalidDefinition, UnreadableAnswer
+from taskqueue_client.errors import ClientUnusable, InvalidArgument, InvalidDefinition, UnreadableResponse
 from tests.client.scripted import Say, ScriptedServer, say
 
 TASK = "Y9IplizWTj-eOJfHEC71Rw"
@@ -235,7 +235,7 @@ def test_the_first_definition_is_not_measured_by_a_clock_that_may_be_wrong(
     client = make_client(clock=clock)
     when = datetime.fromtimestamp(clock.now() + 3600, UTC)
     definition = task_definition("a/b", {}, created=when, **metadata)
-    with pytest.raises(UnreadableAnswer):
+    with pytest.raises(UnreadableResponse):
         client.create_task(TASK, definition)
     wrong = task_definition("a/b", {}, created=when - timedelta(hours=1), **metadata)
     with pytest.raises(InvalidDefinition, match="created"):
@@ -246,7 +246,7 @@ def test_the_first_definition_is_not_measured_by_a_clock_that_may_be_wrong(
 
 def test_checking_can_be_switched_off(make_client: Any, server: ScriptedServer) -> None:
     client = make_client(check_definitions=False)
-    with pytest.raises(UnreadableAnswer):
+    with pytest.raises(UnreadableResponse):
         client.create_task(TASK, {"payload": 1})
     assert len(server.received) == 1
 
@@ -314,13 +314,13 @@ SILENT = {
             async for _ in queue.iter_task_queues():
                 break
     """,
-    "a client that is garbage in a circle, and whose session comes first there": """
+    "a client that is garbage in a circle, and whose connector comes first there": """
         held = [AsyncQueue(url)]
         await held[0].ping()
-        (session,) = (each for each in gc.get_objects() if isinstance(each, aiohttp.ClientSession))
+        (connector,) = (each for each in gc.get_objects() if isinstance(each, aiohttp.TCPConnector))
         gc.collect()
         held.append(held)
-        del held, session
+        del held, connector
         gc.collect()
     """,
     "a blocking client that nobody closes": """

@@ -41,8 +41,8 @@ _hidden = DirectiveInHTMLCommentLexer("hidden")
 _run_python = PythonEvaluator()
 _compare = doctest.OutputChecker().check_output
 
-NOT_CODE = {"text", "toctree", "eval-rst", "image", "figure", "include", "glossary"}
-"""What stands between fences, and is output, a picture, or for Sphinx."""
+NOT_CODE = {"text", "toctree", "eval-rst", "image", "figure", "include", "literalinclude", "glossary"}
+"""Fenced blocks that are output, pictures, or for Sphinx; `tests/examples` runs the included files."""
 
 _STATEMENTS = (
     ast.Assign,
@@ -54,7 +54,7 @@ _STATEMENTS = (
     ast.ImportFrom,
     ast.With,
 )
-"""What prose does not happen to be read as."""
+"""Statements of Python that a sentence is never parsed as."""
 
 
 def read_page(path: Path) -> Document:
@@ -137,7 +137,7 @@ def _evaluate(example: Example) -> str | None:
 
 
 def _said_before(document: Document, start: int) -> tuple[str, str]:
-    """What a comment right before a block says: its kind and its value, both empty if there is none."""
+    """The kind and the value of a comment right before a block; both empty without one."""
     before = _COMMENT.search(document.text[:start])
     return (before[1], before[2]) if before else ("", "")
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from taskqueue_client.clock import MovableClock
-from taskqueue_client.events import Listener, PulseSettings, State, StateChange
+from taskqueue_client.events import AsyncListener, PulseSettings, State, StateChange
 from taskqueue_client.slugid import slugid
 from tests.events.messages_published import Publisher
 from tests.events.proxy import Proxy
@@ -39,7 +39,7 @@ def settings(broker_url: str) -> PulseSettings:
 
 @pytest.fixture
 async def publisher(broker_url: str) -> AsyncIterator[Publisher]:
-    """What the Queue is to the broker; it does not go through the wire."""
+    """A publisher of messages in the place of the Queue, with its own connection to the broker."""
     publisher = await Publisher.connect(broker_url)
     yield publisher
     await publisher.close()
@@ -83,7 +83,7 @@ async def queue(publisher: Publisher, settings: PulseSettings) -> AsyncIterator[
 
 
 class States:
-    """What a listener said of itself, and a way to wait for it."""
+    """The states that a listener reported, and a way to wait for one."""
 
     def __init__(self) -> None:
         self.changes: list[StateChange] = []
@@ -110,7 +110,7 @@ async def states() -> States:
     return States()
 
 
-async def until_buffered(listener: Listener, count: int) -> None:
+async def until_buffered(listener: AsyncListener, count: int) -> None:
     """Wait until so many messages are here and not handed over."""
     while listener.buffered < count:
         await listener._supervisor.next_change()  # pyright: ignore[reportPrivateUsage] # what its iteration waits on

@@ -1,4 +1,4 @@
-"""What a Queue publishes, and a publisher that sends it as the Queue does."""
+"""The messages that a Queue publishes, and a publisher that sends it as the Queue does."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue_client import events
-from taskqueue_client.events import Listener, PulseSettings, State
+from taskqueue_client.events import AsyncListener, PulseSettings, State
 from taskqueue_client.models.messages import TaskMessage
 from tests.events.conftest import States
 from tests.events.messages_published import Publisher, task_ids
@@ -99,13 +99,13 @@ def own_broker(tmp_path: Path) -> Iterator[OwnBroker]:
         broker.kill()
 
 
-async def test_a_listener_outlives_a_broker_that_is_stopped_and_started_again(
+async def test_a_listener_reconnects_after_a_restart_of_the_broker(
     own_broker: OwnBroker, pool: str, states: States
 ) -> None:
     sent = task_ids(100)
     publisher = await Publisher.connect(own_broker.url)
     settings = PulseSettings.from_url(own_broker.url)
-    async with Listener(
+    async with AsyncListener(
         settings,
         [events.task_completed(task_queue_id=pool)],
         queue="durable",

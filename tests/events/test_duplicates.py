@@ -1,4 +1,4 @@
-"""What counts as the same message again."""
+"""The messages that count as duplicates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def knows_a_completed_task() -> DuplicateFilter:
     return known
 
 
-def test_the_same_exchange_task_run_and_state_is_a_duplicate(knows_a_completed_task: DuplicateFilter) -> None:
+def test_a_message_with_the_same_exchange_task_run_and_state_is_a_duplicate(
+    knows_a_completed_task: DuplicateFilter,
+) -> None:
     again = body("task-completed", TASK) | {"task": {"tags": {"another": "body"}}}
     assert knows_a_completed_task.knows(event("task-completed", again))
 
@@ -35,13 +37,13 @@ def test_the_same_exchange_task_run_and_state_is_a_duplicate(knows_a_completed_t
     ("exchange", "task_id", "runs"),
     [("task-failed", TASK, 1), ("task-completed", OTHER, 1), ("task-completed", TASK, 2)],
 )
-def test_another_exchange_task_or_run_is_new(
+def test_a_message_with_another_exchange_task_or_run_is_not_a_duplicate(
     knows_a_completed_task: DuplicateFilter, exchange: str, task_id: str, runs: int
 ) -> None:
     assert not knows_a_completed_task.knows(event(exchange, body(exchange, task_id, runs=runs)))
 
 
-def test_a_retried_run_and_a_final_one_differ_by_the_state_of_the_task() -> None:
+def test_exceptions_of_a_retried_run_and_of_the_resolved_task_are_not_duplicates() -> None:
     known = DuplicateFilter()
     retried = body("task-exception", TASK)
     retried["status"]["state"] = "pending"
@@ -49,7 +51,7 @@ def test_a_retried_run_and_a_final_one_differ_by_the_state_of_the_task() -> None
     assert not known.knows(event("task-exception", body("task-exception", TASK)))
 
 
-def test_each_artifact_of_a_run_is_new_and_the_same_one_is_not() -> None:
+def test_messages_about_different_artifacts_of_a_run_are_not_duplicates() -> None:
     known = DuplicateFilter()
     first, second = body("artifact-created", TASK), body("artifact-created", TASK)
     second["artifact"]["name"] = "public/b"
@@ -58,7 +60,7 @@ def test_each_artifact_of_a_run_is_new_and_the_same_one_is_not() -> None:
     assert not known.knows(event("artifact-created", second))
 
 
-def test_what_may_happen_twice_is_never_a_duplicate() -> None:
+def test_messages_about_repeatable_changes_are_never_duplicates() -> None:
     known = DuplicateFilter()
     priority = {
         "version": 1,
@@ -76,7 +78,7 @@ def test_what_may_happen_twice_is_never_a_duplicate() -> None:
         assert not known.knows(one)
 
 
-def test_the_oldest_is_forgotten_first() -> None:
+def test_a_full_duplicate_filter_drops_its_oldest_entry() -> None:
     known = DuplicateFilter(size=2)
     three = [event("task-completed", body("task-completed", each)) for each in task_ids(3)]
     for one in (three[0], three[1], three[0], three[2]):

@@ -13,10 +13,10 @@ from taskqueue_client import events
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.events import (
+    AsyncListener,
     BrokerRefused,
     DuplicateFilter,
     Event,
-    Listener,
     PulseSettings,
     State,
     TaskRoutingKey,
@@ -33,17 +33,17 @@ def task_of(event: Event) -> str:
     return event.message.status.task_id
 
 
-async def take(listener: Listener, count: int) -> list[str]:
+async def take(listener: AsyncListener, count: int) -> list[str]:
     """The tasks of so many events, the last of which stays at hand."""
     taken = [await anext(listener) for _ in range(count)]
     return [task_of(event) for event in taken]
 
 
-async def test_messages_come_typed_and_in_their_order(
+async def test_a_listener_yields_typed_events_in_the_order_of_the_queue(
     settings: PulseSettings, publisher: Publisher, pool: str
 ) -> None:
     sent = task_ids(20)
-    async with Listener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
+    async with AsyncListener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
         await publisher.complete(sent, pool)
         first = await anext(listener)
         assert isinstance(first.message, TaskCompletedMessage)
@@ -52,13 +52,13 @@ async def test_messages_come_typed_and_in_their_order(
         assert [task_of(first), *await take(listener, 19)] == sent
 
 
-async def test_a_message_that_several_bindings_match_comes_once(
+async def test_a_message_that_matches_several_bindings_is_received_once(
     settings: PulseSettings, publisher: Publisher, pool: str
 ) -> None:
     (task_id,) = task_ids(1)
     route = pool.replace("/", ".")
     message = body("task-pending", task_id, pool=pool)
-    async with Listener(
+    async with AsyncListener(
         settings, [events.for_route(f"{route}.#"), events.task_pending(task_queue_id=pool)]
     ) as listener:
         await publisher.publish("task-pending", message, routes=[f"{route}.x"])
@@ -67,12 +67,14 @@ async def test_a_message_that_several_bindings_match_comes_once(
         assert [(await anext(listener)).routes for _ in range(2)] == [(f"{route}.x",), ()]
 
 
-async def test_each_exchange_is_heard(settings: PulseSettings, publisher: Publisher) -> None:
+async def test_a_listener_receives_messages_of_each_exchange(
+    settings: PulseSettings, publisher: Publisher
+) -> None:
     (task_id,) = task_ids(1)
     about_task = [each.name for each in events.TASK_EXCHANGES if each is not events.task_priority_changed]
     group = {"version": 1, "taskGroupId": task_id, "schedulerId": "-"}
     status = {"version": 1, "status": body("task-pending", task_id)["status"]}
-    async with Listener(settings, events.for_group(task_id)) as listener:
+    async with AsyncListener(settings, events.for_group(task_id)) as listener:
         for name in about_task:
             await publisher.publish(name, body(name, task_id))
         await publisher.publish(
@@ -87,21 +89,21 @@ async def test_each_exchange_is_heard(settings: PulseSettings, publisher: Publis
             assert (event.exchange, type(event.message)) == (exchange.name, exchange.message_type)
 
 
-async def test_a_durable_queue_keeps_what_was_not_handed_over_and_what_is_sent_meanwhile(
+async def test_a_durable_queue_keeps_unacknowledged_and_new_messages_until_the_next_listener(
     settings: PulseSettings, publisher: Publisher, pool: str, queue: str
 ) -> None:
     sent = task_ids(8)
     bindings = [events.task_completed(task_queue_id=pool)]
-    async with Listener(settings, bindings, queue=queue) as listener:
+    async with AsyncListener(settings, bindings, queue=queue) as listener:
         assert listener.queue == f"queue/{settings.user}/{queue}"
         await publisher.complete(sent[:6], pool)
         assert await take(listener, 3) == sent[:3]
     await publisher.complete(sent[6:], pool)
-    async with Listener(settings, bindings, queue=queue) as listener:
+    async with AsyncListener(settings, bindings, queue=queue) as listener:
         assert sorted(await take(listener, 5)) == sorted(sent[3:])
 
 
-async def test_an_event_whose_step_fails_comes_back_once_and_is_dropped_the_second_time(
+async def test_an_event_whose_processing_fails_is_redelivered_once_and_then_dropped(
     settings: PulseSettings, publisher: Publisher, pool: str, queue: str
 ) -> None:
     poison, good = task_ids(2)
@@ -109,16 +111,16 @@ async def test_an_event_whose_step_fails_comes_back_once_and_is_dropped_the_seco
     await _declare(settings, bindings, queue)
     await publisher.complete([poison], pool)
     for redeliveries in (0, 1):
-        listener = Listener(settings, bindings, queue=queue)
+        listener = AsyncListener(settings, bindings, queue=queue)
         with pytest.raises(ZeroDivisionError):
             await _fail_at_the_first(listener, poison, redeliveries)
         assert (listener.counts.returned, listener.counts.dropped) == (1 - redeliveries, redeliveries)
     await publisher.complete([good], pool)
-    async with Listener(settings, bindings, queue=queue) as listener:
+    async with AsyncListener(settings, bindings, queue=queue) as listener:
         assert await take(listener, 1) == [good]
 
 
-async def _fail_at_the_first(listener: Listener, task_id: str, redeliveries: int) -> None:
+async def _fail_at_the_first(listener: AsyncListener, task_id: str, redeliveries: int) -> None:
     async with listener:
         event = await anext(listener)
         assert (task_of(event), event.redeliveries) == (task_id, redeliveries)
@@ -126,11 +128,11 @@ async def _fail_at_the_first(listener: Listener, task_id: str, redeliveries: int
 
 
 async def _declare(settings: PulseSettings, bindings: list[events.Binding], queue: str) -> None:
-    async with Listener(settings, bindings, queue=queue):
+    async with AsyncListener(settings, bindings, queue=queue):
         pass
 
 
-async def test_an_event_whose_step_is_cancelled_comes_back_however_often(
+async def test_an_event_whose_processing_is_canceled_is_always_redelivered(
     settings: PulseSettings, publisher: Publisher, pool: str, queue: str
 ) -> None:
     (task_id,) = task_ids(1)
@@ -138,7 +140,7 @@ async def test_an_event_whose_step_is_cancelled_comes_back_however_often(
     at_work = asyncio.Event()
 
     async def work() -> None:
-        async with Listener(settings, bindings, queue=queue) as listener:
+        async with AsyncListener(settings, bindings, queue=queue) as listener:
             async for _ in listener:
                 at_work.set()
                 await asyncio.Event().wait()
@@ -152,11 +154,11 @@ async def test_an_event_whose_step_is_cancelled_comes_back_however_often(
         worker.cancel()
         await asyncio.wait([worker])
         assert worker.cancelled()
-    async with Listener(settings, bindings, queue=queue) as listener:
+    async with AsyncListener(settings, bindings, queue=queue) as listener:
         assert await take(listener, 1) == [task_id]
 
 
-async def test_a_failing_handler_does_not_stop_the_others_and_its_message_is_tried_twice(
+async def test_a_failing_handler_does_not_stop_other_handlers_and_its_message_is_retried_once(
     settings: PulseSettings, publisher: Publisher, pool: str, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     sent = task_ids(5)
@@ -170,7 +172,7 @@ async def test_a_failing_handler_does_not_stop_the_others_and_its_message_is_tri
             message = "poison"
             raise ValueError(message)
 
-    async with Listener(settings, [events.task_completed(task_queue_id=pool)], queue=queue) as listener:
+    async with AsyncListener(settings, [events.task_completed(task_queue_id=pool)], queue=queue) as listener:
         await publisher.complete(sent, pool)
         await asyncio.wait_for(listener.run(handler), 60)
     assert sorted(handled) == sorted([*sent, sent[1]])
@@ -178,12 +180,12 @@ async def test_a_failing_handler_does_not_stop_the_others_and_its_message_is_tri
     assert sum("ValueError: poison" in (record.exc_text or "") for record in caplog.records) == 2
 
 
-async def test_a_message_that_cannot_be_read_is_handed_over_counted_and_passed(
+async def test_an_unreadable_message_is_yielded_counted_and_does_not_stop_the_listener(
     settings: PulseSettings, publisher: Publisher, pool: str
 ) -> None:
     before, after = task_ids(2)
     key = key_of(body("task-completed", before, pool=pool))
-    async with Listener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
+    async with AsyncListener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
         await publisher.complete([before], pool)
         for unreadable in (b"\xff not json", b'{"version": 1}'):
             await publisher.publish("task-completed", unreadable, key)
@@ -194,13 +196,13 @@ async def test_a_message_that_cannot_be_read_is_handed_over_counted_and_passed(
     assert listener.counts.acknowledged == 4
 
 
-async def test_a_slow_consumer_holds_no_more_than_its_prefetch_and_says_that_it_lags(
+async def test_a_slow_consumer_receives_at_most_its_prefetch_and_reports_lagging(
     settings: PulseSettings, publisher: Publisher, pool: str, queue: str, states: States
 ) -> None:
     sent = task_ids(40)
     clock = WatchedClock()
     bindings = [events.task_completed(task_queue_id=pool)]
-    async with Listener(
+    async with AsyncListener(
         settings, bindings, queue=queue, prefetch=10, on_state=states, clock=clock, check_interval=60
     ) as listener:
         await publisher.complete(sent, pool)
@@ -222,9 +224,9 @@ async def test_two_listeners_to_one_queue_share_its_messages(
     sent = task_ids(200)
     bindings = [events.task_completed(task_queue_id=pool)]
     got: list[list[str]] = [[], []]
-    listeners = [Listener(settings, bindings, queue=queue, prefetch=5) for _ in range(2)]
+    listeners = [AsyncListener(settings, bindings, queue=queue, prefetch=5) for _ in range(2)]
 
-    async def consume(listener: Listener, into: list[str]) -> None:
+    async def consume(listener: AsyncListener, into: list[str]) -> None:
         async for event in listener:
             into.append(task_of(event))
             if sum(map(len, got)) == len(sent):
@@ -238,7 +240,7 @@ async def test_two_listeners_to_one_queue_share_its_messages(
     assert all(got)
 
 
-async def test_the_filter_leaves_out_what_was_dealt_with_but_not_what_failed(
+async def test_a_duplicate_filter_drops_processed_messages_but_not_failed_ones(
     settings: PulseSettings, publisher: Publisher, pool: str, queue: str
 ) -> None:
     failing, done, last = task_ids(3)
@@ -247,34 +249,36 @@ async def test_the_filter_leaves_out_what_was_dealt_with_but_not_what_failed(
     await _declare(settings, bindings, queue)
     await publisher.complete([failing, done, done, last], pool)
     with pytest.raises(ZeroDivisionError):
-        await _fail_at_the_first(Listener(settings, bindings, queue=queue, duplicates=filter_), failing, 0)
-    async with Listener(settings, bindings, queue=queue, duplicates=filter_) as listener:
+        await _fail_at_the_first(
+            AsyncListener(settings, bindings, queue=queue, duplicates=filter_), failing, 0
+        )
+    async with AsyncListener(settings, bindings, queue=queue, duplicates=filter_) as listener:
         assert set(await take(listener, 3)) == {failing, done, last}
     assert listener.counts.duplicates == 1
 
 
-async def test_a_stopped_listener_ends_the_iteration_and_gives_back_the_rest(
+async def test_stopping_a_listener_ends_the_iteration_and_requeues_the_remaining_messages(
     settings: PulseSettings, publisher: Publisher, pool: str, queue: str
 ) -> None:
     sent = task_ids(5)
     bindings = [events.task_completed(task_queue_id=pool)]
     seen: list[str] = []
-    async with Listener(settings, bindings, queue=queue) as listener:
+    async with AsyncListener(settings, bindings, queue=queue) as listener:
         await publisher.complete(sent, pool)
         async for event in listener:
             seen.append(task_of(event))
             if len(seen) == 2:
                 listener.stop()
     assert seen == sent[:2]
-    async with Listener(settings, bindings, queue=queue) as listener:
+    async with AsyncListener(settings, bindings, queue=queue) as listener:
         assert sorted(await take(listener, 3)) == sorted(sent[2:])
 
 
-async def test_waiting_for_an_event_ends_in_time_and_loses_none(
+async def test_get_with_a_timeout_returns_in_time_and_loses_no_event(
     settings: PulseSettings, publisher: Publisher, pool: str
 ) -> None:
     clock = MovableClock(held=True)
-    async with Listener(settings, [events.task_completed(task_queue_id=pool)], clock=clock) as listener:
+    async with AsyncListener(settings, [events.task_completed(task_queue_id=pool)], clock=clock) as listener:
         waiting = asyncio.create_task(listener.get(30))
         while not waiting.done():
             clock.advance(30)
@@ -297,21 +301,21 @@ async def test_waiting_for_an_event_ends_in_time_and_loses_none(
         ({"vhost": "there-is-none"}, "virtual host does not exist"),
     ],
 )
-async def test_what_the_broker_refuses_at_first_is_an_error_without_the_password(
+async def test_a_refused_first_connection_raises_an_error_without_the_password(
     settings: PulseSettings, change: dict[str, str], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     parts = {"host": settings.host, "user": settings.user, "password": settings.password} | change
     wrong = PulseSettings(**parts, port=settings.effective_port, tls=False)  # type: ignore[arg-type] # all are text
     with pytest.raises(BrokerRefused, match=words) as caught:
-        async with Listener(wrong, [events.task_completed()]):
+        async with AsyncListener(wrong, [events.task_completed()]):
             pytest.fail("it listens")
     assert "wrong-secret" not in caplog.text + repr(caught.value) + str(caught.value)
 
 
-async def test_an_exchange_that_is_not_there_is_an_error_that_names_it(settings: PulseSettings) -> None:
+async def test_a_missing_exchange_raises_an_error_that_names_it(settings: PulseSettings) -> None:
     with pytest.raises(BrokerRefused, match="no exchange 'exchange/nobody/x'"):
-        async with Listener(settings, [events.Binding("exchange/nobody/x", "#")]):
+        async with AsyncListener(settings, [events.Binding("exchange/nobody/x", "#")]):
             pytest.fail("it listens")
 
 
@@ -320,7 +324,7 @@ async def test_the_password_is_not_logged(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     binding = events.task_completed(task_queue_id=pool)
-    async with Listener(through_wire, [binding], on_state=states, wait_initial=0.01) as listener:
+    async with AsyncListener(through_wire, [binding], on_state=states, wait_initial=0.01) as listener:
         wire.cut()
         await states.until(lambda names: names.count(State.LISTENING) == 2)
         shown = f"{listener} {listener!r} {states.changes}"
@@ -328,52 +332,52 @@ async def test_the_password_is_not_logged(
     assert ":***@" in shown
 
 
-async def test_a_queue_that_is_somebody_else_s_is_refused(
+async def test_a_queue_that_another_connection_owns_raises_an_error(
     settings: PulseSettings, publisher: Publisher
 ) -> None:
     await publisher.channel.queue_declare(f"queue/{settings.user}/test-exclusive", exclusive=True)
     with pytest.raises(BrokerRefused, match="RESOURCE_LOCKED"):
-        async with Listener(settings, [events.task_completed()], queue="test-exclusive"):
+        async with AsyncListener(settings, [events.task_completed()], queue="test-exclusive"):
             pytest.fail("it listens")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"bindings": []}, "bindings="),
-        ({"prefetch": 0}, "prefetch=0"),
+        ({"bindings": []}, "bindings: "),
+        ({"prefetch": 0}, "prefetch: 0"),
         ({"prefetch": 65_536}, "1 to 65535"),
         ({"queue": "x" * 250}, "255 bytes"),
-        ({"check_interval": 0}, "check_interval=0"),
-        ({"wait_initial": -1}, "wait_initial=-1"),
-        ({"wait_max": float("nan")}, "wait_max=nan"),
-        ({"redeliveries": -1}, "redeliveries=-1"),
-        ({"queue": ""}, "queue=''"),
-        ({"queue": "queue/guest/x"}, "what follows queue/u/"),
+        ({"check_interval": 0}, "check_interval: 0"),
+        ({"wait_initial": -1}, "wait_initial: -1"),
+        ({"wait_max": float("nan")}, "wait_max: nan"),
+        ({"redeliveries": -1}, "redeliveries: -1"),
+        ({"queue": ""}, "queue: ''"),
+        ({"queue": "queue/guest/x"}, "the part after queue/u/"),
     ],
 )
-def test_what_cannot_be_listened_to_is_refused_before_anything_happens(
+def test_invalid_arguments_of_a_listener_are_refused_before_connecting(
     arguments: dict[str, object], words: str
 ) -> None:
     settings = PulseSettings(host="h", user="u", password="p")
     with pytest.raises(InvalidArgument, match=words):
-        Listener(settings, **{"bindings": [events.task_completed()], **arguments})  # type: ignore[arg-type] # wrong on purpose
+        AsyncListener(settings, **{"bindings": [events.task_completed()], **arguments})  # type: ignore[arg-type] # wrong on purpose
 
 
-async def test_a_listener_outside_of_its_block_says_so() -> None:
-    listener = Listener(PulseSettings(host="h", user="u", password="p"), [events.task_completed()])
+async def test_using_a_listener_outside_of_its_block_raises_an_error_that_says_so() -> None:
+    listener = AsyncListener(PulseSettings(host="h", user="u", password="p"), [events.task_completed()])
     with pytest.raises(RuntimeError, match="within `async with`"):
         await anext(listener)
 
 
-async def test_an_error_in_the_state_callback_comes_out(settings: PulseSettings, pool: str) -> None:
+async def test_an_exception_of_the_state_callback_is_raised(settings: PulseSettings, pool: str) -> None:
     def on_state(change: events.StateChange) -> None:
         if change.state is State.LISTENING:
             message = "my bug"
             raise LookupError(message)
 
     with pytest.raises(LookupError, match="my bug"):
-        async with Listener(
+        async with AsyncListener(
             settings, [events.task_completed(task_queue_id=pool)], on_state=on_state
         ) as listener:
             await anext(listener)
@@ -381,19 +385,19 @@ async def test_an_error_in_the_state_callback_comes_out(settings: PulseSettings,
 
 @pytest.fixture
 def without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "taskqueue_client.events._session", raising=False)
+    monkeypatch.delitem(sys.modules, "taskqueue_client.events._broker_session", raising=False)
     for name in ("aiormq", "aio_pika", "pamqp"):
         monkeypatch.setitem(sys.modules, name, None)
 
 
 @pytest.mark.usefixtures("without_the_extra")
-def test_only_a_listener_needs_the_extra_and_it_says_which() -> None:
+def test_creating_a_listener_without_the_extra_raises_an_error_that_names_the_extra() -> None:
     settings = PulseSettings(host="h", user="u", password="p")
     binding = events.task_completed(task_id="t")
     with pytest.raises(ImportError, match=r'pip install "taskqueue_client\[events\]"'):
-        Listener(settings, [binding])
+        AsyncListener(settings, [binding])
     with pytest.raises(ImportError, match=r'pip install "taskqueue_client\[events\]"'):
-        events.BlockingListener(settings, [binding])
+        events.Listener(settings, [binding])
 
 
 def test_importing_the_package_does_not_import_the_extra() -> None:

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from taskqueue_client import events
-from taskqueue_client.events import BrokerRefused, Listener, PulseSettings
+from taskqueue_client.events import AsyncListener, BrokerRefused, PulseSettings
 from tests.events.messages_published import Publisher, task_ids
 from tests.events.proxy import Proxy
 
@@ -53,32 +53,32 @@ async def encrypted(settings: PulseSettings, certificate: Path) -> AsyncIterator
     await proxy.shut()
 
 
-async def test_messages_come_over_tls(
+async def test_messages_are_received_over_tls(
     encrypted: PulseSettings, certificate: Path, publisher: Publisher, pool: str
 ) -> None:
     sent = task_ids(3)
     trusting = replace(encrypted, ca_file=str(certificate))
-    async with Listener(trusting, [events.task_completed(task_queue_id=pool)]) as listener:
+    async with AsyncListener(trusting, [events.task_completed(task_queue_id=pool)]) as listener:
         await publisher.complete(sent, pool)
         for _ in sent:
             await anext(listener)
     assert listener.counts.acknowledged == 3
 
 
-async def test_a_certificate_that_nobody_trusts_is_refused(encrypted: PulseSettings) -> None:
+async def test_an_untrusted_certificate_is_refused(encrypted: PulseSettings) -> None:
     with pytest.raises(BrokerRefused, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
-        async with Listener(encrypted, [events.task_completed()]):
+        async with AsyncListener(encrypted, [events.task_completed()]):
             pytest.fail("it listens")
 
 
 async def test_a_certificate_for_another_name_is_refused(encrypted: PulseSettings, certificate: Path) -> None:
     elsewhere = replace(encrypted, ca_file=str(certificate), host="127.0.0.1")
     with pytest.raises(BrokerRefused, match="certificate"):
-        async with Listener(elsewhere, [events.task_completed()]):
+        async with AsyncListener(elsewhere, [events.task_completed()]):
             pytest.fail("it listens")
 
 
-async def test_a_file_of_authorities_that_is_not_there_is_an_error(encrypted: PulseSettings) -> None:
+async def test_a_missing_file_of_authorities_raises_an_error(encrypted: PulseSettings) -> None:
     with pytest.raises(FileNotFoundError):
-        async with Listener(replace(encrypted, ca_file="/nowhere/ca.pem"), [events.task_completed()]):
+        async with AsyncListener(replace(encrypted, ca_file="/nowhere/ca.pem"), [events.task_completed()]):
             pytest.fail("it listens")

@@ -12,7 +12,7 @@ import pytest
 
 from taskqueue_client import Queue, slugid
 from taskqueue_client.definitions import from_now, task_definition
-from taskqueue_client.events import EXCHANGES, Event, Listener, PulseSettings, State, for_group, for_task
+from taskqueue_client.events import EXCHANGES, AsyncListener, Event, PulseSettings, State, for_group, for_task
 from taskqueue_client.events import wait_for_task as wait
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.models import TaskState
@@ -58,7 +58,7 @@ def live_eventful_lives(queue: Queue, ids: list[str], group: str) -> None:
     queue.cancel_task_group(group)
 
 
-async def collect(listener: Listener) -> list[Event]:
+async def collect(listener: AsyncListener) -> list[Event]:
     """Everything until the group is resolved after its last task was cancelled."""
     seen: list[Event] = []
     async for event in listener:
@@ -68,10 +68,12 @@ async def collect(listener: Listener) -> list[Event]:
     return seen
 
 
-async def test_all_eleven_exchanges_arrive_typed(queue: Queue, settings: PulseSettings) -> None:
+async def test_messages_of_all_eleven_exchanges_are_received_as_typed_events(
+    queue: Queue, settings: PulseSettings
+) -> None:
     ids, group = [slugid() for _ in range(4)], slugid()
     bindings = [*for_group(group), *(binding for task_id in ids for binding in for_task(task_id))]
-    async with Listener(settings, bindings) as listener:
+    async with AsyncListener(settings, bindings) as listener:
         assert listener.state is State.LISTENING
         live_eventful_lives(queue, ids, group)
         seen = await collect(listener)
@@ -88,7 +90,9 @@ async def test_all_eleven_exchanges_arrive_typed(queue: Queue, settings: PulseSe
     assert all(event.routes == ("my.route",) for event in seen if not event.exchange.startswith("task-group"))
 
 
-async def test_bodies_and_properties_are_the_contracts(queue: Queue, broker_url: str, contract: Path) -> None:
+async def test_bodies_and_properties_of_published_messages_are_those_of_the_service(
+    queue: Queue, broker_url: str, contract: Path
+) -> None:
     ids, group = [slugid() for _ in range(4)], slugid()
     connection = await aio_pika.connect(broker_url)
     async with connection:
@@ -113,10 +117,10 @@ async def test_bodies_and_properties_are_the_contracts(queue: Queue, broker_url:
                     return
 
 
-async def test_a_task_is_waited_for_by_its_messages(queue: Queue, settings: PulseSettings) -> None:
+async def test_waiting_for_a_task_uses_its_messages(queue: Queue, settings: PulseSettings) -> None:
     task_id = slugid()
     queue.create_task(task_id, definition())
-    async with Listener(settings, for_task(task_id)) as listener:
+    async with AsyncListener(settings, for_task(task_id)) as listener:
         (claim,) = queue.claim_work("prov/wt", **WORKER).tasks
         queue.with_credentials(claim.credentials).report_completed(task_id, 0)
         async for event in listener:

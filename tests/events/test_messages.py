@@ -13,6 +13,7 @@ import pytest
 from taskqueue_client import events
 from taskqueue_client.events import EXCHANGES, Event, GroupRoutingKey, TaskRoutingKey, UnreadableMessage
 from taskqueue_client.events.event import read_event
+from taskqueue_client.models import TaskState
 from taskqueue_client.models.messages import (
     ArtifactCreatedMessage,
     TaskExceptionMessage,
@@ -22,7 +23,6 @@ from taskqueue_client.models.messages import (
     TaskPriorityChangedMessage,
     TaskRunningMessage,
 )
-from taskqueue_client.models.status import TaskState
 from tests.events.messages_published import body, key_of
 
 BY_NAME = {exchange.name: exchange for exchange in EXCHANGES}
@@ -104,14 +104,14 @@ def test_messages_of_older_queues_are_read(exchange: str) -> None:
     assert event.message.status.task_queue_id == "proj/linux"
 
 
-def test_an_older_queue_s_resolved_group_says_no_more_than_its_names() -> None:
+def test_a_resolved_group_of_an_older_queue_has_only_its_identifiers() -> None:
     message = {"version": 1, "taskGroupId": TASK, "schedulerId": "s"}
     event = read("task-group-resolved", message, f"primary.{TASK}.s._")
     assert event.message == TaskGroupResolvedMessage(task_group_id=TASK, scheduler_id="s")
     assert event.routing_key == GroupRoutingKey(task_group_id=TASK, scheduler_id="s")
 
 
-def test_an_older_queue_s_task_that_never_ran_has_an_exception_without_a_run() -> None:
+def test_an_exception_of_an_older_queue_for_a_task_that_never_ran_has_no_run() -> None:
     message = body("task-exception", TASK)
     for key in ("runId", "workerGroup", "workerId"):
         del message[key]
@@ -121,7 +121,7 @@ def test_an_older_queue_s_task_that_never_ran_has_an_exception_without_a_run() -
     assert (event.message.run_id, event.message.worker_id) == (None, None)
 
 
-def test_an_artifact_of_a_kind_that_is_gone_is_read() -> None:
+def test_an_artifact_of_a_removed_storage_type_is_read() -> None:
     message = body("artifact-created", TASK)
     message["artifact"]["storageType"] = "blob"
     event = read("artifact-created", message, key_of(message))
@@ -136,7 +136,7 @@ def test_a_time_with_an_offset_is_read() -> None:
     assert event.message.taken_until == datetime(2026, 11, 21, 10, 33, 19, 120_000, UTC)
 
 
-def test_what_future_queues_add_is_ignored() -> None:
+def test_unknown_fields_of_newer_queues_are_ignored() -> None:
     message = body("task-completed", TASK) | {"news": {"of": "tomorrow"}}
     message["status"] |= {"more": 1, "state": "hibernating"}
     event = read("task-completed", message, key_of(message).removesuffix("_") + "more.words")
@@ -171,7 +171,7 @@ def test_a_retried_run_does_not_read_as_a_resolved_task(contract: Path) -> None:
     "raw",
     [b"", b"not json", b"\xff\xfe", b"[]", b"null", b"{}", b"[" * 100_000, b'{"version": 1, "status": 7}'],
 )
-def test_a_body_that_cannot_be_read_is_handed_over_with_the_reason(raw: bytes) -> None:
+def test_an_unreadable_body_is_an_unreadable_message_with_the_reason(raw: bytes) -> None:
     key = key_of(body("task-completed", TASK))
     event = read("task-completed", raw, key, CC=["route.a"])
     assert isinstance(event.message, UnreadableMessage)
@@ -180,13 +180,13 @@ def test_a_body_that_cannot_be_read_is_handed_over_with_the_reason(raw: bytes) -
     assert event.exchange == "task-completed"
 
 
-def test_a_key_that_cannot_be_read_is_handed_over_with_the_reason() -> None:
+def test_an_unreadable_routing_key_is_an_unreadable_message_with_the_reason() -> None:
     event = read("task-completed", body("task-completed", TASK), "primary.too.short")
     assert isinstance(event.message, UnreadableMessage)
-    assert "routing_key='primary.too.short'" in event.message.reason
+    assert "routing_key: 'primary.too.short'" in event.message.reason
 
 
-def test_a_message_of_some_other_exchange_is_handed_over_as_unreadable() -> None:
+def test_a_message_of_another_exchange_is_an_unreadable_message() -> None:
     event = read_event("exchange/somebody/x", "k", b"{}", {}, redelivered=False)
     assert event == Event(
         "exchange/somebody/x", UnreadableMessage("the exchange is not one of the Queue's", b"{}", "k"), None
@@ -197,7 +197,7 @@ def test_a_message_of_some_other_exchange_is_handed_over_as_unreadable() -> None
     ("headers", "redelivered", "redeliveries"),
     [({}, False, 0), ({}, True, 1), ({"x-delivery-count": 0}, False, 0), ({"x-delivery-count": 3}, True, 3)],
 )
-def test_redeliveries_are_counted_as_well_as_the_queue_knows(
+def test_redeliveries_are_counted_as_far_as_the_type_of_queue_allows(
     headers: dict[str, Any], *, redelivered: bool, redeliveries: int
 ) -> None:
     message = body("task-pending", TASK)
@@ -211,13 +211,13 @@ def test_redeliveries_are_counted_as_well_as_the_queue_knows(
     assert event.redeliveries == redeliveries
 
 
-def test_routes_come_without_their_prefix_and_nothing_else_does() -> None:
+def test_routes_of_an_event_are_without_their_prefix() -> None:
     message = body("task-pending", TASK)
     event = read("task-pending", message, key_of(message), CC=["route.index.a", "other", 5])
     assert event.routes == ("index.a",)
 
 
-def test_headers_that_mean_something_else_do_no_harm() -> None:
+def test_unrelated_headers_are_ignored() -> None:
     message = body("task-pending", TASK)
     event = read("task-pending", message, key_of(message), CC=5, **{"x-delivery-count": "many"})
     assert (event.routes, event.redeliveries) == ((), 0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.events import EXCHANGES, GroupRoutingKey, TaskExchange, TaskRoutingKey
-from taskqueue_client.events.routing import GROUP_FIELDS, TASK_FIELDS
+from taskqueue_client.events.exchanges import GROUP_FIELDS, TASK_FIELDS
 
 words = st.text("abcXYZ0189-", min_size=1, max_size=22)
 task_keys = st.builds(
@@ -46,7 +46,7 @@ def test_a_group_s_key_survives_building_and_parsing(key: GroupRoutingKey) -> No
 
 @settings(deadline=None)
 @given(st.text())
-def test_any_text_is_a_key_or_refused_as_an_argument(text: str) -> None:
+def test_any_text_is_parsed_as_a_key_or_raises_invalid_argument(text: str) -> None:
     for kind in (TaskRoutingKey, GroupRoutingKey):
         try:
             key = kind.parse(text)
@@ -55,7 +55,7 @@ def test_any_text_is_a_key_or_refused_as_an_argument(text: str) -> None:
         assert kind.parse(key.build()) == key
 
 
-def test_the_measured_examples_read_as_the_contract_says() -> None:
+def test_recorded_routing_keys_are_parsed_into_the_right_fields() -> None:
     defined = TaskRoutingKey.parse("primary.Y9IplizWTj-eOJfHEC71Rw._._._.prov.wt.-.Y9IplizWTj-eOJfHEC71Rw._")
     assert (defined.run_id, defined.worker_group, defined.worker_id) == (None, None, None)
     assert (defined.task_queue_id, defined.scheduler_id) == ("prov/wt", "-")
@@ -78,20 +78,20 @@ def test_the_measured_examples_read_as_the_contract_says() -> None:
         "secondary.g.s._",
     ],
 )
-def test_what_is_no_key_is_refused_with_the_fields_of_one(text: str) -> None:
+def test_a_text_that_is_not_a_routing_key_is_refused_with_the_expected_fields(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"primary\.<task_group_id>\.<scheduler_id>\.<reserved>"):
         GroupRoutingKey.parse(text)
 
 
-def test_a_run_id_that_is_no_number_is_refused() -> None:
+def test_a_run_id_that_is_not_a_number_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="run_id, not 'zero'"):
         TaskRoutingKey.parse("primary.t.zero._._.p.w.s.g._")
 
 
 @pytest.mark.parametrize("value", ["a.b", "", "x" * 39, "*", "#"])
-def test_a_value_that_does_not_fit_into_a_word_is_not_built_into_a_key(value: str) -> None:
+def test_building_a_key_refuses_an_invalid_value(value: str) -> None:
     key = GroupRoutingKey(task_group_id="g", scheduler_id=value)
-    with pytest.raises(InvalidArgument, match=r"scheduler_id=.*1 to 38 characters"):
+    with pytest.raises(InvalidArgument, match=r"scheduler_id: .*1 to 38 characters"):
         key.build()
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self, TypeVar, cast
 
 import msgspec
 import pytest
 
+from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.clock import MovableClock
+from taskqueue_client.credentials import Credentials
 from taskqueue_client.events import (
-    BlockingListener,
+    AsyncListener,
     Gap,
     Listener,
     PulseSettings,
@@ -21,12 +22,23 @@ from taskqueue_client.events import (
     for_group,
     for_task,
     reconcile_by_status,
+    reconcile_by_status_async,
     wait_for_group,
+    wait_for_group_async,
     wait_for_task,
+    wait_for_task_async,
 )
-from taskqueue_client.models.status import TaskState, TaskStatus, TaskStatusResponse
+from taskqueue_client.models import (
+    TaskAndStatus,
+    TaskGroupPage,
+    TaskState,
+    TaskStatus,
+    TaskStatusResponse,
+)
 from tests.events.conftest import WatchedClock
 from tests.events.messages_published import Publisher, body, status, task_ids
+
+R = TypeVar("R")
 
 (TASK,) = task_ids(1)
 
@@ -35,40 +47,32 @@ def task_status(state: str, *, task_id: str = TASK, runs: int = 1) -> TaskStatus
     return msgspec.convert(status(task_id, state, runs=runs), TaskStatus)
 
 
-@dataclass(frozen=True)
-class Entry:
-    status: TaskStatus
-
-
 class Scripted:
-    """A Queue that says one thing after the other, and the last one for ever."""
+    """A Queue that gives one response after the other, and the last one for ever."""
 
-    def __init__(self, *answers: Any) -> None:
-        self._answers = list(answers)
+    def __init__(self, *responses: Any) -> None:
+        self._responses = list(responses)
         self.asked = 0
 
-    def _next(self) -> Any:
+    def with_credentials(self, credentials: Credentials | None) -> Self:
+        del credentials
+        return self
+
+    def send(self, call: Call[R], /) -> R:
+        assert TASK in call.path
         self.asked += 1
-        return self._answers[min(self.asked, len(self._answers)) - 1]
-
-    def status(self, task_id: str, /) -> TaskStatusResponse:
-        assert task_id == TASK
-        return TaskStatusResponse(self._next())
-
-    def iter_task_group(self, task_group_id: str, /) -> Iterator[Entry]:
-        assert task_group_id == TASK
-        yield from map(Entry, self._next())
+        response = self._responses[min(self.asked, len(self._responses)) - 1]
+        if isinstance(response, list):
+            members = [TaskAndStatus(task={}, status=each) for each in cast("list[TaskStatus]", response)]
+            return cast("R", TaskGroupPage(task_group_id=TASK, tasks=members))
+        return cast("R", TaskStatusResponse(status=response))
 
 
 class AsyncScripted(Scripted):
     """The same, awaited."""
 
-    async def status(self, task_id: str, /) -> TaskStatusResponse:  # type: ignore[override] # as the clients are
-        return super().status(task_id)
-
-    async def iter_task_group(self, task_group_id: str, /) -> AsyncIterator[Entry]:  # type: ignore[override] # as the clients are
-        for entry in super().iter_task_group(task_group_id):
-            yield entry
+    async def send(self, call: Call[R], /) -> R:  # type: ignore[override] # as the clients are
+        return super().send(call)
 
 
 class RestlessClock(MovableClock):
@@ -89,7 +93,7 @@ class RestlessClock(MovableClock):
 LIFE = [task_status(state) for state in ("unscheduled", "pending", "running", "running", "completed")]
 
 
-def test_a_task_is_asked_for_with_jitter_until_it_is_resolved() -> None:
+def test_the_status_of_a_task_is_polled_with_jitter_until_it_is_resolved() -> None:
     clock, progress = RestlessClock(), list[TaskStatus]()
     queue = Scripted(*LIFE)
     resolved = wait_for_task(queue, TASK, on_progress=progress.append, clock=clock)
@@ -100,9 +104,9 @@ def test_a_task_is_asked_for_with_jitter_until_it_is_resolved() -> None:
     assert len(set(clock.slept)) > 1
 
 
-async def test_with_an_async_client_the_same_is_awaited() -> None:
+async def test_an_asynchronous_client_waits_for_a_task() -> None:
     clock, progress = RestlessClock(), list[TaskStatus]()
-    resolved = await wait_for_task(AsyncScripted(*LIFE), TASK, on_progress=progress.append, clock=clock)
+    resolved = await wait_for_task_async(AsyncScripted(*LIFE), TASK, on_progress=progress.append, clock=clock)
     assert resolved == LIFE[-1]
     assert [each.state for each in progress] == ["unscheduled", "pending", "running", "completed"]
 
@@ -114,12 +118,12 @@ def test_a_resolved_task_is_not_waited_for(state: str) -> None:
     assert clock.slept == []
 
 
-def test_a_retried_run_is_no_end() -> None:
+def test_a_run_that_is_retried_does_not_end_the_wait() -> None:
     retried, done = task_status("pending", runs=2), task_status("completed", runs=2)
     assert wait_for_task(Scripted(retried, done), TASK, clock=RestlessClock()) == done
 
 
-def test_the_time_limit_ends_the_wait_after_a_last_look() -> None:
+def test_the_timeout_ends_the_wait_after_a_last_poll() -> None:
     clock = RestlessClock()
     queue = Scripted(task_status("running"))
     with pytest.raises(WaitTimedOut, match=f"task {TASK} is running after 100 s"):
@@ -128,27 +132,29 @@ def test_the_time_limit_ends_the_wait_after_a_last_look() -> None:
     assert queue.asked == len(clock.slept) + 1
 
 
-def test_a_task_that_is_resolved_at_the_last_look_is_in_time() -> None:
+def test_a_task_that_is_resolved_at_the_last_poll_is_returned() -> None:
     queue = Scripted(task_status("running"), task_status("completed"))
     assert wait_for_task(queue, TASK, timeout=1, clock=RestlessClock()).state == "completed"
 
 
-async def test_a_time_limit_is_a_timeout_error_too() -> None:
+async def test_the_error_of_a_timeout_is_a_timeout_error() -> None:
     with pytest.raises(TimeoutError):
-        await wait_for_task(AsyncScripted(task_status("pending")), TASK, timeout=0, clock=RestlessClock())
+        await wait_for_task_async(
+            AsyncScripted(task_status("pending")), TASK, timeout=0, clock=RestlessClock()
+        )
 
 
-async def test_a_message_ends_the_wait_without_another_look(
+async def test_a_message_ends_the_wait_without_another_poll(
     settings: PulseSettings, publisher: Publisher
 ) -> None:
     clock = WatchedClock()
     queue = AsyncScripted(task_status("pending"))
     progress: list[TaskStatus] = []
-    async with Listener(settings, for_task(TASK), clock=clock) as listener:
+    async with AsyncListener(settings, for_task(TASK), clock=clock) as listener:
         await publisher.publish("task-running", body("task-running", TASK))
         await publisher.publish("task-pending", body("task-pending", TASK))  # late: it is running already
         await publisher.publish("task-completed", body("task-completed", TASK))
-        resolved = await wait_for_task(
+        resolved = await wait_for_task_async(
             queue, TASK, listener=listener, on_progress=progress.append, clock=clock
         )
     assert resolved.state is TaskState.COMPLETED
@@ -157,11 +163,13 @@ async def test_a_message_ends_the_wait_without_another_look(
 
 
 @pytest.mark.usefixtures("publisher")
-async def test_a_lost_message_is_made_up_for_by_a_look_each_minute(settings: PulseSettings) -> None:
+async def test_a_wait_with_a_listener_polls_each_minute_in_case_a_message_is_lost(
+    settings: PulseSettings,
+) -> None:
     clock = WatchedClock()
     queue = AsyncScripted(task_status("running"), task_status("completed"))
-    async with Listener(settings, for_task(TASK), clock=clock, check_interval=1000) as listener:
-        waiting = asyncio.create_task(wait_for_task(queue, TASK, listener=listener, clock=clock))
+    async with AsyncListener(settings, for_task(TASK), clock=clock, check_interval=1000) as listener:
+        waiting = asyncio.create_task(wait_for_task_async(queue, TASK, listener=listener, clock=clock))
         await clock.move_a_sleeper(30, 60)
         assert (await waiting).state is TaskState.COMPLETED
     assert queue.asked == 2
@@ -171,23 +179,25 @@ async def test_a_message_from_before_a_rerun_does_not_end_the_wait(
     settings: PulseSettings, publisher: Publisher
 ) -> None:
     queue = AsyncScripted(task_status("running", runs=2))
-    async with Listener(settings, for_task(TASK)) as listener:
+    async with AsyncListener(settings, for_task(TASK)) as listener:
         await publisher.publish("task-failed", body("task-failed", TASK, runs=1))
         await publisher.publish("task-completed", body("task-completed", TASK, runs=2))
-        resolved = await wait_for_task(queue, TASK, listener=listener)
+        resolved = await wait_for_task_async(queue, TASK, listener=listener)
     assert (resolved.state, len(resolved.runs)) == ("completed", 2)
 
 
 @pytest.mark.usefixtures("publisher")
-async def test_a_stopped_listener_leaves_it_to_looks(settings: PulseSettings) -> None:
+async def test_a_wait_polls_when_its_listener_is_stopped(settings: PulseSettings) -> None:
     clock = RestlessClock()
-    async with Listener(settings, for_task(TASK)) as listener:
+    async with AsyncListener(settings, for_task(TASK)) as listener:
         listener.stop()
-        resolved = await wait_for_task(AsyncScripted(*LIFE), TASK, listener=listener, clock=clock)
+        resolved = await wait_for_task_async(AsyncScripted(*LIFE), TASK, listener=listener, clock=clock)
     assert resolved == LIFE[-1]
 
 
-def test_a_blocking_listener_does_for_a_blocking_client(broker_url: str, settings: PulseSettings) -> None:
+def test_a_synchronous_client_waits_with_a_synchronous_listener(
+    broker_url: str, settings: PulseSettings
+) -> None:
     async def publish() -> None:
         publisher = await Publisher.connect(broker_url)
         await publisher.publish("task-completed", body("task-completed", TASK))
@@ -195,7 +205,7 @@ def test_a_blocking_listener_does_for_a_blocking_client(broker_url: str, setting
 
     queue = Scripted(task_status("running"))
     asyncio.run(_declare_exchanges(broker_url))
-    with BlockingListener(settings, for_task(TASK)) as listener:
+    with Listener(settings, for_task(TASK)) as listener:
         asyncio.run(publish())
         assert wait_for_task(queue, TASK, listener=listener).state is TaskState.COMPLETED
     assert queue.asked == 1
@@ -224,7 +234,7 @@ GROUP_LIFE: Sequence[list[TaskStatus]] = [
 ]
 
 
-def test_a_group_is_asked_for_until_all_its_tasks_are_resolved() -> None:
+def test_a_group_is_polled_until_all_its_tasks_are_resolved() -> None:
     progress: list[Counter[TaskState]] = []
     clock = RestlessClock()
     resolved = wait_for_group(Scripted(*GROUP_LIFE), TASK, on_progress=progress.append, clock=clock)
@@ -238,28 +248,28 @@ def test_a_group_is_asked_for_until_all_its_tasks_are_resolved() -> None:
     assert len(clock.slept) == 3
 
 
-async def test_with_an_async_client_a_group_is_awaited() -> None:
-    resolved = await wait_for_group(AsyncScripted(*GROUP_LIFE), TASK, clock=RestlessClock())
+async def test_an_asynchronous_client_waits_for_a_group() -> None:
+    resolved = await wait_for_group_async(AsyncScripted(*GROUP_LIFE), TASK, clock=RestlessClock())
     assert resolved == GROUP_LIFE[-1]
 
 
-def test_a_group_s_time_limit_says_where_it_stands() -> None:
+def test_the_error_of_a_group_timeout_contains_the_states() -> None:
     queue = Scripted(group("running", "pending"))
     with pytest.raises(WaitTimedOut, match=r"pending.* after 5 s"):
         wait_for_group(queue, TASK, timeout=5, clock=RestlessClock())
 
 
-async def test_messages_of_a_group_make_progress_and_the_end_is_confirmed_by_a_look(
+async def test_messages_of_a_group_are_followed_and_the_end_is_confirmed_by_a_poll(
     settings: PulseSettings, publisher: Publisher
 ) -> None:
     queue = AsyncScripted(group("running", "pending"), group("completed", "failed"))
     progress: list[dict[TaskState, int]] = []
-    async with Listener(settings, for_group(TASK)) as listener:
+    async with AsyncListener(settings, for_group(TASK)) as listener:
         for exchange, task_id in (("task-completed", MEMBERS[0]), ("task-failed", MEMBERS[1])):
             message = body(exchange, task_id)
             message["status"]["taskGroupId"] = TASK
             await publisher.publish(exchange, message)
-        resolved = await wait_for_group(
+        resolved = await wait_for_group_async(
             queue, TASK, listener=listener, on_progress=lambda counts: progress.append(dict(counts))
         )
     assert resolved == group("completed", "failed")
@@ -271,31 +281,31 @@ async def test_messages_of_a_group_make_progress_and_the_end_is_confirmed_by_a_l
     ]
 
 
-async def test_the_message_that_a_group_is_resolved_leads_to_a_look(
+async def test_the_message_that_a_group_is_resolved_leads_to_a_poll(
     settings: PulseSettings, publisher: Publisher
 ) -> None:
     queue = AsyncScripted(group("running"), group("completed"))
-    async with Listener(settings, for_group(TASK)) as listener:
+    async with AsyncListener(settings, for_group(TASK)) as listener:
         message = {"version": 1, "taskGroupId": TASK, "schedulerId": "-"}
         await publisher.publish("task-group-resolved", message, f"primary.{TASK}.-._")
-        assert await wait_for_group(queue, TASK, listener=listener) == group("completed")
+        assert await wait_for_group_async(queue, TASK, listener=listener) == group("completed")
     assert queue.asked == 2
 
 
 GAP = Gap(began=1, ended=2, queue_was_lost=True)
 
 
-async def test_reconciling_reads_the_status_of_what_matters_when_it_is_called() -> None:
+async def test_reconciling_by_status_reads_the_tasks_that_matter_at_that_moment() -> None:
     wanted: list[str] = []
     got: list[TaskStatus] = []
-    hook = reconcile_by_status(AsyncScripted(*LIFE), lambda: wanted, got.append)
+    hook = reconcile_by_status_async(AsyncScripted(*LIFE), lambda: wanted, got.append)
     await hook(GAP)
     wanted.append(TASK)
     await hook(GAP)
     assert got == LIFE[:1]
 
 
-def test_reconciling_with_a_blocking_client_blocks() -> None:
+def test_reconciling_with_a_synchronous_client_is_synchronous() -> None:
     got: list[TaskStatus] = []
     hook = reconcile_by_status(Scripted(*LIFE), lambda: [TASK, TASK], got.append)
     assert hook(GAP) is None

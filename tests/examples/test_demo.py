@@ -23,7 +23,7 @@ COMMAND = [sys.executable, "-m", "examples.demo"]
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """What the demo prints where there is no terminal, and its directory."""
+    """The output of the demo without a terminal, and its directory."""
     folder = tmp_path_factory.mktemp("demo")
     answer = subprocess.run(
         [*COMMAND, folder], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120

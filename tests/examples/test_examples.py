@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import configparser
+import hashlib
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -60,6 +59,49 @@ def test_the_command_worker_runs_commands_and_keeps_files(
     assert queue.download_artifact(good, "public/cake").content == b"crumbs\n"
     assert last_run(queue, bad).reason_resolved == "failed"
     assert "exit code 3" in log_of(queue, bad)
+
+
+@pytest.fixture
+def upstream(queue: Queue, create: Create) -> str:
+    """A completed task with an artifact."""
+    task_id = create("proj/upstream", {})
+    [claim] = queue.claim_work("proj/upstream", worker_group="tests", worker_id="upstream").tasks
+    run = queue.with_credentials(claim.credentials)
+    run.upload_artifact(task_id, 0, "public/app.zip", b"app", expires=claim.status.expires)
+    run.report_completed(task_id, 0)
+    return task_id
+
+
+def test_a_script_of_scriptworker_runs_unchanged_and_its_exit_codes_are_outcomes(
+    working: Working, create: Create, queue: Queue, upstream: str
+) -> None:
+    def script_task(channel: str, *names: str, depends: bool = True, **payload: int) -> str:
+        return create(
+            "proj/scripts",
+            {"channel": channel, "upstreamArtifacts": [{"taskId": upstream, "paths": names}], **payload},
+            scopes=["project:demo:publish:*"] if channel != "secret" else ["project:demo:publish:nightly"],
+            dependencies=[upstream] if depends else [],
+            retries=0,
+        )
+
+    expected = {
+        script_task("nightly", "public/app.zip"): "completed",
+        script_task("secret", "public/app.zip"): "malformed-payload",
+        script_task("nightly", "public/app.zip", depends=False): "malformed-payload",
+        script_task("nightly", "public/../../../outside"): "malformed-payload",
+        script_task("nightly", "public/missing.zip"): "resource-unavailable",
+        script_task("unknown"): "malformed-payload",
+        script_task("busy"): "intermittent-task",
+        script_task("slow", maxRunTime=1): "failed",
+    }
+    options = ["--max-tasks", str(len(expected)), "--concurrency", "4"]
+    with working("examples.moving_from_scriptworker:ScriptWorker", "proj/scripts", *options):
+        pass
+    assert {each: last_run(queue, each).reason_resolved for each in expected} == expected
+    completed, without_scope, *_ = expected
+    sums = queue.download_artifact(completed, "public/SHA256SUMS").content.decode()
+    assert sums == f"{hashlib.sha256(b'app').hexdigest()}  app.zip\n"
+    assert "project:demo:publish:secret is missing" in log_of(queue, without_scope)
 
 
 def test_the_async_worker_checks_links(
@@ -165,68 +207,3 @@ def test_both_clients_do_each_step_of_the_move_alike() -> None:
     assert (answer.returncode, answer.stderr) == (0, "")
     assert "queue.createTask(task_id, DEFINITION)" in answer.stdout
     assert "queue.create_task(task_id, DEFINITION)" in answer.stdout
-
-
-def container_command() -> list[str]:
-    """What the Dockerfile has the container run."""
-    (line,) = re.findall(r"^CMD (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
-    return list(json.loads(line))
-
-
-def service() -> configparser.SectionProxy:
-    """How systemd runs the worker."""
-    unit = configparser.ConfigParser(interpolation=None, delimiters="=", comment_prefixes="#")
-    unit.optionxform = str  # type: ignore[assignment,method-assign] # as configparser's documentation says
-    unit.read(DEPLOY / "taskqueue-worker.service")
-    return unit["Service"]
-
-
-@pytest.mark.parametrize("host", ["container", "service"])
-def test_what_the_deployment_files_run_is_a_worker_that_works(
-    host: str,
-    create: Create,
-    queue: Queue,
-    deployment: LocalQueue,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    del deployment  # its variables are in the environment
-    shutil.copy(ROOT / "examples" / "command_worker.py", tmp_path)
-    shutil.copy(DEPLOY / "worker.yml", tmp_path)
-    monkeypatch.setenv("TASKQUEUE_WORKER_ID", "one")
-    monkeypatch.setenv("TASKQUEUE_METRICS_PORT", "0")
-    monkeypatch.setenv("TASKQUEUE_MAX_TASKS", "1")
-    command = container_command() if host == "container" else service()["ExecStart"].split()
-    assert Path(command[0]).name == "taskqueue"
-    task_id = create("proj/linux", {"command": ["true"]})
-    subprocess.run(["taskqueue", *command[1:]], cwd=tmp_path, check=True, capture_output=True, timeout=120)
-    assert last_run(queue, task_id).reason_resolved == "completed"
-
-
-def test_what_the_image_is_built_from_is_there() -> None:
-    source = re.findall(r"/tmp/source/(\S+)", (DEPLOY / "Dockerfile").read_text())
-    let_in = re.findall(r"^!(\S+)$", (DEPLOY / "Dockerfile.dockerignore").read_text(), re.MULTILINE)
-    assert source
-    assert [each for each in (*source, *let_in) if not (ROOT / each).exists()] == []
-    assert {each.partition("/")[0] for each in source} <= set(let_in)
-
-
-def test_hosts_grant_more_time_than_the_worker_takes_to_leave() -> None:
-    import yaml
-
-    settings = yaml.safe_load((DEPLOY / "worker.yml").read_text())
-    needed = settings["graceful_shutdown_timeout"] + settings["termination_grace"]
-    (stop,) = re.findall(r"--stop-timeout (\d+)", (DEPLOY / "Dockerfile").read_text())
-    assert int(service()["TimeoutStopSec"]) > needed
-    assert int(stop) > needed
-    assert f"127.0.0.1:{settings['metrics_port']}/live" in (DEPLOY / "Dockerfile").read_text()
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here to check its unit")
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    text = (DEPLOY / "taskqueue-worker.service").read_text()
-    unit = tmp_path / "taskqueue-worker.service"
-    unit.write_text(text.replace("/opt/worker/venv/bin/taskqueue", sys.executable).replace("User=worker", ""))
-    answer = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
-    complaints = [line for line in answer.stderr.splitlines() if unit.name in line]
-    assert complaints == []

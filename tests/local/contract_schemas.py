@@ -1,4 +1,4 @@
-"""The contract's own JSON schemas, to hold our answers and our request schemas against."""
+"""The contract's own JSON schemas, to check our responses and request schemas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jsonschema import Draft6Validator, FormatChecker
 from referencing import Registry
 from referencing.jsonschema import DRAFT6
 
-from taskqueue_client.local.formats import FORMATS
+from taskqueue_client.local.http.schema_check import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ _FOLDERS = {"queue": "schemas", "object": "object/schemas"}
 
 
 def violations(contract: Path, name: str, value: object) -> list[str]:
-    """What is wrong with a value under the schema `<service>/v1/<name>`."""
+    """The problems of a value under the schema `<service>/v1/<name>`."""
     validator = cast("Any", _validator(contract, name))
     return [str(error.message) for error in validator.iter_errors(value)]
 

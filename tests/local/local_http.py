@@ -24,7 +24,7 @@ Certificate = dict[str, Any]
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer."""
+    """A response."""
 
     status: int
     headers: Mapping[str, str]
@@ -43,7 +43,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Key:
-    """What a request is signed with."""
+    """The credentials that sign a request."""
 
     client_id: str
     access_token: str
@@ -163,7 +163,7 @@ class Wire:
         return self.send(method, resource, key=key, body=data, headers={"Content-Type": content_type})
 
     def raw(self, data: bytes, method: str = "GET") -> Reply:
-        """Any bytes; the first answer to them."""
+        """Send any bytes; return the first response."""
         host, _, port = self.host.partition(":")
         with socket.create_connection((host, int(port)), timeout=30) as connection:
             connection.sendall(data)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from taskqueue_client.clock import MovableClock
-from taskqueue_client.local.artifact_storage import ArtifactStorage
 from taskqueue_client.local.faults import Faults
+from taskqueue_client.local.storage.artifact_storage import ArtifactStorage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -45,7 +45,7 @@ class WatchedClock(MovableClock):
 
 @dataclass
 class Served:
-    """What a test talks to."""
+    """A storage service with its URL, and the parts behind it."""
 
     storage: ArtifactStorage
     faults: Faults
@@ -53,7 +53,7 @@ class Served:
     connection: sqlite3.Connection
     url: str = ""
     answered: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set whenever a handler has ended, with an answer or without."""
+    """Set whenever a handler has ended, with or without a response."""
 
     def put_url(self, name: str) -> str:
         """As for an S3 artifact: 45 minutes."""

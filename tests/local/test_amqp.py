@@ -6,7 +6,10 @@ import asyncio
 import json
 import logging
 import os
-from contextlib import asynccontextmanager, suppress
+import queue as queue_module
+import sqlite3
+from contextlib import asynccontextmanager, closing, suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -14,8 +17,10 @@ import aio_pika
 import pytest
 from yarl import URL
 
-from taskqueue_client.local import amqp
-from taskqueue_client.local.amqp import AmqpPublisher
+from taskqueue_client import Queue, slugid
+from taskqueue_client.definitions import task_definition
+from taskqueue_client.local import LocalQueue, amqp
+from taskqueue_client.local.amqp import AmqpPublisher, Outbox
 from taskqueue_client.local.messages import EXCHANGE_PREFIX, EXCHANGES, Message
 
 if TYPE_CHECKING:
@@ -38,6 +43,26 @@ async def broker() -> None:
             raise
         pytest.skip(f"no RabbitMQ: {type(error).__name__}")
     await connection.close()
+
+
+class Publisher(AmqpPublisher):
+    """A publisher with its own outbox."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        try:
+            super().__init__(url, Outbox(self._connection))
+        except ValueError:
+            self._connection.close()
+            raise
+
+    async def __aexit__(self, *raised: object) -> None:
+        await super().__aexit__(*raised)
+        self._connection.close()
+
+    def publish(self, message: Message) -> None:
+        self.store(message)
+        self.send_soon()
 
 
 class Line:
@@ -92,11 +117,18 @@ async def line_to_broker() -> AsyncGenerator[tuple[Line, str]]:
         server.close()
         line.cut()
         await server.wait_closed()
+        await all_tasks_done()
+
+
+async def all_tasks_done() -> None:
+    """Wait for what aiormq does after a connection was cut: it warns if the loop is closed before."""
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(others)
 
 
 @asynccontextmanager
 async def listening(routing_key: str) -> AsyncGenerator[AbstractQueue]:
-    """A queue bound to the exchange of defined tasks, on a connection of its own."""
+    """A queue bound to the exchange of defined tasks, on a separate connection."""
     async with await aio_pika.connect(BROKER) as connection:
         channel = await connection.channel()
         await channel.declare_exchange(DEFINED, aio_pika.ExchangeType.TOPIC, durable=True)
@@ -134,7 +166,7 @@ def key() -> str:
 
 
 async def test_all_exchanges_exist_as_durable_topic_exchanges_once_the_publisher_has_begun() -> None:
-    async with AmqpPublisher(BROKER), await aio_pika.connect(BROKER) as connection:
+    async with Publisher(BROKER), await aio_pika.connect(BROKER) as connection:
         channel = await connection.channel()
         for name in EXCHANGES:
             await channel.declare_exchange(EXCHANGE_PREFIX + name, aio_pika.ExchangeType.TOPIC, durable=True)
@@ -143,7 +175,7 @@ async def test_all_exchanges_exist_as_durable_topic_exchanges_once_the_publisher
 async def test_a_message_has_the_properties_and_the_form_of_the_services(key: str, contract: Path) -> None:
     recorded: dict[str, Any] = json.loads((contract / "recorded/exchange.task-defined.json").read_text())
     route = f"route.{uuid4()}"
-    async with AmqpPublisher(BROKER) as publisher, listening(route) as queue:
+    async with Publisher(BROKER) as publisher, listening(route) as queue:
         body = recorded["body"]
         publisher.publish(Message(recorded["exchange"], key, [route], body))
         got = await next_message(queue)
@@ -156,7 +188,7 @@ async def test_a_message_has_the_properties_and_the_form_of_the_services(key: st
 
 
 async def test_messages_arrive_in_the_order_in_which_they_were_published(key: str) -> None:
-    async with AmqpPublisher(BROKER) as publisher, listening(key) as queue:
+    async with Publisher(BROKER) as publisher, listening(key) as queue:
         for number in range(1000):
             publisher.publish(message(key, number))
         assert await bodies(queue, last=999) == list(range(1000))
@@ -164,22 +196,23 @@ async def test_messages_arrive_in_the_order_in_which_they_were_published(key: st
 
 async def test_a_message_is_what_it_was_when_it_was_published(key: str) -> None:
     changing = message(key, 1)
-    async with AmqpPublisher(BROKER) as publisher, listening(key) as queue:
+    async with Publisher(BROKER) as publisher, listening(key) as queue:
         publisher.publish(changing)
         changing.body["number"] = 2
         assert await bodies(queue, last=1) == [1]
 
 
-async def test_leaving_waits_for_what_was_published(key: str) -> None:
+async def test_leaving_waits_for_what_was_published(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amqp, "_PATIENCE", 60)  # the machine may be busy
     async with listening(key) as queue:
-        async with AmqpPublisher(BROKER) as publisher:
+        async with Publisher(BROKER) as publisher:
             for number in range(500):
                 publisher.publish(message(key, number))
         assert await bodies(queue, last=499) == list(range(500))
 
 
 async def test_nothing_is_lost_and_the_order_stays_while_the_broker_is_away(key: str) -> None:
-    async with line_to_broker() as (line, url), listening(key) as queue, AmqpPublisher(url) as publisher:
+    async with line_to_broker() as (line, url), listening(key) as queue, Publisher(url) as publisher:
         for number in range(300):
             if number == 150:
                 line.cut()
@@ -193,7 +226,7 @@ async def test_nothing_is_lost_and_the_order_stays_while_the_broker_is_away(key:
 async def test_a_broker_that_comes_later_gets_everything(key: str, caplog: pytest.LogCaptureFixture) -> None:
     async with line_to_broker() as (line, url), listening(key) as queue:
         line.cut()
-        publisher = AmqpPublisher(url)
+        publisher = Publisher(url)
         entering = asyncio.create_task(publisher.__aenter__())
         await asyncio.wait_for(line.refused.wait(), 30)
         publisher.publish(message(key, 7))
@@ -210,9 +243,33 @@ async def test_a_start_without_a_broker_goes_on_and_the_end_says_what_was_not_se
     monkeypatch.setattr(amqp, "_PATIENCE", 0.05)
     async with line_to_broker() as (line, url):
         line.cut()
-        async with AmqpPublisher(url) as publisher:
+        async with Publisher(url) as publisher:
             publisher.publish(message(key))
-    assert "1 messages did not reach RabbitMQ at 127.0.0.1" in caplog.text
+    assert "shut down with 1 messages not delivered to RabbitMQ at 127.0.0.1" in caplog.text
+
+
+async def test_messages_that_a_queue_with_a_file_has_not_delivered_are_delivered_after_its_restart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(amqp, "_PATIENCE", 0.05)
+    db, task_ids = str(tmp_path / "queue.sqlite"), [slugid() for _ in range(3)]
+    async with listening("primary.#.outbox-of-a-restart.#") as queue:
+        async with LocalQueue(db=db, amqp_url="amqp://guest:guest@127.0.0.1:1") as local:  # nobody is there
+            await asyncio.to_thread(_create_tasks, local, task_ids)
+        monkeypatch.undo()
+        async with LocalQueue(db=db, amqp_url=BROKER), queue.iterator(no_ack=True, timeout=30) as messages:
+            delivered = [json.loads((await anext(messages)).body) for _ in task_ids]
+        assert [each["status"]["taskId"] for each in delivered] == task_ids
+    with closing(sqlite3.connect(db)) as connection:
+        assert len(Outbox(connection)) == 0
+
+
+def _create_tasks(local: LocalQueue, task_ids: list[str]) -> None:
+    pool = "outbox-of-a-restart/w"
+    definition = task_definition(pool, {}, name="t", owner="o@x.org", source="https://x.org")
+    with Queue(local.root_url, local.credentials) as queue:
+        for task_id in task_ids:
+            queue.create_task(task_id, definition)
 
 
 async def test_an_outbox_has_an_end_and_says_so_once(
@@ -221,14 +278,14 @@ async def test_an_outbox_has_an_end_and_says_so_once(
     monkeypatch.setattr(amqp, "_CAPACITY", 10)
     async with line_to_broker() as (line, url), listening(key) as queue:
         line.cut()
-        publisher = AmqpPublisher(url)
+        publisher = Publisher(url)
         for number in range(15):
             publisher.publish(message(key, number))
         line.mend()
         async with publisher:
             assert await bodies(queue, last=9) == list(range(10))
     assert publisher.lost == 5
-    assert caplog.text.count("10 messages wait for RabbitMQ at 127.0.0.1; further ones are lost") == 1
+    assert caplog.text.count("outbox full: 10 messages wait for RabbitMQ at 127.0.0.1") == 1
 
 
 class Warned(logging.Handler):
@@ -251,7 +308,7 @@ async def test_the_password_is_never_logged(
     url = str(URL(BROKER).with_user("nobody").with_password("hunter-2-secret"))
     warned = Warned()
     logging.getLogger(amqp.__name__).addHandler(warned)
-    async with AmqpPublisher(url) as publisher:
+    async with Publisher(url) as publisher:
         await asyncio.wait_for(warned.event.wait(), 30)
     logging.getLogger(amqp.__name__).removeHandler(warned)
     assert "RabbitMQ at" in caplog.text
@@ -260,7 +317,88 @@ async def test_the_password_is_never_logged(
 
 
 @pytest.mark.parametrize("url", ["http://guest:hunter-2@host", "amqp://", "guest:hunter-2@host"])
-async def test_what_is_no_amqp_url_is_refused_without_repeating_it(url: str) -> None:
-    with pytest.raises(ValueError, match="an AMQP URL is like") as caught:
-        AmqpPublisher(url)
+async def test_a_text_that_is_not_an_amqp_url_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(ValueError, match="not an AMQP URL; expected") as caught:
+        Publisher(url)
     assert "hunter-2" not in str(caught.value)
+
+
+async def _send_removal(exchange: str, body: bytes, pool: str) -> None:
+    async with await aio_pika.connect(BROKER) as connection:
+        channel = await connection.channel()
+        name = f"exchange/taskcluster-worker-manager/v1/{exchange}"
+        manager = await channel.declare_exchange(name, aio_pika.ExchangeType.TOPIC, durable=True)
+        await manager.publish(aio_pika.Message(body), f"primary._.x.{pool.replace('/', '-')}.rack.one.x._")
+
+
+def _running_task(local: LocalQueue, pool: str) -> str:
+    task_id = slugid()
+    now = datetime.now(UTC)
+    definition = task_definition(pool, {}, name="t", owner="o@x.org", source="https://x.org", created=now)
+    with Queue(local.root_url, local.credentials) as queue:
+        queue.create_task(task_id, definition)
+        queue.claim_task(task_id, 0, worker_group="rack", worker_id="one")
+    return task_id
+
+
+class _Exceptions:
+    """The runs that ended with an exception, as the queue tells of them."""
+
+    def __init__(self, local: LocalQueue) -> None:
+        self.reasons: queue_module.Queue[tuple[str, str]] = queue_module.Queue()
+        local.subscribe(self._note)
+
+    def _note(self, message: Message) -> None:
+        if message.exchange.endswith("task-exception"):
+            run = message.body["status"]["runs"][message.body["runId"]]
+            self.reasons.put((message.body["status"]["taskId"], run["reasonResolved"]))
+
+    async def next(self) -> tuple[str, str]:
+        return await asyncio.to_thread(self.reasons.get, timeout=30)
+
+
+@pytest.mark.parametrize("exchange", ["worker-stopped", "worker-removed"])
+async def test_the_worker_managers_messages_end_the_runs_of_a_worker(exchange: str) -> None:
+    pool = f"proj/w{uuid4().hex[:8]}"
+    body = json.dumps(
+        {"workerPoolId": pool, "workerGroup": "rack", "workerId": "one", "reason": "x"}
+    ).encode()
+    async with LocalQueue(amqp_url=BROKER) as local:
+        exceptions = _Exceptions(local)
+        await _consuming(local)
+        task_id = await asyncio.to_thread(_running_task, local, pool)
+        for sent in (b"not json", b"{}", body, body):  # the last one repeats what was done
+            await _send_removal(exchange, sent, pool)
+        assert await exceptions.next() == (task_id, "worker-shutdown")
+        with Queue(local.root_url, local.credentials) as client:
+            states = [run.state for run in client.status(task_id).status.runs]
+        assert states == ["exception", "pending"]
+
+
+async def test_removals_are_consumed_again_when_broker_and_queue_come_back(tmp_path: Path) -> None:
+    pool, db = f"proj/w{uuid4().hex[:8]}", str(tmp_path / "queue.sqlite")
+    body = json.dumps({"workerPoolId": pool, "workerGroup": "rack", "workerId": "one"}).encode()
+    async with line_to_broker() as (line, url):
+        async with LocalQueue(db=db, amqp_url=url) as local:
+            await _consuming(local)
+            task_id = await asyncio.to_thread(_running_task, local, pool)
+            line.cut()
+        await _send_removal("worker-removed", body, pool)  # it waits for the queue
+        line.mend()
+        async with LocalQueue(db=db, amqp_url=url) as local:
+            exceptions = _Exceptions(local)
+            await _consuming(local)
+            with Queue(local.root_url, local.credentials) as client:
+                first = client.status(task_id).status.runs[0]
+            if first.state == "running":
+                assert await exceptions.next() == (task_id, "worker-shutdown")
+            else:
+                assert first.reason_resolved == "worker-shutdown"
+
+
+async def _consuming(local: LocalQueue) -> None:
+    """Return when the queue consumes the worker manager's messages."""
+    running: Any = local._running  # pyright: ignore[reportPrivateUsage] - there is no other sign
+    loop: Any = local._loop  # pyright: ignore[reportPrivateUsage] - as above
+    waiting = asyncio.run_coroutine_threadsafe(running.removals.consuming.wait(), loop)
+    assert await asyncio.wait_for(asyncio.wrap_future(waiting), 30)

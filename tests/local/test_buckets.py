@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ import aiohttp
 import pytest
 import requests
 
+from taskqueue_client.local import LocalQueue
 from tests.local.storage_server import Served, s3_key, serving
 
 ROOT = Path(__file__).parents[2]
@@ -174,7 +176,7 @@ async def test_what_was_never_stored_is_missing(name: str) -> None:
 def send_raw(
     url: str, *headers: tuple[str, str], body: bytes = b"", finish: bool = True
 ) -> tuple[int, bytes]:
-    """Send a PUT just so; with `finish` off, hang up instead of reading the answer."""
+    """Send a PUT as it is; with `finish` off, close the connection instead of reading the response."""
     parts = urlsplit(url)
     with closing(http.client.HTTPConnection(parts.netloc, timeout=30)) as connection:
         connection.putrequest("PUT", f"{parts.path}?{parts.query}")
@@ -198,7 +200,7 @@ async def test_an_upload_must_announce_its_length() -> None:
 
 
 async def break_off(served: Served, name: str, length: int, sent: bytes) -> None:
-    """Begin an upload, hang up, and wait until the server has noticed."""
+    """Begin an upload, close the connection, and wait until the server has noticed."""
     served.answered.clear()
     announced = ("Content-Length", str(length))
     await asyncio.to_thread(send_raw, served.put_url(name), announced, body=sent, finish=False)
@@ -289,7 +291,7 @@ async def test_each_name_has_its_own_body_in_a_file_that_is_not_named_after_it()
 
 
 def send_bytes(url: str, request: bytes) -> bytes:
-    """The first line of the answer to a request."""
+    """The first line of the response to a request."""
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname, parts.port), timeout=30) as connection:
         connection.sendall(request)
@@ -411,3 +413,20 @@ async def upload(url: str, name: str) -> str | None:
             return name if answer.status == 200 else None
     except aiohttp.ClientError:
         return None
+
+
+def test_a_start_removes_what_a_killed_queue_left_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, other = tmp_path / "taskqueue-artifacts-left", tmp_path / "another"
+    for directory in (left, other):
+        directory.mkdir()
+        (directory / "body").touch()
+    with LocalQueue():
+        (in_use,) = {*tmp_path.iterdir()} - {other}
+        assert in_use != left
+        with LocalQueue():
+            assert len({*tmp_path.iterdir()} - {other, in_use}) == 1
+            assert in_use.is_dir()
+    assert [*tmp_path.iterdir()] == [other]

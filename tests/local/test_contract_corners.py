@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import sqlite3
@@ -15,7 +16,8 @@ import pytest
 import requests
 
 from taskqueue_client import slugid
-from taskqueue_client.local import LocalQueue
+from taskqueue_client.local import LocalQueue, deployment
+from taskqueue_client.local.http.server import Server
 from tests.local.local_http import QUEUE, Key, Wire
 
 if TYPE_CHECKING:
@@ -256,18 +258,19 @@ def test_what_is_given_must_not_be_empty(name: str) -> None:
 def test_background_work_that_failed_is_done_a_little_later(monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalQueue(claim_timeout=0.05) as local:
         corner, tries, done = Corner(local), iter([True]), threading.Event()
-        run_due = local.engine.run_due
+        background: Any = local._running.background  # pyright: ignore[reportPrivateUsage] - to break it
+        run_due = background.run_due
 
         def fail_once() -> int:
             if next(tries, False):
                 message = "database or disk is full"
                 raise sqlite3.OperationalError(message)
-            count = run_due()
+            count: int = run_due()
             if count:
                 done.set()
             return count
 
-        monkeypatch.setattr(local.engine, "run_due", fail_once)
+        monkeypatch.setattr(background, "run_due", fail_once)
         task_id = corner.create()
         corner.claim()
         assert done.wait(30)
@@ -275,6 +278,23 @@ def test_background_work_that_failed_is_done_a_little_later(monkeypatch: pytest.
             corner.get(f"/task/{task_id}/status").json["status"]["runs"][0]["reasonResolved"]
             == "claim-expired"
         )
+
+
+async def test_a_last_request_leaves_no_background_work_for_a_stopped_queue(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stop = Server.stop
+
+    async def stop_after_a_request(server: Server) -> None:
+        await asyncio.to_thread(create)
+        await stop(server)
+
+    monkeypatch.setattr(Server, "stop", stop_after_a_request)
+    monkeypatch.setattr(deployment, "_LONGEST_NAP", 0.001)
+    async with LocalQueue() as running:
+        create = Corner(running).create
+    await asyncio.sleep(0.01)  # what was to be done after 1 ms comes before
+    assert caplog.text == ""
 
 
 def test_after_a_restart_everything_that_clients_hold_goes_on(tmp_path: Path) -> None:

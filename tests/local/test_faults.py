@@ -12,7 +12,6 @@ from aiohttp import ClientResponse, web
 
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.local.faults import (
-    Answer,
     AnyFault,
     CutDownload,
     CutUpload,
@@ -20,6 +19,7 @@ from taskqueue_client.local.faults import (
     Drop,
     ExpireUrl,
     Faults,
+    Respond,
     SlowDownload,
 )
 from tests.local.storage_server import Served, serving
@@ -47,7 +47,7 @@ def test_a_fault_strikes_as_often_as_it_says_and_only_its_endpoint() -> None:
 
 
 def test_faults_of_one_endpoint_take_turns_in_the_order_they_came() -> None:
-    (first, second) = (Answer("queue.*", status=502), Drop("queue.createTask"))
+    (first, second) = (Respond("queue.*", status=502), Drop("queue.createTask"))
     asked = faults()
     asked.add(first)
     asked.add(second)
@@ -56,10 +56,10 @@ def test_faults_of_one_endpoint_take_turns_in_the_order_they_came() -> None:
 
 def test_what_still_waits_can_be_seen_and_forgotten() -> None:
     asked = faults()
-    asked.add_json({"kind": "answer", "endpoint": "queue.createTask", "status": 503, "times": 3})
+    asked.add_json({"kind": "respond", "endpoint": "queue.createTask", "status": 503, "times": 3})
     asked.match("queue.createTask")
     (waiting,) = asked.waiting()
-    assert (waiting["kind"], waiting["status"], waiting["times"]) == ("answer", 503, 2)
+    assert (waiting["kind"], waiting["status"], waiting["times"]) == ("respond", 503, 2)
     asked.clock_shift = 60
     asked.clear()
     assert (asked.waiting(), asked.clock_shift) == ([], 0)
@@ -70,8 +70,8 @@ def test_what_still_waits_can_be_seen_and_forgotten() -> None:
     [
         ({"kind": "drop", "endpoint": "queue.creatTask"}, "no endpoint is named 'queue.creatTask'"),
         ({"kind": "drop", "endpoint": "queue.createTask", "times": 0}, r">= 1.*\$\.times"),
-        ({"kind": "answer", "endpoint": "queue.createTask", "status": 99}, r">= 200.*\$\.status"),
-        ({"kind": "answer", "endpoint": "queue.createTask"}, "missing required field `status`"),
+        ({"kind": "respond", "endpoint": "queue.createTask", "status": 99}, r">= 200.*\$\.status"),
+        ({"kind": "respond", "endpoint": "queue.createTask"}, "missing required field `status`"),
         ({"kind": "explode", "endpoint": "queue.createTask"}, r"Invalid value 'explode'.*\$\.kind"),
         ({"kind": "drop", "endpoint": "queue.createTask", "afer": True}, "unknown field `afer`"),
         ({"kind": "delay", "endpoint": "queue.createTask", "seconds": -1}, r">= 0.*\$\.seconds"),
@@ -89,9 +89,9 @@ def test_a_fault_from_code_is_checked_like_one_from_json() -> None:
 
 
 @pytest.mark.parametrize("after", [False, True])
-async def test_an_answer_of_its_own_comes_before_or_after_the_change(after: bool) -> None:  # noqa: FBT001  a parameter of the test
+async def test_an_injected_response_comes_before_or_after_the_change(after: bool) -> None:  # noqa: FBT001  a parameter of the test
     async with serving() as served:
-        served.faults.add(Answer("storage.put", status=503, after=after, headers={"Retry-After": "1"}))
+        served.faults.add(Respond("storage.put", status=503, after=after, headers={"Retry-After": "1"}))
         answer = await asyncio.to_thread(put, served)
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
         assert "<Code>InternalError</Code>" in answer.text
@@ -99,17 +99,17 @@ async def test_an_answer_of_its_own_comes_before_or_after_the_change(after: bool
         assert (await asyncio.to_thread(put, served)).status_code == 200
 
 
-async def test_an_answer_can_be_the_page_of_a_load_balancer() -> None:
+async def test_a_response_can_be_the_page_of_a_load_balancer() -> None:
     async with serving() as served:
-        served.faults.add(Answer("storage.get", status=502, html=True))
+        served.faults.add(Respond("storage.get", status=502, html=True))
         answer = await asyncio.to_thread(get, served)
     assert (answer.status_code, answer.headers["Content-Type"]) == (502, "text/html; charset=utf-8")
     assert "<h1>502 Bad Gateway</h1>" in answer.text
 
 
-async def test_an_answer_of_a_service_has_the_services_form() -> None:
+async def test_a_response_of_a_service_has_the_services_form() -> None:
     asked = faults()
-    asked.add(Answer("queue.createTask", status=500))
+    asked.add(Respond("queue.createTask", status=500))
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         return await asked.answer("queue.createTask", request, answer)
@@ -212,7 +212,7 @@ async def test_a_slow_body_comes_as_fast_as_the_clock_moves() -> None:
 @pytest.mark.parametrize(
     "fault", [CutDownload("storage.get", at=1), SlowDownload("storage.get", bytes_per_second=1)]
 )
-async def test_an_answer_to_head_has_no_body_to_send_badly(fault: AnyFault) -> None:
+async def test_a_response_to_head_has_no_body_to_send_badly(fault: AnyFault) -> None:
     async with serving() as served:
         await asyncio.to_thread(put, served)
         served.faults.add(fault)

@@ -17,7 +17,7 @@ from jsonschema import Draft6Validator
 from referencing import Registry
 from referencing.jsonschema import DRAFT6
 
-from taskqueue_client.local.engine import times
+from taskqueue_client.local import times
 from taskqueue_client.local.refusal import Refusal
 from tests.local.storage_server import serving
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
     from pathlib import Path
 
-    from taskqueue_client.local.objects import ObjectService
+    from taskqueue_client.local.storage.objects import ObjectService
 
 upload_from_buffer = import_module("taskcluster.aio.upload").uploadFromBuf
 download_to_buffer = import_module("taskcluster.aio.download").downloadToBuf
@@ -104,7 +104,7 @@ async def objects() -> AsyncGenerator[ObjectService]:
 async def test_a_small_object_is_stored_at_once_although_a_url_would_do(objects: ObjectService) -> None:
     answer = create(objects, proposedUploadMethods={**put_url(4), **inline()})
     finish(objects, hashes=SHA256)
-    stored = await fetch(objects.download(NAME))
+    stored = await fetch(objects.simple_url(NAME))
     agreed = {key: terms()[key] for key in ("projectId", "uploadId", "expires")}
     assert answer == {**agreed, "uploadMethod": {"dataInline": True}}
     assert list(answer) == ["projectId", "uploadId", "expires", "uploadMethod"]
@@ -170,7 +170,7 @@ async def test_base64_may_lack_its_padding(text: str, data: bytes) -> None:
         method = {"dataInline": {"contentType": "text/plain", "objectData": text}}
         create(served.storage.objects, proposedUploadMethods=method)
         finish(served.storage.objects)
-        assert (await fetch(served.storage.objects.download(NAME))).content == data
+        assert (await fetch(served.storage.objects.simple_url(NAME))).content == data
 
 
 @pytest.mark.parametrize("method", ["dataInline", "putUrl"])
@@ -199,7 +199,7 @@ async def test_a_put_url_takes_only_the_agreed_type_and_length() -> None:
         assert await put_with(method, b"dat", Content_Length="3") == 403
         assert await put_with(method, b"data") == 200
         finish(served.storage.objects)
-        stored = await fetch(served.storage.objects.download(NAME))
+        stored = await fetch(served.storage.objects.simple_url(NAME))
     assert (stored.content, stored.headers["Content-Type"]) == (b"data", "text/plain")
 
 
@@ -224,7 +224,7 @@ async def test_a_page_can_be_saved_but_not_shown(content_type: str) -> None:
         assert await put_with(method, b"data", Content_Disposition="inline") == 403
         assert await put_with(method, b"data") == 200
         finish(objects)
-        stored = await fetch(objects.download(NAME))
+        stored = await fetch(objects.simple_url(NAME))
     assert stored.headers["Content-Disposition"] == "attachment"
 
 
@@ -345,7 +345,7 @@ async def test_the_engine_can_delete_an_object() -> None:
 
 
 class ObjectClient:
-    """What the official helpers call, without the HTTP in between."""
+    """The interface that the official helpers call, without HTTP."""
 
     def __init__(self, objects: ObjectService) -> None:
         self._objects = objects
@@ -377,7 +377,7 @@ async def test_the_official_helpers_upload_and_download(objects: ObjectService, 
     assert (bytes(downloaded), content_type) == (data[:size], "application/x-test")
 
 
-async def test_answers_fit_the_contract(objects: ObjectService, contract: Path) -> None:
+async def test_responses_fit_the_contract(objects: ObjectService, contract: Path) -> None:
     schemas = {
         path.name: json.loads(path.read_text()) for path in (contract / "data/object/schemas").iterdir()
     }

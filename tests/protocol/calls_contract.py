@@ -17,7 +17,7 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT6
 
 from taskqueue_client import calls
-from taskqueue_client._call import Call
+from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.definitions import task_definition
 
 official: Any = taskcluster
@@ -139,12 +139,12 @@ REGISTRY = _registry()
 
 
 def validator(file: str, **options: Any) -> Any:
-    """What checks documents by a schema of the contract."""
+    """Return a validator for a schema of the contract."""
     return jsonschema.Draft6Validator({"$ref": schema_id(file)}, registry=REGISTRY, **options)
 
 
 def recorded(pattern: str = "*") -> list[tuple[str, dict[str, Any]]]:
-    """Recorded exchanges, with the names of their files: those of calls that were answered."""
+    """Recorded exchanges, with the names of their files: those of calls with a response."""
     files = sorted((CONTRACT / "recorded").glob(f"{pattern}.json"))
     calls_only = [path for path in files if not path.name.startswith(("error.", "exchange."))]
     return [(path.stem, json.loads(path.read_text())) for path in calls_only]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskqueue_client import calls
-from taskqueue_client._call import Call
+from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.errors import InvalidArgument
 from tests.protocol.calls_contract import SLUGID
 

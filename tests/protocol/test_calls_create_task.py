@@ -1,4 +1,4 @@
-"""Creating a task is safe to repeat, also when the first answer is lost."""
+"""Creating a task is safe to repeat, also when the first response is lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taskqueue_client import calls
-from taskqueue_client._call import Call
+from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.definitions import TaskDefinition, task_definition
 from taskqueue_client.errors import (
     Attempted,
@@ -68,7 +68,7 @@ def test_a_conflict_at_the_first_attempt_is_an_error() -> None:
         after_conflict(outcome_unknown=False)
 
 
-def test_after_a_lost_answer_an_equal_stored_definition_is_success() -> None:
+def test_after_a_lost_response_an_equal_stored_definition_is_success() -> None:
     steps, call = after_conflict(outcome_unknown=True)
     assert call == calls.task(SLUGID)
     assert steps.send(STORED) == calls.status(SLUGID)
@@ -77,7 +77,7 @@ def test_after_a_lost_answer_an_equal_stored_definition_is_success() -> None:
     assert done.value.value == "the status"
 
 
-def test_after_a_lost_answer_another_stored_definition_is_a_conflict() -> None:
+def test_after_a_lost_response_another_stored_definition_is_a_conflict() -> None:
     steps, _ = after_conflict(outcome_unknown=True)
     with pytest.raises(RequestConflict):
         steps.send({**STORED, "payload": {"a": 2}})

@@ -10,8 +10,8 @@ from typing import Any, TypeVar, assert_type, cast, get_type_hints
 import pytest
 
 from taskqueue_client import calls
-from taskqueue_client._call import Call
-from taskqueue_client._paging import async_iterated, iterated
+from taskqueue_client._protocol.conversation import Call
+from taskqueue_client._protocol.paging import iterated, iterated_async
 from taskqueue_client.errors import Attempted, ConnectionFailed, InvalidArgument
 from taskqueue_client.models import (
     Artifact,
@@ -46,10 +46,10 @@ class Shelf:
 
 
 class AsyncShelf:
-    """A `Shelf` that is awaited."""
+    """An asynchronous `Shelf`."""
 
-    iter_workers = async_iterated(calls.iter_workers)
-    iter_artifacts = async_iterated(calls.iter_artifacts)
+    iter_workers = iterated_async(calls.iter_workers)
+    iter_artifacts = iterated_async(calls.iter_artifacts)
 
     def __init__(self, pages: Sequence[object]) -> None:
         self.shelf = Shelf(pages)
@@ -129,7 +129,7 @@ async def test_an_async_walk_goes_on_with_the_page_that_was_lost() -> None:
     assert [worker.worker_id async for worker in workers] == ["c"]
 
 
-@pytest.mark.parametrize("shelf", [Shelf([]), AsyncShelf([])], ids=["blocking", "awaited"])
+@pytest.mark.parametrize("shelf", [Shelf([]), AsyncShelf([])], ids=["synchronous", "asynchronous"])
 def test_a_bad_argument_is_refused_before_the_first_step(shelf: Shelf | AsyncShelf) -> None:
     with pytest.raises(InvalidArgument, match="run_id"):
         shelf.iter_artifacts(SLUGID, -1)

@@ -1,4 +1,4 @@
-"""The recorded exchanges with the real Queue: each request is made again, each answer is decoded."""
+"""The recorded exchanges with the real Queue: each request is made again, each response is decoded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from taskqueue_client._call import Call
+from taskqueue_client._protocol.conversation import Call
 from tests.protocol.calls_contract import ENTRIES, call_with, function_of, needs_contract, recorded, snake
 
 ENDPOINTS = {(entry["service"], entry["name"]): entry for entry in ENTRIES}
@@ -65,7 +65,7 @@ def test_a_recorded_request_is_made_again_from_its_values(exchange: dict[str, An
 
 @needs_contract
 @each_exchange
-def test_a_recorded_answer_is_decoded_without_loss(exchange: dict[str, Any]) -> None:
+def test_a_recorded_response_is_decoded_without_loss(exchange: dict[str, Any]) -> None:
     call, response = _call_of(exchange), exchange["response"]
     if response["status"] >= 400:
         assert response["status"] not in call.accepts

@@ -115,7 +115,7 @@ def test_any_artifact_name_is_encoded_as_the_official_client_does(name: str) -> 
 
 
 @pytest.mark.parametrize(("name", "encoded"), [(".", "%2E"), ("..", "%2E%2E"), ("a/..", "a%2F..")])
-def test_a_name_of_dots_is_no_step_up_the_path(name: str, encoded: str) -> None:
+def test_a_name_of_dots_is_not_a_step_up_the_path(name: str, encoded: str) -> None:
     assert calls.get_artifact(SLUGID, 0, name).path.endswith(f"/artifacts/{encoded}")
 
 

@@ -1,15 +1,24 @@
-"""What help(), frameworks and documentation learn of a client's methods at run time."""
+"""Signatures and docstrings of a client's methods at run time, for help(), frameworks and documentation."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from taskqueue_client import AsyncQueue, Queue, calls
-from taskqueue_client.artifacts import records
+from taskqueue_client._protocol.conversation import (
+    Conversation,
+    Item,
+    Work,
+    performed,
+    performed_async,
+    streamed,
+    streamed_async,
+)
+from taskqueue_client.artifacts import download_methods, records
 from taskqueue_client.models import Artifact, CreateArtifactResponse, TaskStatusResponse
 
 DESCRIBED: dict[str, Callable[..., Any]] = {
@@ -38,8 +47,8 @@ def test_hints_and_signature_of_a_method_agree(kind: type[Queue | AsyncQueue], n
 
 
 @pytest.mark.parametrize("kind", [Queue, AsyncQueue])
-def test_the_hint_of_an_answer_is_what_the_caller_gets(kind: type[Queue | AsyncQueue]) -> None:
-    """Of a single call, of a conversation, of one that is imported late, and of an empty answer."""
+def test_the_hint_of_a_response_is_what_the_caller_gets(kind: type[Queue | AsyncQueue]) -> None:
+    """Of a single call, of a conversation, of one that is imported late, and of an empty response."""
     returned = {name: get_type_hints(getattr(kind, name))["return"] for name in DESCRIBED}
     assert returned["status"] is TaskStatusResponse
     assert returned["create_task"] is TaskStatusResponse
@@ -47,3 +56,45 @@ def test_the_hint_of_an_answer_is_what_the_caller_gets(kind: type[Queue | AsyncQ
     assert returned["task"] == dict[str, Any]
     assert returned["finish_artifact"] is type(None)
     assert returned["iter_artifacts"] == (Iterator if kind is Queue else AsyncIterator)[Artifact]
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+def test_a_stream_gives_bytes_and_has_the_parameters_of_what_describes_it(
+    kind: type[Queue | AsyncQueue],
+) -> None:
+    signature = inspect.signature(kind.stream_artifact)
+    assert signature.return_annotation == (Iterator if kind is Queue else AsyncGenerator)[bytes]
+    own, *others = signature.parameters.values()
+    assert (own.name, own.kind) == ("self", inspect.Parameter.POSITIONAL_ONLY)
+    described = inspect.signature(download_methods.stream_artifact, eval_str=True)
+    assert others == [*described.parameters.values()][1:]
+
+
+def described(client: object, /, name: str, *, limit: int = 3) -> Conversation[int]:
+    """Describe."""
+    del client, name, limit
+    return (yield from Work(int))
+
+
+def described_stream(client: object, /, name: str) -> Conversation[None]:
+    """Describe a stream."""
+    del client
+    yield from Item(name.encode())
+
+
+@pytest.mark.parametrize("make", [performed, performed_async])
+def test_a_method_has_the_documentation_the_parameters_and_the_result_of_its_description(
+    make: Callable[[Any], Any],
+) -> None:
+    method = make(described)
+    assert method.__doc__ == "Describe."
+    assert str(inspect.signature(method)) == "(self, /, name: str, *, limit: int = 3) -> int"
+    assert get_type_hints(method) == {"name": str, "limit": int, "return": int}
+
+
+@pytest.mark.parametrize(("make", "kind"), [(streamed, Iterator), (streamed_async, AsyncGenerator)])
+def test_a_method_that_gives_a_stream_gives_bytes(make: Callable[[Any], Any], kind: Any) -> None:
+    method = make(described_stream)
+    assert inspect.signature(method).return_annotation == kind[bytes]
+    assert [*inspect.signature(method).parameters] == ["self", "name"]
+    assert get_type_hints(method) == {"name": str, "return": kind[bytes]}

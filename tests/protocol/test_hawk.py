@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskqueue_client import Credentials, temporary_credentials
+from taskqueue_client._protocol.wire import Origin, Signer, nonce
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.hawk import Origin, Signer, nonce
 
 PERMANENT = Credentials("static/tester", "the-secret-of-the-tester")
 TEMPORARY = temporary_credentials(PERMANENT, ["queue:*", "assume:a b"], name="named/one")
@@ -34,14 +34,15 @@ origins = st.sampled_from(
 
 
 def mohawk_header(
-    credentials: Credentials, method: str, url: str, body: bytes, ts: int, nonce: str, ext: str
+    credentials: Credentials, method: str, url: str, body: bytes | None, ts: int, nonce: str, ext: str
 ) -> str:
+    content = {} if body is None else {"content": body, "content_type": "application/json" if body else ""}
     sender = mohawk.Sender(
         {"id": credentials.client_id, "key": credentials.access_token, "algorithm": "sha256"},
         url,
         method,
-        content=body,
-        content_type="application/json" if body else "",
+        **content,
+        always_hash_content=body is not None,
         ext=ext,
         nonce=nonce,
         _timestamp=ts,
@@ -56,7 +57,9 @@ def mohawk_header(
     origin=origins,
     path=st.lists(segments, min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts)),
     query=st.none() | segments,
-    body=st.binary(max_size=3000) | st.binary(min_size=1, max_size=1).map(lambda byte: byte * 2**20),
+    body=st.none()
+    | st.binary(max_size=3000)
+    | st.binary(min_size=1, max_size=1).map(lambda byte: byte * 2**20),
     ts=st.integers(1, 2**33),
     fresh=st.text(string.ascii_letters + string.digits + "-_", min_size=1, max_size=12),
 )
@@ -66,7 +69,7 @@ def test_the_header_is_mohawks(
     origin: str,
     path: str,
     query: str | None,
-    body: bytes,
+    body: bytes | None,
     ts: int,
     fresh: str,
 ) -> None:
@@ -148,6 +151,16 @@ def test_the_longest_header_that_the_queue_takes_is_made() -> None:
 
     longest = max(length for length in range(2800, 2950) if _fits(made, length))
     assert 4092 < len(made(longest)) <= 4096
+
+
+def test_a_signed_url_may_have_4096_characters_and_no_more() -> None:
+    def made(length: int) -> str:
+        return Signer(PERMANENT).signed_url(f"http://h/{'x' * length}", expires=1)
+
+    most = 4096 - len(made(0))
+    assert len(made(most)) == 4096
+    with pytest.raises(InvalidArgument, match="not 4097"):
+        made(most + 1)
 
 
 def _fits(made: Any, length: int) -> bool:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import jsonschema
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from taskqueue_client._protocol import schemas
+from taskqueue_client._protocol.schemas import check_definition
 from taskqueue_client.definitions import TaskDefinition, task_definition
 from taskqueue_client.errors import InvalidDefinition
 from taskqueue_client.models import Priority
-from taskqueue_client.schemas import check_definition
 from tests.protocol.calls_contract import SLUGID, needs_contract, validator
 
 MOMENT = "2026-11-21T10:00:00Z"
@@ -125,10 +128,10 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
 
 
 @st.composite
-def changed_definitions(draw: st.DrawFn) -> dict[str, Any]:
+def changed_definitions(draw: st.DrawFn, base: Mapping[str, Any] = GOOD) -> dict[str, Any]:
     """A good definition of which one key is another, or missing, or there for the first time."""
     key = draw(st.sampled_from([*FIELDS]))
-    definition = dict(GOOD)
+    definition = dict(base)
     if key in {"provisionerId", "workerType"}:
         del definition["taskQueueId"]
         definition |= {"provisionerId": "p", "workerType": "w"}
@@ -141,16 +144,78 @@ def _is_accepted_date(given: object) -> bool:
     return not isinstance(given, str) or given in ACCEPTED_DATES
 
 
-@needs_contract
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(changed_definitions())
-def test_a_definition_is_refused_if_and_only_if_it_is_off_the_queues_schema(
-    definition: dict[str, Any],
-) -> None:
+REAL: dict[str, Any] = {
+    **GOOD,
+    "taskGroupId": SLUGID,
+    "dependencies": [f"{number}{SLUGID[1:]}" for number in range(4)],
+    "requires": "all-resolved",
+    "routes": ["index.project.linux.latest", "tc-treeherder.v2.project.4f2a"],
+    "priority": "very-low",
+    "retries": 3,
+    "expires": MOMENT,
+    "scopes": [f"project:cache:{number}*" for number in range(8)],
+    "tags": {"kind": "test", "os": "linux"},
+    "extra": {"treeherder": {"tier": 1, "symbol": None, "odd": r"\u0000"}},
+}
+ITEMS: dict[str, list[object]] = {
+    "dependencies": [
+        SLUGID,
+        f"0{SLUGID[1:]}",
+        SLUGID[:-1],
+        f"{SLUGID}\n",
+        f"{SLUGID}\n{SLUGID}",
+        "",
+        1,
+        None,
+    ],
+    "routes": ["index.project.linux.latest", "", "a" * 249, "a" * 250, "ä" * 249, "\n", [], None],
+    "scopes": ["", "*", " ", "~", "\x7f", "\n", "ä", "\ud7ff", 5, None],
+}
+
+
+@st.composite
+def definitions_with_other_items(draw: st.DrawFn) -> dict[str, Any]:
+    """A real definition in whose lists some items were added, changed or removed."""
+    definition = dict(REAL)
+    for key, odd in ITEMS.items():
+        items = st.sampled_from([*definition[key], *odd])
+        definition[key] = draw(st.just(definition[key]) | st.lists(items, max_size=5))
+    return definition
+
+
+def _judges_alike(definition: dict[str, Any]) -> bool:
+    """Whether the contract's schema, `check_definition` and its quick part have one opinion."""
     formats = jsonschema.FormatChecker(formats=())
     formats.checks("date-time")(_is_accepted_date)
     schema = validator("create-task-request.json", format_checker=formats)
-    assert is_accepted(definition) == schema.is_valid(definition)
+    is_quickly_accepted = schemas._is_valid(msgspec.json.encode(definition), math.nan)  # pyright: ignore[reportPrivateUsage] # what is tested
+    return bool(schema.is_valid(definition)) == is_accepted(definition) == is_quickly_accepted
+
+
+@needs_contract
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(changed_definitions() | changed_definitions(REAL) | definitions_with_other_items())
+def test_a_definition_is_refused_if_and_only_if_it_is_off_the_queues_schema(
+    definition: dict[str, Any],
+) -> None:
+    assert _judges_alike(definition)
+
+
+@needs_contract
+@pytest.mark.parametrize("retries", [0, 49, 50, -1, 3.0, -0.0, 49.0, 1e1, 3.5, 1e300, 2**64, True, None])
+def test_a_whole_number_is_one_however_it_is_written(retries: object) -> None:
+    assert _judges_alike({**REAL, "retries": retries})
+
+
+@pytest.mark.parametrize("key", ["payload", "extra"])
+@pytest.mark.parametrize(
+    "value", [{"n": None, "text": r"\u0000", "big": 2**70}, {}, {"a": [{"b": None}] * 50}]
+)
+def test_no_valid_definition_needs_jsonschema(
+    key: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schemas, "_validator", None)
+    check_definition(cast("TaskDefinition", {**REAL, key: value}), math.nan)
 
 
 @pytest.mark.parametrize("date", ACCEPTED_DATES)
@@ -159,7 +224,7 @@ def test_each_way_to_write_a_date_time_that_the_queue_takes_is_taken(date: str) 
 
 
 @pytest.mark.parametrize("date", REFUSED_DATES)
-def test_what_is_no_date_time_to_the_queue_is_refused(date: str) -> None:
+def test_a_text_that_the_queue_does_not_take_as_a_date_time_is_refused(date: str) -> None:
     assert not is_accepted({**GOOD, "created": date})
 
 
@@ -175,7 +240,7 @@ def test_what_json_cannot_hold_is_refused(payload: object) -> None:
 
 
 @pytest.mark.parametrize("definition", [None, [], "text", 0])
-def test_what_is_no_object_is_refused(definition: object) -> None:
+def test_a_definition_that_is_not_an_object_is_refused(definition: object) -> None:
     assert not is_accepted(definition)
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a definition is said all at once, with its place and what is allowed."""
+"""All problems of a definition are reported at once, with their paths and what is allowed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from taskqueue_client._protocol.schemas import check_definition
 from taskqueue_client.definitions import TaskDefinition
 from taskqueue_client.errors import InvalidArgument, InvalidDefinition, Problem
-from taskqueue_client.schemas import check_definition
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 GOOD: dict[str, Any] = {
@@ -84,7 +84,7 @@ def test_a_nul_is_one_problem_of_many() -> None:
     assert paths_of({**GOOD, "retries": 50, "extra": {"nul": "\0"}}) == ["$.retries", "$.extra.nul"]
 
 
-def test_a_backslash_before_u0000_is_no_nul() -> None:
+def test_a_backslash_before_u0000_is_not_a_nul() -> None:
     assert paths_of({**GOOD, "payload": {"text": r"\u0000"}}) == []
 
 
@@ -110,8 +110,8 @@ def test_the_error_reads_well_and_is_one_about_an_argument() -> None:
         check_definition(cast("TaskDefinition", {**GOOD, "payload": None, "retries": -1}), math.nan)
     assert str(invalid.value).splitlines() == [
         "the task definition has 2 problems:",
-        "  $.retries: -1: a whole number, 0 to 49",
-        "  $.payload: None: an object",
+        "  $.retries: -1 is not valid; expected a whole number, 0 to 49",
+        "  $.payload: None is not valid; expected an object",
     ]
 
 
@@ -124,7 +124,13 @@ def test_a_missing_key_is_named() -> None:
         "$.metadata",
         "$.taskQueueId",
     ]
-    assert all(problem.allowed.startswith("required") for problem in empty)
+    assert all(": missing; expected" in str(problem) for problem in empty)
+
+
+def test_an_unknown_key_is_named_beside_those_that_are_known() -> None:
+    (problem,) = problems_of({**GOOD, "metadata": {**GOOD["metadata"], "url": ""}})
+    known = "name, description, owner, source"
+    assert str(problem) == f"$.metadata.url: unknown key; known keys: {known}"
 
 
 def _named(**names: str) -> dict[str, Any]:
@@ -218,7 +224,7 @@ def test_dates_in_other_time_zones_are_compared_as_moments() -> None:
 def test_a_good_definition_costs_no_import_of_jsonschema(now: float) -> None:
     program = f"""
 import sys
-from taskqueue_client.schemas import check_definition
+from taskqueue_client._protocol.schemas import check_definition
 check_definition({GOOD!r}, float("{now}"))
 assert "jsonschema" not in sys.modules
 try:

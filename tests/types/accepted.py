@@ -1,4 +1,4 @@
-"""What users write, and what the type checkers must make of it. Checked, never run."""
+"""Programs of users, with the types that the type checkers must infer. Checked, never run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def awaited() -> None:
 
 
 class CreatesTasks(Protocol):
-    """What a program that submits tasks asks of a client."""
+    """The interface of a client that a program which submits tasks uses."""
 
     def create_task(self, task_id: str, definition: TaskDefinition) -> TaskStatusResponse: ...
 

@@ -1,4 +1,4 @@
-"""What the type checkers must reject: every line that ends in `# no`. Checked, never run."""
+"""Mistakes that the type checkers must reject: every line that ends in `# no`. Checked, never run."""
 
 from __future__ import annotations
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import taskcluster  # pyright: ignore[reportMissingTypeStubs] # it has none
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taskqueue_client import calls
+from taskqueue_client.artifacts.naming import clamped_expiry
 from taskqueue_client.definitions import TaskDefinition, from_now, same_definition, task_definition
 from taskqueue_client.errors import InvalidArgument
 
@@ -241,3 +244,42 @@ def test_a_task_expires_a_calendar_year_after_its_deadline_unless_said_otherwise
 def test_what_python_has_for_json_is_compared_as_the_json_that_is_sent() -> None:
     given_in_python: Any = {**GIVEN, "created": datetime(2026, 11, 21, 10, tzinfo=UTC), "scopes": ()}
     assert same_definition(given_in_python, TASK_ID, STORED)
+
+
+@pytest.mark.parametrize(
+    "deadline", ["2 hours", "2026-11-21T12:00:00.000Z", datetime(2026, 11, 21, 12, tzinfo=UTC)]
+)
+def test_a_time_may_be_a_datetime_a_text_or_a_distance(deadline: datetime | str) -> None:
+    created = datetime(2026, 11, 21, 10, tzinfo=UTC)
+    about: dict[str, Any] = {"name": "n", "owner": "o", "source": "git@h:r", "created": created}
+    definition = task_definition("p/w", {}, deadline=deadline, **about)
+    assert definition["deadline"] == "2026-11-21T12:00:00.000Z"
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "  ", "soon", "14 fortnights", "2026-11-21", START.replace(tzinfo=None), 14]
+)
+def test_what_is_not_a_time_is_refused_at_once_wherever_a_time_is(wrong: Any) -> None:
+    about: dict[str, Any] = {"name": "n", "owner": "o", "source": "git@h:r"}
+    worker: dict[str, Any] = {"worker_group": "g", "worker_id": "w"}
+    request: Any = {"storageType": "link", "artifact": "a", "expires": wrong}
+    uses: list[tuple[str, Callable[[], object]]] = [
+        ("deadline", lambda: task_definition("p/w", {}, deadline=wrong, **about)),
+        ("expires", lambda: task_definition("p/w", {}, expires=wrong, **about)),
+        ("quarantine_until", lambda: calls.quarantine_worker("p/w", quarantine_until=wrong, **worker)),
+        ("expires", lambda: calls.declare_worker("p/w", expires=wrong, **worker)),
+        ("expires", lambda: calls.create_artifact(TASK_ID, 0, "a", request)),
+        ("expires", lambda: clamped_expiry(wrong, None)),
+    ]
+    for argument, use in uses:
+        with pytest.raises(InvalidArgument, match=f"^{argument}: .* is not valid; expected a datetime"):
+            use()
+
+
+def test_a_distance_is_a_time_for_every_call() -> None:
+    call = calls.create_artifact(
+        TASK_ID, 0, "a", {"storageType": "link", "artifact": "b", "expires": "14 days"}
+    )
+    (_, _, expires) = cast("dict[str, str]", call.body).values()
+    left = datetime.fromisoformat(expires) - datetime.now(UTC)
+    assert timedelta(days=13, hours=23) < left <= timedelta(days=14)

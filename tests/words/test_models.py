@@ -20,6 +20,7 @@ from taskqueue_client.models import (
     Priority,
     ReasonResolved,
     StorageType,
+    TaskClaim,
     TaskState,
     TaskStatus,
     TaskStatusResponse,
@@ -64,6 +65,14 @@ def status(**changes: object) -> TaskStatus:
     return read
 
 
+def test_a_response_becomes_the_json_that_it_was_read_from() -> None:
+    claim = decoded(CLAIM, TaskClaim)
+    document = json.loads(json.dumps(claim.to_dict()))
+    assert decoded(document, TaskClaim) == claim
+    assert document["task"] == CLAIM["task"]
+    assert document["status"]["runs"][0]["takenUntil"] == "2026-11-21T09:20:53.649000Z"
+
+
 def test_fields_that_are_not_known_are_passed_over() -> None:
     assert status(news=1, runs=[{**RUN, "news": 2}]) == status()
 
@@ -85,7 +94,7 @@ def test_any_text_is_a_value_of_an_open_enumeration(text: str) -> None:
     assert copy.deepcopy(value) == value
 
 
-def test_what_is_no_text_is_no_value_of_an_enumeration() -> None:
+def test_a_value_that_is_not_text_is_not_a_value_of_an_enumeration() -> None:
     with pytest.raises(ValueError, match="5 is not a valid Priority"):
         Priority(5)  # type: ignore[arg-type] # what is tested
 
@@ -121,12 +130,12 @@ def test_an_unscheduled_task_has_no_runs_and_a_pending_run_no_worker() -> None:
     assert status().runs[0].worker_id is None
 
 
-def test_an_answer_cannot_be_changed() -> None:
+def test_a_response_cannot_be_changed() -> None:
     with pytest.raises(AttributeError, match="immutable"):
         status().state = TaskState.FAILED  # type: ignore[misc] # what is tested
 
 
-def test_an_answer_can_be_copied_pickled_and_written_as_the_json_that_it_was() -> None:
+def test_a_response_can_be_copied_pickled_and_written_as_the_json_that_it_was() -> None:
     answer = TaskStatusResponse(status())
     assert pickle.loads(pickle.dumps(answer)) == copy.deepcopy(answer) == answer
     assert decoded(json.loads(msgspec.json.encode(answer)), TaskStatusResponse) == answer

@@ -11,11 +11,11 @@ from tests.worker.queue_world import WAIT
 
 
 class Gate(logging.Handler):
-    """Holds up whoever says that a run begins.
+    """Blocks the thread that reports the beginning of a run.
 
     Attributes:
-        reached: Set when somebody does.
-        opened: Set it to let them go on.
+        reached: Is set when a run begins.
+        opened: Set it to let the thread continue.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Gate(logging.Handler):
         self.reached, self.opened = threading.Event(), threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.getMessage().endswith(" begins"):
+        if record.getMessage().partition(" (")[0].endswith(" begins"):
             self.reached.set()
             assert self.opened.wait(WAIT)
 

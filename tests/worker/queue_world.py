@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import time
 from collections.abc import Callable, Generator
@@ -10,18 +11,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from taskqueue_client import AsyncQueue, Credentials, Queue, slugid
-from taskqueue_client.clock import Clock, SystemClock
+from taskqueue_client.clock import Clock, MovableClock, SystemClock
 from taskqueue_client.errors import CallFailed
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.models import Run, TaskStatus
-from taskqueue_client.worker.claiming import WorkerIdentity
-from taskqueue_client.worker.direct_queue import DirectQueue
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, State
+from taskqueue_client.worker.claims.keeper import Keeper, KeeperSettings
+from taskqueue_client.worker.claims.task_source import WorkerIdentity
 from taskqueue_client.worker.event_thread import EventThread
-from taskqueue_client.worker.held_run import HeldRun
-from taskqueue_client.worker.keeper import Keeper, KeeperSettings
 from taskqueue_client.worker.outcomes import Resolution
-from taskqueue_client.worker.resolving import Resolver
-from taskqueue_client.worker.run_state import State
+from taskqueue_client.worker.run.reporting import Reporter
 
 TASK_QUEUE_ID = "test-provisioner/test-worker"
 WAIT = 30.0
@@ -74,7 +73,7 @@ class World:
         return self.status(task_id).runs[run_id]
 
     def until_struck(self, left: int = 0) -> None:
-        """Wait until requests have met the faults, but for some of them."""
+        """Wait until requests have met all faults except `left` of them."""
         until(lambda: len(self.local.faults.waiting()) <= left)
 
     def until_changed(self, task_id: str, before: Run) -> None:
@@ -85,65 +84,98 @@ class World:
         self.queue.close()
 
 
+class QuickRetries:
+    """The queue's held clock for a keeper: who waits for a retry moves it, who waits for longer does not."""
+
+    LONGEST_RETRY = 460.0
+    LONGEST_LEASE = 1200.0
+
+    def __init__(self, clock: MovableClock) -> None:
+        clock.hold()
+        self._clock = clock
+        self._reclaim_at = 0.0
+        self.now, self.monotonic, self.sleep = clock.now, clock.monotonic, clock.sleep
+
+    async def sleep_async(self, seconds: float) -> None:
+        due = self.monotonic() + seconds
+        if seconds < self.LONGEST_RETRY:
+            await asyncio.to_thread(self._clock.advance, seconds)
+        elif seconds < self.LONGEST_LEASE:
+            self._reclaim_at = due
+        while (left := due - self.monotonic()) > 0:
+            await self._clock.sleep_async(left)
+
+    def until_a_reclaim_is_planned(self) -> None:
+        """Wait until the keeper waits for the time of a reclaim."""
+        until(lambda: self._reclaim_at > self.monotonic())
+
+    def let_a_reclaim_be_due(self) -> None:
+        """Wait until the keeper waits for the time of a reclaim, and move to that time."""
+        self.until_a_reclaim_is_planned()
+        self._clock.advance(self._reclaim_at - self.monotonic() + 0.001)
+
+
 class Told:
-    """What a keeper tells, as queues that a test can wait on."""
+    """The events of a keeper, as queues that a test can wait on."""
 
     def __init__(self) -> None:
-        self.claims: queue.Queue[list[HeldRun]] = queue.Queue()
+        self.claims: queue.Queue[list[ClaimedRun]] = queue.Queue()
         self.failures: queue.Queue[CallFailed] = queue.Queue()
         self.refusals: queue.Queue[CallFailed] = queue.Queue()
-        self.renewals: queue.Queue[float] = queue.Queue()
-        self.failed_renewals: queue.Queue[None] = queue.Queue()
+        self.reclaims: queue.Queue[float] = queue.Queue()
+        self.failed_reclaims: queue.Queue[None] = queue.Queue()
 
-    def claimed(self, runs: list[HeldRun]) -> None:
+    def claimed(self, task_queue_id: str, runs: list[ClaimedRun]) -> None:
+        del task_queue_id
         self.claims.put(runs)
 
-    def claim_failed(self, error: CallFailed) -> None:
+    def claim_failed(self, task_queue_id: str, error: CallFailed) -> None:
+        del task_queue_id
         self.failures.put(error)
 
-    def refused(self, error: CallFailed) -> None:
+    def claiming_refused(self, error: CallFailed) -> None:
         self.refusals.put(error)
 
-    def renewed(self, late: float) -> None:
-        self.renewals.put(late)
+    def reclaimed(self, late: float) -> None:
+        self.reclaims.put(late)
 
-    def renewal_failed(self) -> None:
-        self.failed_renewals.put(None)
+    def reclaim_failed(self) -> None:
+        self.failed_reclaims.put(None)
 
-    def renewal_refused(self) -> None:
+    def reclaim_refused(self) -> None:
         """The run says so itself."""
 
-    def runs(self, count: int) -> list[HeldRun]:
+    def runs(self, count: int) -> list[ClaimedRun]:
         """The next `count` runs that were claimed."""
-        found: list[HeldRun] = []
+        found: list[ClaimedRun] = []
         while len(found) < count:
             found += self.claims.get(timeout=WAIT)
         return found
 
 
-class Keeping:
-    """A keeper, and the loop of whoever waits for it."""
+class RunningKeeper:
+    """A keeper, and a separate event loop to wait for it."""
 
     def __init__(
         self, make_queue: Callable[[], AsyncQueue], settings: KeeperSettings, told: Told, clock: Clock
     ) -> None:
-        self._waiting = EventThread("whoever waits")
+        self._waiting = EventThread("waits for the keeper")
         self._keeper = Keeper(make_queue, settings, told, clock)
         self._make_queue, self._clock = make_queue, clock
-        self.hint_cancelled = self._keeper.hint_cancelled
+        self.hint_canceled = self._keeper.hint_canceled
         self.stop_claiming = self._keeper.stop_claiming
-        self.let_go = self._keeper.let_go
+        self.release_slot = self._keeper.release_slot
 
     def claiming_ended(self) -> None:
         self._waiting.submit(self._keeper.claiming_ended()).result(WAIT)
 
-    def resolve(self, held: HeldRun, resolution: Resolution) -> State:
+    def resolve(self, held: ClaimedRun, resolution: Resolution) -> State:
         return self._waiting.submit(self._resolve(held, resolution)).result(WAIT)
 
-    async def _resolve(self, held: HeldRun, resolution: Resolution) -> State:
+    async def _resolve(self, held: ClaimedRun, resolution: Resolution) -> State:
         async with self._make_queue() as queue:
             client = held.credentials.client(queue)
-            return await Resolver(held, client, self._keeper.renew, self._clock).resolve(resolution)
+            return await Reporter(held, client, self._keeper.reclaim, self._clock).report(resolution)
 
     def stop(self) -> None:
         self._keeper.stop()
@@ -151,7 +183,7 @@ class Keeping:
 
 
 @contextmanager
-def keeping(
+def running_keeper(
     world: World,
     told: Told,
     *,
@@ -159,16 +191,17 @@ def keeping(
     max_tasks: int | None = None,
     poll: float = 3600.0,
     credentials: Credentials | None = None,
-) -> Generator[Keeping]:
-    """A keeper; its claim call is hung up at the end."""
-    clock = SystemClock()
-    keeping = Keeping(
-        lambda: DirectQueue(world.local.root_url, credentials or world.local.credentials, clock=clock),
+    clock: Clock | None = None,
+) -> Generator[RunningKeeper]:
+    """A keeper, by default on the machine's clock; its claim call is aborted at the end."""
+    clock = clock or SystemClock()
+    keeper = RunningKeeper(
+        lambda: AsyncQueue(world.local.root_url, credentials or world.local.credentials, clock=clock),
         KeeperSettings(WorkerIdentity(TASK_QUEUE_ID, "group", "worker"), concurrency, max_tasks, poll),
         told,
         clock,
     )
     try:
-        yield keeping
+        yield keeper
     finally:
-        keeping.stop()
+        keeper.stop()

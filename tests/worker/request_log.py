@@ -1,4 +1,4 @@
-"""What a local queue was asked for, as its own log has it."""
+"""The requests to a local queue, from its log."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NamedTuple
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 from taskqueue_client.clock import Clock
+from taskqueue_client.local import LocalQueue
+from tests.worker.queue_world import WAIT, until
 
 
 class Request(NamedTuple):
-    """A request that was answered.
+    """A request with its response.
 
     Attributes:
         moment: When, on the queue's monotonic clock.
@@ -38,15 +42,32 @@ class _Notes(logging.Handler):
 
 
 @contextmanager
-def requests_noted(clock: Clock) -> Generator[list[Request]]:
-    """The requests from now on, each soon after its answer."""
+def requests_noted(local: LocalQueue, clock: Clock | None = None) -> Generator[list[Request]]:
+    """The requests from now on, each soon after its response; at the end all that were responded to.
+
+    Args:
+        local: The queue.
+        clock: What tells the moments; None is the queue's clock.
+    """
     logger = logging.getLogger("taskqueue_client.local.requests")
     made: list[Request] = []
-    notes, level = _Notes(clock, made), logger.level
+    notes, level = _Notes(local.clock if clock is None else clock, made), logger.level
     logger.addHandler(notes)
     logger.setLevel(logging.INFO)
     try:
         yield made
+        _wait_for_notes(local, made)
     finally:
         logger.setLevel(level)
         logger.removeHandler(notes)
+
+
+def _wait_for_notes(local: LocalQueue, made: list[Request]) -> None:
+    """Make one more request and wait for its line: those of earlier responses come before it."""
+    last = f"/last-{len(made)}"
+    try:
+        urlopen(local.root_url + last, timeout=WAIT)
+    except HTTPError as refused:
+        refused.close()
+    until(lambda: last in {each.path for each in made})
+    made[:] = [each for each in made if each.path != last]

@@ -1,44 +1,49 @@
-"""What the tests of commands share: a run's context, and ways to wait for processes without sleeping."""
+"""Helpers for the tests of commands: a run's context, and ways to wait for processes without sleeping."""
 
 from __future__ import annotations
 
 import os
 import select
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from taskqueue_client import slugid
 from taskqueue_client.clock import SystemClock
-from taskqueue_client.worker.cancelled import Cancelled
-from taskqueue_client.worker.command import CommandContext
-from taskqueue_client.worker.guardian import Guardian
-from taskqueue_client.worker.task_log import TaskLog
+from taskqueue_client.worker.commands.command import CommandContext
+from taskqueue_client.worker.commands.environment import CommandEnvironment
+from taskqueue_client.worker.commands.process_tree import Guardian, RunProcesses
+from taskqueue_client.worker.commands.task_log import TaskLog
+from taskqueue_client.worker.outcomes import Canceled
 
 WAIT_MS = 30_000
 """How long to wait for what must happen."""
 
 
 @contextmanager
-def context_in(directory: Path, env: Mapping[str, str] | None = None) -> Generator[CommandContext]:
-    """A context as a run has it, with little patience."""
+def context_in(
+    directory: Path, env: Mapping[str, str] | None = None, *, pass_environment: Sequence[str] = ()
+) -> Generator[CommandContext]:
+    """A context as a run has it, with little patience. `env` are variables that every command gets."""
     guardian = Guardian()
     log = TaskLog(directory / "task.log", SystemClock(), kept_in_memory=0)
     work = directory / "work"
     work.mkdir()
-    mark = {"TASK_ID": slugid(), "RUN_ID": "0"}
+    processes = RunProcesses(f"{directory}/{slugid()}", guardian)
     try:
         yield CommandContext(
             log=log,
-            cancelled=Cancelled(),
+            canceled=Canceled(),
             guardian=guardian,
+            processes=processes,
             work_directory=work,
-            env={"PATH": os.environ["PATH"], **mark, **(env or {})},
-            mark=mark,
+            environment=CommandEnvironment(pass_environment),
+            variables={"TASK_ID": slugid(), "RUN_ID": "0", **(env or {})},
             grace=30.0,
         )
     finally:
+        processes.end(0)
         guardian.close()
         log.remove()
 
@@ -50,7 +55,7 @@ def text_of(context: CommandContext) -> str:
 
 
 def printed_in(context: CommandContext) -> list[str]:
-    """What was printed: without the times, and without the log's own lines."""
+    """The output of commands in the log, without times and without the worker's own lines."""
     lines = [line.partition(" ")[2] for line in text_of(context).splitlines()]
     return [line for line in lines if not line.startswith(("INFO", "WARNING"))]
 
@@ -63,13 +68,31 @@ class Fifo:
         os.mkfifo(self.path)
 
     def numbers(self) -> list[int]:
-        """Wait for a line of numbers, such as process ids."""
-        with self.path.open() as file:
-            return [int(word) for word in file.readline().split()]
+        """Wait for a line of numbers, such as process ids.
+
+        Raises:
+            AssertionError: Nobody has written one.
+        """
+        pipe = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            return [int(word) for word in self._line(pipe).split()]
+        finally:
+            os.close(pipe)
+
+    def _line(self, pipe: int) -> bytes:
+        line = b""
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        while not line.endswith(b"\n"):
+            assert poll.poll(WAIT_MS), f"nobody wrote a line to {self.path} within {WAIT_MS / 1000:.0f} s"
+            byte = os.read(pipe, 1)
+            assert byte, f"{self.path} was closed after {line!r}, before the end of a line"
+            line += byte
+        return line
 
 
 def wait_until_gone(pid: int) -> None:
-    """Return when a process, which need not be a child, has ended."""
+    """Return when a process, whatever its parent is, has ended."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -83,7 +106,7 @@ def wait_until_gone(pid: int) -> None:
 
 
 def open_descriptors() -> set[str]:
-    """What this process has open. What earlier tests have left may go at any moment: compare with `<=`."""
+    """The open files of this process. Those of earlier tests may be closed at any moment: use `<=`."""
     found: set[str] = set()
     for each in Path("/proc/self/fd").iterdir():
         try:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.worker.command import (
+from taskqueue_client.worker.commands.command import (
     CommandContext,
     CommandFailed,
     CommandNotStarted,
+    CommandOutputTooLarge,
     CommandResult,
     run_command,
 )
@@ -47,7 +50,82 @@ def test_both_streams_are_in_the_log_in_the_order_of_writing(context: CommandCon
     assert printed_in(context) == ["1", "2", "3"]
 
 
-def test_a_command_has_no_input(context: CommandContext) -> None:
+def test_captured_output_is_in_the_result_and_in_the_log(context: CommandContext) -> None:
+    result = run_command("echo out; echo err >&2", context, shell=True, capture=True)
+    assert (result.stdout, result.stderr) == ("out\n", "err\n")
+    assert sorted(printed_in(context)) == ["err", "out"]
+
+
+@pytest.mark.parametrize(
+    ("capture", "stdout", "stderr"),
+    [(False, None, None), ("stdout", "out\n", None), ("stderr", None, "err\n")],
+)
+def test_only_what_was_asked_for_is_captured(
+    context: CommandContext,
+    capture: bool | Literal["stdout", "stderr"],  # noqa: FBT001 - a parameter of the test
+    stdout: str | None,
+    stderr: str | None,
+) -> None:
+    result = run_command("echo out; echo err >&2", context, shell=True, capture=capture)
+    assert (result.stdout, result.stderr) == (stdout, stderr)
+    assert sorted(printed_in(context)) == ["err", "out"]
+
+
+def test_captured_bytes_that_are_not_unicode_survive(context: CommandContext) -> None:
+    result = run_command(
+        python("import sys; sys.stdout.buffer.write(bytes(range(256)))"), context, capture=True
+    )
+    assert result.stdout is not None
+    assert os.fsencode(result.stdout) == bytes(range(256))
+
+
+def test_secrets_are_masked_in_the_log_and_not_in_captured_output(context: CommandContext) -> None:
+    context.log.register_secret("hunter2")
+    result = run_command(["echo", "hunter2"], context, capture="stdout")
+    assert result.stdout == "hunter2\n"
+    assert "hunter2" not in text_of(context) + repr(result)
+
+
+def test_a_command_that_prints_more_than_capture_holds_is_ended_with_an_error_that_says_so(
+    context: CommandContext,
+) -> None:
+    with pytest.raises(CommandOutputTooLarge, match=r"^yes: printed more than the 16777216 bytes") as caught:
+        run_command(["yes"], context, capture="stdout", check=False)
+    assert isinstance(caught.value, TaskFailed)
+    assert caught.value.result.signal == signal.SIGTERM
+
+
+def test_output_of_the_size_that_capture_holds_is_captured(context: CommandContext) -> None:
+    result = run_command(["head", "-c", "16777216", "/dev/zero"], context, capture=True)
+    assert result.stdout is not None
+    assert len(result.stdout) == 16777216
+
+
+def test_a_failed_command_s_output_is_with_its_error(context: CommandContext) -> None:
+    with pytest.raises(CommandFailed) as caught:
+        run_command("echo why >&2; exit 1", context, shell=True, capture="stderr")
+    assert caught.value.result.stderr == "why\n"
+
+
+@pytest.mark.parametrize("given", ["text: ä\n", "text: ä\n".encode(), "x" * 3_000_000])
+def test_a_command_reads_its_input(context: CommandContext, given: str | bytes) -> None:
+    result = run_command(["cat"], context, input=given, capture="stdout")
+    assert result.stdout == (given if isinstance(given, str) else given.decode())
+
+
+def test_a_command_need_not_read_its_input(context: CommandContext) -> None:
+    run_command(["true"], context, input="x" * 3_000_000)
+
+
+@pytest.mark.parametrize(("name", "given"), [("capture", "both"), ("capture", []), ("input", 3)])
+def test_an_option_that_is_not_valid_is_refused(context: CommandContext, name: str, given: Any) -> None:
+    options: Any = {name: given}
+    with pytest.raises(InvalidArgument, match=f"^{name}: "):
+        run_command(["true"], context, **options)
+    assert not text_of(context)
+
+
+def test_without_input_there_is_nothing_to_read(context: CommandContext) -> None:
     assert run_command(["cat"], context).exit_code == 0
 
 
@@ -58,7 +136,7 @@ def test_nothing_is_expanded_without_a_shell(context: CommandContext) -> None:
 
 def test_a_command_runs_in_the_work_directory_with_its_own_environment(tmp_path: Path) -> None:
     with context_in(tmp_path, {"TASK_ID": "abc"}) as context:
-        run_command("pwd; echo $TASK_ID $HOME", context, shell=True)
+        run_command("pwd; echo $TASK_ID", context, shell=True)
         (context.work_directory / "sub").mkdir()
         run_command(["pwd"], context, cwd="sub")
         assert printed_in(context) == [str(tmp_path / "work"), "abc", str(tmp_path / "work" / "sub")]
@@ -68,7 +146,7 @@ def test_a_path_is_an_argument(context: CommandContext) -> None:
     assert run_command(["test", "-d", context.work_directory], context).exit_code == 0
 
 
-def test_a_command_runs_in_a_session_of_its_own(context: CommandContext) -> None:
+def test_a_command_runs_in_a_separate_session(context: CommandContext) -> None:
     run_command(python("import os; print(os.getpid() == os.getsid(0) == os.getpgid(0))"), context)
     assert printed_in(context) == ["True"]
 
@@ -80,7 +158,7 @@ def test_an_exit_code_that_is_not_0_is_a_failed_task(context: CommandContext) ->
     assert caught.value.result.exit_code == 3
 
 
-def test_an_exit_code_is_no_error_when_it_is_not_checked(context: CommandContext) -> None:
+def test_an_exit_code_is_not_an_error_when_it_is_not_checked(context: CommandContext) -> None:
     result = run_command("exit 3", context, shell=True, check=False)
     assert (result.exit_code, result.signal) == (3, None)
 
@@ -89,7 +167,7 @@ def test_an_exit_code_is_no_error_when_it_is_not_checked(context: CommandContext
     ("number", "words"),
     [(signal.SIGKILL, "signal SIGKILL"), (signal.SIGRTMIN + 1, f"signal {signal.SIGRTMIN + 1}")],
 )
-def test_an_end_by_a_signal_is_no_success(context: CommandContext, number: int, words: str) -> None:
+def test_a_command_ended_by_a_signal_has_failed(context: CommandContext, number: int, words: str) -> None:
     with pytest.raises(CommandFailed, match=words) as caught:
         run_command(python(f"import os; os.kill(os.getpid(), {int(number)})"), context)
     assert (caught.value.result.exit_code, caught.value.result.signal) == (None, number)
@@ -111,22 +189,21 @@ def test_time_and_memory_of_the_descendants_are_measured(context: CommandContext
     assert re.search(rf"peak memory (at most )?{result.peak_memory / 1e6:.0f} MB", text_of(context))
 
 
-def test_memory_that_may_be_the_worker_s_own_is_said_to_be_a_limit() -> None:
+def test_a_peak_memory_that_may_be_the_worker_s_is_shown_as_an_upper_bound() -> None:
     result = CommandResult(0, None, duration=1.0, user_time=0, system_time=0, peak_memory=1_000_000)
     assert str(result) == "exit code 0 after 1.0 s (user 0.00 s, system 0.00 s, peak memory at most 1 MB)"
 
 
 @pytest.mark.parametrize("command", [["/no/such/program"], ["/etc/passwd"], ["/"], ["echo", "x" * 3_000_000]])
-def test_what_cannot_be_started_is_a_failed_task(context: CommandContext, command: list[str]) -> None:
-    context.guardian.start()
-    context.log.logger.info("begun")  # its file is open from now on
+def test_a_command_that_cannot_be_started_fails_the_task(context: CommandContext, command: list[str]) -> None:
+    run_command(["true"], context)  # starts the guardian, and opens the log's file
     before = open_descriptors()
     with pytest.raises(CommandNotStarted, match=f"^{command[0]}: cannot be started: "):
         run_command(command, context)
     assert open_descriptors() <= before
 
 
-def test_a_missing_directory_is_a_failed_task(context: CommandContext) -> None:
+def test_a_missing_directory_fails_the_task(context: CommandContext) -> None:
     with pytest.raises(TaskFailed, match="nowhere"):
         run_command(["true"], context, cwd="nowhere")
 
@@ -135,17 +212,17 @@ def test_a_missing_directory_is_a_failed_task(context: CommandContext) -> None:
     ("command", "shell"),
     [([], False), ([""], False), (["a\0b"], False), ("make", False), (["make"], True), ("a\0b", True)],
 )
-def test_what_is_no_command_is_refused(
+def test_an_invalid_command_is_refused(
     context: CommandContext,
     command: list[str] | str,
     shell: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    with pytest.raises(InvalidArgument, match="command="):
+    with pytest.raises(InvalidArgument, match=r"^command: "):
         run_command(command, context, shell=shell)
     assert not text_of(context)
 
 
-def test_a_host_that_takes_exit_codes_away_is_an_internal_error_and_no_success(
+def test_a_process_that_ignores_sigchld_and_so_loses_exit_codes_is_an_internal_error(
     context: CommandContext,
 ) -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -190,7 +267,47 @@ def test_a_process_that_left_the_group_and_holds_the_output_does_not_hold_the_co
     assert "hello" in printed_in(context)
 
 
-def test_nothing_is_left_open(context: CommandContext) -> None:
+FEW_DESCRIPTORS = """
+import resource, sys
+from pathlib import Path
+from tests.worker.running_commands import context_in, open_descriptors
+from taskqueue_client.worker.commands.command import run_command
+from taskqueue_client.worker.outcomes import InternalError
+with context_in(Path(sys.argv[1])) as context:
+    run_command(["true"], context)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = len(list(Path("/proc/self/fd").iterdir()))
+    for limit in range(3, open_now + 9):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+        try:
+            run_command("sleep 1000 & exit 0", context, shell=True)
+            print("ran")
+        except InternalError as error:
+            print(error)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert context.processes.end(0) == 0
+"""
+
+
+def test_without_free_descriptors_a_command_is_an_internal_error_that_says_so_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FEW_DESCRIPTORS, tmp_path],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    refused, ran = "the worker cannot start commands: Too many open files", "ran"
+    assert set(done.stdout.splitlines()) == {refused, ran}
+    assert done.stdout.splitlines()[-1] == ran
+
+
+def test_a_command_leaves_no_open_descriptors(context: CommandContext) -> None:
     run_command(["true"], context)  # starts the guardian, which stays
     before = open_descriptors()
     run_command("sleep 1000 & exit 1", context, shell=True, check=False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,16 +18,16 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue_client.worker import guardian, processes
-from taskqueue_client.worker.command import (
+from taskqueue_client.worker.commands import process_tree
+from taskqueue_client.worker.commands.command import (
     CommandContext,
     CommandFailed,
     CommandTimedOut,
     run_command,
     run_command_async,
 )
+from taskqueue_client.worker.commands.process_tree import ControlGroup, ProcessTree, RunProcesses
 from taskqueue_client.worker.outcomes import ClaimLost, TaskFailed, WorkerShutdown
-from taskqueue_client.worker.processes import ProcessTree, kill_marked
 from tests.worker.running_commands import (
     Fifo,
     context_in,
@@ -62,7 +64,7 @@ def cancel_when_told(context: CommandContext, fifo: Fifo, script: str) -> list[i
 
     def cancel() -> None:
         pids.extend(fifo.numbers())
-        context.cancelled.cancel(ClaimLost("canceled"))
+        context.canceled.cancel(ClaimLost("canceled"))
 
     canceller = threading.Thread(target=cancel)
     canceller.start()
@@ -103,7 +105,7 @@ def test_a_command_can_clean_up_and_say_so_when_it_is_asked_to_end(
 
 
 def test_a_command_is_not_started_in_a_run_that_is_cancelled(context: CommandContext) -> None:
-    context.cancelled.cancel(WorkerShutdown("leaving"))
+    context.canceled.cancel(WorkerShutdown("leaving"))
     with pytest.raises(WorkerShutdown):
         run_command(["touch", "started"], context)
     assert not (context.work_directory / "started").exists()
@@ -121,43 +123,126 @@ def test_a_command_that_prints_without_a_pause_is_ended_in_time(context: Command
         run_command(["yes"], context, timeout=0.2)
 
 
-def test_what_a_command_leaves_running_in_its_group_is_ended_and_mentioned(
+def test_processes_that_a_command_leaves_in_its_group_are_ended_and_logged(
     context: CommandContext, fifo: Fifo
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
         told = pool.submit(fifo.numbers)
         run_command(f"sleep 1000 & echo $! > {fifo.path}", context, shell=True)
     wait_until_gone(told.result()[0])
-    assert "WARNING ended what /bin/sh had left running" in text_of(context)
+    assert "WARNING ended processes that /bin/sh had left running" in text_of(context)
 
 
-def test_what_a_run_s_commands_have_left_anywhere_is_found_by_its_variables(
-    tmp_path: Path, fifo: Fifo
+def daemon(script: str) -> str:
+    """A command that leaves a process in another session, whose parent is gone."""
+    return f"setsid sh -c {shlex.quote(script)} & read x < left"
+
+
+def start_daemon(context: CommandContext, fifo: Fifo, *, keep_children: bool = False) -> int:
+    """Have a command leave a daemon running; return its process id."""
+    os.mkfifo(context.work_directory / "left")
+    script = f"echo > left; echo $$ > {fifo.path}; exec sleep 1000 >/dev/null 2>&1"
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(fifo.numbers)
+        run_command(daemon(script), context, shell=True, keep_children=keep_children)
+    (pid,) = told.result()
+    return pid
+
+
+@pytest.fixture
+def no_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ControlGroup, "create", lambda: None)
+
+
+@pytest.mark.usefixtures("no_control_groups")
+def test_a_daemon_that_a_command_has_left_is_ended_with_the_run_by_the_mark_in_its_environment(
+    context: CommandContext, fifo: Fifo, tmp_path: Path
 ) -> None:
-    mark = {"TASK_ID": f"test-{os.getpid()}", "RUN_ID": "0"}
-    with context_in(tmp_path, mark) as context:
-        os.mkfifo(context.work_directory / "left")
-        daemon = f"setsid sh -c 'echo > left; echo $$ > {fifo.path}; exec sleep 1000' &"
-        with ThreadPoolExecutor(1) as pool:
-            told = pool.submit(fifo.numbers)
-            run_command(f"{daemon} read x < left", context, shell=True)
-        (pid,) = told.result()
-        assert kill_marked({**mark, "RUN_ID": "1"}) == set()
+    pid = start_daemon(context, fifo)
+    assert RunProcesses(f"{tmp_path}/another", context.guardian).end(0) == 0
+    os.kill(pid, 0)  # it lives on between commands
+    assert context.processes.end(30) == 1
+    wait_until_gone(pid)
+    assert context.processes.end(30) == 0
+
+
+@pytest.mark.usefixtures("no_control_groups")
+def test_a_daemon_that_cannot_be_looked_for_without_free_descriptors_ends_with_the_worker(
+    context: CommandContext, fifo: Fifo
+) -> None:
+    pid = start_daemon(context, fifo)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            context.processes.end(0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    context.guardian.close()
+    wait_until_gone(pid)
+
+
+@pytest.mark.usefixtures("no_control_groups")
+def test_a_daemon_that_ignores_sigterm_is_killed(context: CommandContext, fifo: Fifo) -> None:
+    os.mkfifo(context.work_directory / "left")
+    script = f"trap '' TERM; echo > left; echo $$ > {fifo.path}; while :; do sleep 1000; done"
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(fifo.numbers)
+        run_command(daemon(script), context, shell=True)
+    (pid,) = told.result()
+    assert context.processes.end(0.1) >= 1
+    wait_until_gone(pid)
+
+
+def test_a_daemon_that_has_cleared_its_environment_is_ended_by_its_control_group(
+    context: CommandContext, fifo: Fifo
+) -> None:
+    group = ControlGroup.create()
+    if group is None:
+        pytest.skip("this process may not create control groups (version 2)")
+    group.remove()
+    assert not group.path.exists()
+    os.mkfifo(context.work_directory / "left")
+    # it waits until it is in the group, as commands get there right after their start
+    wait = "until grep -q taskqueue- /proc/self/cgroup; do :; done"
+    script = f"{wait}; env -i {daemon(f'echo > left; echo $$ > {fifo.path}; exec sleep 1000')}"
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(fifo.numbers)
+        run_command(script, context, shell=True)
+    (pid,) = told.result()
+    assert context.processes.end(30) == 1
+    wait_until_gone(pid)
+
+
+def test_a_daemon_is_kept_on_request(context: CommandContext, fifo: Fifo) -> None:
+    pid = start_daemon(context, fifo, keep_children=True)
+    try:
+        assert context.processes.end(0) == 0
+        context.guardian.close()
         os.kill(pid, 0)
-        assert kill_marked(mark) == set()
-        wait_until_gone(pid)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_child_in_the_command_s_group_is_kept_on_request(context: CommandContext, fifo: Fifo) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(fifo.numbers)
+        script = f"sleep 1000 >/dev/null 2>&1 & echo $! > {fifo.path}"
+        run_command(script, context, shell=True, keep_children=True)
+    (pid,) = told.result()
+    os.kill(pid, signal.SIGKILL)  # it was there
 
 
 def test_without_proc_the_process_group_is_ended(
     context: CommandContext, fifo: Fifo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "PROC", tmp_path / "no-proc")
+    monkeypatch.setattr(process_tree, "PROC", tmp_path / "no-proc")
     for pid in cancel_when_told(context, fifo, f"sleep 1000 & echo $$ $! > {fifo.path}; sleep 1000"):
         wait_until_gone(pid)
-    assert kill_marked({"TASK_ID": "any"}) == set()
+    assert context.processes.end(0) == 0
 
 
-def test_a_zombie_that_nobody_waits_for_is_no_survivor() -> None:
+def test_a_zombie_does_not_count_as_alive() -> None:
     child = subprocess.Popen(["true"], start_new_session=True)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     tree = ProcessTree(child.pid)
@@ -166,7 +251,7 @@ def test_a_zombie_that_nobody_waits_for_is_no_survivor() -> None:
     child.wait()
 
 
-def test_a_process_comes_before_its_children_so_that_it_is_asked_to_end_first(fifo: Fifo) -> None:
+def test_parents_precede_their_children_so_that_they_get_the_signal_first(fifo: Fifo) -> None:
     child = 'if [ $1 -gt 0 ]; then sh -c "$0" "$0" $(($1 - 1)) & else sleep 1000 & fi'
     script = f"{child}; echo $$ >> {fifo.path}; wait"
     told = os.open(fifo.path, os.O_RDWR)
@@ -202,7 +287,9 @@ async def test_an_awaited_command_does_not_block_the_loop(context: CommandContex
     assert printed_in(context) == ["from the loop"]
 
 
-async def test_a_command_is_gone_when_its_awaiting_was_cancelled(context: CommandContext, fifo: Fifo) -> None:
+async def test_a_command_whose_awaiting_is_cancelled_has_ended_when_the_cancellation_is_raised(
+    context: CommandContext, fifo: Fifo
+) -> None:
     script = f"trap '' TERM; echo $$ > {fifo.path}; sleep 1000"
     impatient = replace(context, grace=0.1)
     command = asyncio.create_task(run_command_async(script, impatient, shell=True))
@@ -249,16 +336,16 @@ sys.path.insert(0, {tests!r})
 from pathlib import Path
 from dataclasses import replace
 from tests.worker.running_commands import context_in
-from taskqueue_client.worker.cancelled import Cancelled
-from taskqueue_client.worker.command import run_command
+from taskqueue_client.worker.outcomes import Canceled
+from taskqueue_client.worker.commands.command import run_command
 {before}
-class Followed(Cancelled):
+class Followed(Canceled):
     def is_set(self):  # first asked when the command is watched
         Path({watched!r}).write_text("1\\n")
         self.is_set = super().is_set
         return False
 with context_in(Path({directory!r})) as context:
-    context = replace(context, cancelled=Followed())
+    context = replace(context, canceled=Followed())
     run_command("sh -c 'echo $$ $PPID > {fifo}; exec sleep 1000'", context, shell=True)
 """
 
@@ -310,14 +397,14 @@ def test_a_killed_worker_s_command_is_killed_even_if_a_child_of_the_worker_lives
 ) -> None:
     """A process that was forked later has the worker's end of the guardian's pipe, too."""
     fork = """
-from taskqueue_client.worker import guardian
+from taskqueue_client.worker.commands import process_tree
 import os, signal
-tell = guardian._write
+tell = process_tree._write
 def tell_and_fork(*args):
     tell(*args)
     if os.fork() == 0:
         signal.pause()
-guardian._write = tell_and_fork
+process_tree._write = tell_and_fork
 """
     worker = start_worker(fork)
     pids = fifo.numbers()
@@ -331,14 +418,14 @@ def test_a_command_is_killed_even_if_its_worker_is_killed_while_it_starts(
     start_worker: Callable[[str], subprocess.Popen[bytes]], fifo: Fifo
 ) -> None:
     stop_before_it_is_known = """
-from taskqueue_client.worker.guardian import Guardian
+from taskqueue_client.worker.commands.process_tree import Guardian
 import signal
-change = Guardian._change
-def stop_or_change(self, *, add=None, remove=None):
-    if add and remove:
+add = Guardian.add
+def add_unless_group(self, *watched):
+    if watched[0].isdigit():
         signal.pause()
-    change(self, add=add, remove=remove)
-Guardian._change = stop_or_change
+    add(self, *watched)
+Guardian.add = add_unless_group
 """
     worker = start_worker(stop_before_it_is_known)
     pids = fifo.numbers()
@@ -364,7 +451,7 @@ def test_a_guardian_ends_though_a_child_of_the_worker_holds_its_input_open(
 ) -> None:
     """As one does that a handler has forked."""
     held: list[int] = []
-    start = guardian._started  # pyright: ignore[reportPrivateUsage]
+    start = process_tree._started  # pyright: ignore[reportPrivateUsage]
 
     def start_and_hold() -> subprocess.Popen[bytes]:
         process = start()
@@ -372,7 +459,7 @@ def test_a_guardian_ends_though_a_child_of_the_worker_holds_its_input_open(
         held.append(os.dup(process.stdin.fileno()))
         return process
 
-    monkeypatch.setattr(guardian, "_started", start_and_hold)
+    monkeypatch.setattr(process_tree, "_started", start_and_hold)
     run_command(["true"], context)
     closing = threading.Thread(target=context.guardian.close, daemon=True)
     closing.start()
@@ -389,4 +476,4 @@ def test_without_a_guardian_commands_run_and_a_warning_says_what_that_means(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     assert run_command(["true"], context).exit_code == 0
-    assert "commands would outlive this worker if it was killed" in caplog.text
+    assert "commands will outlive this worker if it is killed" in caplog.text

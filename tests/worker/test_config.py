@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.worker.config import WorkerConfig, load_config
+from taskqueue_client.worker.config import WorkerConfig, load_config, load_custom_settings
 
 IDENTITY: dict[str, Any] = {"task_queue_id": "proj/linux", "worker_group": "rack1", "worker_id": "w1"}
 
@@ -29,7 +31,7 @@ def test_an_argument_goes_before_the_environment_that_before_the_file_and_that_b
     assert config.intermittent_attempts == WorkerConfig(**IDENTITY).intermittent_attempts
 
 
-def test_what_is_none_or_empty_says_nothing(tmp_path: Path) -> None:
+def test_a_setting_that_is_none_or_empty_counts_as_unset(tmp_path: Path) -> None:
     file = written(tmp_path / "worker.yml", "concurrency: 2\nmax_idle:\n")
     config = load_config({**IDENTITY, "concurrency": None}, file=file, environ={"TASKQUEUE_CONCURRENCY": ""})
     assert (config.concurrency, config.max_idle) == (2, None)
@@ -78,7 +80,7 @@ def test_a_file_is_in_yaml_or_toml(tmp_path: Path, name: str, text: str) -> None
 @pytest.mark.parametrize("missing", IDENTITY)
 def test_a_worker_needs_an_identity_and_is_told_where_to_give_it(missing: str) -> None:
     given = {key: value for key, value in IDENTITY.items() if key != missing}
-    with pytest.raises(InvalidArgument, match=f"{missing}=None.*TASKQUEUE_{missing.upper()}"):
+    with pytest.raises(InvalidArgument, match=f"{missing}: not set; .*TASKQUEUE_{missing.upper()}"):
         load_config(given, environ={})
 
 
@@ -88,7 +90,7 @@ def test_a_worker_needs_an_identity_and_is_told_where_to_give_it(missing: str) -
         ("task_queue_id", "linux"),
         ("worker_group", "two words"),
         ("worker_id", 17),
-        ("worker_id", "x" * 39),
+        ("worker_id", "x y"),
         ("concurrency", 0),
         ("concurrency", 1.5),
         ("concurrency", True),
@@ -98,12 +100,19 @@ def test_a_worker_needs_an_identity_and_is_told_where_to_give_it(missing: str) -
         ("max_tasks", 0),
         ("max_idle", 0),
         ("max_idle", math.nan),
+        ("max_idle", "0 minutes"),
+        ("max_run_time", "-1 hour"),
+        ("max_run_time", " "),
         ("cancellation_poll_interval", 0),
         ("max_run_time", "5"),
         ("intermittent_attempts", 0),
         ("log_checkpoint_interval", -5),
         ("termination_grace", "soon"),
         ("work_directory", 3),
+        ("work_directory", ""),
+        ("pass_environment", "CC"),
+        ("pass_environment", ["CC=gcc"]),
+        ("pass_environment", [""]),
         ("keep_work_directories", "yes"),
         ("artifact_storage", "gcs"),
         ("metrics_port", 65536),
@@ -117,9 +126,43 @@ def test_a_value_that_is_not_allowed_is_refused_by_name(name: str, given: Any) -
     assert caught.value.allowed
 
 
+@pytest.mark.parametrize("given", ["/scratch", Path("/scratch")])
+def test_a_path_may_be_text_or_any_path(tmp_path: Path, given: Any) -> None:
+    file = written(tmp_path / "worker.yml", "concurrency: 2\n")
+    assert WorkerConfig(**IDENTITY, work_directory=given).work_directory == Path("/scratch")
+    config = load_config({**IDENTITY, "work_directory": given}, file=str(file), environ={})
+    assert (config.work_directory, config.concurrency) == (Path("/scratch"), 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("10 minutes", 600), ("1h30m", 5400), ("0 seconds", 0), (2.5, 2.5)]
+)
+def test_a_duration_is_seconds_or_text_wherever_it_is_given(
+    tmp_path: Path, given: Any, seconds: float
+) -> None:
+    file = written(tmp_path / "worker.yml", f"graceful_shutdown_timeout: {given}\n")
+    found = [
+        WorkerConfig(**IDENTITY, graceful_shutdown_timeout=given),
+        load_config({**IDENTITY, "graceful_shutdown_timeout": given}, environ={}),
+        load_config(IDENTITY, environ={"TASKQUEUE_GRACEFUL_SHUTDOWN_TIMEOUT": str(given)}),
+        load_config(IDENTITY, file=file, environ={}),
+    ]
+    assert [each.graceful_shutdown_timeout for each in found] == [seconds] * 4
+
+
+def test_the_variables_to_pass_are_a_list_wherever_they_are_given(tmp_path: Path) -> None:
+    file = written(tmp_path / "worker.yml", "pass_environment: [CC, CARGO_*]\n")
+    found = [
+        load_config({**IDENTITY, "pass_environment": ["CC", "CARGO_*"]}, environ={}),
+        load_config(IDENTITY, environ={"TASKQUEUE_PASS_ENVIRONMENT": "CC, CARGO_*"}),
+        load_config(IDENTITY, file=file, environ={}),
+    ]
+    assert [each.pass_environment for each in found] == [("CC", "CARGO_*")] * 3
+
+
 def test_an_error_names_the_variable() -> None:
     with pytest.raises(
-        InvalidArgument, match=r"^TASKQUEUE_CONCURRENCY='many' is not allowed: a whole number"
+        InvalidArgument, match=r"^TASKQUEUE_CONCURRENCY: 'many' is not valid; expected a whole number"
     ):
         load_config(IDENTITY, environ={"TASKQUEUE_CONCURRENCY": "many"})
 
@@ -127,12 +170,18 @@ def test_an_error_names_the_variable() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("concurrency: many", "concurrency in .*worker.yml='many' is not allowed: a whole number, 1 or more"),
-        ("max_idle: 0", "max_idle in .*worker.yml=0 is not allowed: seconds, more than 0"),
-        ("concurency: 1", "concurency in .*worker.yml=1 is not allowed: no such key; .*concurrency"),
-        ("[1, 2]", "worker.yml' is not allowed: a file of keys and values"),
-        ("", "worker.yml' is not allowed: a file of keys and values"),
-        ("a: [", "worker.yml' is not allowed: a file that can be read: "),
+        (
+            "concurrency: many",
+            "concurrency in .*worker.yml: 'many' is not valid; expected a whole number, 1 or more",
+        ),
+        (
+            "max_idle: 0",
+            "max_idle in .*worker.yml: 0 is not valid; expected seconds or text such as .*, more than 0",
+        ),
+        ("concurency: 1", "concurency in .*worker.yml: unknown key; known keys: .*concurrency"),
+        ("[1, 2]", "worker.yml' is not valid; expected a file with an object of settings"),
+        ("", "worker.yml' is not valid; expected a file with an object of settings"),
+        ("a: [", "cannot read '.*worker.yml': "),
     ],
 )
 def test_an_error_names_the_key_and_the_file(tmp_path: Path, text: str, words: str) -> None:
@@ -146,3 +195,90 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
     written(tmp_path / "broken.toml", "=")
     with pytest.raises(InvalidArgument, match=name):
         load_config(IDENTITY, file=tmp_path / name, environ={})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a" * 39, "builders-7d4b9c6f5-x2x7k-and-a-long-name-of-a-pod", "host.example.com", "." * 252],
+)
+def test_a_host_name_becomes_a_worker_id_that_the_queue_allows(name: str) -> None:
+    found, other = (
+        load_config({**IDENTITY, "worker_id": each}, environ={}).worker_id for each in (name, name + "b")
+    )
+    assert len(found) <= 38
+    assert found.startswith(name[:29].replace(".", "-"))
+    assert found != other
+
+
+@pytest.mark.parametrize("name", ["a" * 38, "machine-12", "A_b-3"])
+def test_a_valid_worker_id_stays_as_it_is(name: str) -> None:
+    assert load_config({**IDENTITY, "worker_id": name}, environ={}).worker_id == name
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "a" * 254, 17])
+def test_what_is_neither_a_worker_id_nor_a_host_name_is_refused(name: Any) -> None:
+    with pytest.raises(InvalidArgument, match="worker_id"):
+        load_config({**IDENTITY, "worker_id": name}, environ={})
+
+
+@pytest.mark.parametrize(
+    ("variable", "closest"),
+    [
+        ("TASKQUEUE_WORKERID", "TASKQUEUE_WORKER_ID"),
+        ("TASKQUEUE_CONCURENCY", "TASKQUEUE_CONCURRENCY"),
+        ("TASKQUEUE_SHUTDOWN_TIMOUT", "TASKQUEUE_SHUTDOWN_TIMEOUT"),
+    ],
+)
+def test_a_variable_with_a_typing_mistake_is_refused_with_the_closest_known_one(
+    variable: str, closest: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{variable}: unknown variable; .* {closest}$"):
+        load_config(IDENTITY, environ={variable: "5"})
+
+
+def test_a_variable_that_may_have_another_purpose_is_only_named(caplog: pytest.LogCaptureFixture) -> None:
+    environ = {"TASKQUEUE_PORT": "tcp://10.0.0.1:80", "TASKQUEUE_RUN": "x", "TASKQUEUE_LOCAL_AMQP": "x"}
+    with caplog.at_level(logging.WARNING):
+        load_config(IDENTITY, environ=environ)
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["TASKQUEUE_PORT"]
+
+
+@dataclass
+class Own:
+    cache: Path
+    size: int = 3
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("worker.toml", '[worker.custom]\ncache = "/cache"\n'),
+        ("worker.yml", "worker:\n  custom:\n    cache: /cache\n"),
+    ],
+)
+def test_a_workers_own_settings_are_a_table_of_the_same_file(tmp_path: Path, name: str, text: str) -> None:
+    file = written(tmp_path / name, text)
+    assert load_custom_settings(Own, file) == Own(Path("/cache"), 3)
+    assert load_config(IDENTITY, file=file, environ={}) == WorkerConfig(**IDENTITY)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "finding"),
+    [
+        ("worker: {custom: {cache: /c, sise: 4}}", Own, "unknown key 'sise'; known keys: cache, size"),
+        ("worker: {custom: {size: 4}}", Own, "missing required field `cache`"),
+        ("worker: {custom: {cache: /c, size: many}}", Own, "Expected `int`, got `str`"),
+        ("worker: {custom: [1]}", Own, "Expected `object`, got `array`"),
+        ("worker: {costum: {}}", Own, "a table with the key custom and no other"),
+        ("worker: 5", Own, "a table with the key custom and no other"),
+        ("worker: {custom: {cache: /c}}", None, "unknown key 'cache'; known keys: none"),
+    ],
+)
+def test_what_is_wrong_with_own_settings_is_named_with_the_file(
+    tmp_path: Path, text: str, kind: type[Own] | None, finding: str
+) -> None:
+    file = written(tmp_path / "worker.yml", text)
+    with pytest.raises(InvalidArgument) as caught:
+        load_custom_settings(kind, file)
+    assert finding in str(caught.value)
+    assert str(file) in str(caught.value)

@@ -1,4 +1,4 @@
-"""What belongs to a run is freed with it, and does not wait for the garbage collector."""
+"""The objects of a run are freed with it, without the garbage collector."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from taskqueue_client.local import LocalQueue
-from taskqueue_client.local.faults import Answer
+from taskqueue_client.local.faults import Respond
+from taskqueue_client.worker.claims.claimed_run import Event
 from taskqueue_client.worker.outcomes import ClaimLost, TaskFailed
-from taskqueue_client.worker.run_state import Event
 from taskqueue_client.worker.task_run import TaskRun
-from tests.worker.queue_world import Told, World, keeping
+from tests.worker.queue_world import Told, World, running_keeper
 from tests.worker.worker_world import AsyncHandler, Handler, work
 
 
@@ -106,8 +106,8 @@ def test_so_is_one_that_has_failed_and_was_awaited(world: World, handler: AsyncH
 def test_so_is_one_whose_log_is_refused(world: World) -> None:
     freed: list[weakref.ref[object]] = []
     world.create()
-    world.local.faults.add(Answer(endpoint="storage.put", status=413))
-    work(world, lambda task: freed.append(weakref.ref(task.cancelled)))
+    world.local.faults.add(Respond(endpoint="storage.put", status=413))
+    work(world, lambda task: freed.append(weakref.ref(task.canceled)))
     assert [each() for each in freed] == [None]
 
 
@@ -122,10 +122,10 @@ class Heard:
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_a_run_that_is_lost_keeps_nobody_who_has_heard_of_it(world: World, *, is_late: bool) -> None:
+def test_a_lost_run_keeps_no_reference_to_its_callbacks(world: World, *, is_late: bool) -> None:
     world.create()
     told, heard = Told(), Heard()
-    with keeping(world, told, max_tasks=1):
+    with running_keeper(world, told, max_tasks=1):
         (held,) = told.runs(1)
         if is_late:
             held.apply(Event.LEASE_ENDED)

@@ -14,17 +14,16 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from taskqueue_client import RetryPolicy
-from taskqueue_client.lease import RENEW_BETWEEN
+from taskqueue_client import AsyncQueue, RetryPolicy
+from taskqueue_client._protocol.lease import RECLAIM_BETWEEN
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay, ExpireUrl
-from taskqueue_client.worker import handlers
-from taskqueue_client.worker.blocked_loop import BlockedLoopWatch
-from taskqueue_client.worker.direct_queue import DirectQueue
+from taskqueue_client.worker.commands.work_directory import WorkDirectories
 from taskqueue_client.worker.outcomes import IntermittentTask, InternalError
+from taskqueue_client.worker.run import handlers
+from taskqueue_client.worker.run.handlers import BlockedLoopWatch
 from taskqueue_client.worker.session import Session
 from taskqueue_client.worker.task_run import TaskRun
-from taskqueue_client.worker.work_directory import WorkDirectories
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.worker_world import Working, artifact, worker_for
 
@@ -40,7 +39,7 @@ def world() -> Iterator[World]:
 def test_a_handler_that_computes_for_ten_leases_keeps_its_claim_and_is_shown(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The leases are of two seconds, on a clock that moves on only when one was renewed."""
+    """The leases are of two seconds, on a clock that moves only after a reclaim."""
     monkeypatch.setattr(handlers, "BlockedLoopWatch", partial(BlockedLoopWatch, blocked_after=0.1))
     started, finish = threading.Event(), threading.Event()
 
@@ -61,7 +60,7 @@ def test_a_handler_that_computes_for_ten_leases_keeps_its_claim_and_is_shown(
             end = clock.monotonic() + 10 * 2
             while clock.monotonic() < end:
                 before = world.run(task_id)
-                clock.advance(2 * max(RENEW_BETWEEN))
+                clock.advance(2 * max(RECLAIM_BETWEEN))
                 world.until_changed(task_id, before)
             until(lambda: "blocked the event loop" in caplog.text)
             finish.set()
@@ -117,8 +116,8 @@ def test_storage_that_hangs_does_not_hold_up_the_reports_of_other_runs(
 ) -> None:
     """Though it is asked for as much as may be at a time, and waited for longer than this test takes."""
 
-    def patient_queue(_: Session) -> DirectQueue:
-        return DirectQueue(world.local.root_url, retry=RetryPolicy(read_timeout=2 * WAIT))
+    def patient_queue(_: Session) -> AsyncQueue:
+        return AsyncQueue(world.local.root_url, retry=RetryPolicy(read_timeout=2 * WAIT))
 
     monkeypatch.setattr(Session, "_make_queue_of_runs", patient_queue)
     world.local.faults.add(Delay(endpoint="storage.put", seconds=600, times=100))
@@ -139,17 +138,17 @@ def test_storage_that_hangs_does_not_hold_up_the_reports_of_other_runs(
         world.local.clock.advance(seconds=600)
 
 
-def test_a_large_directory_that_is_removed_between_two_tries_delays_no_renewal(
+def test_a_large_directory_that_is_removed_between_two_tries_delays_no_reclaim(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It takes longer than several leases, on a clock that moves on only when one was renewed."""
+    """It takes longer than several leases, on a clock that moves only after a reclaim."""
     remove = WorkDirectories.remove
     tries: list[TaskRun] = []
 
     def remove_slowly(directories: WorkDirectories, path: Path) -> None:
         for _ in range(3 if len(tries) == 1 else 0):
             before = world.run(task_id)
-            clock.advance(1200 * max(RENEW_BETWEEN))
+            clock.advance(1200 * max(RECLAIM_BETWEEN))
             world.until_changed(task_id, before)
         remove(directories, path)
 

@@ -1,4 +1,4 @@
-"""Leases: their length, when they are renewed, and how retries are spread over what is left."""
+"""Leases: their length, when they are reclaimed, and how retries are spread over what is left."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskqueue_client.lease import Lease, attempt_timeout, retry_in
+from taskqueue_client._protocol.lease import Lease, attempt_timeout, retry_in
 from taskqueue_client.models import TaskClaim, TaskReclaim
 
 SERVER_NOW = datetime(2031, 5, 6, 7, 8, 9, 123000, UTC)
@@ -26,7 +26,7 @@ def iso(moment: datetime) -> str:
 def answer(
     seconds: float, *, certificate_age: float = 0.0, with_certificate: bool = True
 ) -> dict[str, object]:
-    """What claimWork and reclaimTask answer at SERVER_NOW, as far as both have it."""
+    """The fields that the responses of claimWork and reclaimTask share, at SERVER_NOW."""
     taken_until = SERVER_NOW + timedelta(seconds=seconds)
     start = int((SERVER_NOW.timestamp() - certificate_age) * 1000)
     certificate = msgspec.json.encode({"start": start, "expiry": 0}).decode()
@@ -96,32 +96,32 @@ def test_a_certificate_that_cannot_be_read_loses_no_lease(certificate: str) -> N
 def test_credentials_that_are_dated_back_do_not_make_a_lease_longer() -> None:
     lease = Lease.of_claim(claim(1200, certificate_age=900), 0)
     assert lease.length == pytest.approx(1200)
-    assert lease.renewed(reclaim(1200, certificate_age=900), asked=800.0).length == pytest.approx(1200)
+    assert lease.reclaimed(reclaim(1200, certificate_age=900), asked=800.0).length == pytest.approx(1200)
 
 
-def test_a_renewed_lease_counts_from_when_it_was_asked_for() -> None:
-    lease = Lease.of_claim(claim(1200), 0).renewed(reclaim(1200), asked=700.0)
+def test_a_reclaimed_lease_counts_from_when_it_was_asked_for() -> None:
+    lease = Lease.of_claim(claim(1200), 0).reclaimed(reclaim(1200), asked=700.0)
     assert lease.ends == pytest.approx(1900)
 
 
-def test_a_renewal_may_be_shorter_than_the_claim_was() -> None:
-    assert Lease.of_claim(claim(1200), 0).renewed(reclaim(300), asked=700.0).length == pytest.approx(300)
+def test_a_reclaim_may_be_shorter_than_the_claim_was() -> None:
+    assert Lease.of_claim(claim(1200), 0).reclaimed(reclaim(300), asked=700.0).length == pytest.approx(300)
 
 
-def test_a_renewal_without_certificate_is_as_long_as_the_claim() -> None:
+def test_a_reclaim_without_certificate_is_as_long_as_the_claim() -> None:
     renewal = reclaim(1200, with_certificate=False)
-    assert Lease.of_claim(claim(600), 0).renewed(renewal, asked=300.0).ends == pytest.approx(900)
+    assert Lease.of_claim(claim(600), 0).reclaimed(renewal, asked=300.0).ends == pytest.approx(900)
 
 
 @given(chances)
-def test_twenty_minutes_are_first_renewed_with_several_minutes_to_spare(chance: float) -> None:
+def test_twenty_minutes_are_first_reclaimed_with_several_minutes_to_spare(chance: float) -> None:
     lease = Lease(1200, ends=1200)
-    assert 5 * 60 <= lease.ends - lease.renew_at(chance) <= 10 * 60
+    assert 5 * 60 <= lease.ends - lease.reclaim_at(chance) <= 10 * 60
 
 
 @given(chances)
 def test_five_seconds_leave_time_for_several_tries(chance: float) -> None:
-    left = 5 - Lease(5, ends=5).renew_at(chance)
+    left = 5 - Lease(5, ends=5).reclaim_at(chance)
     assert left >= 1.4
     tries = 0
     while left > 0.1:
@@ -131,17 +131,21 @@ def test_five_seconds_leave_time_for_several_tries(chance: float) -> None:
 
 
 @given(lengths)
-def test_leases_that_were_granted_together_are_renewed_apart(length: float) -> None:
+def test_leases_that_were_granted_together_are_reclaimed_apart(length: float) -> None:
     lease = Lease(length, ends=length)
-    times = sorted(lease.renew_at(number / 1000) for number in range(1000))
+    times = sorted(lease.reclaim_at(number / 1000) for number in range(1000))
     assert times[-1] - times[0] >= 0.19 * length
 
 
 @given(st.integers(min_value=1, max_value=10**6), st.floats(min_value=0, max_value=86400), chances)
 def test_a_wait_between_tries_leaves_time_for_another(failures: int, left: float, chance: float) -> None:
     wait = retry_in(failures, left, chance)
-    assert 0.05 <= wait <= max(0.05, 0.32 * left)
-    assert wait <= 37.5
+    assert 0.05 <= wait <= max(0.05, 0.38 * left)
+
+
+def test_waits_grow_with_the_outage_so_that_runs_that_waited_are_not_reclaimed_at_once() -> None:
+    waits = [retry_in(failures, 7200.0, 0.5) for failures in range(1, 9)]
+    assert waits == [0.25, 0.75, 2.25, 6.75, 20.25, 60.75, 182.25, 546.75]
 
 
 @given(st.floats(min_value=0, max_value=86400))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue_client.local import LocalQueue
-from taskqueue_client.worker.handler_threads import HandlerThreads, Job
+from taskqueue_client.worker.event_thread import DaemonThreads, Job
 from tests.worker.queue_world import WAIT, World
 from tests.worker.run_outcomes import OUTCOMES, reasons
 
@@ -29,7 +29,7 @@ def world() -> Iterator[World]:
 
 
 def test_a_handler_that_ends_after_its_worker_leaves_no_thread() -> None:
-    threads = HandlerThreads()
+    threads = DaemonThreads()
     started, let_go = threading.Event(), threading.Event()
     used: list[threading.Thread] = []
 

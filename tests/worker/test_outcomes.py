@@ -88,7 +88,7 @@ def test_any_other_group_is_an_internal_error(other: BaseException) -> None:
     assert resolution.reason is ReasonResolved.INTERNAL_ERROR
 
 
-def test_what_is_no_group_is_what_it_is() -> None:
+def test_an_exception_that_is_not_a_group_is_returned_unchanged() -> None:
     bug = ValueError("a bug")
     assert meant_by(bug) is bug
     assert meant_by(None) is None

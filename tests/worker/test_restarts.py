@@ -122,7 +122,7 @@ def test_while_the_claim_call_waits_for_work(world: RestartedWorld) -> None:
     check_once(world, task_id, "return")
 
 
-def test_while_the_answer_of_the_claim_call_is_under_way(world: RestartedWorld) -> None:
+def test_while_the_response_of_the_claim_call_is_under_way(world: RestartedWorld) -> None:
     """Nobody works on that run: it is tried again when its claim has expired."""
     world.local.faults.add(Delay(endpoint="queue.claimWork", seconds=HOURS, after=True))
     task_id = world.create()

@@ -21,13 +21,15 @@ from taskqueue_client.clock import SystemClock
 from taskqueue_client.errors import AuthenticationFailed, InsufficientScopes
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Delay
-from taskqueue_client.worker import conduct, session
+from taskqueue_client.worker import session, shutdown
+from taskqueue_client.worker.loop import WorkerSettings
 from taskqueue_client.worker.outcomes import InternalError, Outcome, WorkerShutdown
+from taskqueue_client.worker.run import lifecycle
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.gate import gate_before_handlers
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.request_log import Request, requests_noted
-from tests.worker.worker_world import Working, artifact, artifact_names, log_of, worker_for
+from tests.worker.worker_world import Stuck, Working, artifact, artifact_names, log_of, worker_for
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def uploading(task: TaskRun) -> None:
 
 
 def claims_answered(requests: list[Request]) -> list[int]:
-    """What claim calls were answered with."""
+    """Return the statuses of the responses to claim calls."""
     return [each.status for each in requests if "/claim-work/" in each.path]
 
 
@@ -94,7 +96,7 @@ class TestStages:
 
     def test_a_claim_call_that_waits_for_work_is_the_last_one(self, world: World) -> None:
         worker = worker_for(world, lambda _: None)
-        with requests_noted(world.local.clock) as requests, Working(world, worker) as working:
+        with requests_noted(world.local) as requests, Working(world, worker) as working:
             until(lambda: world.queue.list_workers(TASK_QUEUE_ID).workers)
             worker.shutdown()
             world.local.clock.advance(seconds=21)
@@ -152,9 +154,9 @@ class TestStages:
             started.set()
             if kind == "command":
                 task.run_command(["sleep", "60"])
-            assert task.cancelled.wait(WAIT)
-            told.append(task.cancelled.reason)
-            task.cancelled.check()
+            assert task.canceled.wait(WAIT)
+            told.append(task.canceled.reason)
+            task.canceled.check()
 
         async def awaited(task: TaskRun) -> None:
             task.log.info("so far")
@@ -179,7 +181,7 @@ class TestStages:
 
         def handler(task: TaskRun) -> None:
             started.set()
-            assert task.cancelled.wait(WAIT)
+            assert task.canceled.wait(WAIT)
 
         worker = worker_for(world, handler, max_tasks=1, graceful_shutdown_timeout=0)
         with Working(world, worker) as working:
@@ -191,22 +193,14 @@ class TestStages:
     def test_one_that_never_ends_does_not_hold_the_worker(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(conduct, "HANDLER_GRACE", 0.1)
+        monkeypatch.setattr(lifecycle, "HANDLER_GRACE", 0.1)
         task_id = world.create()
-        started, let_go = threading.Event(), threading.Event()
-
-        def handler(task: TaskRun) -> None:
-            del task
-            started.set()
-            let_go.wait()
-
-        worker = worker_for(world, handler, max_tasks=1, graceful_shutdown_timeout=0, termination_grace=0.1)
-        with Working(world, worker) as working:
-            assert started.wait(WAIT)
-            worker.shutdown()
+        settings: WorkerSettings = {"max_tasks": 1, "graceful_shutdown_timeout": 0, "termination_grace": 0.1}
+        with Stuck() as handler, Working(world, worker_for(world, handler, **settings)) as working:
+            assert handler.started.wait(WAIT)
+            working.worker.shutdown()
             working.left()
-        assert reasons(world, task_id) == HANDED_BACK
-        let_go.set()
+            assert reasons(world, task_id) == HANDED_BACK
 
     def test_uploads_may_end_in_time(self, world: World) -> None:
         task_id = world.create()
@@ -269,8 +263,8 @@ def test_the_second_call_hurries(world: World) -> None:
 
     def handler(task: TaskRun) -> None:
         started.set()
-        assert task.cancelled.wait(WAIT)
-        task.cancelled.check()
+        assert task.canceled.wait(WAIT)
+        task.canceled.check()
 
     worker = worker_for(world, handler, concurrency=2, graceful_shutdown_timeout=3600)
     with Working(world, worker) as working:
@@ -284,51 +278,35 @@ def test_the_second_call_hurries(world: World) -> None:
 def test_the_second_call_does_not_wait_for_a_handler_that_never_ends(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conduct, "HURRIED_GRACE", 0.1)
-    monkeypatch.setattr(conduct, "HANDLER_GRACE", 3600.0)
+    monkeypatch.setattr(lifecycle, "HURRIED_GRACE", 0.1)
+    monkeypatch.setattr(lifecycle, "HANDLER_GRACE", 3600.0)
     task_id = world.create()
-    started, let_go = threading.Event(), threading.Event()
-
-    def handler(task: TaskRun) -> None:
-        del task
-        started.set()
-        let_go.wait()
-
-    worker = worker_for(world, handler, graceful_shutdown_timeout=3600)
-    try:
-        with Working(world, worker) as working:
-            assert started.wait(WAIT)
-            worker.shutdown()
-            worker.shutdown()
-            working.left()
-    finally:
-        let_go.set()
+    with (
+        Stuck() as handler,
+        Working(world, worker_for(world, handler, graceful_shutdown_timeout=3600)) as working,
+    ):
+        assert handler.started.wait(WAIT)
+        working.worker.shutdown()
+        working.worker.shutdown()
+        working.left()
     assert reasons(world, task_id) == HANDED_BACK
 
 
-def test_a_handler_that_never_ends_and_a_queue_that_does_not_answer_do_not_hold_the_worker(
+def test_a_handler_that_never_ends_and_a_queue_that_does_not_respond_do_not_keep_the_worker_running(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conduct, "HURRIED_GRACE", 0.1)
-    monkeypatch.setattr(session, "HURRIED", 0.5)
+    monkeypatch.setattr(lifecycle, "HURRIED_GRACE", 0.1)
+    monkeypatch.setattr(shutdown, "HURRIED", 0.5)
     world.create()
     world.local.faults.add(Delay(endpoint="queue.reportException", seconds=600))
-    started, let_go = threading.Event(), threading.Event()
-
-    def handler(task: TaskRun) -> None:
-        del task
-        started.set()
-        let_go.wait()
-
-    worker = worker_for(world, handler, graceful_shutdown_timeout=3600)
-    try:
-        with Working(world, worker) as working:
-            assert started.wait(WAIT)
-            worker.shutdown()
-            worker.shutdown()
-            working.left()
-    finally:
-        let_go.set()
+    with (
+        Stuck() as handler,
+        Working(world, worker_for(world, handler, graceful_shutdown_timeout=3600)) as working,
+    ):
+        assert handler.started.wait(WAIT)
+        working.worker.shutdown()
+        working.worker.shutdown()
+        working.left()
 
 
 class TestInAHurry:
@@ -336,8 +314,8 @@ class TestInAHurry:
 
     @pytest.fixture(autouse=True)
     def patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What is to be given up must be given up at once, not in the end."""
-        monkeypatch.setattr(session, "HURRIED", 2 * WAIT)
+        """Let a hurried shutdown take longer than a test waits: runs must be given up before its end."""
+        monkeypatch.setattr(shutdown, "HURRIED", 2 * WAIT)
 
     def test_a_claim_call_is_not_waited_for(self, world: World) -> None:
         world.local.clock.hold()  # so that nothing else ends it
@@ -374,7 +352,7 @@ class TestInAHurry:
     def test_a_report_that_is_not_answered_is_given_up(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(session, "HURRIED", 0.1)
+        monkeypatch.setattr(shutdown, "HURRIED", 0.1)
         task_id = world.create()
         world.local.faults.add(Delay(endpoint="queue.reportCompleted", seconds=600))
         worker = worker_for(world, uploading, graceful_shutdown_timeout=3600)
@@ -410,8 +388,8 @@ def test_a_notice_that_the_machine_goes_away_begins_it(world: World, monkeypatch
 
     def handler(task: TaskRun) -> None:
         started.set()
-        assert task.cancelled.wait(WAIT)
-        task.cancelled.check()
+        assert task.canceled.wait(WAIT)
+        task.canceled.check()
 
     def notice() -> float | None:
         return 10.0 if started.wait(WAIT) else None
@@ -423,7 +401,7 @@ def test_a_notice_that_the_machine_goes_away_begins_it(world: World, monkeypatch
     assert reasons(world, task_id) == HANDED_BACK
 
 
-def test_a_notice_that_is_waited_for_in_vain_does_not_hold_the_worker(
+def test_a_termination_notice_that_hangs_does_not_keep_the_worker_running(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task_id = world.create()
@@ -442,7 +420,7 @@ def test_a_hook_for_notices_that_fails_is_said_so_and_asked_again(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr(session, "NOTICE_INTERVAL", 0.01)
+    monkeypatch.setattr(shutdown, "NOTICE_INTERVAL", 0.01)
 
     def notice() -> float | None:
         asked.append(True)
@@ -521,7 +499,7 @@ SCRIPT = """
 
 
 def start(world: World, grace: float) -> subprocess.Popen[str]:
-    """A worker in a process of its own, in the middle of a command."""
+    """A worker in a separate process, in the middle of a command."""
     return subprocess.Popen(
         [
             sys.executable,
@@ -557,7 +535,7 @@ class TestSignals:
             assert process.stdout is not None
             process.stdout.readline()
             process.send_signal(signal.SIGTERM)
-            while "received SIGTERM; leaving" not in process.stdout.readline():
+            while "received SIGTERM" not in process.stdout.readline():
                 pass
             process.send_signal(signal.SIGTERM)
             assert process.wait(WAIT) == 0

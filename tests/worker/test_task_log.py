@@ -13,11 +13,14 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from taskqueue_client.clock import MovableClock
-from taskqueue_client.worker.task_log import TaskLog
+from taskqueue_client.worker.commands.task_log import TaskLog
 from tests.worker.queue_world import WAIT
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
@@ -89,7 +92,7 @@ def test_a_log_leaves_no_logger_behind(tmp_path: Path, clock: MovableClock) -> N
     assert set(logging.Logger.manager.loggerDict) == before
 
 
-def test_whoever_comes_in_between_has_a_line_of_its_own(log: TaskLog) -> None:
+def test_a_writer_that_comes_in_between_gets_a_separate_line(log: TaskLog) -> None:
     first, second = log.output(), log.output()
     first.write(b"fir")
     second.write(b"second\n")
@@ -127,7 +130,7 @@ def test_a_message_may_hold_what_is_not_unicode(log: TaskLog) -> None:
     assert lines_of(log) == [STAMP + r"INFO name: \udcff"]
 
 
-def test_a_message_whose_arguments_do_not_fit_harms_nobody(
+def test_a_message_whose_arguments_do_not_fit_is_reported_by_logging(
     log: TaskLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log.logger.info("%d", "text")
@@ -187,7 +190,7 @@ def test_a_checkpoint_before_the_first_line_is_empty(log: TaskLog) -> None:
         assert checkpoint.read() == b""
 
 
-def test_after_the_end_nothing_is_written_and_nobody_harmed(log: TaskLog) -> None:
+def test_after_remove_nothing_is_written_and_nothing_raised(log: TaskLog) -> None:
     log.logger.info("before")
     assert log.path.exists()
     log.remove()
@@ -234,7 +237,7 @@ def test_a_finalizer_that_logs_in_the_middle_of_a_line_is_next(tmp_path: Path) -
     log.remove()
 
 
-def test_few_lines_are_not_worth_a_file(tmp_path: Path, clock: MovableClock) -> None:
+def test_a_short_log_is_kept_in_memory(tmp_path: Path, clock: MovableClock) -> None:
     log = TaskLog(tmp_path / "task.log", clock, kept_in_memory=100)
     log.output().write(b"one\n")
     before = log.checkpoint()
@@ -259,7 +262,7 @@ def test_what_was_in_memory_is_kept_where_there_is_no_room_for_a_file(
     with file_size_limit(20):
         log.output().write(b"x" * 80)
         assert not log.path.exists()
-    assert log.checkpoint().read() == f"{STAMP}one\n".encode()
+    assert log.checkpoint().read() == f"{STAMP}one\n{STAMP}[{80 + len(STAMP)} {CUT}".encode()
     log.output().write(b"y" * 80 + b"\n")
     lines = lines_of(log)
     assert lines[0] == STAMP + "one"
@@ -279,9 +282,7 @@ def test_a_full_disk_is_kept_as_an_error_and_told_once(
     log.remove()
     assert isinstance(log.error, OSError)
     assert "No space left on device" in str(log.error)
-    assert [each.getMessage() for each in caplog.records] == [
-        f"the task log {path} is not complete: {log.error}"
-    ]
+    assert [each.getMessage() for each in caplog.records] == [f"the task log {path} is cut: {log.error}"]
 
 
 @contextmanager
@@ -317,11 +318,46 @@ def test_what_is_missing_is_counted(log: TaskLog) -> None:
     assert f"[{len(STAMP) + 10} bytes are missing here" in log.path.read_text()
 
 
-def test_a_checkpoint_of_a_log_that_was_cut_short_has_whole_lines_only(log: TaskLog) -> None:
+CUT = "bytes are missing here: [Errno 27] File too large]\n"
+
+
+def test_a_log_that_is_cut_says_so_after_its_last_whole_line_without_a_byte_of_space(log: TaskLog) -> None:
     with file_size_limit(40):
         log.output().write(b"one\ntwo\n")
-    with log.checkpoint() as checkpoint:
-        assert checkpoint.read() == f"{STAMP}one\n".encode()
+        for view in (log.checkpoint(), log.finished()):
+            with view:
+                assert view.read() == f"{STAMP}one\n{STAMP}[{len(STAMP) + 4} {CUT}".encode()
+    assert log.lost == len(STAMP) + 4 - 11  # of which 11 bytes are in the file, but no whole line
+
+
+def test_progress_is_shown_as_it_comes_and_only_its_last_state_when_the_log_is_finished(
+    log: TaskLog,
+) -> None:
+    with log.output() as output:
+        for chunk in (b"start\n10%\r", b"20%", b"\r30%\r\nwindows\r\n", b"a\r\rb\nend\n"):
+            output.write(chunk)
+    with log.checkpoint() as so_far:
+        states = b"".join(so_far.read().split(STAMP.encode()))
+        assert states == b"start\n10%\r20%\r30%\r\nwindows\r\na\r\rb\nend\n"
+    with log.finished() as view:
+        text = view.read()
+        assert text.split(STAMP.encode()) == [b"", b"start\n", b"30%\r\n", b"windows\r\n", b"b\n", b"end\n"]
+        assert view.seek(0, io.SEEK_END) == len(text)
+        view.seek(7)
+        assert b"".join(iter(lambda: view.read(3), b"")) == text[7:]
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.sampled_from([b"", b"x", b"yy" * 4]), min_size=1, max_size=5), max_size=6))
+def test_of_every_line_the_last_state_stays(lines: list[list[bytes]]) -> None:
+    with TemporaryDirectory() as directory:
+        log = TaskLog(Path(directory) / "log", MovableClock(NOON, held=True), kept_in_memory=100)
+        with log.output() as output:
+            output.write(b"".join(b"\r".join(states) + b"|\n" for states in lines))
+        with log.finished() as view:
+            wanted = b"".join(STAMP.encode() + states[-1] + b"|\n" for states in lines)
+            assert view.read() == wanted
+        log.remove()
 
 
 def test_a_log_whose_file_cannot_be_made_keeps_the_error(tmp_path: Path, clock: MovableClock) -> None:

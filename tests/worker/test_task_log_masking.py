@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.worker.masking import MASK, Masking, Secrets
+from taskqueue_client.worker.commands.masking import MASK, Masking, Secrets
 
 FEW_LETTERS = st.text("ab ", min_size=1, max_size=5).filter(str.strip)
 
@@ -40,7 +40,7 @@ def test_a_secret_is_masked_that_comes_byte_by_byte() -> None:
     assert masked(secrets_of("hunter2"), *(bytes([each]) for each in b"xhunter2y")) == b"x[masked]y"
 
 
-def test_only_what_may_be_a_secret_s_beginning_is_held_back() -> None:
+def test_only_what_may_be_a_secret_s_beginning_has_claim_back() -> None:
     masking = Masking(secrets_of("hunter2"))
     assert masking.feed(b"password: hunt") == b"password: "
     assert masking.feed(b"ing") == b"hunting"
@@ -98,6 +98,6 @@ def test_secrets_may_hold_any_characters() -> None:
 
 
 @pytest.mark.parametrize("nothing", ["", " \n"])
-def test_nothing_is_no_secret(nothing: str) -> None:
-    with pytest.raises(InvalidArgument, match="secret=''"):
+def test_an_empty_secret_is_refused(nothing: str) -> None:
+    with pytest.raises(InvalidArgument, match="secret: ''"):
         Secrets().add(nothing)

@@ -1,4 +1,4 @@
-"""What can be seen of a worker from outside while it runs."""
+"""Health checks, metrics and logs of a worker while it runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
-from taskqueue_client.local.faults import Answer
+from taskqueue_client.local.faults import Respond
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Working, worker_for
@@ -39,7 +39,7 @@ def port() -> int:
 
 
 def status(port: int, page: str) -> int:
-    """The status that a page is answered with; 0 as long as nobody answers."""
+    """Return the status of the response for a page; 0 if there is no response."""
     try:
         return requests.get(f"http://127.0.0.1:{port}/{page}", timeout=WAIT).status_code
     except requests.ConnectionError:
@@ -49,7 +49,7 @@ def status(port: int, page: str) -> int:
 def test_a_worker_is_ready_as_soon_as_the_queue_has_answered_and_counts_what_it_does(
     world: World, port: int
 ) -> None:
-    world.local.faults.add(Answer(endpoint="queue.claimWork", status=502, after=True))
+    world.local.faults.add(Respond(endpoint="queue.claimWork", status=502, after=True))
     world.create()
     world.create()
     finish = threading.Event()
@@ -62,12 +62,13 @@ def test_a_worker_is_ready_as_soon_as_the_queue_has_answered_and_counts_what_it_
         until(lambda: status(port, "ready") == 200)
         assert status(port, "live") == 200
         page = f"http://127.0.0.1:{port}/metrics"
-        until(lambda: "tasks_held 1" in requests.get(page, timeout=WAIT).text)  # ready a moment before
+        until(lambda: "tasks_claimed 1" in requests.get(page, timeout=WAIT).text)  # ready a moment before
         held = requests.get(page, timeout=WAIT).text
         finish.set()
-        until(lambda: 'tasks_total{outcome="completed"} 1' in requests.get(page, timeout=WAIT).text)
-    assert 'claim_calls_total{result="unknown"} 1' in held
-    assert "claims_total 1" in held
+        labels = f'outcome="completed",reason="",task_queue_id="{TASK_QUEUE_ID}"'
+        until(lambda: f"tasks_total{{{labels}}} 1.0" in requests.get(page, timeout=WAIT).text)
+    assert f'claim_calls_total{{result="unknown",task_queue_id="{TASK_QUEUE_ID}"}} 1' in held
+    assert f'claims_total{{task_queue_id="{TASK_QUEUE_ID}"}} 1.0' in held
 
 
 def test_a_worker_that_cannot_reach_the_queue_is_alive_but_not_ready(world: World, port: int) -> None:
@@ -88,7 +89,7 @@ def test_the_workers_log_says_which_run_a_line_is_about(
     ):
         working.left()
     about = [record for record in caplog.records if getattr(record, "task_id", None) == task_id]
-    assert [record.getMessage().rpartition(" ")[2] for record in about] == ["begins", "completed"]
+    assert [record.getMessage().split()[2] for record in about] == ["begins", "ended:"]
     assert all(vars(record)["run_id"] == 0 for record in about)
 
 

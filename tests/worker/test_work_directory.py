@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue_client.worker.work_directory import WorkDirectories, remove_tree
+from taskqueue_client.worker.commands.work_directory import WorkDirectories, remove_tree
 
 NOBODY = 65534
 
@@ -90,12 +91,12 @@ def test_directories_are_kept_on_request(tmp_path: Path) -> None:
     assert path.is_dir()
 
 
-def test_nothing_is_kept_if_there_is_nothing(tmp_path: Path) -> None:
+def test_a_worker_without_kept_runs_leaves_no_directory(tmp_path: Path) -> None:
     WorkDirectories(tmp_path, keep=True).close()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+def test_a_directory_that_exists_is_an_error(tmp_path: Path) -> None:
     with WorkDirectories(tmp_path) as directories:
         directories.make("run")
         with pytest.raises(FileExistsError):
@@ -106,7 +107,7 @@ def test_the_directory_of_a_worker_that_was_killed_is_removed_by_the_next_one(tm
     code = f"""
 import os, signal
 from pathlib import Path
-from taskqueue_client.worker.work_directory import WorkDirectories
+from taskqueue_client.worker.commands.work_directory import WorkDirectories
 directories = WorkDirectories(Path({str(tmp_path)!r}))
 directories.make("run")
 os.kill(os.getpid(), signal.SIGKILL)
@@ -116,6 +117,38 @@ os.kill(os.getpid(), signal.SIGKILL)
     with WorkDirectories(tmp_path) as directories:
         assert not abandoned.exists()
         assert list(tmp_path.iterdir()) == [directories.path]
+
+
+def test_a_directory_that_another_worker_removes_at_the_same_time_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def glob(path: Path, pattern: str) -> Generator[Path]:  # what it finds is gone a moment later
+        yield path / pattern.replace("*", "removed")
+
+    monkeypatch.setattr(Path, "glob", glob)
+    WorkDirectories(tmp_path).close()
+    assert caplog.text == ""
+
+
+def test_what_is_left_of_a_killed_worker_s_commands_is_ended_by_the_next_one(tmp_path: Path) -> None:
+    abandoned = tmp_path / "taskqueue-worker-abandoned"
+    with WorkDirectories(tmp_path) as first:
+        abandoned.mkdir()
+        commands = [
+            subprocess.Popen(["sleep", "1000"], env={"TASKQUEUE_RUN": f"{path}/taskid/0/"})
+            for path in (abandoned, first.path)
+        ]
+        WorkDirectories(tmp_path).close()
+        assert commands[0].wait(30) == -signal.SIGTERM
+        assert commands[1].poll() is None
+        commands[1].kill()
+        commands[1].wait()
+
+
+def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with WorkDirectories(Path("here")) as directories:
+        assert directories.path.parent == tmp_path / "here"
 
 
 def test_the_directory_of_a_worker_that_lives_is_left_alone(tmp_path: Path) -> None:
@@ -142,7 +175,7 @@ def test_a_directory_that_another_worker_took_for_abandoned_is_made_again(
         assert directories.path == Path(made[1])
 
 
-def test_permissions_do_not_keep_anything(tmp_path: Path) -> None:
+def test_directories_without_permissions_are_removed(tmp_path: Path) -> None:
     with nobody(tmp_path):
         top = tmp_path / "top"
         (top / "closed" / "inner").mkdir(parents=True)
@@ -154,7 +187,7 @@ def test_permissions_do_not_keep_anything(tmp_path: Path) -> None:
         assert not top.exists()
 
 
-def test_what_somebody_else_owns_is_an_error_and_everything_else_is_removed(tmp_path: Path) -> None:
+def test_another_user_s_directory_is_an_error_and_everything_else_is_removed(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can make files that belong to somebody else")
     top = tmp_path / "top"
@@ -213,7 +246,7 @@ def test_pipes_and_sockets_are_removed(tmp_path: Path) -> None:
     assert not top.exists()
 
 
-def test_what_cannot_be_removed_at_the_end_is_logged(
+def test_a_directory_that_cannot_be_removed_at_the_end_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     directories = WorkDirectories(tmp_path)

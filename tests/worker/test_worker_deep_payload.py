@@ -35,7 +35,7 @@ def world() -> Iterator[World]:
 
 
 def in_front_of(local: LocalQueue, levels: int) -> ScriptedServer:
-    """The local queue, which does not take such payloads; on the way one is put into its answers."""
+    """The local queue, which does not take such payloads; on the way, one is put into its responses."""
     value = b'{"a":[' * (levels // 2) + b"]}" * (levels // 2)
 
     def forward(request: Received) -> Say:
@@ -65,4 +65,4 @@ def test_it_is_malformed_and_the_task_beside_it_is_done(
         "malformed-payload",
         "completed",
     ]
-    assert "lists and objects at most 100 levels deep" in log_of(world, deep)
+    assert "lists and objects are nested too deeply; expected at most 100 levels" in log_of(world, deep)

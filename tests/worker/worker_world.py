@@ -54,6 +54,25 @@ def worker_for(
     return kind(root_url=root_url or world.local.root_url, credentials=world.local.credentials, **settings)
 
 
+class Stuck:
+    """A handler that ignores everything, until the end of `with`."""
+
+    def __init__(self) -> None:
+        self.started = threading.Event()
+        self._let_go = threading.Event()
+
+    def __call__(self, task: TaskRun) -> None:
+        del task
+        self.started.set()
+        self._let_go.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._let_go.set()
+
+
 class Working:
     """Serves a worker in a thread. At the end it is told to leave, and the long poll is cut short."""
 
@@ -81,12 +100,18 @@ class Working:
         self._thread.join(0.1)
         return not self._thread.is_alive()
 
+    def is_alive(self, within: float) -> bool:
+        """Whether the worker still serves after so many seconds."""
+        self._thread.join(within)
+        return self._thread.is_alive()
+
     def left(self) -> None:
         """Wait until the worker has left by itself."""
         self._thread.join(WAIT)
         assert not self._thread.is_alive()
-        if self.error is not None:
-            raise self.error
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
 
     def _serve(self) -> None:
         try:

@@ -1,23 +1,26 @@
-"""What the tests of the engine share: an engine on a held clock, and short ways to use it."""
+"""Helpers of the tests of the engine: an engine on a held clock, and short ways to use it."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from taskqueue_client.clock import MovableClock
-from taskqueue_client.local.artifact_storage import ArtifactStorage
-from taskqueue_client.local.audience import Audience
-from taskqueue_client.local.engine import Engine, Settings, Store, times
-from taskqueue_client.local.messages import EXCHANGE_PREFIX, Message
+from taskqueue_client.local import times
+from taskqueue_client.local.engine import BackgroundWork, Core, Settings, Store
+from taskqueue_client.local.http.endpoints import ENDPOINTS
+from taskqueue_client.local.messages import EXCHANGE_PREFIX, Audience, Message
 from taskqueue_client.local.refusal import Refusal
+from taskqueue_client.local.storage.artifact_storage import ArtifactStorage
 from taskqueue_client.slugid import slugid
 
 START = 1_795_255_998.0
 QUEUE = "prov/wt"
 GROUP, WORKER = "wg", "w1"
 HOUR = 3600
+_HANDLERS = {each.handler.__name__: each.handler for each in ENDPOINTS if each.service == "queue"}
 
 
 @dataclass
@@ -39,26 +42,31 @@ def credentials(client_id: str, scopes: list[str], start_ms: int, expiry_ms: int
     return {"clientId": client_id, "accessToken": "x" * 22, "certificate": json.dumps(certificate)}
 
 
+class Endpoints:
+    """The queue's endpoints as methods, named in snake_case."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(_HANDLERS[name], self._core)
+
+
 class World:
     """An engine with everything that it needs, and a record of its messages."""
 
-    def __init__(self, path: str = ":memory:", **settings: float) -> None:
+    def __init__(self, path: str = ":memory:", **settings: Any) -> None:
         self.clock = MovableClock(START, held=True)
         self.store = Store(path)
         self.storage = ArtifactStorage(self.store.connection, path, self.clock, lambda: "http://127.0.0.1:1")
         self.messages: list[Message] = []
         self.caller = Asker()
-        audience = Audience()
-        audience.add(self.messages.append)
-        self.engine = Engine(
-            self.store,
-            self.clock,
-            settings=Settings(**settings),
-            storage=self.storage,
-            issue_credentials=credentials,
-            audience=audience,
-        )
-        self.clock.after_move(self.engine.run_due)
+        self.audience = Audience()
+        self.audience.add(self.messages.append)
+        core = Core(self.store, self.clock, Settings(**settings), self.storage, credentials, self.audience)
+        self.background = BackgroundWork(core)
+        self.engine = Endpoints(core)
+        self.clock.after_move(self.background.run_due)
 
     def close(self) -> None:
         self.storage.close()
@@ -102,7 +110,8 @@ class World:
 
     def claim(self, task_id: str, run_id: int = 0, worker: str = WORKER) -> dict[str, Any]:
         body = {"workerGroup": GROUP, "workerId": worker}
-        return self.engine.claim_task(self.caller, task_id, run_id, body)
+        claim: dict[str, Any] = self.engine.claim_task(self.caller, task_id, run_id, body)
+        return claim
 
     async def claim_work(
         self, count: int = 1, queue: str = QUEUE, worker: str = WORKER
@@ -138,7 +147,8 @@ class World:
         self, task_id: str, name: str, storage_type: str, run_id: int = 0, **more: Any
     ) -> dict[str, Any]:
         body = {"storageType": storage_type, "expires": self.now(HOUR), **more}
-        return self.engine.create_artifact(task_id, run_id, name, body)
+        created: dict[str, Any] = self.engine.create_artifact(task_id, run_id, name, body)
+        return created
 
     def sent(self) -> list[str]:
         """The exchanges of the messages since the last time, in order."""

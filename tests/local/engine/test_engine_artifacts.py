@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from taskqueue_client.local.engine import ErrorArtifact, Redirect
+from taskqueue_client.local.engine.task_artifacts import ErrorContent, Redirect
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
 from tests.local.engine.engine_world import GROUP, HOUR, WORKER, Asker
@@ -189,7 +189,7 @@ def test_text_that_the_database_cannot_hold_is_refused(world: World, change: dic
     assert refused(put, world, world.running(), "error", **change).code == "InputError"
 
 
-def test_names_longer_than_answers_can_hold_are_refused(world: World) -> None:
+def test_names_longer_than_responses_can_hold_are_refused(world: World) -> None:
     task_id = world.running()
     assert refused(put, world, task_id, "s3", "n" * 1025).code == "InputError"
     put(world, task_id, "s3", "n" * 1024)
@@ -248,7 +248,7 @@ def test_content_is_found_by_storage_type(world: World) -> None:
     put(world, task_id, "error", "e")
     put(world, task_id, "reference", "r")
     put(world, task_id, "s3", "s")
-    assert engine.get_artifact(caller, task_id, 0, "e") == ErrorArtifact(
+    assert engine.get_artifact(caller, task_id, 0, "e") == ErrorContent(
         "file-missing-on-worker", "no such file"
     )
     assert engine.artifact(caller, task_id, 0, "e") == {"storageType": "error", **REQUESTS["error"]}

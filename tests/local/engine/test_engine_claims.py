@@ -26,7 +26,7 @@ def refused(call: Any, *args: Any) -> Refusal:
 
 
 async def end(waiting: asyncio.Task[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """What a long poll gets; one that never wakes fails the test instead of hanging it."""
+    """The claims of a long poll; one that never returns fails the test."""
     return await asyncio.wait_for(waiting, 10)
 
 
@@ -120,7 +120,7 @@ async def test_a_waiting_claim_wakes_as_soon_as_a_task_is_pending(world: World) 
     assert ids(await end(waiting)) == [task_id]
 
 
-async def test_a_claim_that_finds_nothing_ends_after_twenty_seconds(world: World) -> None:
+async def assert_nothing_after_twenty_seconds(world: World) -> None:
     waiting = asyncio.create_task(world.claim_work())
     await settle()
     world.clock.advance(19.9)
@@ -128,6 +128,10 @@ async def test_a_claim_that_finds_nothing_ends_after_twenty_seconds(world: World
     assert not waiting.done()
     world.clock.advance(0.1)
     assert await end(waiting) == []
+
+
+async def test_a_claim_that_finds_nothing_ends_after_twenty_seconds(world: World) -> None:
+    await assert_nothing_after_twenty_seconds(world)
 
 
 async def test_waiting_claims_are_served_first_come_first_served(world: World) -> None:
@@ -195,13 +199,7 @@ async def test_a_worker_in_quarantine_waits_and_gets_nothing(world: World) -> No
     body = {"quarantineUntil": world.now(HOUR)}
     world.engine.quarantine_worker(world.caller, "prov", "wt", GROUP, WORKER, body)
     task_id = world.create()
-    waiting = asyncio.create_task(world.claim_work())
-    await settle()
-    world.clock.advance(19.9)
-    await settle()
-    assert not waiting.done()
-    world.clock.advance(0.1)
-    assert await end(waiting) == []
+    await assert_nothing_after_twenty_seconds(world)
     assert world.status(task_id)["state"] == "pending"
 
 
@@ -319,3 +317,48 @@ def test_a_refused_reclaim_counts_as_claimed_until_its_time(world: World) -> Non
     world.clock.advance(TIMEOUT)
     assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 0
     assert world.status(task_id)["state"] == "completed"
+
+
+def test_a_reclaim_makes_worker_and_queue_known_for_a_day(world: World) -> None:
+    task_id = world.running()  # by claimTask, which makes no worker known
+    with pytest.raises(Refusal):
+        world.engine.get_worker("prov", "wt", GROUP, WORKER)
+    world.clock.advance(600)
+    world.engine.reclaim_task(task_id, 0)
+    worker = world.engine.get_worker("prov", "wt", GROUP, WORKER)
+    assert (worker["lastDateActive"], worker["expires"]) == (world.now(), world.now(24 * HOUR))
+
+
+@pytest.mark.parametrize("run_id", [0, 1, 2**31 - 1])
+def test_a_refused_claim_task_leaves_a_record_that_counts(world: World, run_id: int) -> None:
+    task_id = world.running()
+    world.engine.report_completed(task_id, 0, None)
+    with pytest.raises(Refusal):
+        world.claim(task_id, run_id, worker="other")
+    assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 1
+    (claimed,) = world.engine.list_claimed_tasks(QUEUE, None, 1000)["tasks"]
+    assert (claimed["runId"], claimed["workerId"]) == (run_id, "other")
+    world.clock.advance(1201)
+    assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 0
+    assert world.status(task_id)["state"] == "completed"
+
+
+def test_the_record_of_a_run_that_does_not_exist_survives_the_workers_removal(world: World) -> None:
+    task_id = world.create()
+    with pytest.raises(Refusal):
+        world.claim(task_id, 3)
+    world.background.worker_removed(QUEUE, GROUP, WORKER)
+    assert world.status(task_id)["state"] == "pending"
+
+
+def test_a_repeated_claim_task_has_fresh_credentials_and_its_old_taken_until(world: World) -> None:
+    task_id = world.create()
+    first = world.claim(task_id)
+    world.clock.advance(60)
+    second = world.claim(task_id)
+    assert second["takenUntil"] == first["takenUntil"]
+    starts = [json.loads(claim["credentials"]["certificate"])["start"] for claim in (first, second)]
+    untils = [float(claim["credentials"]["clientId"].rpartition("/")[2]) for claim in (first, second)]
+    assert (starts[1] - starts[0], untils[1] - untils[0]) == (60_000, 60)
+    world.clock.advance(1150)
+    assert world.status(task_id)["runs"][0]["reasonResolved"] == "claim-expired"

@@ -1,4 +1,4 @@
-"""What was acknowledged is there after kill -9."""
+"""Acknowledged changes survive kill -9."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def test_text_that_the_database_cannot_hold_is_refused(world: World, where: str,
     assert refused(world, **as_key).code == "InputError"
 
 
-def test_a_backslash_before_u0000_is_no_nul(world: World) -> None:
+def test_a_backslash_before_u0000_is_not_a_nul(world: World) -> None:
     payload = {"text": "\\u0000"}
     assert world.engine.task(world.create(payload=payload))["payload"] == payload
 
@@ -249,7 +249,7 @@ def test_a_create_that_fails_leaves_the_group(world: World) -> None:
     assert world.create(task_id, taskGroupId=group) == task_id
 
 
-def test_repeating_a_create_answers_the_current_status_and_sends_again(world: World) -> None:
+def test_repeating_a_create_returns_the_current_status_and_sends_again(world: World) -> None:
     task_id = world.create()
     world.sent()
     world.create(task_id)
@@ -321,3 +321,10 @@ def test_a_task_that_depends_on_itself_waits(world: World) -> None:
     assert world.status(task_id)["state"] == "unscheduled"
     world.engine.schedule_task(world.caller, task_id)
     assert world.status(task_id)["state"] == "pending"
+
+
+def test_keys_that_are_array_indices_come_first_and_in_numeric_order(world: World) -> None:
+    keys = ["b", "10", "9", "aa", "01", "4294967295", "4294967294", "0", "-1"]
+    task_id = world.create(payload={"nested": [dict.fromkeys(keys, 1)]})
+    nested = world.engine.task(task_id)["payload"]["nested"][0]
+    assert list(nested) == ["0", "9", "10", "4294967294", "b", "-1", "01", "aa", "4294967295"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from taskqueue_client.local.engine import times
+from taskqueue_client.local import times
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
 from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, START, WORKER, World
@@ -229,13 +229,13 @@ def test_a_removed_workers_runs_are_retried_and_others_left_alone(world: World) 
     mine, last, other = world.running(), world.running(retries=0), world.create()
     world.claim(other, worker="w2")
     world.sent()
-    world.engine.worker_removed(QUEUE, GROUP, WORKER)
+    world.background.worker_removed(QUEUE, GROUP, WORKER)
     assert world.status(mine)["runs"][0]["reasonResolved"] == "worker-shutdown"
     assert world.status(mine)["runs"][1]["reasonCreated"] == "retry"
     assert world.status(last)["state"] == "exception"
     assert world.status(other)["state"] == "running"
     assert sorted(world.sent()) == ["task-exception", "task-exception", "task-group-resolved", "task-pending"]
-    world.engine.worker_removed(QUEUE, GROUP, WORKER)
+    world.background.worker_removed(QUEUE, GROUP, WORKER)
     assert world.sent() == []
     assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 1
 
@@ -247,7 +247,7 @@ def test_production_resolvers_act_at_their_next_look(production: World) -> None:
     production.engine.report_completed(required, 0, {})
     production.clock.advance(0.5)
     assert production.status(dependent)["state"] == "unscheduled"
-    due = production.engine.next_due()
+    due = production.background.next_due()
     production.clock.advance(due - production.clock.now())
     assert production.status(dependent)["state"] == "pending"
 
@@ -289,14 +289,14 @@ def test_a_repeated_creation_sees_a_resolution_before_the_resolver(production: W
 
 
 def test_next_due_says_when_there_is_something_to_do(world: World) -> None:
-    night = world.engine.next_due()
+    night = world.background.next_due()
     task_id = world.create()
-    assert world.engine.next_due() == world.clock.now() + 2 * HOUR
+    assert world.background.next_due() == world.clock.now() + 2 * HOUR
     world.claim(task_id)
-    assert world.engine.next_due() == world.clock.now() + TIMEOUT
+    assert world.background.next_due() == world.clock.now() + TIMEOUT
     world.engine.report_completed(task_id, 0, {})
     world.clock.advance(2 * HOUR)
-    assert world.engine.next_due() == night
+    assert world.background.next_due() == night
 
 
 def test_the_night_removes_what_has_expired(world: World) -> None:
@@ -314,10 +314,10 @@ def test_the_night_removes_what_has_expired(world: World) -> None:
 def test_expired_tasks_stay_for_half_an_hour(world: World) -> None:
     task_id = world.completed(expires=world.now(2 * HOUR))
     world.clock.advance(2 * HOUR + 1800)
-    world.engine.run_expirers()
+    world.background.expire()
     assert world.status(task_id)["state"] == "completed"
     world.clock.advance(0.001)
-    world.engine.run_expirers()
+    world.background.expire()
     with pytest.raises(Refusal):
         world.status(task_id)
 

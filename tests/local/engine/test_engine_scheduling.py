@@ -174,6 +174,18 @@ def test_cancel_ends_a_pending_and_a_running_task(world: World, claimed: bool) -
     assert world.engine.task_queue_counts(QUEUE).items() >= {"pendingTasks": 0, "claimedTasks": 0}.items()
 
 
+def test_cancel_of_a_retried_task_ends_the_claim_of_its_last_run(world: World) -> None:
+    task_id = world.running()
+    world.fail(task_id, "worker-shutdown")
+    world.claim(task_id, 1)
+    world.clock.advance(1199)
+    world.engine.reclaim_task(task_id, 1)
+    world.clock.advance(1199)  # the claim of the run before has expired
+    assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 1
+    assert world.cancel(task_id)["runs"][1]["reasonResolved"] == "canceled"
+    assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 0
+
+
 def test_cancel_again_repeats_its_message(world: World) -> None:
     task_id = world.create()
     first = world.cancel(task_id)

@@ -33,16 +33,21 @@ async def seen(world: World, worker: str = WORKER, queue: str = QUEUE) -> None:
 def declare(world: World, worker: str, seconds: float, queue: str = QUEUE) -> dict[str, Any]:
     body = {"expires": world.now(seconds)}
     provisioner_id, worker_type = queue.split("/")
-    return world.engine.declare_worker(world.caller, provisioner_id, worker_type, GROUP, worker, body)
+    args = (world.caller, provisioner_id, worker_type, GROUP, worker, body)
+    declared: dict[str, Any] = world.engine.declare_worker(*args)
+    return declared
 
 
 def quarantine(world: World, seconds: float, **more: str) -> dict[str, Any]:
     body = {"quarantineUntil": world.now(seconds), **more}
-    return world.engine.quarantine_worker(world.caller, "prov", "wt", GROUP, WORKER, body)
+    args = (world.caller, "prov", "wt", GROUP, WORKER, body)
+    shown: dict[str, Any] = world.engine.quarantine_worker(*args)
+    return shown
 
 
 def get(world: World, worker: str = WORKER) -> dict[str, Any]:
-    return world.engine.get_worker("prov", "wt", GROUP, worker)
+    shown: dict[str, Any] = world.engine.get_worker("prov", "wt", GROUP, worker)
+    return shown
 
 
 def workers(world: World, *, quarantined: bool | None = None) -> list[str]:
@@ -118,7 +123,7 @@ def test_claim_task_makes_a_declared_queue_known_for_five_days(world: World) -> 
     assert world.engine.get_task_queue(QUEUE)["expires"] == world.now(5 * DAY)
 
 
-def test_a_claim_that_a_quarantine_forbids_is_no_activity(world: World) -> None:
+def test_a_claim_that_a_quarantine_forbids_does_not_count_as_activity(world: World) -> None:
     declare(world, WORKER, 2 * HOUR)
     quarantine(world, 2 * HOUR)
     before = world.engine.get_task_queue(QUEUE)
@@ -269,10 +274,10 @@ def test_provisioners_are_summed_up_from_their_queues(world: World) -> None:
         "description": "",
         "stability": "experimental",
     }
-    listed = engine.list_provisioners(None, ALL)["provisioners"]
+    listed = engine.list_provisioners(ALL)["provisioners"]
     assert [one["provisionerId"] for one in listed] == ["other", "prov"]
-    assert engine.list_provisioners("ignored!", 1) == {"provisioners": listed[:1]}
-    assert engine.list_provisioners(None, 0) == {"provisioners": listed}
+    assert engine.list_provisioners(1) == {"provisioners": listed[:1]}
+    assert engine.list_provisioners(0) == {"provisioners": listed}
 
 
 def test_an_unknown_queue_counts_zero(world: World) -> None:

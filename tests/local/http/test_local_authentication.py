@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from taskqueue_client.local import ANONYMOUS_SCOPES, Client, LocalQueue
-from taskqueue_client.local.authentication.clients import Roles, normalized
+from taskqueue_client.local import ANONYMOUS_SCOPES, PUBLIC_SCOPES, Client, LocalQueue
+from taskqueue_client.local.auth.known_clients import Roles, normalized
 from tests.local.local_http import NO_SUCH_TASK, QUEUE, Key, Wire, payload_hash
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ SECRET = f"{QUEUE}/task-queues"
 """Needs `queue:list-task-queues`, which not everybody has."""
 
 _DAY = 86_400_000
+CURRENT_SCOPES = "/api/auth/v1/scopes/current"
+CURRENT = "auth:current-scopes"
 LIMITED = Key("limited", "limited-token")
 ISSUER = Key("issuer", "issuer-token")
 
@@ -26,8 +28,12 @@ ISSUER = Key("issuer", "issuer-token")
 @pytest.fixture(scope="module")
 def local() -> Iterator[LocalQueue]:
     clients = [
-        Client("limited", "limited-token", ["queue:list-task-*", "assume:lister:west", "queue:get-task:*"]),
-        Client("issuer", "issuer-token", ["auth:create-client:named/*", "queue:*"]),
+        Client(
+            "limited",
+            "limited-token",
+            ["queue:list-task-*", "assume:lister:west", "queue:get-task:*", CURRENT],
+        ),
+        Client("issuer", "issuer-token", ["auth:create-client:named/*", "auth:current-scopes", "queue:*"]),
         Client("disabled", "t", ["*"], disabled=True),
         Client("expired", "t", ["*"], expires=1.0),
         Client("nothing", "t"),
@@ -43,7 +49,7 @@ def here(local: LocalQueue) -> Wire:
 
 
 def _scopes(wire: Wire, key: Key | None) -> list[str]:
-    reply = wire.send("GET", "/api/auth/v1/scopes/current", key=key)
+    reply = wire.send("GET", CURRENT_SCOPES, key=key)
     assert reply.status == 200, reply.words
     scopes: list[str] = reply.json["scopes"]
     return scopes
@@ -131,7 +137,7 @@ def test_a_clock_may_be_fifteen_minutes_off(here: Wire, offset: int, status: int
 
 
 @pytest.mark.parametrize("timestamp", ["soon", "nan", "inf", "9" * 400])
-def test_a_timestamp_that_is_no_time_is_stale(here: Wire, timestamp: str) -> None:
+def test_a_timestamp_that_is_not_a_time_is_stale(here: Wire, timestamp: str) -> None:
     header = here.root.header("GET", SECRET, here.host, ts=timestamp)
     assert _refused_header(here, header) == "Unauthorized: Stale timestamp"
 
@@ -157,9 +163,11 @@ def test_a_nonce_may_be_used_again(here: Wire) -> None:
         ),
     ],
 )
-def test_host_and_port_are_those_the_client_used(here: Wire, forwarded: dict[str, str], host: str) -> None:
-    authorization = here.root.header("GET", SECRET, host)
-    assert here.send("GET", SECRET, headers={**forwarded, "Authorization": authorization}).status == 200
+def test_host_and_port_are_those_the_client_used(forwarded: dict[str, str], host: str) -> None:
+    with LocalQueue(allow_remote=True) as local:
+        wire = Wire(local)
+        authorization = wire.root.header("GET", SECRET, host)
+        assert wire.send("GET", SECRET, headers={**forwarded, "Authorization": authorization}).status == 200
 
 
 def _with_hash(wire: Wire, body: bytes, content_type: str, payload: str) -> tuple[int, str]:
@@ -203,8 +211,8 @@ def test_an_ext_that_cannot_be_decoded_is_refused(here: Wire, ext: str) -> None:
 
 
 def test_temporary_credentials_have_the_certificates_scopes(here: Wire) -> None:
-    assert _scopes(here, ISSUER.temporary(["queue:x"])) == sorted(
-        [*ANONYMOUS_SCOPES, "assume:anonymous", "queue:x"]
+    assert _scopes(here, ISSUER.temporary([CURRENT, "queue:x"])) == sorted(
+        [*ANONYMOUS_SCOPES, CURRENT, "assume:anonymous", "queue:x"]
     )
 
 
@@ -298,13 +306,14 @@ def test_a_certificate_left_out_is_noticed(here: Wire) -> None:
 
 
 def test_authorized_scopes_replace_what_the_client_has(here: Wire) -> None:
-    key = Key("issuer", "issuer-token", {"authorizedScopes": ["queue:x"]})
-    assert _scopes(here, key) == sorted([*ANONYMOUS_SCOPES, "assume:anonymous", "queue:x"])
+    key = Key("issuer", "issuer-token", {"authorizedScopes": [CURRENT, "queue:x"]})
+    assert _scopes(here, key) == sorted([*ANONYMOUS_SCOPES, CURRENT, "assume:anonymous", "queue:x"])
 
 
 def test_no_authorized_scopes_leave_those_of_everybody(here: Wire) -> None:
     key = Key("issuer", "issuer-token", {"authorizedScopes": []})
-    assert _scopes(here, key) == sorted([*ANONYMOUS_SCOPES, "assume:anonymous"])
+    status = here.send("GET", f"{QUEUE}/task/{NO_SUCH_TASK}/status", key=key).status
+    assert (status, here.send("GET", CURRENT_SCOPES, key=key).status) == (404, 403)
 
 
 def test_authorized_scopes_that_are_not_held_are_refused(here: Wire) -> None:
@@ -313,7 +322,9 @@ def test_authorized_scopes_that_are_not_held_are_refused(here: Wire) -> None:
 
 
 def test_authorized_scopes_narrow_a_certificate(here: Wire) -> None:
-    key = ISSUER.temporary(["queue:list-*"], ext={"authorizedScopes": ["queue:list-task-queues"]})
+    key = ISSUER.temporary(
+        ["queue:list-*", CURRENT], ext={"authorizedScopes": ["queue:list-task-queues", CURRENT]}
+    )
     assert "queue:list-task-queues" in _scopes(here, key)
     assert _refused(here, ISSUER.temporary([], ext={"authorizedScopes": ["queue:x"]})).startswith("Supplied")
 
@@ -337,7 +348,9 @@ def test_a_bewit_may_stand_anywhere_in_the_query(here: Wire) -> None:
 
 
 def test_a_bewit_carries_certificate_and_restrictions(here: Wire) -> None:
-    key = ISSUER.temporary(["queue:list-*"], ext={"authorizedScopes": ["queue:list-task-queues"]})
+    key = ISSUER.temporary(
+        ["queue:list-*", CURRENT], ext={"authorizedScopes": ["queue:list-task-queues", CURRENT]}
+    )
     assert here.send("GET", _bewit(here, key)).status == 200
 
 
@@ -480,3 +493,48 @@ def test_test_authenticate_checks_the_scopes_it_is_asked_to(here: Wire) -> None:
     assert good.json == {"clientId": "tester", "scopes": ["assume:anonymous", "test:*", "x**"]}
     assert here.json("POST", resource, {"requiredScopes": ["test:a"]}, key=tester).status == 403
     assert here.json("POST", resource, body, key=here.root).status == 401
+
+
+@pytest.mark.parametrize("key", [None, Key("nothing", "t")])
+def test_current_scopes_needs_its_scope(here: Wire, key: Key | None) -> None:
+    reply = here.send("GET", CURRENT_SCOPES, key=key)
+    assert (reply.status, reply.json["code"]) == (403, "InsufficientScopes")
+
+
+def test_a_public_deployment_tells_everybody_their_scopes_and_clients() -> None:
+    with LocalQueue(anonymous_scopes=PUBLIC_SCOPES) as local:
+        wire = Wire(local)
+        assert _scopes(wire, None) == sorted([*PUBLIC_SCOPES, "assume:anonymous"])
+        client = wire.send("GET", "/api/auth/v1/clients/local").json
+        assert (client["clientId"], client["disabled"], client["scopes"]) == ("local", False, ["*"])
+        assert client["expires"] > "9"
+        assert "accessToken" not in client
+
+
+def test_a_client_is_looked_up_by_those_who_may(here: Wire) -> None:
+    path = "/api/auth/v1/clients/"
+    assert here.send("GET", f"{path}limited").status == 403
+    assert here.send("GET", f"{path}no%2Fbody", key=here.root).status == 404
+    client = here.send("GET", f"{path}expired", key=here.root).json
+    assert (client["clientId"], client["expires"]) == ("expired", "1970-01-01T00:00:01.000Z")
+    assert "queue:deep" in here.send("GET", f"{path}limited", key=here.root).json["expandedScopes"]
+    assert here.send("GET", f"{path}disabled", key=here.root).json["disabled"] is True
+
+
+def test_an_ext_of_null_is_refused(here: Wire) -> None:
+    header = here.root.header("GET", SECRET, here.host, ext="bnVsbA==")
+    assert _refused_header(here, header) == "Failed to parse ext"
+
+
+@pytest.mark.parametrize("query", ["?bewit=", "?limit=1&bewit="])
+def test_an_empty_bewit_beside_a_header_is_ignored(here: Wire, query: str) -> None:
+    assert here.send("GET", f"{SECRET}{query}", key=here.root).status == 200
+    assert here.send("GET", f"{SECRET}{query}x", key=here.root).status == 401
+    assert here.send("GET", f"{SECRET}{query}").status == 401
+
+
+def test_the_testers_scopes_keep_their_order_and_are_not_reduced(here: Wire) -> None:
+    given = ["test:z*", "test:a", "test:zz", "test:a"]
+    body = {"clientScopes": ["test:z*", "test:a", "test:zz"], "requiredScopes": ["test:a"]}
+    reply = here.json("POST", "/api/auth/v1/test-authenticate", body, key=Key("tester", "no-secret"))
+    assert (reply.status, reply.json["scopes"]) == (200, ["assume:anonymous", *given[:3]])

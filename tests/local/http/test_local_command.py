@@ -73,10 +73,11 @@ def test_a_script_reads_its_settings_as_the_help_says(tmp_path: Path) -> None:
     assert words[1:] == ["me", "it's", "0"]
 
 
-def test_it_answers_as_soon_as_it_has_printed_one_line_of_json() -> None:
+def test_it_responds_as_soon_as_it_has_printed_one_line_of_json() -> None:
     with _running("--json") as process:
         settings = _settings(process)
-        assert list(settings) == ["TASKCLUSTER_ROOT_URL", "TASKCLUSTER_CLIENT_ID", "TASKCLUSTER_ACCESS_TOKEN"]
+        names = ["TASKCLUSTER_ROOT_URL", "TASKCLUSTER_CLIENT_ID", "TASKCLUSTER_ACCESS_TOKEN", "page"]
+        assert list(settings) == names
         assert _official(settings).listTaskQueues() == {"taskQueues": []}
 
 

@@ -1,4 +1,4 @@
-"""What the server has answered is there after kill -9, whatever it was doing at that moment."""
+"""Changes that the server has confirmed survive kill -9, whatever it was doing at that moment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WORKERS = 3
 
 @contextmanager
 def _server(db: Path) -> Generator[tuple[subprocess.Popen[str], str]]:
-    """A server in a process of its own, and its root URL; killed at the end."""
+    """A server in a separate process, and its root URL; killed at the end."""
     environment = {**os.environ, "TASKQUEUE_LOCAL_ACCESS_TOKEN": _CLIENT["accessToken"]}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     with subprocess.Popen([*_COMMAND, "--db", str(db)], env=environment, **pipes) as process:
@@ -44,16 +44,16 @@ def _server(db: Path) -> Generator[tuple[subprocess.Popen[str], str]]:
 
 
 class _Worker:
-    """Works through tasks in a queue of its own, and remembers what it was told."""
+    """Works through tasks in its own queue, and remembers what it was told."""
 
     def __init__(self, number: int) -> None:
         self.task_queue_id = f"crash/worker-{number}"
         self.seen: dict[str, dict[str, Any]] = {}
-        """The status of each task, as last answered."""
+        """The status of each task in the last response."""
         self.artifacts: dict[str, list[str]] = {}
         """The names of each task's artifacts that were acknowledged, all on run 0."""
         self.in_doubt: set[str] = set()
-        """The tasks of the call whose answer has not come."""
+        """The tasks of the call without a response."""
 
     def run(self, root_url: str, acknowledged: Callable[[], None]) -> None:
         """Work until the server is gone."""
@@ -165,7 +165,7 @@ def _status(queue: Any, task_id: str) -> dict[str, Any] | None:
 
 
 def _killer(process: subprocess.Popen[str], after: int) -> Callable[[], None]:
-    """To be called after each answer: at that of the given number it kills the server, in mid-load."""
+    """To be called after each response: kills the server under load after the given number."""
     answers = count(1)
 
     def acknowledged() -> None:

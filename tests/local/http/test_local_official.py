@@ -127,7 +127,7 @@ def test_temporary_credentials_made_by_the_package_are_good(
         mine["accessToken"],
         taskcluster.fromNow("-1 min"),
         taskcluster.fromNow("1 hour"),
-        ["auth:x", "queue:list-task-queues"],
+        ["auth:current-scopes", "auth:x", "queue:list-task-queues"],
         **({"name": name} if name else {}),
     )
     assert taskcluster.Queue(_options(local_queue, temporary)).listTaskQueues() == {"taskQueues": []}

@@ -58,7 +58,7 @@ def recorded(contract: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def replies(recorded: dict[str, Any]) -> Iterator[dict[str, tuple[Reply, str]]]:
-    """What the local queue answers: the reply, and the root URL."""
+    """Return the response of the local queue, and the root URL."""
     with LocalQueue(clock=MovableClock(_THEN, held=True), like_production=True) as local:
         teller = _Teller(Wire(local), recorded)
         yield {name: (teller.tell(name), local.root_url) for name in _STORY.split()}
@@ -136,7 +136,7 @@ _NAMES = [name for name in _STORY.split() if not name.startswith("+")]
 
 
 @pytest.mark.parametrize("name", _NAMES)
-def test_the_answer_is_the_recorded_one(
+def test_the_response_is_the_recorded_one(
     recorded: dict[str, Any], replies: dict[str, tuple[Reply, str]], name: str
 ) -> None:
     then = recorded[name]["response"]
@@ -149,7 +149,7 @@ def test_the_answer_is_the_recorded_one(
         assert _form(reply.headers[header], root_url) == _form(value, "http://tc.example.test")
 
 
-def test_every_good_answer_is_valid_under_its_schema(
+def test_every_good_response_is_valid_under_its_schema(
     contract: Path, recorded: dict[str, Any], replies: dict[str, tuple[Reply, str]]
 ) -> None:
     outputs = {

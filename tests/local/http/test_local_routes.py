@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from taskqueue_client.local.endpoints import ENDPOINTS, Endpoint
-from taskqueue_client.local.routing import find_endpoint
+from taskqueue_client.local.http.endpoint_routes import find_endpoint
+from taskqueue_client.local.http.endpoints import ENDPOINTS, Endpoint
 
 if TYPE_CHECKING:
     from pathlib import Path

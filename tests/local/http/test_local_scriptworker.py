@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
+from threading import Semaphore
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 pytest.importorskip("scriptworker", reason="the peer that is tested with is not installed")
 
-_SCRIPT = 'echo "a line of the log"; cat "$0/current_task_info.json" > "$1/public/info.json"; exit "$2"'
+_SCRIPT = """
+mkdir -p "$1/public"
+echo "a line of the log"
+cat "$0/current_task_info.json" > "$1/public/info.json"
+exit "$(tr -d ' ' < "$0/task.json" | sed -n 's/.*"exit":\\([0-9]*\\).*/\\1/p')"
+"""
+
+_OUTCOMES = {0: ("completed", "completed"), 1: ("failed", "failed"), 3: ("exception", "malformed-payload")}
+"""State and reason of a task by the exit code of its script."""
 
 
-def _config(local: LocalQueue, folder: Path, exit_code: int) -> Path:
+def _config(local: LocalQueue, folder: Path) -> Path:
     folders = {name: folder / name for name in ("work_dir", "log_dir", "artifact_dir")}
     folders["task_log_dir"] = folders["artifact_dir"] / "public" / "logs"
     for each in folders.values():
         each.mkdir(parents=True)
-    script = [
-        "sh",
-        "-c",
-        f'mkdir -p "$1/public"; {_SCRIPT}',
-        folders["work_dir"],
-        folders["artifact_dir"],
-        exit_code,
-    ]
     settings: dict[str, Any] = {
         **folders,
         "taskcluster_root_url": local.root_url,
@@ -49,7 +49,7 @@ def _config(local: LocalQueue, folder: Path, exit_code: int) -> Path:
         "worker_group": "group",
         "worker_id": "worker",
         "credentials": {"clientId": local.client_id, "accessToken": local.access_token},
-        "task_script": [str(word) for word in script],
+        "task_script": ["sh", "-c", _SCRIPT, str(folders["work_dir"]), str(folders["artifact_dir"])],
         "sign_chain_of_trust": False,
         "ed25519_private_key_path": "none",
         "poll_interval": 1,
@@ -59,23 +59,24 @@ def _config(local: LocalQueue, folder: Path, exit_code: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("exit_code", "outcome"), [(0, "completed"), (1, "failed"), (3, "exception")])
-def test_scriptworker_runs_a_task(
-    local_queue: LocalQueue, task_factory: TaskFactory, tmp_path: Path, exit_code: int, outcome: str
-) -> None:
-    wire, task_id, resolved = Wire(local_queue), slugid(), threading.Event()
+def test_scriptworker_runs_tasks(local_queue: LocalQueue, task_factory: TaskFactory, tmp_path: Path) -> None:
+    wire, resolved = Wire(local_queue), Semaphore(0)
+    tasks = {slugid(): exit_code for exit_code in _OUTCOMES}
     ends = {"task-completed", "task-failed", "task-exception"}
 
     def notice(message: Message) -> None:
         if message.exchange.rpartition("/")[2] in ends:
-            resolved.set()
+            resolved.release()
 
     local_queue.subscribe(notice)
+    for task_id, exit_code in tasks.items():
+        task = task_factory(payload={"upstreamArtifacts": [], "exit": exit_code}, scopes=[], dependencies=[])
+        assert wire.json("PUT", f"{QUEUE}/task/{task_id}", task, key=wire.root).status == 200
     command = [
         sys.executable,
         "-c",
         "from scriptworker.worker import main; main()",
-        str(_config(local_queue, tmp_path, exit_code)),
+        str(_config(local_queue, tmp_path)),
     ]
     log = tmp_path / "output"
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
@@ -83,17 +84,17 @@ def test_scriptworker_runs_a_task(
         log.open("wb") as output,
         subprocess.Popen(command, stdout=output, stderr=output, env=environment) as worker,
     ):
-        task = task_factory(payload={"upstreamArtifacts": []}, scopes=[], dependencies=[])
-        assert wire.json("PUT", f"{QUEUE}/task/{task_id}", task, key=wire.root).status == 200
         try:
-            assert resolved.wait(60), log.read_text()
+            for _ in tasks:
+                assert resolved.acquire(timeout=60), log.read_text()
         finally:
             worker.send_signal(signal.SIGTERM)
     assert worker.returncode == 0, log.read_text()
-    status = wire.send("GET", f"{QUEUE}/task/{task_id}/status").json["status"]
-    assert (status["state"], len(status["runs"])) == (outcome, 1)
-    assert status["runs"][0].get("reasonResolved") == ("malformed-payload" if exit_code == 3 else outcome)
-    _check_artifacts(wire, task_id)
+    for task_id, exit_code in tasks.items():
+        status = wire.send("GET", f"{QUEUE}/task/{task_id}/status").json["status"]
+        (run,) = status["runs"]
+        assert (status["state"], run["reasonResolved"]) == _OUTCOMES[exit_code]
+        _check_artifacts(wire, task_id)
 
 
 def _check_artifacts(wire: Wire, task_id: str) -> None:

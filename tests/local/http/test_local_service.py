@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import socket
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -85,7 +86,7 @@ def test_a_stop_leaves_no_connection_open_that_is_just_being_made(
 
 
 def test_it_is_started_once() -> None:
-    with LocalQueue() as local, pytest.raises(RuntimeError, match="started once"):
+    with LocalQueue() as local, pytest.raises(RuntimeError, match="started before"):
         local.start()
 
 
@@ -94,7 +95,7 @@ def test_a_port_in_use_is_told_at_the_start() -> None:
         LocalQueue(port=int(Wire(local).host.split(":")[1])).start()
 
 
-def test_a_file_that_is_no_queue_is_told_at_the_start(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_local_queue_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("not a database, but long enough to look like one\n" * 100)
     with pytest.raises(Exception, match="not a database"):
         LocalQueue(db=str(tmp_path / "text")).start()
@@ -310,7 +311,7 @@ def test_an_admin_shifts_the_servers_clock(admin_wire: Wire) -> None:
 
 
 def test_an_admin_asks_for_faults(admin_wire: Wire) -> None:
-    fault = {"kind": "answer", "endpoint": "queue.ping", "status": 503}
+    fault = {"kind": "respond", "endpoint": "queue.ping", "status": 503}
     assert _admin(admin_wire, "POST", "/faults", fault).json["faults"][0]["times"] == 1
     assert [admin_wire.send("GET", f"{QUEUE}/ping").status for _ in range(2)] == [503, 200]
     assert _admin(admin_wire, "GET", "/faults").json == {"faults": []}
@@ -335,7 +336,7 @@ def test_an_admin_takes_a_worker_away_and_runs_the_nightly_jobs(
         ("/clock/advance", {}),
         ("/clock/advance", []),
         ("/faults", {"kind": "flood"}),
-        ("/faults", {"kind": "answer", "endpoint": "queue.nothing", "status": 500}),
+        ("/faults", {"kind": "respond", "endpoint": "queue.nothing", "status": 500}),
         ("/worker-removed", {"taskQueueId": 1}),
     ],
 )
@@ -361,3 +362,12 @@ async def test_the_asynchronous_fixture_talks_to_the_same_queue(
     task_id = slugid()
     await async_queue.create_task(task_id, task_factory())
     assert queue.status(task_id).status.state == "pending"
+
+
+def test_without_aio_pika_an_amqp_url_is_refused_with_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "aio_pika", None)
+    monkeypatch.delitem(sys.modules, "taskqueue_client.local.amqp", raising=False)
+    with pytest.raises(ImportError, match=r"pip install 'taskqueue_client\[events\]'"):
+        LocalQueue(amqp_url="amqp://guest:guest@127.0.0.1/").start()

@@ -1,0 +1,319 @@
+"""Storage that cuts, trickles or lies: there is an error, and nothing counts as an artifact."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy, slugid
+from taskqueue_client.artifacts import DownloadTooLarge, HashMismatch, StorageFailed, StorageRefused
+from taskqueue_client.clock import MovableClock
+from taskqueue_client.local import LocalQueue
+from tests.artifacts.conftest import EitherClient, WaitlessClock
+from tests.artifacts.raw_server import RawResponse, RawServer, Request, json_response
+from tests.artifacts.test_download_servers import serve
+from tests.cli.command import run
+
+HEADS = {
+    "in a header": b"HTTP/1.1 200 OK\r\nContent-Type: text/pl",
+    "after a header": b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n",
+    "after the status": b"HTTP/1.1 200 OK\r\n",
+    "without a length": b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nall that there is",
+}
+cut_heads = pytest.mark.parametrize("raw", HEADS.values(), ids=HEADS)
+
+
+@cut_heads
+def test_a_response_that_is_cut_inside_its_head_is_asked_for_again(
+    raw_client: EitherClient, server: RawServer, raw: bytes
+) -> None:
+    gets = serve(server, RawResponse(raw=raw), RawResponse(raw=raw), RawResponse(body=b"content"))
+    assert raw_client.download("x").content == b"content"
+    assert len(gets) == 3
+
+
+@cut_heads
+def test_a_response_that_is_always_cut_inside_its_head_is_an_error_and_no_file(
+    raw_client: EitherClient, server: RawServer, tmp_path: Path, raw: bytes
+) -> None:
+    gets = serve(server, RawResponse(raw=raw))
+    for download in (
+        lambda: raw_client.download("x"),
+        lambda: raw_client.download("x", to=tmp_path / "x"),
+        lambda: raw_client.stream("x"),
+    ):
+        with pytest.raises(StorageFailed, match="incomplete"):
+            download()
+    assert list(tmp_path.iterdir()) == []
+    assert len(gets) == 3 * 6
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
+
+
+@pytest.mark.parametrize("end", [b"", b"0", b"000", b"0\r\n", b"0\r\nX-Tra"])
+def test_chunks_without_an_end_are_an_incomplete_download(
+    raw_client: EitherClient, server: RawServer, end: bytes
+) -> None:
+    serve(server, RawResponse(raw=CHUNKED + end), RawResponse(body=b"content"))
+    assert raw_client.download("x").content == b"content"
+
+
+def test_a_transfer_coding_that_was_not_asked_for_is_not_content(
+    raw_client: EitherClient, server: RawServer
+) -> None:
+    serve(server, RawResponse(raw=CHUNKED.replace(b"chunked", b"gzip, chunked")))
+    with pytest.raises(StorageFailed, match="incomplete"):
+        raw_client.download("x")
+
+
+@pytest.mark.parametrize("status", [203, 204, 205])
+def test_a_response_that_brings_no_artifact_is_not_an_empty_one(
+    raw_client: EitherClient, server: RawServer, status: int
+) -> None:
+    serve(server, RawResponse(status))
+    with pytest.raises(StorageRefused, match=f"HTTP {status}"):
+        raw_client.download("x")
+
+
+def test_taskqueue_artifacts_get_fails_when_the_head_is_cut(
+    server: RawServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKCLUSTER_ROOT_URL", server.url)
+    gets = serve(server, RawResponse(raw=HEADS["after a header"]))
+    result = run("artifacts", "get", slugid(), "x", "--run", "0", "--to", str(tmp_path))
+    assert result.exit_code != 0
+    assert "incomplete" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert len(gets) == 6
+
+
+def zeros(megabytes: int) -> bytes:
+    """Gzip of so many MB: about a thousandth of that."""
+    packer = zlib.compressobj(9, wbits=31)
+    return b"".join([*(packer.compress(bytes(1_000_000)) for _ in range(megabytes)), packer.flush()])
+
+
+def test_gzip_that_unpacks_to_a_thousand_times_its_size_is_an_error_and_no_file(
+    raw_client: EitherClient, server: RawServer, tmp_path: Path
+) -> None:
+    body = zeros(300)
+    assert len(body) < 300_000
+    serve(server, RawResponse(headers=(("Content-Encoding", "gzip"),), body=body))
+    for download in (
+        lambda: raw_client.download("x"),
+        lambda: raw_client.download("x", to=tmp_path / "x"),
+        lambda: raw_client.stream("x"),
+    ):
+        with pytest.raises(DownloadTooLarge, match=r"'x' has \d+ bytes or more, .*max_bytes=\d+") as caught:
+            download()
+        assert caught.value.received <= len(body)
+        assert caught.value.size <= 500 * len(body) + 2**20
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_max_bytes_allows_more_of_gzip_and_bounds_files_and_streams(
+    raw_client: EitherClient, server: RawServer, tmp_path: Path
+) -> None:
+    serve(server, RawResponse(headers=(("Content-Encoding", "gzip"),), body=zeros(80)))
+    assert raw_client.download("x", to=tmp_path / "x", max_bytes=80_000_000).size == 80_000_000
+    assert sum(map(len, raw_client.stream("x", max_bytes=80_000_000))) == 80_000_000
+    for download in (
+        lambda: raw_client.download("x", to=tmp_path / "y", max_bytes=79_999_999),
+        lambda: raw_client.stream("x", max_bytes=79_999_999),
+    ):
+        with pytest.raises(DownloadTooLarge, match="max_bytes=79999999"):
+            download()
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_the_hash_that_an_uploader_stored_on_s3_is_compared(
+    raw_client: EitherClient, server: RawServer, encoding: str
+) -> None:
+    body = gzip.compress(b"content") if encoding == "gzip" else b"content"
+    right = hashlib.sha256(b"content").hexdigest()
+
+    def answer(sha256: str) -> RawResponse:
+        headers = ("x-amz-meta-content-sha256", sha256), ("Content-Encoding", encoding)
+        return RawResponse(headers=headers, body=body)
+
+    serve(server, answer(right))
+    assert raw_client.download("x").hashes == {"sha256": right}
+    serve(server, answer("0" * 64))
+    with pytest.raises(HashMismatch):
+        raw_client.download("x")
+    with pytest.raises(HashMismatch):
+        raw_client.stream("x")
+
+
+def s3(server: RawServer, put: RawResponse, stored: RawResponse | None = None) -> list[Request]:
+    """Be the Queue and S3, which responds to each PUT, and to each GET, in the same way."""
+    seen: list[Request] = []
+
+    def answer(request: Request) -> RawResponse:
+        seen.append(request)
+        if request.method == "PUT":
+            return put
+        if not request.path.startswith("/api/"):
+            assert stored is not None
+            return stored
+        url = f"{server.url}/key?signature=1"
+        if request.method == "GET":
+            found = json_response({"storageType": "s3", "url": url})
+            return (
+                RawResponse(403, found.headers, b'{"code": "InsufficientScopes"}')
+                if stored is None
+                else found
+            )
+        expires = "2099-01-01T00:00:00.000Z"
+        return json_response({"storageType": "s3", "contentType": "a/b", "expires": expires, "putUrl": url})
+
+    server.answer = answer
+    return seen
+
+
+PORTAL = RawResponse(headers=(("Content-Type", "text/html"),), body=b"<html>Log in</html>", has_etag=False)
+ENCRYPTED = RawResponse(headers=(("ETag", f'"{"0" * 32}"'), ("x-amz-server-side-encryption", "aws:kms")))
+sizes = pytest.mark.parametrize("size", [10, 1_000_000])
+
+
+@sizes
+def test_a_response_of_a_captive_portal_is_not_an_upload(
+    raw_client: EitherClient, server: RawServer, size: int
+) -> None:
+    seen = s3(server, PORTAL)
+    with pytest.raises(StorageFailed, match="not that of a storage service"):
+        raw_client.upload("public/x", bytes(size))
+    assert len([request for request in seen if request.method == "PUT"]) == 6
+
+
+@sizes
+def test_an_etag_that_is_not_the_md5_of_what_was_sent_is_not_an_upload(
+    raw_client: EitherClient, server: RawServer, size: int
+) -> None:
+    s3(server, RawResponse(headers=(("ETag", f'"{"0" * 32}"'),)))
+    with pytest.raises(StorageFailed, match="differs from the content sent"):
+        raw_client.upload("public/x", bytes(size))
+
+
+def part(size: int) -> RawResponse:
+    return RawResponse(206, (("Content-Range", f"bytes 0-0/{size}"),), b"x")
+
+
+def test_where_the_etag_is_not_an_md5_the_stored_length_is_compared(
+    raw_client: EitherClient, server: RawServer
+) -> None:
+    seen = s3(server, ENCRYPTED, part(10))
+    assert raw_client.upload("public/x", bytes(10)).stored_size == 10
+    assert dict(seen[-1].headers)["Range"] == "bytes=0-0"  # and not the content
+    s3(server, ENCRYPTED, RawResponse(416))  # of nothing, there is no first byte
+    assert raw_client.upload("public/x", b"").stored_size == 0
+    s3(server, ENCRYPTED, part(9))
+    with pytest.raises(StorageFailed, match="differs from the content sent"):
+        raw_client.upload("public/x", bytes(10))
+    s3(server, ENCRYPTED, RawResponse(404))
+    with pytest.raises(StorageFailed, match="differs from the content sent"):
+        raw_client.upload("public/x", bytes(10))
+
+
+def test_where_the_length_cannot_be_read_an_etag_will_do(raw_client: EitherClient, server: RawServer) -> None:
+    s3(server, ENCRYPTED)
+    assert raw_client.upload("x", bytes(10)).stored_size == 10
+
+
+@pytest.mark.parametrize("name", ["public/a b (1).txt", "public/100%.txt", 'public/"quoted".txt'])
+def test_an_object_whose_name_has_punctuation_can_be_downloaded(
+    client: EitherClient, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    client.upload(name, b"content", storage="object")
+    assert client.download(name).content == b"content"
+    assert client.download(name, run_id=0).content == b"content"
+    assert b"".join(client.stream(name)) == b"content"
+    assert "can be downloaded by this client only" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "storage", "warned"),
+    [
+        ("public/a[1].txt", "s3", True),
+        ("public/a//b.txt", "s3", True),
+        ("public/100%.txt", "s3", True),
+        ("public/a b.txt", "s3", False),
+        ("private/a[1].txt", "s3", False),
+        ("public/a.txt", "object", False),
+    ],
+)
+def test_a_name_that_nobody_can_read_is_warned_of(
+    client: EitherClient, caplog: pytest.LogCaptureFixture, name: str, storage: str, *, warned: bool
+) -> None:
+    client.upload(name, b"content", storage=storage)
+    assert ("can be uploaded but not downloaded" in caplog.text) == warned
+
+
+@pytest.fixture
+def hurried(runner: asyncio.Runner | None, server: RawServer) -> Iterator[EitherClient]:
+    """A client that wants much in a short time."""
+    kind = Queue if runner is None else AsyncQueue
+    policy = RetryPolicy(attempts=2, read_timeout=1, min_rate=1e9, min_rate_window=0.1)
+    clock = WaitlessClock(MovableClock())
+    run: Any = type("Run", (), {"task_id": slugid()})
+    client = EitherClient(
+        kind(server.url, Credentials("tester", "secret"), clock=clock, retry=policy), runner, run, clock
+    )
+    yield client
+    client.close()
+
+
+def trickle(handler: BaseHTTPRequestHandler) -> None:
+    """Send a byte now and then until the client disconnects."""
+    with suppress(OSError):
+        while not threading.Event().wait(0.02):
+            handler.wfile.write(b"x")
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n",
+            "fewer than 1e\\+09 bytes per second",
+        ),
+        (b"HTTP/1.1 200 OK\r\nX-Filler: ", "did not come within 1 s"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10;", "fewer than"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-Filler: ", "fewer than"),
+        (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 1000000\r\n\r\n", "fewer than"),
+    ],
+    ids=["in the content", "in the head", "in a chunk's size", "in the trailers", "in a refusal"],
+)
+def test_a_download_that_trickles_is_given_up(
+    hurried: EitherClient, server: RawServer, raw: bytes, reason: str
+) -> None:
+    gets = serve(server, RawResponse(raw=raw))
+    server.after_raw = trickle
+    with pytest.raises(StorageFailed, match=reason):
+        hurried.download("x")
+    assert len(gets) == 2
+
+
+def test_a_slow_reader_of_a_stream_is_not_a_slow_storage(server: RawServer) -> None:
+    policy = RetryPolicy(min_rate=1.0, min_rate_window=0.05)
+    serve(server, RawResponse(body=bytes(3_000_000)))
+    with Queue(server.url, retry=policy) as queue:
+        blocks = queue.stream_artifact(slugid(), "x")
+        size = len(next(blocks))
+        threading.Event().wait(0.2)
+        assert size + sum(map(len, blocks)) == 3_000_000
+
+
+def test_the_minimum_rate_can_be_switched_off(local: LocalQueue) -> None:
+    assert Queue(local.root_url, retry=RetryPolicy(min_rate=0)).transfer_settings.limits.min_rate == 0

@@ -1,0 +1,302 @@
+"""The processes of a campaign: the queue and the workers, and everything that is done to them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from .chaos_proxy import PROXY_HOST, QUEUE_HOST
+from .incidents import IncidentLog
+
+GROUP = "campaign"
+TOKEN = "of-the-campaign"
+ADMIN_SECRET = "of-the-admin"
+_READY_SECONDS = 60
+
+
+class HandlerEvent(NamedTuple):
+    """A worker's record of a handler call."""
+
+    event: str
+    worker: str
+    task_id: str
+    run_id: int
+    t: float
+
+
+class Sample(NamedTuple):
+    """A measure of a process at a moment: its memory in MB, or how many objects it has."""
+
+    process: str
+    t: float
+    value: float
+
+
+class Place(NamedTuple):
+    """Where a campaign is.
+
+    Attributes:
+        directory: For everything that it writes.
+        port: Of the queue and of the proxy.
+        task_queue_id: Of its tasks.
+        broker: The URL of the broker.
+        wire: The URL of the broker at the other end of the campaign's wire.
+        lease: How long a claim lasts, in seconds.
+    """
+
+    directory: Path
+    port: int
+    task_queue_id: str
+    broker: str
+    wire: str
+    lease: float
+
+    @property
+    def database(self) -> Path:
+        return self.directory / "queue.sqlite"
+
+    @property
+    def work(self) -> Path:
+        return self.directory / "work"
+
+    @property
+    def temporary(self) -> Path:
+        return self.directory / "tmp"
+
+    @property
+    def root_url(self) -> str:
+        return f"http://{PROXY_HOST}:{self.port}"
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment of every process."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TASK")}
+        return {
+            **inherited,
+            "TMPDIR": str(self.temporary),
+            "TASKCLUSTER_ROOT_URL": self.root_url,
+            "TASKCLUSTER_CLIENT_ID": "local",
+            "TASKCLUSTER_ACCESS_TOKEN": TOKEN,
+            "TASKQUEUE_LOCAL_ADMIN_SECRET": ADMIN_SECRET,
+            "TASKQUEUE_LOCAL_AMQP": self.wire,
+            "PYTHONUNBUFFERED": "1",
+        }
+
+
+class Member:
+    """A process of the campaign.
+
+    Attributes:
+        name: The worker's id, or `queue`.
+        expected_end: Whether somebody has ended it.
+        logging: Set when it has logged something: a worker then obeys SIGTERM.
+    """
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self.name = name
+        self.process = process
+        self.started = time.time()
+        self.expected_end = False
+        self.logging = asyncio.Event()
+        self.readers: list[asyncio.Task[None]] = []
+        self.info = psutil.Process(process.pid)
+
+    @property
+    def alive(self) -> bool:
+        return self.process.returncode is None
+
+    def signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def tell(self, command: str) -> None:
+        """Write a line to its standard input."""
+        stdin = self.process.stdin
+        if stdin is not None and self.alive:
+            with suppress(OSError):
+                stdin.write(f"{command}\n".encode())
+
+    async def kill(self) -> None:
+        """Kill it, and return when it is gone."""
+        self.expected_end = True
+        self.signal(signal.SIGKILL)
+        await self.wait()
+
+    async def wait(self) -> int:
+        status = await self.process.wait()
+        await asyncio.gather(*self.readers)
+        return status
+
+    def limit_files(self, size: int) -> None:
+        """Make writing to files fail above a size, as on a full disk, for this process only."""
+        with suppress(psutil.NoSuchProcess):
+            self.info.rlimit(psutil.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    def memory(self) -> float | None:
+        """Return its memory in MB."""
+        with suppress(psutil.Error):
+            return self.info.memory_info().rss / 1e6
+        return None
+
+
+class Fleet:
+    """The queue and the workers, started again whenever they end.
+
+    Args:
+        place: Where.
+        log: Where unexpected ends are noted.
+    """
+
+    def __init__(self, place: Place, log: IncidentLog) -> None:
+        self.place = place
+        self.log = log
+        self.workers: dict[str, Member] = {}
+        self._queue: Member | None = None
+        self._awaiting: dict[str, bool] = {}
+        self.events: list[HandlerEvent] = []
+        self.objects: list[Sample] = []
+        self.unexpected: list[str] = []
+        """Processes that ended without a reason, or with something left."""
+        self.generations: dict[str, int] = {}
+
+    @property
+    def the_queue(self) -> Member:
+        """The queue's process."""
+        assert self._queue is not None
+        return self._queue
+
+    async def start_queue(self) -> None:
+        """Return when the queue accepts requests."""
+        place = self.place
+        options = ["--host", QUEUE_HOST, "--port", str(place.port), "--db", str(place.database), "--no-page"]
+        options += ["--access-token", TOKEN, "--claim-timeout", str(place.lease), "--json"]
+        program = "from taskqueue_client.cli import main; main()"
+        self._queue = member = await self._start("queue", ["-c", program, "local", *options])
+        assert member.process.stdout is not None
+        line = await asyncio.wait_for(member.process.stdout.readline(), _READY_SECONDS)
+        if not line:
+            message = f"the queue did not start: see {place.directory / 'queue.log'}"
+            raise RuntimeError(message)
+
+    async def start_worker(self, slot: str, *, awaiting: bool) -> None:
+        """Start the first worker of a slot; its handlers are asynchronous if `awaiting`."""
+        self._awaiting[slot] = awaiting
+        await self.restart_worker(slot)
+
+    async def restart_worker(self, slot: str) -> None:
+        """Start the next worker of a slot."""
+        place = self.place
+        self.generations[slot] = generation = self.generations.get(slot, 0) + 1
+        name = f"{slot}-{generation}"
+        settings = {
+            "task_queue_id": place.task_queue_id,
+            "worker_group": GROUP,
+            "worker_id": name,
+            "concurrency": 8,
+            "graceful_shutdown_timeout": place.lease / 6,
+            "termination_grace": 1,
+            "max_internal_errors": 0,
+            "cancellation_poll_interval": 2,
+        }
+        given = {
+            "awaiting": self._awaiting[slot],
+            "pulse": place.wire,
+            "work_directory": str(place.work),
+            "settings": settings,
+        }
+        command = ["-m", "tests.campaign.campaign_worker", json.dumps(given)]
+        member = await self._start(name, command)
+        self.workers[slot] = member
+        member.readers.append(asyncio.create_task(self._listen(member)))
+
+    async def _start(self, name: str, command: list[str]) -> Member:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self.place.environment,
+            limit=1 << 20,
+            start_new_session=True,  # Ctrl-C ends the campaign, which ends the others in their order
+        )
+        member = Member(name, process)
+        member.readers.append(asyncio.create_task(self._save_log(member)))
+        return member
+
+    async def _save_log(self, member: Member) -> None:
+        """Write what a process logs: it cannot do so itself while its disk is full."""
+        assert member.process.stderr is not None
+        path = self.place.directory / f"{member.name}.log"
+        with path.open("ab") as file:
+            while chunk := await member.process.stderr.read(1 << 16):
+                file.write(chunk)
+                member.logging.set()
+        member.logging.set()
+
+    async def _listen(self, member: Member) -> None:
+        assert member.process.stdout is not None
+        async for line in member.process.stdout:
+            said = json.loads(line)
+            if "task" in said:
+                event = HandlerEvent(said["event"], member.name, said["task"], said["run"], said["t"])
+                self.events.append(event)
+            elif said["event"] == "objects":
+                self.objects.append(Sample(f"{member.name} ({member.process.pid})", said["t"], said["count"]))
+            elif said["event"] == "stopped" and said["after"] != said["before"]:
+                self.unexpected.append(f"{member.name} left {said['after']}, began with {said['before']}")
+
+    def set_clock(self, slot: str, offset: float) -> None:
+        """Set the wall clock of a worker."""
+        self.workers[slot].tell(f"clock {offset}")
+
+    def count_objects(self) -> None:
+        """Let the workers count their objects."""
+        for each in self.workers.values():
+            each.tell("objects")
+
+    async def terminate(self, slot: str) -> None:
+        """Shut a worker down; one that does not end in time, or not with 0, is noted."""
+        member = self.workers[slot]
+        member.expected_end = True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(member.logging.wait(), _READY_SECONDS)
+        member.signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(self.place.lease / 6 + 45):
+                status = await member.wait()
+        except TimeoutError:
+            self.unexpected.append(f"{member.name} did not shut down in time")
+            await member.kill()
+            return
+        worked = any(each.worker == member.name for each in self.events)
+        if status not in {0, -signal.SIGKILL} and (worked or status != -signal.SIGTERM):
+            self.unexpected.append(f"{member.name} shut down with status {status}")
+
+    async def stop_queue(self) -> None:
+        """Stop the queue in its own time."""
+        self.the_queue.expected_end = True
+        self.the_queue.signal(signal.SIGTERM)
+        await self.the_queue.wait()
+
+    def members(self) -> list[Member]:
+        """Return the processes of this moment."""
+        return [*self.workers.values(), *([] if self._queue is None else [self._queue])]
+
+    async def kill_all(self) -> None:
+        """Kill what is alive."""
+        for each in self.members():
+            if each.alive:
+                each.signal(signal.SIGCONT)
+                await each.kill()

@@ -1,0 +1,107 @@
+"""`taskqueue log` on a terminal: a task's log does not control it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis.strategies import lists, sampled_from
+
+from taskqueue_client import Queue
+from taskqueue_client.cli.terminal import TerminalFilter
+from taskqueue_client.definitions import from_now
+from tests.cli.command import COMMAND
+
+pytestmark = pytest.mark.usefixtures("deployment")
+
+RED = b"\x1b[1;31mred\x1b[0m"
+CLIPBOARD = b"\x1b]52;c;cm0gLXJmIC8=\x07"
+
+LOGS = [
+    (b"plain, h\xc3\xa4\xc3\x9f, \xe8\x9b\x9b\n", b"plain, h\xc3\xa4\xc3\x9f, \xe8\x9b\x9b\n"),
+    (RED, RED),
+    (b"\x1b[38:2::1:2:3mx\x1b[m", b"\x1b[38:2::1:2:3mx\x1b[m"),
+    (b"10%\r20%\tdone\r\n", b"10%\r20%\tdone\r\n"),
+    (b"a" + CLIPBOARD + b"b", b"ab"),
+    (b"a\x1b]0;a title\x1b\\b", b"ab"),
+    (b"a\x1b]8;;https://example.com\x1b\\link\x1b]8;;\x1b\\b", b"alinkb"),
+    (b"a\x1bPdevice control\x1b\\b\x1b_program\x1b\\c\x1b^private\x1b\\d\x1bXstring\x1b\\e", b"abcde"),
+    (b"a\x1b]0;no end\nb", b"a\nb"),
+    (b"a\x1b]0;no end" + RED, b"a" + RED),
+    (b"a\x1b[2J\x1b[H\x1b[1A\x1b[?1049h\x1b[6n\x1b[>4;2mb", b"ab"),
+    (b"a\x1b[1 qb\x1b[!pc", b"abc"),
+    (b"a\x1bcb\x1b(0c\x1b7d", b"abcd"),
+    (b"a\xc2\x9b2Jb", b"a2Jb"),
+    (b"a\xc2\x07\x9b2Jb", b"a\x9b2Jb"),  # not a control character in UTF-8
+    (b"a\x07\x08\x00\x0e\x7fb", b"ab"),
+    (b"a\x1b\nb", b"a\nb"),
+    (b"a\x1b\xc3\xa4b", b"a\xc3\xa4b"),
+]
+
+
+@pytest.mark.parametrize(("log", "shown"), LOGS)
+def test_colors_pass_and_other_control_sequences_are_removed(log: bytes, shown: bytes) -> None:
+    assert TerminalFilter().filtered(log) + TerminalFilter().filtered(b"") == shown
+
+
+@pytest.mark.parametrize(("log", "shown"), LOGS)
+def test_a_sequence_may_be_cut_anywhere(log: bytes, shown: bytes) -> None:
+    for at in range(len(log) + 1):
+        of_log = TerminalFilter()
+        assert of_log.filtered(log[:at]) + of_log.filtered(log[at:]) == shown
+    of_log = TerminalFilter()
+    assert b"".join(of_log.filtered(log[at : at + 1]) for at in range(len(log))) == shown
+
+
+def test_a_string_without_an_end_takes_no_memory_and_hides_one_line() -> None:
+    of_log = TerminalFilter()
+    assert of_log.filtered(b"\x1b]0;") == b""
+    for _ in range(100):
+        assert of_log.filtered(b"x" * 10_000) == b""
+    assert len(vars(of_log)["_begun"]) <= 3
+    assert of_log.filtered(b"x\nnext") == b"\nnext"
+
+
+def test_a_sequence_of_endless_parameters_is_text() -> None:
+    assert TerminalFilter().filtered(b"\x1b[" + b"1" * 1000) == b"1" * 1000
+
+
+PIECES = [bytes([byte]) for byte in b"\x1b[]P\\\x07\nm1; a\xc2\x9b\x18"]
+
+
+@given(lists(lists(sampled_from(PIECES), max_size=8).map(b"".join), max_size=8))
+def test_whatever_a_log_contains_only_colors_are_left_and_blocks_do_not_matter(blocks: list[bytes]) -> None:
+    of_log = TerminalFilter()
+    shown = b"".join(map(of_log.filtered, blocks))
+    assert shown == TerminalFilter().filtered(b"".join(blocks))
+    rest = re.sub(rb"\x1b\[[0-9;:]*m", b"", shown)
+    assert not re.search(rb"\x1b|\xc2\x9b|[\x07\x18]", rest)
+
+
+LOG = b"one " + RED + CLIPBOARD + b"\x1b[2Jtwo\n"
+
+
+@pytest.fixture
+def logged(running: tuple[str, Queue]) -> str:
+    task_id, run_client = running
+    run_client.upload_artifact(task_id, 0, "public/logs/live.log", LOG, expires=from_now("1 hour"))
+    return task_id
+
+
+def test_a_log_on_a_terminal_has_its_colors_and_no_other_sequence(logged: str) -> None:
+    ours, its = pty.openpty()
+    try:
+        subprocess.run([*COMMAND, "log", logged, "--no-follow"], stdout=its, check=True, timeout=60)
+        assert os.read(ours, 1000) == b"one " + RED + b"two\r\n"
+    finally:
+        os.close(its)
+        os.close(ours)
+
+
+def test_a_log_in_a_pipe_has_all_of_its_bytes(logged: str) -> None:
+    command = [*COMMAND, "log", logged, "--no-follow"]
+    assert subprocess.run(command, capture_output=True, check=True, timeout=60).stdout == LOG

@@ -1,0 +1,89 @@
+"""Responses that are nested deeper than Python can read: of claims, as much is read as can be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from taskqueue_client._protocol.api_responses import CUT_OFF, DEEPEST, cut
+from taskqueue_client.errors import UnreadableResponse
+from tests.client.scripted import Say, ScriptedServer
+from tests.words.test_models import CLAIM
+
+TASK = "fN1SbArXTPSVFNUvaOlinQ"
+TOO_DEEP = 50_000
+"""Levels that no Python reads; 1,000 are too many for those before 3.12 only."""
+
+
+def nested(levels: int) -> bytes:
+    """Lists and objects in turn, with brackets in texts, and something after each."""
+    opening, closing = b'{"]\\"}[":"[{\\"", "\xc3\xa9":[', b"]}"
+    return opening * (levels // 2) + b"null" + closing * (levels // 2)
+
+
+def claim_with(payload: bytes) -> bytes:
+    document = {**CLAIM, "task": {"payload": "HERE", "extra": {"after": [1]}}}
+    return msgspec.json.encode(document).replace(b'"HERE"', payload)
+
+
+def levels_of(value: Any) -> tuple[int, Any]:
+    """How deep a value is nested along its last members, and what is at the bottom."""
+    levels = 0
+    while value is not None and not isinstance(value, str):
+        value = [*value.values()][-1] if hasattr(value, "values") else value[-1]
+        levels += 1
+    return levels, value
+
+
+@pytest.mark.parametrize("levels", [1000, TOO_DEEP])
+def test_one_deep_payload_does_no_harm_to_the_other_claims(
+    client: Any, server: ScriptedServer, levels: int
+) -> None:
+    plain = claim_with(b'{"a":1}')
+    server.otherwise = Say(200, b'{"tasks":[' + b",".join([plain, claim_with(nested(levels)), plain]) + b"]}")
+    first, deep, last = client.claim_work("p/w", worker_group="g", worker_id="w", tasks=3).tasks
+    assert first == last
+    assert first.task == {"payload": {"a": 1}, "extra": {"after": [1]}}
+    assert deep.credentials == first.credentials
+    assert deep.task["extra"] == {"after": [1]}
+    found, bottom = levels_of(deep.task["payload"])
+    assert (found, bottom) == (levels, None) or (DEEPEST - 10 < found < DEEPEST and bottom == CUT_OFF)
+
+
+def test_a_deep_payload_of_a_task_claimed_by_its_id_is_read_too(client: Any, server: ScriptedServer) -> None:
+    server.otherwise = Say(200, claim_with(nested(TOO_DEEP)))
+    claim = client.claim_task(TASK, 0, worker_group="g", worker_id="w")
+    assert levels_of(claim.task["payload"])[1] == CUT_OFF
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "answer"),
+    [
+        ("task", [TASK], b'{"payload":%s}'),
+        ("tasks", [[TASK]], b'{"tasks":[{"taskId":"x","task":{"payload":%s}}]}'),
+    ],
+    ids=["task", "tasks"],
+)
+def test_a_definition_is_never_handed_out_in_part(
+    client: Any, server: ScriptedServer, method: str, arguments: list[Any], answer: bytes
+) -> None:
+    server.otherwise = Say(200, answer % nested(TOO_DEEP))
+    with pytest.raises(UnreadableResponse, match="nested deeper than this Python can read"):
+        getattr(client, method)(*arguments)
+
+
+@pytest.mark.parametrize("cut_short", [b'{"tasks":[%s', b'{"tasks":[{"task":"\\%s'], ids=["value", "text"])
+def test_a_claim_that_is_cut_short_is_unreadable(
+    client: Any, server: ScriptedServer, cut_short: bytes
+) -> None:
+    server.otherwise = Say(200, cut_short % nested(TOO_DEEP)[:-1])
+    with pytest.raises(UnreadableResponse):
+        client.claim_work("p/w", worker_group="g", worker_id="w")
+
+
+@pytest.mark.parametrize(("levels", "kept"), [(DEEPEST, True), (DEEPEST + 2, False)])
+def test_what_is_not_too_deep_is_left_as_it_is(levels: int, kept: bool) -> None:  # noqa: FBT001 - of the test
+    document = nested(levels)
+    assert (cut(document) == document) == kept

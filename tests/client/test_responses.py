@@ -1,0 +1,200 @@
+"""The caller gets the response, or an error that says what happened, whatever a server sends."""
+
+from __future__ import annotations
+
+import pickle
+from types import NoneType
+from typing import Any
+
+import msgspec
+import pytest
+
+from taskqueue_client import errors
+from taskqueue_client._protocol.api_responses import error_of_response
+from taskqueue_client._protocol.conversation import Call
+from tests.client.scripted import Say, ScriptedServer, say
+
+STATUS = Call("status", "GET", "/task/x/status", dict[str, Any])
+TRAILER = "\n\n---\n\n* method:     status\n* errorCode:  X\n* statusCode: 400\n* time:       2026"
+
+CODES = {
+    "MalformedPayload": (400, errors.MalformedRequestBody),
+    "InvalidRequestArguments": (400, errors.InvalidRequestArguments),
+    "InputValidationError": (400, errors.InputValidationError),
+    "InputError": (400, errors.InputError),
+    "AuthenticationFailed": (401, errors.AuthenticationFailed),
+    "InsufficientScopes": (403, errors.InsufficientScopes),
+    "ResourceNotFound": (404, errors.ResourceNotFound),
+    "RequestConflict": (409, errors.RequestConflict),
+    "ResourceExpired": (410, errors.ResourceExpired),
+    "InputTooLarge": (413, errors.InputTooLarge),
+    "InternalServerError": (500, errors.InternalServerError),
+    "NoMatchingMethod": (406, errors.NoMatchingMethod),
+    "NoMatchingBackend": (400, errors.NoMatchingBackend),
+}
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_each_code_has_a_class(client: Any, server: ScriptedServer, code: str) -> None:
+    status, kind = CODES[code]
+    info = {"method": "status", "params": {"taskId": "x"}, "payload": {}, "time": "2026"}
+    server.otherwise = say({"code": code, "message": "It says why." + TRAILER, "requestInfo": info}, status)
+    with pytest.raises(errors.ApiError) as caught:
+        client.with_options(attempts=1).send(STATUS)
+    error = caught.value
+    assert type(error) is kind
+    assert (error.status, error.code, error.message) == (status, code, "It says why.")
+    assert error.request_info == info
+    assert error.endpoint == "status"
+    assert error.attempted.method == "GET"
+    assert error.attempted.url == f"{server.root_url}/api/queue/v1/task/x/status"
+    assert str(error).startswith(f"status (GET {server.root_url}/api/queue/v1/task/x/status, sent once in ")
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (say({"error": "Not found"}, 404), errors.NotFound, "Not found"),
+        (say({"reason": "too-large-file-on-worker", "message": "m"}, 424), errors.ErrorArtifact, "m"),
+        (
+            Say(502, b"<html><style>p {}</style><h1>502 Bad\nGateway</h1></html>"),
+            errors.ServerError,
+            "502 Bad Gateway",
+        ),
+        (Say(503, b""), errors.ServerError, "empty response with status 503"),
+        (Say(418, b"\xff\xfe"), errors.ApiError, "\ufffd"),
+        (Say(403, b"[1]"), errors.InsufficientScopes, "[1]"),
+        (say({"code": 7, "message": 9}, 400), errors.BadRequest, '{"code":7,"message":9}'),
+        (Say(413, b"x" * 10_000), errors.InputTooLarge, "xxx"),
+        (Say(302, b"", {"Location": "https://login.example.com"}), errors.ApiError, "empty response"),
+    ],
+)
+def test_a_response_that_no_service_sent_is_readable_too(
+    client: Any, server: ScriptedServer, answer: Say, kind: type[errors.ApiError], words: str
+) -> None:
+    server.otherwise = answer
+    with pytest.raises(errors.ApiError) as caught:
+        client.with_options(attempts=1).send(STATUS)
+    assert type(caught.value) is kind
+    assert words in caught.value.message
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_reason_for_an_error_artifact_is_at_hand(client: Any, server: ScriptedServer) -> None:
+    server.otherwise = say({"reason": "too-large-file-on-worker", "message": "8 GB"}, 424)
+    with pytest.raises(errors.ErrorArtifact) as caught:
+        client.send(STATUS)
+    assert caught.value.reason == "too-large-file-on-worker"
+
+
+@pytest.mark.parametrize(
+    ("block", "missing", "words"),
+    [
+        ("queue:get-task:x", ["queue:get-task:x"], "missing queue:get-task:x"),
+        (
+            '{\n "AnyOf": [\n "a", {"AllOf": ["b", "c"]}, "a"]\n}',
+            ["a", "b", "c"],
+            "missing one of: a, (b and c), a",
+        ),
+        ('{"AllOf": ["a", {"AnyOf": ["b", "c"]}]}', ["a", "b", "c"], "missing a and one of: b, c"),
+        ('{"AllOf": ["a"]}', ["a"], "missing a"),
+        ('"quoted"', ["quoted"], "missing quoted"),
+        ('{"AllOf": 5}', [], '{"AllOf": 5}'),
+        ('{"AnyOf": ["a", 1]}', [], "Client ID me"),
+        ("[]", [], "Client ID me"),
+        ("{}", [], "Client ID me"),
+    ],
+)
+def test_a_refusal_lists_the_missing_scopes_and_alternatives_as_alternatives(
+    client: Any, server: ScriptedServer, block: str, missing: list[str], words: str
+) -> None:
+    message = f"Client ID me is missing:\n\n```\n{block}\n```\n\nIn all:\n\n```\nother\n```{TRAILER}"
+    server.otherwise = say({"code": "InsufficientScopes", "message": message}, 403)
+    with pytest.raises(errors.InsufficientScopes) as caught:
+        client.send(STATUS)
+    assert caught.value.missing_scopes == missing
+    assert words in str(caught.value)
+
+
+def test_a_login_page_is_not_taken_for_a_response(client: Any, server: ScriptedServer) -> None:
+    server.otherwise = Say(200, b"<html>please log in</html>", {"Content-Type": "text/html"})
+    with pytest.raises(errors.UnreadableResponse, match="HTTP 200"):
+        client.send(STATUS)
+
+
+def test_an_empty_response_is_none_where_the_endpoint_has_none(client: Any, server: ScriptedServer) -> None:
+    server.otherwise = Say(204, b"")
+    assert client.send(Call("finishArtifact", "PUT", "/x", NoneType, body={})) is None
+
+
+def test_a_redirect_is_a_response_where_the_endpoint_says_so(client: Any, server: ScriptedServer) -> None:
+    server.otherwise = say({"url": "http://elsewhere"}, 303, Location="http://elsewhere")
+    call = Call("getArtifact", "GET", "/x", dict[str, Any], accepts=frozenset({303}))
+    assert client.send(call) == {"url": "http://elsewhere"}
+    assert len(server.received) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        error_of_response(errors.Attempted("a", "GET", "u"), 403, b'{"code": "InsufficientScopes"}'),
+        errors.ConnectionFailed(errors.Attempted("a", "GET", "u", 3), "why"),
+        errors.UnreadableResponse(errors.Attempted("a", "GET", "u"), 200, "why"),
+        errors.InvalidArgument("run_id", -1, "0 or more"),
+        errors.InvalidDefinition([errors.Problem("$.retries", 99, "at most 49")]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_travel_between_processes(error: Exception) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+
+
+def test_attempts_counted_late_travel_too(client: Any, server: ScriptedServer) -> None:
+    server.otherwise = say({}, 500)
+    with pytest.raises(errors.ServerError) as caught:
+        client.with_options(attempts=3).send(STATUS)
+    assert pickle.loads(pickle.dumps(caught.value)).attempts == 3
+
+
+def test_what_json_cannot_hold_is_refused_before_any_request(client: Any, server: ScriptedServer) -> None:
+    with pytest.raises(errors.InvalidArgument, match="JSON"):
+        client.send(Call("createTask", "PUT", "/x", dict[str, Any], body={"payload": object()}))
+    assert server.received == []
+
+
+def test_the_recorded_errors_of_the_service_are_read(contract: Any) -> None:
+    recorded = sorted(contract.glob("recorded/error.*.json"))
+    assert recorded
+    for path in recorded:
+        answer = msgspec.json.decode(path.read_bytes())["response"]
+        error = error_of_response(
+            errors.Attempted("x", "GET", "u"), answer["status"], msgspec.json.encode(answer["body"])
+        )
+        code = answer["body"].get("code")
+        assert error.code == code
+        assert code is None or type(error) is CODES[code][1]
+        assert "---" not in error.message
+        if isinstance(error, errors.InsufficientScopes):
+            assert error.missing_scopes
+
+
+def test_a_body_over_ten_mebibytes_is_refused_before_it_is_sent(client: Any, server: ScriptedServer) -> None:
+    server.otherwise = say({})
+    call = Call("createTask", "PUT", "/x", dict[str, Any], body={"payload": "x" * (10 * 1024 * 1024)})
+    with pytest.raises(errors.InvalidArgument) as caught:
+        client.send(call)
+    words = "body: the request body of createTask has 10,485,774 bytes as JSON; expected at most 10,485,760"
+    assert str(caught.value) == words
+    assert server.received == []
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Sending a large body:ResourceWarning"
+)  # aiohttp's, of an injected session
+def test_a_body_of_ten_mebibytes_is_sent(client: Any, server: ScriptedServer) -> None:
+    server.otherwise = say({})
+    body = {"payload": "x" * (10 * 1024 * 1024 - 14)}
+    client.send(Call("createTask", "PUT", "/x", dict[str, Any], body=body))
+    assert len(server.received) == 1

@@ -1,0 +1,182 @@
+"""The listener for programs without an event loop does the same, with `with` and `for`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from taskqueue_client import events
+from taskqueue_client.events import (
+    BrokerRefused,
+    Event,
+    Gap,
+    Listener,
+    PulseSettings,
+    State,
+    StateChange,
+)
+from taskqueue_client.models.messages import TaskMessage
+from taskqueue_client.slugid import slugid
+from tests.events.messages_published import Publisher, task_ids
+
+Publish = Callable[[list[str], str], None]
+
+
+def task_of(event: Event) -> str:
+    assert isinstance(event.message, TaskMessage)
+    return event.message.status.task_id
+
+
+def _at_the_broker(url: str, act: Callable[[Publisher], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        publisher = await Publisher.connect(url)
+        await act(publisher)
+        await publisher.close()
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def publish(broker_url: str) -> Publish:
+    """Tell of completed tasks, blocking."""
+
+    def publish(task_ids: list[str], pool: str) -> None:
+        _at_the_broker(broker_url, lambda publisher: publisher.complete(task_ids, pool))
+
+    publish([], "")  # declares the exchanges
+    return publish
+
+
+@pytest.fixture
+def durable(broker_url: str, settings: PulseSettings) -> Iterator[str]:
+    """The name of a durable queue that is gone after the test."""
+    name = f"test-{slugid()}"
+    yield name
+
+    async def delete(publisher: Publisher) -> None:
+        await publisher.channel.queue_delete(f"queue/{settings.user}/{name}")
+
+    _at_the_broker(broker_url, delete)
+
+
+def test_a_synchronous_listener_yields_events_in_order_and_requeues_the_rest(
+    settings: PulseSettings, publish: Publish, pool: str, durable: str
+) -> None:
+    sent = task_ids(10)
+    bindings = [events.task_completed(task_queue_id=pool)]
+    seen: list[str] = []
+    with Listener(settings, bindings, queue=durable) as listener:
+        publish(sent, pool)
+        for event in listener:
+            seen.append(task_of(event))
+            if len(seen) == 4:
+                break
+        assert repr(listener).startswith("<Listener amqp")
+        assert (listener.state, listener.queue) == (State.LISTENING, f"queue/{settings.user}/{durable}")
+    assert seen == sent[:4]
+    with Listener(settings, bindings, queue=durable) as listener:
+        assert sorted(task_of(next(listener)) for _ in range(6)) == sorted(sent[4:])
+        assert listener.get(timeout=0) is None
+    assert listener.counts.acknowledged == 6
+
+
+def test_an_exception_in_the_block_requeues_the_event(
+    settings: PulseSettings, publish: Publish, pool: str, durable: str
+) -> None:
+    bindings = [events.task_completed(task_queue_id=pool)]
+    (task_id,) = task_ids(1)
+
+    def fail_at_the_first() -> None:
+        with Listener(settings, bindings, queue=durable) as listener:
+            publish([task_id], pool)
+            next(listener)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_at_the_first()
+    with Listener(settings, bindings, queue=durable) as listener:
+        event = next(listener)
+        assert (task_of(event), event.redeliveries) == (task_id, 1)
+
+
+def test_a_failed_handler_is_called_again_and_other_events_are_processed(
+    settings: PulseSettings, publish: Publish, pool: str, durable: str
+) -> None:
+    sent = task_ids(4)
+    handled: list[str] = []
+
+    def handler(event: Event) -> None:
+        handled.append(task_of(event))
+        if len(handled) == 5:
+            listener.stop()
+        if task_of(event) == sent[0]:
+            message = "poison"
+            raise ValueError(message)
+
+    with Listener(settings, [events.task_completed(task_queue_id=pool)], queue=durable) as listener:
+        publish(sent, pool)
+        listener.run(handler)
+    assert sorted(handled) == sorted([*sent, sent[0]])
+    assert (listener.counts.returned, listener.counts.dropped) == (1, 1)
+    assert listener.stopped
+
+
+def test_a_synchronous_listener_can_be_stopped_from_another_thread(
+    settings: PulseSettings, publish: Publish, pool: str
+) -> None:
+    publish([], pool)
+    with Listener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
+        threading.Thread(target=listener.stop).start()
+        assert list(listener) == []
+    listener.stop()  # once more does no harm
+
+
+def test_a_refused_connection_raises_the_error_and_leaves_no_thread(settings: PulseSettings) -> None:
+    threads = set(threading.enumerate())
+    with (
+        pytest.raises(BrokerRefused, match="no exchange"),
+        Listener(settings, [events.Binding("exchange/nobody/x", "#")]),
+    ):
+        pytest.fail("it listens")
+    assert set(threading.enumerate()) <= threads
+
+
+def test_a_synchronous_reconcile_runs_in_a_separate_thread(
+    settings: PulseSettings, broker_url: str, publish: Publish, pool: str, durable: str
+) -> None:
+    publish([], pool)
+    called_on: list[threading.Thread] = []
+    done = threading.Event()
+
+    def reconcile(_: Gap) -> None:
+        called_on.append(threading.current_thread())
+        done.set()
+
+    changes: list[StateChange] = []
+    with Listener(
+        settings,
+        [events.task_completed(task_queue_id=pool)],
+        queue=durable,
+        reconcile=reconcile,
+        on_state=changes.append,
+        wait_initial=0.01,
+    ) as listener:
+
+        async def delete(publisher: Publisher) -> None:
+            await publisher.channel.queue_delete(listener.queue or "")
+
+        _at_the_broker(broker_url, delete)
+        assert done.wait(60)
+    assert called_on[0] is not threading.current_thread()
+    assert called_on[0].name != "events listener"
+    assert State.QUEUE_DELETED in {change.state for change in changes}
+
+
+def test_using_a_listener_outside_of_its_block_raises_an_error_that_says_so() -> None:
+    listener = Listener(PulseSettings(host="h", user="u", password="p"), [events.task_completed()])
+    with pytest.raises(RuntimeError, match="not open: use it within `with`"):
+        next(listener)

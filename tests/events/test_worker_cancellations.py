@@ -1,0 +1,69 @@
+"""A worker that consumes messages notices a canceled run at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from taskqueue_client import LocalQueue, Queue, TaskRun, WorkerLoop, slugid, task_definition
+from taskqueue_client.events import PulseSettings
+from taskqueue_client.models import ReasonResolved
+
+FUSE = 60  # seconds after which something hangs
+
+
+class Waiting(WorkerLoop):
+    """Waits until its run is canceled."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.started = threading.Event()
+        self.stopped = threading.Event()
+
+    def run_task(self, task: TaskRun) -> None:
+        self.started.set()
+        if task.canceled.wait(FUSE):
+            self.stopped.set()
+
+
+@pytest.fixture
+def local(broker_url: str) -> Iterator[LocalQueue]:
+    with LocalQueue(amqp_url=broker_url) as local:
+        yield local
+
+
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_a_message_about_cancellation_stops_the_run(
+    local: LocalQueue, settings: PulseSettings, *, whole_group: bool
+) -> None:
+    worker = Waiting(
+        task_queue_id="prov/wt",
+        worker_group="wg",
+        worker_id=slugid(),
+        root_url=local.root_url,
+        credentials=local.credentials,
+        pulse=settings,
+        cancellation_poll_interval=10 * FUSE,  # it would not be noticed by asking
+    )
+    thread = threading.Thread(target=worker.serve)
+    thread.start()
+    try:
+        with Queue(local.root_url, local.credentials) as queue:
+            task_id = slugid()
+            made = task_definition("prov/wt", {}, name="n", owner="o", source="https://example.com")
+            queue.create_task(task_id, made)
+            assert worker.started.wait(FUSE)
+            if whole_group:
+                queue.seal_task_group(task_id)
+                queue.cancel_task_group(task_id)
+            else:
+                queue.cancel_task(task_id)
+            assert worker.stopped.wait(FUSE)
+            assert queue.status(task_id).status.runs[0].reason_resolved is ReasonResolved.CANCELED
+    finally:
+        worker.shutdown()
+        worker.shutdown()  # hurry: the claim call under way is not waited for
+        thread.join()

@@ -1,0 +1,96 @@
+"""Grafana can import the dashboard, and what it asks for is there."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from taskqueue_client.worker.claims.task_source import WorkerIdentity
+from taskqueue_client.worker.monitoring.worker_metrics import Vitals, WorkerMetrics
+
+DASHBOARD: dict[str, Any] = json.loads(
+    (Path(__file__).parents[2] / "examples" / "deploy" / "grafana-dashboard.json").read_text()
+)
+PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
+VARIABLES: dict[str, dict[str, Any]] = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
+QUERIES = [target["expr"] for panel in PANELS for target in panel["targets"]]
+GRAFANAS_OWN = {"__rate_interval", "__all"}
+WIDTH = 24
+
+
+@pytest.fixture(scope="module")
+def exposed() -> dict[str, set[str]]:
+    """The names of all samples of a worker, with their labels."""
+    vitals = Vitals(has_claimed=True, since_claim=1.0, is_shutting_down=False, claimed=1, lease_left=60.0)
+    body, _ = WorkerMetrics(WorkerIdentity("proj/linux", "rack", "w1"), lambda: vitals).exposition()
+    found: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(body.decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+@pytest.mark.parametrize("query", [*QUERIES, VARIABLES["task_queue_id"]["query"]])
+def test_each_metric_that_the_dashboard_names_is_exposed_with_its_labels(
+    query: str, exposed: dict[str, set[str]]
+) -> None:
+    names = re.findall(r"taskqueue_worker_\w+", query)
+    assert names
+    assert set(names) <= exposed.keys()
+    used = set(re.findall(r"(\w+)(?:=~|!~|!=|=)\"", query))
+    for group in re.findall(r"by \(([^)]*)\)", query):
+        used |= set(group.split(", "))
+    assert used <= set[str]().union(*(exposed[name] for name in names))
+
+
+def test_each_value_of_a_label_that_the_dashboard_asks_for_is_known() -> None:
+    asked = set(re.findall(r'outcome="([\w-]+)"', " ".join(QUERIES)))
+    assert asked == {"lost", "internal-error", "completed"}
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_the_brackets_of_each_query_are_closed(query: str) -> None:
+    for opening, closing in ("()", "[]", "{}"):
+        assert query.count(opening) == query.count(closing)
+
+
+def test_the_dashboard_has_what_grafana_needs_to_import_it() -> None:
+    assert DASHBOARD["title"]
+    assert re.fullmatch(r"[\w-]{1,40}", DASHBOARD["uid"])
+    assert DASHBOARD["schemaVersion"] >= 30
+    assert {"from", "to"} == DASHBOARD["time"].keys()
+    assert "id" not in DASHBOARD, "of the Grafana that it was exported from"
+
+
+def test_each_panel_has_what_grafana_needs_to_draw_it() -> None:
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    for panel in PANELS:
+        assert panel["type"] in {"stat", "timeseries", "table"}
+        assert panel["title"]
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        references = [target["refId"] for target in panel["targets"]]
+        assert len(set(references)) == len(references) > 0
+
+
+def test_panels_fit_the_grid_and_do_not_overlap() -> None:
+    places = [panel["gridPos"] for panel in PANELS]
+    assert all(each["x"] + each["w"] <= WIDTH for each in places)
+    cells = [
+        cell
+        for each in places
+        for cell in itertools.product(
+            range(each["x"], each["x"] + each["w"]), range(each["y"], each["y"] + each["h"])
+        )
+    ]
+    assert len(set(cells)) == len(cells)
+
+
+def test_each_variable_that_is_used_is_defined() -> None:
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD)))
+    assert used - GRAFANAS_OWN == VARIABLES.keys()

@@ -1,0 +1,196 @@
+"""Who is let in to the page, and what its responses allow a browser."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import requests
+
+from taskqueue_client.local import LocalQueue
+
+from .scenery import SVG, Scenery
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SECRETS = ("/page/state", "/page/overview", "/page/history", "/page/stream", "/page/api/queue/v1/task-queues")
+
+
+@pytest.fixture(scope="module")
+def queue() -> Iterator[LocalQueue]:
+    with LocalQueue(page=True) as local:
+        yield local
+
+
+@pytest.fixture
+def session(queue: LocalQueue) -> Iterator[requests.Session]:
+    """A browser that was let in."""
+    with requests.Session() as made:
+        assert _enter(made, queue, _token(queue)).status_code == 200
+        yield made
+
+
+def _token(queue: LocalQueue) -> str:
+    assert queue.page_url is not None
+    return queue.page_url.partition("#token=")[2]
+
+
+def _enter(session: requests.Session, queue: LocalQueue, token: str, **headers: str) -> requests.Response:
+    url = f"{queue.root_url}/page/session"
+    return session.post(url, json={"token": token}, headers={"Origin": queue.root_url, **headers}, timeout=30)
+
+
+def test_a_queue_has_no_page_unless_it_is_asked_for() -> None:
+    with LocalQueue() as local:
+        assert local.page_url is None
+        for path in ("/", "/page/state", "/page/static/app.js"):
+            assert requests.get(local.root_url + path, timeout=30).status_code == 404
+
+
+def test_a_queue_without_a_page_does_not_load_it() -> None:
+    program = (
+        "import sys\nfrom taskqueue_client.local import LocalQueue\n"
+        "with LocalQueue(): sys.exit('taskqueue_client.local.page' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_the_token_is_exchanged_for_a_cookie_that_no_script_reads(queue: LocalQueue) -> None:
+    with requests.Session() as session:
+        response = _enter(session, queue, _token(queue))
+        name, *attributes = response.headers["Set-Cookie"].split("; ")
+        assert name.startswith(f"taskqueue-page-{queue.root_url.rpartition(':')[2]}=")
+        assert attributes == ["Path=/page/", "HttpOnly", "SameSite=Strict"]
+        assert _token(queue) not in response.headers["Set-Cookie"]
+
+
+@pytest.mark.parametrize("token", ["", "0" * 64, "é"])
+def test_another_token_gets_no_cookie(queue: LocalQueue, token: str) -> None:
+    with requests.Session() as session:
+        response = _enter(session, queue, token)
+        assert response.status_code == 401
+        assert "Set-Cookie" not in response.headers
+
+
+@pytest.mark.parametrize("path", SECRETS)
+def test_without_the_cookie_nothing_is_shown(queue: LocalQueue, path: str) -> None:
+    cookie = f"taskqueue-page-{queue.root_url.rpartition(':')[2]}=guess"
+    for headers in ({}, {"Cookie": cookie}, {"Authorization": f"Bearer {_token(queue)}"}):
+        assert requests.get(queue.root_url + path, headers=headers, timeout=30).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "host", ["attacker.example", "attacker.example:80", "localhost.attacker.example", "", "x@["]
+)
+@pytest.mark.parametrize("path", ["/", "/page/static/app.js", *SECRETS])
+def test_a_host_name_that_somebody_else_controls_is_refused(
+    queue: LocalQueue, session: requests.Session, host: str, path: str
+) -> None:
+    cookie = "; ".join(f"{each.name}={each.value}" for each in session.cookies)
+    response = requests.get(queue.root_url + path, headers={"Host": host, "Cookie": cookie}, timeout=30)
+    assert response.status_code in {400, 403}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://attacker.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+def test_another_page_in_the_same_browser_reads_and_does_nothing(
+    queue: LocalQueue, session: requests.Session, headers: dict[str, str]
+) -> None:
+    for path in SECRETS[:3]:
+        assert session.get(queue.root_url + path, headers=headers, timeout=30).status_code == 403
+    before = queue.clock.now()
+    step = session.post(
+        f"{queue.root_url}/page/clock/advance", data='{"seconds": 9999}', headers=headers, timeout=30
+    )
+    assert step.status_code == 403
+    assert queue.clock.now() < before + 9999
+    assert _enter(session, queue, _token(queue), **headers).status_code == 403
+
+
+def test_a_change_without_an_origin_is_refused(queue: LocalQueue, session: requests.Session) -> None:
+    assert session.post(f"{queue.root_url}/page/clock/hold", timeout=30).status_code == 403
+    assert not queue.clock.is_held
+
+
+def test_no_response_lets_other_origins_read_it(queue: LocalQueue, session: requests.Session) -> None:
+    for path in (
+        "/",
+        "/page/static/app.js",
+        "/page/state",
+        "/page/api/queue/v1/task-queues",
+        "/page/nothing",
+    ):
+        headers = session.get(queue.root_url + path, timeout=30).headers
+        assert not [name for name in headers if name.lower().startswith("access-control")]
+        assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        policy = headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; img-src 'self' blob:;")
+        assert "unsafe" not in policy
+        assert "require-trusted-types-for 'script'" in policy
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/page/static/../page.py", "/page/static/%2e%2e/page.py", "/page/static//etc/passwd", "/page/static/"],
+)
+def test_only_the_pages_own_files_are_served(queue: LocalQueue, path: str) -> None:
+    request = requests.Request("GET", queue.root_url).prepare()
+    request.url = queue.root_url + path
+    with requests.Session() as session:
+        response = session.send(request, timeout=30)
+    assert b"import" not in response.content[:2000]
+    assert response.status_code in {200, 404}
+
+
+def test_an_artifact_has_no_type_that_a_browser_runs(queue: LocalQueue, session: requests.Session) -> None:
+    scenery = Scenery(queue)
+    task_id = scenery.create("artifacts")
+    (client,) = scenery.claim()
+    with client, scenery.queue:
+        scenery.upload(client, "public/evil.svg", SVG, "image/svg+xml")
+        scenery.upload(client, "private/a b.html", "<script>1</script>", "text/html")
+    for name in ("public/evil.svg", "private/a%20b.html"):
+        response = session.get(f"{queue.root_url}/page/artifact/{task_id}/0/{name}", timeout=30)
+        assert response.status_code == 200
+        assert response.headers["Content-Type"] == "application/octet-stream"
+        assert response.headers["Content-Disposition"] == "attachment"
+        assert response.headers["Content-Security-Policy"] == "sandbox; default-src 'none'"
+
+
+def test_the_token_is_the_same_after_a_restart_of_a_queue_with_a_file(tmp_path: object) -> None:
+    tokens: list[str] = []
+    for _ in range(2):
+        with LocalQueue(page=True, db=f"{tmp_path}/queue.sqlite") as local:
+            tokens.append(_token(local))
+    assert tokens[0] == tokens[1]
+    with LocalQueue(page=True) as other:
+        assert _token(other) != tokens[0]
+
+
+@pytest.mark.parametrize(("options", "has_page"), [((), True), (("--no-page",), False)])
+def test_the_command_prints_the_address_unless_there_is_no_page(
+    options: tuple[str, ...], *, has_page: bool
+) -> None:
+    command = [sys.executable, "-c", "from taskqueue_client.cli import main; main()", "local", "--json"]
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        settings = json.loads(process.stdout.readline())
+        page = requests.get(f"{settings['TASKCLUSTER_ROOT_URL']}/", timeout=30)
+        process.terminate()
+    assert page.ok == has_page
+    assert ("page" in settings) == has_page
+    if has_page:
+        assert settings["page"].startswith(f"{settings['TASKCLUSTER_ROOT_URL']}/#token=")

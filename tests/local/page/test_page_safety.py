@@ -1,0 +1,285 @@
+"""Attacks on the page, windows side by side, a queue that is restarted, the keyboard, and accessibility."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from taskqueue_client.local import LocalQueue
+
+from .conftest import go, no_errors
+from .scenery import EVIL, LOG, SVG, Scenery, png
+
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+expect: Any = playwright.expect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Page
+
+    Open = Callable[..., Page]
+
+
+@pytest.fixture
+def evil_task(scenery: Scenery) -> str:
+    """A task of which everything tries to be HTML."""
+    task_id = scenery.create(EVIL, payload={EVIL: EVIL}, routes=[EVIL], tags={EVIL: EVIL}, extra={"x": EVIL})
+    (client,) = scenery.claim()
+    with client:
+        scenery.upload(client, "public/logs/live.log", LOG, "text/plain")
+        scenery.upload(client, "public/evil.svg", SVG, "image/svg+xml")
+        scenery.upload(client, "public/evil.html", EVIL, "text/html")
+        scenery.upload(client, "public/not-a.png", EVIL, "image/png")
+        scenery.upload(client, f"public/{EVIL}", png(), "image/png")
+    return task_id
+
+
+def test_nothing_of_a_task_is_run_or_becomes_an_element(
+    scenery: Scenery, evil_task: str, open_page: Open
+) -> None:
+    page = open_page()
+    dialogs: list[str] = []
+    page.on("dialog", lambda dialog: dialogs.append(dialog.message))
+    for address in (
+        "/",
+        f"/group/{scenery.group}",
+        f"/group/{scenery.group}?view=time",
+        f"/group/{scenery.group}?view=list&search=<img",
+        f"/task/{evil_task}",
+        f"/task/{evil_task}/definition",
+        f"/task/{evil_task}/artifacts/0/public/evil.svg",
+        f"/task/{evil_task}/artifacts/0/public/evil.html",
+        f"/task/{evil_task}/artifacts/0/public/not-a.png",
+        f"/task/{evil_task}/log/0",
+        "/messages?task=<img",
+        "/requests?path=<script>",
+        f"/new?from={evil_task}",
+    ):
+        go(page, address)
+        assert (
+            page.locator("main script, main iframe, main object, main [onerror], main [onload]").count() == 0
+        )
+        assert page.title() != "attacked"
+    go(page, f"/task/{evil_task}/artifacts/0/public/evil.svg")
+    expect(page.get_by_role("region", name="Preview").locator("pre")).to_have_text(SVG)
+    assert dialogs == []
+
+
+def test_a_script_cannot_be_added_to_the_page(open_page: Open) -> None:
+    page = open_page()
+    tried = """() => {
+        const blocked = [];
+        for (const act of [
+            () => { document.body.innerHTML = '<p>' },
+            () => { document.createElement('script').src = 'https://example.com/x.js' },
+        ]) { try { act(); } catch (error) { blocked.push(error.name); } }
+        return blocked;
+    }"""
+    assert page.evaluate(tried) == ["TypeError", "TypeError"]
+
+
+_ATTACKS = """async ([queue, task]) => {
+    const attempt = async (path, options) => {
+        try {
+            return (await (await fetch(queue + path, {credentials: 'include', ...options})).text()).length;
+        } catch { return 'blocked'; }
+    };
+    const stream = new Promise((done) => {
+        const source = new EventSource(`${queue}/page/stream`, {withCredentials: true});
+        source.onerror = () => done('blocked');
+        source.onmessage = () => done('read');
+    });
+    const step = {method: 'POST', mode: 'no-cors', body: '{"seconds": 9999}'};
+    return [
+        await attempt('/page/overview'),
+        await attempt('/page/overview', {mode: 'no-cors'}),
+        await attempt(`/page/api/queue/v1/task/${task}/cancel`, {method: 'POST'}),
+        await attempt('/page/clock/advance', step),
+        await stream,
+    ];
+}"""
+_FRAME = """(queue) => new Promise((done) => {
+    const frame = document.createElement('iframe');
+    frame.onload = () => done(frame.contentDocument === null);
+    frame.src = `${queue}/`;
+    document.body.append(frame);
+})"""
+
+
+class _Attacker(BaseHTTPRequestHandler):
+    """Another page on this machine: for a browser, it is of the same site as the queue's."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<title>attacker</title>")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as in the base class
+        del format, args
+
+
+@contextmanager
+def _attacker() -> Generator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Attacker)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_another_page_in_the_same_browser_neither_reads_nor_acts(
+    local: LocalQueue, scenery: Scenery, open_page: Open
+) -> None:
+    task_id = scenery.create("precious")
+    page = open_page()
+    with _attacker() as attacker:
+        other = page.context.new_page()
+        other.goto(attacker)
+        before = local.clock.now()
+        assert set(other.evaluate(_ATTACKS, [local.root_url, task_id])) <= {"blocked", 0}
+        assert other.evaluate(_FRAME, local.root_url)
+        assert other.frames[-1].locator("#bar").count() == 0
+    assert local.clock.now() < before + 9999
+    assert scenery.queue.status(task_id).status.state == "pending"
+
+
+def test_without_the_token_the_page_is_locked(local: LocalQueue, browser: Browser) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(local.root_url)
+    expect(page.get_by_role("heading", name="This page is locked")).to_be_visible()
+    page.goto(f"{local.root_url}/#token={'0' * 64}")
+    expect(page.get_by_role("heading", name="This page is locked")).to_be_visible()
+    assert local.page_url is not None
+    page.goto(local.page_url)
+    expect(page.get_by_role("heading", name="Task groups")).to_be_visible()
+    assert "token" not in page.url
+    context.close()
+
+
+def test_two_windows_show_the_same_and_each_other_s_actions(scenery: Scenery, open_page: Open) -> None:
+    task_id = scenery.create("shared")
+    first, second = open_page(f"/task/{task_id}"), open_page(f"/group/{scenery.group}")
+    expect(second.get_by_role("button", name="1 pending")).to_be_visible()
+    first.get_by_role("button", name="Cancel", exact=True).click()
+    first.locator("dialog button[type=submit]").click()
+    expect(second.get_by_role("button", name="1 exception")).to_be_visible()
+    expect(first.locator(".title .chip")).to_contain_text("canceled")
+
+
+def test_a_queue_that_is_restarted_is_found_again(browser: Browser, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    db = str(tmp_path / "queue.sqlite")
+    context = browser.new_context()
+    page = context.new_page()
+    with LocalQueue(page=True, db=db, port=port) as local:
+        scenery = Scenery(local)
+        task_id = scenery.create("before")
+        scenery.queue.close()
+        assert local.page_url is not None
+        page.goto(local.page_url)
+        expect(page.get_by_role("link", name="before")).to_be_visible()
+    expect(page.get_by_text("queue is away")).to_be_visible()
+    with LocalQueue(page=True, db=db, port=port) as local:
+        expect(page.get_by_text("live", exact=True)).to_be_visible()
+        expect(page.get_by_text("The queue was started again")).to_be_visible()
+        scenery = Scenery(local)
+        scenery.create("after the restart")
+        scenery.queue.close()
+        expect(page.get_by_role("link", name="after the restart")).to_be_visible()
+    with LocalQueue(page=True, port=port):  # another one: its token is another, too
+        expect(page.get_by_role("heading", name="This page is locked")).to_be_visible()
+    context.close()
+    assert task_id
+
+
+def test_everything_is_reached_by_keyboard(scenery: Scenery, open_page: Open) -> None:
+    task_id = scenery.create("by keyboard")
+    page = open_page()
+    _tab_to(page, "by keyboard")
+    page.keyboard.press("Enter")
+    expect(page.locator(".node")).to_have_count(1)
+    _tab_to(page, "by keyboard")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="by keyboard")).to_be_visible()
+    _tab_to(page, "Cancel")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert scenery.queue.status(task_id).status.state == "pending"
+    _tab_to(page, "Cancel")
+    page.keyboard.press("Enter")
+    _tab_to(page, "Cancel the task")
+    page.keyboard.press("Enter")
+    expect(page.locator(".title .chip")).to_contain_text("canceled")
+    go(page, "/messages")
+    page.locator(".virtual").focus()
+    page.keyboard.press("End")
+    expect(page.locator(".entry[aria-selected=true]")).to_contain_text("task-group-resolved")
+    page.keyboard.press("Home")
+    expect(page.get_by_role("region", name="Details")).to_contain_text("task-defined")
+
+
+def _tab_to(page: Page, name: str) -> None:
+    """Press Tab until the focus is on something with this text."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        text: str = page.evaluate("document.activeElement.textContent")
+        if page.evaluate("document.activeElement.matches('a, button')") and (
+            text == name or (name in text.split("\n", maxsplit=1)[0][:40] and text.startswith(name))
+        ):
+            return
+    pytest.fail(f"nothing with the text {name!r} can be focused")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_view_has_a_violation_of_the_accessibility_rules(
+    scenery: Scenery, evil_task: str, open_page: Open, axe: str, scheme: str
+) -> None:
+    scenery.create("waits", [evil_task])
+    scenery.refused(evil_task)
+    page = open_page(scheme=scheme)
+    with no_errors(page):
+        for address in (
+            "/",
+            f"/group/{scenery.group}",
+            f"/group/{scenery.group}?view=time",
+            f"/group/{scenery.group}?view=list",
+            f"/task/{evil_task}",
+            f"/task/{evil_task}/definition",
+            f"/task/{evil_task}/artifacts/0/public/evil.svg",
+            f"/task/{evil_task}/log/0",
+            "/messages",
+            "/requests",
+            "/faults",
+            "/new",
+        ):
+            go(page, address)
+            if address == "/requests":
+                page.locator(".entry").filter(has_text="403").click()
+            assert _violations(page, axe) == [], address
+        go(page, f"/task/{evil_task}")
+        for button in ("Priority", re.compile(r"^\d\d:")):
+            page.get_by_role("button", name=button).first.click()
+            page.get_by_role("dialog").wait_for()
+            assert _violations(page, axe) == [], button
+            page.keyboard.press("Escape")
+
+
+def _violations(page: Page, axe: str) -> list[str]:
+    page.evaluate(axe)
+    found: list[dict[str, Any]] = page.evaluate("axe.run().then(({violations}) => violations)")
+    return [f"{each['id']}: {node['html']}" for each in found for node in each["nodes"]]

@@ -1,0 +1,270 @@
+"""Each row of the documented differences from the service is held by a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
+
+import pytest
+import requests
+
+from taskqueue_client import Queue, slugid
+from taskqueue_client.definitions import task_definition
+from tests.local.engine.engine_world import World
+from tests.local.local_http import NO_SUCH_TASK, QUEUE, Wire, payload_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from taskqueue_client.local import LocalQueue
+    from taskqueue_client.testing import TaskFactory
+
+HERE = Path(__file__).parent
+
+HELD_BY = {
+    "a request body of more than 10 MiB": (
+        "http/test_local_bodies.py",
+        "test_a_body_over_ten_mebibytes_is_too_large",
+    ),
+    "the character NUL or a lone surrogate in a JSON string": (
+        "http/test_local_bodies.py",
+        "test_what_is_not_json_is_malformed",
+    ),
+    "a request in an unknown charset or content coding": (
+        "http/test_local_negotiation.py",
+        "test_an_unknown_request_coding_is_malformed",
+    ),
+    "charsets that Python does not have; `br` without the package `brotli`": (
+        "http/test_local_negotiation.py",
+        "test_what_is_not_a_charset_is_refused",
+    ),
+    "`reclaimTask` of a run that was never claimed": (
+        "engine/test_engine_claims.py",
+        "test_reclaim_is_refused_for_what_is_missing_over_or_was_never_claimed",
+    ),
+    "`claimTask` by a worker in quarantine": (
+        "engine/test_engine_claims.py",
+        "test_claim_task_is_a_conflict_for_a_worker_in_quarantine",
+    ),
+    "`declareWorker` with `expires` in the past": (
+        "test_service_defects.py",
+        "test_requests_that_the_service_cannot_digest_get_its_500",
+    ),
+    "`declareWorker` of a worker type that no task can have, such as `Linux`": (
+        "engine/test_engine_workers.py",
+        "test_a_worker_of_a_type_that_no_task_can_have_is_not_declared",
+    ),
+    "`limit=0` on a list": (
+        "test_service_defects.py",
+        "test_a_limit_of_zero_gets_the_services_500_on_the_lists_that_have_it",
+    ),
+    "a continuation token that is JSON of wrong types": (
+        "engine/test_engine_words.py",
+        "test_garbage_is_not_an_index_token",
+    ),
+    "`createArtifact` of an `object` whose name is taken": (
+        "test_service_defects.py",
+        "test_an_object_artifact_that_is_created_again_is_given_up_and_stays_as_it_is",
+    ),
+    "`finishArtifact` of an `object` that was created with `contentLength`": (
+        "test_differences.py",
+        "test_an_object_with_a_content_length_is_finished",
+    ),
+    "an artifact name of more than 1024 characters": (
+        "engine/test_engine_artifacts.py",
+        "test_names_longer_than_responses_can_hold_are_refused",
+    ),
+    "a signed payload hash of the wrong length": (
+        "test_differences.py",
+        "test_a_payload_hash_of_the_wrong_length_is_an_authentication_failure",
+    ),
+    "data that is not base64, or a content type that no header can hold, in `createUpload`": (
+        "test_object_service.py",
+        "test_data_that_is_not_base64_is_refused_and_nothing_begins",
+    ),
+    "overlapping repeats of a report or a reclaim": (
+        "test_variants.py",
+        "test_a_report_that_is_refused_after_it_was_done_leaves_the_run_resolved",
+    ),
+    "`changeTaskPriority` right after a resolution": (
+        "engine/test_engine_scheduling.py",
+        "test_a_task_that_was_resolved_once_keeps_its_priority",
+    ),
+    "bodies nested deeper than about 450 levels (900 since Python 3.12)": (
+        "http/test_local_bodies.py",
+        "test_what_is_nested_too_deep_is_refused_with_the_reason",
+    ),
+    "`contentLength` of 2^63 or more": (
+        "test_differences.py",
+        "test_a_content_length_that_is_not_exact_is_refused",
+    ),
+    "`metadata.source` that is a regular expression only in JavaScript, and no URI": (
+        "test_differences.py",
+        "test_a_source_that_only_javascript_reads_is_refused",
+    ),
+    "texts of messages": (
+        "test_differences.py",
+        "test_a_text_may_differ_where_status_and_code_do_not",
+    ),
+    "a `Host` that is neither an address, `localhost` nor the queue's own name": (
+        "http/test_local_negotiation.py",
+        "test_a_host_that_is_not_this_machines_is_refused",
+    ),
+    "public S3 artifacts with `%`, `[`, `]`, `\\|`, `\\` or `//` in their names": (
+        "test_differences.py",
+        "test_public_artifacts_are_read_whatever_their_names_hold",
+    ),
+    "`.` or `..` between slashes of an artifact's name": (
+        "test_differences.py",
+        "test_dots_between_slashes_get_a_tilde_in_storage_urls_and_nowhere_else",
+    ),
+    "`ETag` of stored data": (
+        "test_buckets.py",
+        "test_a_body_comes_back_with_its_type_length_and_etag",
+    ),
+    "a storage PUT without a length, or chunked": (
+        "test_buckets.py",
+        "test_an_upload_must_announce_its_length",
+    ),
+    "`NoMatchingBackend`": (
+        "test_differences.py",
+        "test_every_name_has_a_back_end",
+    ),
+    "objects of the type `text/html`": (
+        "test_object_service.py",
+        "test_a_page_can_be_saved_but_not_shown",
+    ),
+    "the scope that `auth.client` needs": (
+        "http/test_local_authentication.py",
+        "test_a_client_is_looked_up_by_those_who_may",
+    ),
+    "auth service": (
+        "http/test_local_authentication.py",
+        "test_a_client_is_looked_up_by_those_who_may",
+    ),
+    "version endpoints": (
+        "http/test_local_responses.py",
+        "test_each_service_and_the_process_say_that_they_are_there",
+    ),
+}
+"""By what differs: the test that holds it, as file and name."""
+
+
+def test_the_table_has_a_test_for_each_of_its_rows() -> None:
+    page = (HERE.parents[1] / "docs" / "local-queue.md").read_text()
+    table = page.split("| what | the service |")[1].split("\n\n")[0]
+    rows = [line.removeprefix("| ").split(" | ")[0] for line in table.splitlines()[2:]]
+    assert rows == [*HELD_BY]
+
+
+@pytest.mark.parametrize(("file", "name"), HELD_BY.values())
+def test_the_tests_that_hold_the_table_exist(file: str, name: str) -> None:
+    assert f"def {name}(" in (HERE / file).read_text()
+
+
+def test_an_object_with_a_content_length_is_finished() -> None:
+    world = World()
+    task_id = world.running()
+    made = world.artifact(task_id, "public/o", "object", contentType="text/plain", contentLength=1)
+    terms: dict[str, Any] = {"projectId": "proj", "uploadId": made["uploadId"], "hashes": {}}
+    world.storage.objects.finish_upload(world.caller, f"t/{task_id}/0/public/o", terms)
+    assert world.engine.finish_artifact(task_id, 0, "public/o", {"uploadId": made["uploadId"]}) is None
+    assert world.engine.artifact_info(task_id, 0, "public/o")["contentLength"] == 1
+    world.close()
+
+
+def test_a_payload_hash_of_the_wrong_length_is_an_authentication_failure(wire: Wire) -> None:
+    resource, body = f"{QUEUE}/tasks/status", b"{}"
+    short = payload_hash("application/json", body)[:-4]
+    header = wire.root.header("POST", resource, wire.host, hash=short)
+    headers = {"Content-Type": "application/json", "Authorization": header}
+    reply = wire.send("POST", resource, body=body, headers=headers)
+    assert (reply.status, reply.json["code"]) == (401, "AuthenticationFailed")
+
+
+def test_a_content_length_that_is_not_exact_is_refused(wire: Wire) -> None:
+    body = (
+        '{"storageType": "s3", "expires": "2030-01-01T00:00:00Z", "contentType": "a/b", "contentLength": %d}'
+    )
+    path = f"{QUEUE}/task/{NO_SUCH_TASK}/runs/0/artifacts/public%2Fx"
+    for length, code in ((2**63 - 1025, "InputError"), (2**63, "InputValidationError")):
+        assert wire.json("POST", path, body % length, key=wire.root).json["code"] == code
+
+
+def test_a_source_that_only_javascript_reads_is_refused(wire: Wire, task_factory: TaskFactory) -> None:
+    definition = task_factory()
+    for source, status in (
+        ("https://x.org/(?P<a>b)", 400),
+        (r"https://x.org/\p{L}", 400),  # JavaScript reads it
+        ("https://x.org/(?<a>b)", 200),
+        ("https://[a-z]+", 200),
+        ("https://x.org:80/a?b?c#d", 200),
+        ("https://x.org:port/(", 400),
+        ("git@github.com:a/b", 200),
+    ):
+        definition["metadata"]["source"] = source
+        reply = wire.json("PUT", f"{QUEUE}/task/{slugid()}", definition, key=wire.root)
+        assert (source, reply.status) == (source, status)
+
+
+def test_every_name_has_a_back_end(wire: Wire) -> None:
+    body: dict[str, Any] = {
+        "projectId": "p",
+        "uploadId": slugid(),
+        "expires": "2100-01-01T00:00:00Z",
+        "proposedUploadMethods": {},
+    }
+    for name in ("x", "t%2Fx", "no%2Fsuch%2Fprefix"):
+        assert wire.json("PUT", f"/api/object/v1/upload/{name}", body, key=wire.root).status == 200
+
+
+@pytest.fixture
+def stored(local_queue: LocalQueue) -> Iterator[Callable[[str], tuple[str, str]]]:
+    """Uploads `data` as a public artifact of a running task and gets it; gives the two URLs of storage."""
+    wire = Wire(local_queue)
+    with Queue(local_queue.root_url, local_queue.credentials) as queue:
+        task_id = slugid()
+        named: Any = {"name": "t", "owner": "o@example.com", "source": "https://example.com"}
+        definition = task_definition("test-provisioner/test-worker", {}, **named)
+        queue.create_task(task_id, definition)
+        queue.claim_work("test-provisioner/test-worker", worker_group="tests", worker_id="one")
+        expires = queue.task(task_id)["expires"]
+
+        def store(name: str) -> tuple[str, str]:
+            escaped = quote(name, safe="")
+            path = f"{QUEUE}/task/{task_id}/runs/0/artifacts/{escaped}"
+            terms = {"storageType": "s3", "expires": expires, "contentType": "text/plain"}
+            put_url = wire.json("POST", path, terms, key=wire.root).json["putUrl"]
+            typed = {"Content-Type": "text/plain"}
+            assert requests.put(put_url, data=name.encode(), headers=typed, timeout=30).status_code == 200
+            reply = wire.send("GET", path)
+            assert reply.status == 303
+            assert requests.get(reply.headers["location"], timeout=30).content == name.encode()
+            assert queue.download_artifact(task_id, name).content == name.encode()
+            return put_url, reply.headers["location"]
+
+        yield store
+
+
+@pytest.mark.parametrize("name", ["public/50%", "public/[1]", "public/a|b", "public/a\\b", "public//a"])
+def test_public_artifacts_are_read_whatever_their_names_hold(stored: Callable[[str], Any], name: str) -> None:
+    assert all("/storage/public-bucket/" in url for url in stored(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("public/../x", "public/~../x"), ("public/./x", "public/~./x"), ("public/x.",) * 2],
+)
+def test_dots_between_slashes_get_a_tilde_in_storage_urls_and_nowhere_else(
+    stored: Callable[[str], tuple[str, str]], name: str, kept: str
+) -> None:
+    for url in stored(name):
+        assert unquote(urlsplit(url).path).endswith(f"/0/{kept}")
+
+
+def test_a_text_may_differ_where_status_and_code_do_not(wire: Wire) -> None:
+    reply = wire.json("PUT", f"{QUEUE}/task/{NO_SUCH_TASK}", '{"a" 1}', key=wire.root)
+    assert (reply.status, reply.json["code"]) == (400, "MalformedPayload")
+    assert reply.words.startswith("Failed to parse JSON: ")
+    assert "Expected ':' after property name in JSON at position 5" not in reply.words  # the service's: V8's

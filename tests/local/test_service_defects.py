@@ -1,0 +1,162 @@
+"""The 500s that the service sends by a defect: each can be had, and clients come through it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from taskqueue_client import Queue, errors, slugid
+from taskqueue_client.local import faults
+from taskqueue_client.worker import TaskRun, WorkerLoop
+from tests.local.local_http import NO_SUCH_TASK, QUEUE, Wire, payload_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from taskqueue_client.local import LocalQueue
+    from taskqueue_client.testing import TaskFactory
+
+TASK_QUEUE = "test-provisioner/test-worker"
+WHO: dict[str, Any] = {"worker_group": "tests", "worker_id": "one"}
+EXPIRES = "2100-01-01T00:00:00.000Z"
+
+
+@pytest.fixture
+def queue(local_queue: LocalQueue) -> Iterator[Queue]:
+    """A client that gives up after two attempts: what the service refuses for ever is retried once."""
+    with Queue(local_queue.root_url, local_queue.credentials) as queue:
+        yield queue.with_options(attempts=2, wait_max=0)
+
+
+@pytest.fixture
+def created(queue: Queue, task_factory: TaskFactory) -> str:
+    """A pending task."""
+    task_id = slugid()
+    queue.create_task(task_id, task_factory())
+    return task_id
+
+
+class ObjectUploader(WorkerLoop):
+    """Uploads one artifact per run to the object service."""
+
+    def run_task(self, task: TaskRun) -> None:
+        task.upload_artifact("public/x", b"data", storage="object")
+
+
+def _work(local: LocalQueue) -> None:
+    settings: dict[str, Any] = {"task_queue_id": TASK_QUEUE, "max_tasks": 1, **WHO}
+    worker = ObjectUploader(root_url=local.root_url, credentials=local.credentials, **settings)
+    worker.serve()
+
+
+def test_a_reclaim_of_a_pending_run_is_given_up_and_works_once_the_run_is_claimed(
+    local_queue: LocalQueue, queue: Queue, created: str
+) -> None:
+    with pytest.raises(errors.RequestConflict):
+        queue.reclaim_task(created, 0)
+    local_queue.faults.add(faults.service_500("reclaim of a pending run"))
+    with pytest.raises(errors.ServerError):
+        queue.reclaim_task(created, 0)
+    queue.claim_work(TASK_QUEUE, **WHO)
+    assert queue.reclaim_task(created, 0).run_id == 0
+
+
+def test_a_claim_in_quarantine_is_given_up_and_works_for_another_worker(
+    local_queue: LocalQueue, queue: Queue, created: str
+) -> None:
+    queue.declare_worker(TASK_QUEUE, **WHO, expires=EXPIRES)
+    queue.quarantine_worker(TASK_QUEUE, **WHO, quarantine_until=EXPIRES)
+    with pytest.raises(errors.RequestConflict):
+        queue.claim_task(created, 0, **WHO)
+    local_queue.faults.add(faults.service_500("claimTask in quarantine"))
+    with pytest.raises(errors.ServerError):
+        queue.claim_task(created, 0, **WHO)
+    assert queue.claim_task(created, 0, worker_group="tests", worker_id="two").run_id == 0
+
+
+def test_an_object_artifact_that_is_created_again_is_given_up_and_stays_as_it_is(
+    local_queue: LocalQueue, queue: Queue, created: str
+) -> None:
+    queue.claim_work(TASK_QUEUE, **WHO)
+    upload: dict[str, Any] = {"storage": "object", "expires": queue.task(created)["expires"]}
+    queue.upload_artifact(created, 0, "public/x", b"first", **upload)
+    with pytest.raises(errors.RequestConflict):
+        queue.upload_artifact(created, 0, "public/x", b"second", **upload)
+    local_queue.faults.add(faults.service_500("object artifact again"))
+    with pytest.raises(errors.ServerError):
+        queue.upload_artifact(created, 0, "public/x", b"second", **upload)
+    assert queue.download_artifact(created, "public/x").content == b"first"
+    queue.upload_artifact(created, 0, "public/y", b"another", **upload)
+
+
+def test_an_upload_whose_finish_gets_a_500_is_stored_and_the_worker_resolves_the_run(
+    local_queue: LocalQueue, queue: Queue, created: str
+) -> None:
+    local_queue.faults.add(faults.service_500("finishArtifact after contentLength"))
+    _work(local_queue)
+    assert queue.status(created).status.state == "exception"
+    assert queue.download_artifact(created, "public/x", run_id=0).content == b"data"
+
+
+def test_a_payload_hash_of_the_wrong_length_gets_the_services_500_and_the_right_one_is_accepted(
+    local_queue: LocalQueue, queue: Queue
+) -> None:
+    wire, resource, body = Wire(local_queue), f"{QUEUE}/tasks/status", b'{"taskIds": []}'
+    local_queue.faults.add(faults.service_500("payload hash of a wrong length"))
+    whole = payload_hash("application/json", body)
+    for signed, status in ((whole[:-4], 500), (whole, 200)):
+        header = wire.root.header("POST", resource, wire.host, hash=signed)
+        headers = {"Content-Type": "application/json", "Authorization": header}
+        assert wire.send("POST", resource, body=body, headers=headers).status == status
+    assert list(queue.statuses([NO_SUCH_TASK]).statuses) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("task/{}/runs/0/artifacts", 500),
+        ("task/{}/artifacts", 500),
+        (f"task-queues/{TASK_QUEUE.replace('/', '%2F')}/pending", 500),
+        (f"task-queues/{TASK_QUEUE.replace('/', '%2F')}/claimed", 500),
+        ("task/{}/dependents", 200),
+        ("provisioners", 200),
+    ],
+)
+def test_a_limit_of_zero_gets_the_services_500_on_the_lists_that_have_it(
+    local_queue: LocalQueue, queue: Queue, created: str, path: str, status: int
+) -> None:
+    queue.claim_work(TASK_QUEUE, **WHO)
+    wire, resource = Wire(local_queue), f"{QUEUE}/{path.format(created)}"
+    assert wire.send("GET", f"{resource}?limit=0", key=wire.root).status == 200
+    local_queue.faults.add(faults.service_500("limit=0"))
+    assert wire.send("GET", f"{resource}?limit=0", key=wire.root).status == status
+    assert wire.send("GET", f"{resource}?limit=1", key=wire.root).status == 200
+
+
+_REQUESTS: dict[str, tuple[str, str, bytes, dict[str, str]]] = {
+    "declareWorker in the past": (
+        *("PUT", f"{QUEUE}/provisioners/p/worker-types/w/g/i"),
+        *(b'{"expires": "2001-01-01T00:00:00Z"}', {}),
+    ),
+    "body of more than 10 MiB": ("POST", f"{QUEUE}/tasks", b" " * (11 << 20), {}),
+    "NUL in JSON": ("POST", f"{QUEUE}/tasks", b'{"taskIds": ["\\u0000"]}', {}),
+    "lone surrogate in JSON": ("POST", f"{QUEUE}/tasks", b'{"taskIds": ["\\ud800"]}', {}),
+    "unknown coding or charset": ("POST", f"{QUEUE}/tasks", b"{}", {"Content-Encoding": "zstd"}),
+}
+
+
+@pytest.mark.parametrize("case", _REQUESTS)
+def test_requests_that_the_service_cannot_digest_get_its_500(local_queue: LocalQueue, case: str) -> None:
+    wire = Wire(local_queue)
+    method, path, body, headers = _REQUESTS[case]
+    headers = {"Content-Type": "application/json", **headers}
+    assert wire.send(method, path, body=body, headers=headers, key=wire.root).status // 100 == 4
+    local_queue.faults.add(faults.service_500(case))
+    assert wire.send(method, path, body=body, headers=headers, key=wire.root).status == 500
+    assert wire.send("POST", f"{QUEUE}/tasks", body=b"{}", headers={}, key=wire.root).status == 400
+
+
+def test_an_unknown_accident_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(ValueError, match="reclaim of a pending run"):
+        faults.service_500("no such case")

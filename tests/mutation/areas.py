@@ -1,0 +1,97 @@
+"""The modules that are mutated, and the tests that have to notice."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Area(NamedTuple):
+    """Modules, below `taskqueue_client/`, and the tests of exactly these modules."""
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+AREAS = {
+    "lease": Area(("_protocol/lease.py",), ("tests/worker/test_lease.py", "tests/worker/test_pauses.py")),
+    "retry": Area(
+        ("_protocol/retry.py",),
+        (
+            "tests/client/test_retries.py",
+            "tests/client/test_clock_skew.py",
+            "tests/client/test_responses.py",
+            "tests/client/test_call_spans.py",
+        ),
+    ),
+    "claims": Area(
+        (
+            "worker/claims/claimed_run.py",
+            "worker/claims/keeper.py",
+            "worker/claims/reclaiming.py",
+        ),
+        (
+            "tests/worker/test_run_state.py",
+            "tests/worker/test_pauses.py",
+            "tests/worker/test_attempt_limits.py",
+            "tests/worker/test_keeper.py",
+            "tests/worker/test_tracing.py",
+        ),
+    ),
+    "reporting": Area(
+        ("worker/run/reporting.py",),
+        (
+            "tests/worker/test_pauses.py",
+            "tests/worker/test_attempt_limits.py",
+            "tests/worker/test_keeper.py",
+            "tests/worker/test_patience.py",
+            "tests/worker/test_why_lost.py",
+        ),
+    ),
+    "lifecycle": Area(
+        ("worker/run/lifecycle.py",),
+        (
+            "tests/worker/test_attempt_limits.py",
+            "tests/worker/test_losing.py",
+            "tests/worker/test_loop.py",
+            "tests/worker/test_why_lost.py",
+            "tests/worker/test_run_time_limit.py",
+            "tests/worker/test_chain_of_trust.py",
+            "tests/worker/test_shutdown.py",
+        ),
+    ),
+    "declared": Area(("worker/run/declared_artifacts.py",), ("tests/worker/test_run_artifacts.py",)),
+    "wire": Area(
+        ("_protocol/wire.py", "_protocol/api_responses.py"),
+        (
+            "tests/protocol/test_hawk.py",
+            "tests/protocol/test_wire.py",
+            "tests/protocol/test_calls_signatures.py",
+            "tests/protocol/test_calls_responses.py",
+            "tests/client",
+        ),
+    ),
+    "conversation": Area(
+        ("_protocol/conversation.py",),
+        (
+            "tests/protocol/test_conversation.py",
+            "tests/protocol/test_calls_signatures.py",
+            "tests/protocol/test_calls_paging.py",
+        ),
+    ),
+    "uploading": Area(
+        ("artifacts/uploading.py",),
+        (
+            "tests/artifacts/test_uploads.py",
+            "tests/artifacts/test_upload_faults.py",
+            "tests/artifacts/test_dishonest_storage.py",
+            "tests/cli/test_cli_log.py",
+        ),
+    ),
+    "downloading": Area(
+        ("artifacts/downloading.py",),
+        (
+            "tests/artifacts/test_downloads.py",
+            "tests/artifacts/test_download_servers.py",
+        ),
+    ),
+}

@@ -1,0 +1,276 @@
+"""Conversations of several steps, performed for a synchronous and for an asynchronous client."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import pytest
+
+from taskqueue_client import Credentials, calls
+from taskqueue_client._protocol.conversation import (
+    Call,
+    CallAs,
+    Conversation,
+    Item,
+    Pause,
+    Together,
+    Work,
+    converse,
+    converse_async,
+    iterate,
+    iterate_async,
+)
+from taskqueue_client.clock import MovableClock
+
+R = TypeVar("R")
+Perform = Callable[[Conversation[Any]], Any]
+Items = Callable[[Conversation[None]], list[Any]]
+
+OTHERS = Credentials("somebody-else", "secret")
+
+
+class Client:
+    """Responds to a call with its endpoint and the client id that signs it."""
+
+    def __init__(self, client_id: str = "me") -> None:
+        self.client_id = client_id
+
+    def with_credentials(self, credentials: Credentials | None) -> Client:
+        return Client(credentials.client_id if credentials else "nobody")
+
+    def send(self, call: Call[Any]) -> Any:
+        return call.endpoint, self.client_id
+
+
+class AsyncClient:
+    def __init__(self, client_id: str = "me") -> None:
+        self.client_id = client_id
+
+    def with_credentials(self, credentials: Credentials | None) -> AsyncClient:
+        return AsyncClient(credentials.client_id if credentials else "nobody")
+
+    async def send(self, call: Call[Any]) -> Any:
+        return call.endpoint, self.client_id
+
+
+class NotingClock(MovableClock):
+    """Notes how long it is slept on, and does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+    async def sleep_async(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+@pytest.fixture
+def clock() -> NotingClock:
+    return NotingClock()
+
+
+@pytest.fixture(params=["synchronous", "asynchronous"])
+def perform(request: pytest.FixtureRequest) -> Perform:
+    if request.param == "synchronous":
+        return lambda conversation: converse(Client(), conversation)
+    return lambda conversation: asyncio.run(converse_async(AsyncClient(), conversation))
+
+
+@pytest.fixture(params=["synchronous", "asynchronous"])
+def items(request: pytest.FixtureRequest) -> Items:
+    """The items of a stream."""
+
+    async def of_both(stream: Conversation[None]) -> list[Any]:
+        return [each async for each in iterate_async(AsyncClient(), stream)]
+
+    if request.param == "synchronous":
+        return lambda stream: list(iterate(Client(), stream))
+    return lambda stream: asyncio.run(of_both(stream))
+
+
+def failing() -> int:
+    raise LookupError
+
+
+def test_each_step_gives_its_result(perform: Perform) -> None:
+    def conversation() -> Conversation[tuple[object, ...]]:
+        ours = yield from calls.ping()
+        theirs = yield from CallAs(calls.ping(), OTHERS)
+        return ours, theirs, (yield from Work(lambda: 7))
+
+    assert perform(conversation()) == (("ping", "me"), ("ping", "somebody-else"), 7)
+
+
+def test_a_pause_waits_on_the_given_clock(clock: NotingClock, perform: Perform) -> None:
+    def conversation() -> Conversation[None]:
+        yield from Pause(3600, clock)
+
+    perform(conversation())
+    assert clock.slept == [3600]
+
+
+def test_an_error_of_a_step_is_raised_where_the_step_was_yielded(perform: Perform) -> None:
+    def conversation() -> Conversation[str]:
+        try:
+            yield from Work(failing)
+        except LookupError:
+            return "handled"
+        return "not raised"
+
+    assert perform(conversation()) == "handled"
+
+
+def test_an_error_that_the_conversation_does_not_handle_is_the_callers(perform: Perform) -> None:
+    with pytest.raises(LookupError):
+        perform(iter_work(failing))
+
+
+def iter_work(run: Callable[[], R]) -> Conversation[R]:
+    return (yield from Work(run))
+
+
+def test_conversations_run_together_and_give_their_results_in_order(perform: Perform) -> None:
+    meeting = threading.Barrier(2, timeout=10)
+
+    def conversation(number: int) -> Conversation[int]:
+        yield from Work(meeting.wait)
+        return number
+
+    assert perform(iter_together((conversation(number) for number in range(6)), 2)) == [0, 1, 2, 3, 4, 5]
+
+
+def iter_together(conversations: Iterator[Conversation[R]], concurrency: int) -> Conversation[list[R]]:
+    return (yield from Together(conversations, concurrency))
+
+
+def test_the_first_error_of_conversations_that_run_together_is_raised(perform: Perform) -> None:
+    with pytest.raises(LookupError):
+        perform(iter_together((iter_work(each) for each in (failing, int)), 1))
+
+
+def test_conversations_that_run_together_make_calls_too(perform: Perform) -> None:
+    def conversation() -> Conversation[object]:
+        return (yield from calls.ping())
+
+    assert perform(iter_together(iter([conversation()]), 1)) == [("ping", "me")]
+
+
+def test_after_an_error_no_conversation_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In threads, those that have begun by then end."""
+    began: list[int] = []
+    error_was_seen = threading.Event()
+    shutdown = ThreadPoolExecutor.shutdown
+
+    def noted(self: ThreadPoolExecutor, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as it is
+        shutdown(self, wait=False, cancel_futures=cancel_futures)
+        error_was_seen.set()
+        shutdown(self, wait=wait)
+
+    def conversation(number: int) -> Conversation[None]:
+        began.append(number)
+        yield from Work(lambda: error_was_seen.wait(10))
+
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", noted)
+    others: list[Conversation[Any]] = [conversation(number) for number in range(5)]
+    with pytest.raises(LookupError):
+        converse(Client(), iter_together(iter([iter_work(failing), *others]), 1))
+    assert began in ([], [0])
+
+
+def test_a_stream_gives_items_between_its_other_steps(items: Items) -> None:
+    def stream() -> Conversation[None]:
+        yield from Item("first")
+        yield from Item((yield from calls.ping()))
+        try:
+            yield from Work(failing)
+        except LookupError:
+            yield from Item("failed")
+
+    assert items(stream()) == ["first", ("ping", "me"), "failed"]
+
+
+def test_a_stream_may_be_empty_and_may_end_with_another_step(items: Items) -> None:
+    def stream() -> Conversation[None]:
+        yield from Work(int)
+
+    assert items(stream()) == []
+    assert items(iter_nothing()) == []
+
+
+def iter_nothing() -> Conversation[None]:
+    yield from ()
+
+
+def test_a_conversation_that_is_no_stream_cannot_give_items(perform: Perform) -> None:
+    def stream() -> Conversation[None]:
+        yield from Item("first")
+
+    with pytest.raises(TypeError, match=r"Item.*first"):
+        perform(stream())
+
+
+def test_work_has_a_variant_for_event_loops() -> None:
+    async def in_the_loop() -> str:
+        await asyncio.sleep(0)
+        return threading.current_thread().name
+
+    work = Work(failing, run_async=in_the_loop)  # type: ignore[type-var, arg-type, unused-ignore] # never run
+    assert asyncio.run(converse_async(AsyncClient(), iter(work))) == threading.main_thread().name
+
+
+def test_work_of_a_canceled_conversation_is_stopped_and_the_conversation_cleans_up() -> None:
+    begun, wanted, released = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        wanted.wait(10)
+
+    def conversation() -> Conversation[None]:
+        try:
+            yield from Work(work, stop=wanted.set)
+        except asyncio.CancelledError:
+            yield from Work(released.set)
+            raise
+
+    async def main() -> None:
+        task = asyncio.create_task(converse_async(AsyncClient(), conversation()))
+        await asyncio.to_thread(begun.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert wanted.is_set()
+    assert released.is_set()
+
+
+def test_a_result_that_nobody_waits_for_is_closed() -> None:
+    begun, wanted = threading.Event(), threading.Event()
+
+    class Opened:
+        closed = threading.Event()
+
+        def close(self) -> None:
+            self.closed.set()
+
+    def opening() -> Opened:
+        begun.set()
+        wanted.wait(10)
+        return Opened()
+
+    async def main() -> None:
+        task = asyncio.create_task(converse_async(AsyncClient(), iter(Work(opening, stop=wanted.set))))
+        await asyncio.to_thread(begun.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert Opened.closed.is_set()

@@ -1,0 +1,577 @@
+"""Requests over aiohttp's connector and parser: real sockets, and servers that do as they like."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import re
+import socket
+import ssl
+import struct
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
+
+import pytest
+
+from taskqueue_client._protocol.api_responses import Response, ResponseRefused, TransportFailed
+from taskqueue_client._protocol.retry import Timeouts
+from taskqueue_client._protocol.wire import Request
+from taskqueue_client._transport import asynchronous
+from taskqueue_client._transport.asynchronous import ConnectorTransport
+from taskqueue_client._transport.network import USER_AGENT, NetworkSettings
+from tests.transport.conftest import Authority
+
+FOREVER = 60
+"""Seconds after which a test has failed that waits for what does not come."""
+EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+SMALL = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nsmall"
+
+
+class Peer:
+    """A client's connection, at the server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def request(self) -> tuple[bytes, bytes]:
+        """The head of the next request, and its body."""
+        async with asyncio.timeout(FOREVER):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"\r\nContent-Length: (\d+)\r\n", head)
+            return head, await self.reader.readexactly(int(length[1]) if length else 0)
+
+    async def answers(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            self.writer.write(piece)
+            await self.writer.drain()
+
+    async def ends(self) -> None:
+        """Wait until the client has closed it."""
+        async with asyncio.timeout(FOREVER):
+            with suppress(ConnectionResetError):
+                await self.reader.read()
+
+
+class Server:
+    """Accepts connections, and leaves what to do with them to a test."""
+
+    def __init__(self) -> None:
+        self._new: asyncio.Queue[Peer] = asyncio.Queue()
+        self.accepted: list[Peer] = []
+        self.origin = ""
+
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted.append(Peer(reader, writer))
+        self._new.put_nowait(self.accepted[-1])
+
+    async def peer(self) -> Peer:
+        """The next new connection."""
+        async with asyncio.timeout(FOREVER):
+            return await self._new.get()
+
+
+@asynccontextmanager
+async def serving(host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> AsyncGenerator[Server]:
+    server = Server()
+    listening = await asyncio.start_server(server.accept, host, 0, ssl=tls)
+    port = listening.sockets[0].getsockname()[1]
+    address = f"[{host}]" if ":" in host else host
+    server.origin = f"http://{address}:{port}" if tls is None else f"https://localhost:{port}"
+    try:
+        yield server
+    finally:
+        listening.close()
+        for peer in server.accepted:
+            peer.writer.transport.abort()
+        await listening.wait_closed()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    async with serving() as server:
+        yield server
+
+
+@pytest.fixture
+async def transport(server: Server) -> AsyncIterator[ConnectorTransport]:
+    """It leaves nothing open."""
+    async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
+        yield transport
+    for peer in server.accepted:
+        await peer.ends()
+
+
+async def turns() -> None:
+    """Lets what is due on the loop be done."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def get(
+    transport: ConnectorTransport,
+    server: Server,
+    *,
+    read: float = FOREVER,
+    total: float = FOREVER,
+    max_body: int = 1 << 30,
+) -> Response:
+    request = Request("GET", f"{server.origin}/path?query=1", {"A": "b"}, None)
+    return await transport.request(request, Timeouts(FOREVER, read, total), max_body)
+
+
+async def put(transport: ConnectorTransport, server: Server, body: bytes) -> Response:
+    request = Request("PUT", f"{server.origin}/", {}, body)
+    return await transport.request(request, Timeouts(FOREVER, FOREVER, FOREVER))
+
+
+async def answered(
+    transport: ConnectorTransport, server: Server, answer: bytes = EMPTY, peer: Peer | None = None
+) -> Peer:
+    """One exchange; gives the connection it went over, which is a new one if none is given."""
+    going = asyncio.create_task(get(transport, server))
+    peer = peer or await server.peer()
+    await peer.request()
+    await peer.answers(answer)
+    assert (await going).status == 200
+    return peer
+
+
+async def test_a_request_is_sent_as_it_is_and_its_response_received(
+    transport: ConnectorTransport, server: Server
+) -> None:
+    going = asyncio.create_task(get(transport, server))
+    peer = await server.peer()
+    host = server.origin.removeprefix("http://")
+    head = f"GET /path?query=1 HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {USER_AGENT}\r\nA: b\r\n\r\n"
+    assert await peer.request() == (head.encode(), b"")
+    await peer.answers(SMALL)
+    response = await going
+    assert (response.status, response.headers["content-length"], response.body) == (200, "5", b"small")
+
+
+@pytest.mark.parametrize("body", [b"", bytes(5_000_000)])
+async def test_a_body_is_sent_with_its_length(
+    transport: ConnectorTransport, server: Server, body: bytes
+) -> None:
+    going = asyncio.create_task(put(transport, server, body))
+    peer = await server.peer()
+    head, received = await peer.request()
+    assert (b"\r\nContent-Length: %d\r\n" % len(body) in head, received) == (True, body)
+    await peer.answers(EMPTY)
+    await going
+
+
+async def test_connections_are_used_again(transport: ConnectorTransport, server: Server) -> None:
+    peer = await answered(transport, server)
+    for _ in range(3):
+        await answered(transport, server, SMALL, peer)
+    assert len(server.accepted) == 1
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n",
+        EMPTY + b"HTTP/1.1 408 Request Timeout\r\n\r\n",
+    ],
+)
+async def test_a_connection_is_closed_after_its_last_response(
+    transport: ConnectorTransport, server: Server, last: bytes
+) -> None:
+    await (await answered(transport, server, last)).ends()
+    await answered(transport, server)
+    assert len(server.accepted) == 2
+
+
+async def test_what_goes_on_until_the_end_is_received_to_its_end(
+    transport: ConnectorTransport, server: Server
+) -> None:
+    going = asyncio.create_task(get(transport, server))
+    peer = await server.peer()
+    await peer.request()
+    await peer.answers(b"HTTP/1.1 200 OK\r\n\r\n", b"bo", b"dy")
+    peer.writer.close()
+    assert (await going).body == b"body"
+
+
+async def test_a_connection_that_the_server_closed_meanwhile_is_not_used(
+    transport: ConnectorTransport, server: Server
+) -> None:
+    peer = await answered(transport, server)
+    peer.writer.write_eof()
+    await peer.ends()
+    await answered(transport, server)
+    assert len(server.accepted) == 2
+
+
+async def test_a_connection_on_which_something_came_unasked_is_closed(
+    transport: ConnectorTransport, server: Server
+) -> None:
+    peer = await answered(transport, server)
+    await peer.answers(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
+    await turns()
+    await answered(transport, server)
+    await peer.ends()
+    assert len(server.accepted) == 2
+
+
+async def test_a_connection_that_still_sends_when_the_response_has_come_is_closed(
+    transport: ConnectorTransport, server: Server
+) -> None:
+    going = asyncio.create_task(put(transport, server, bytes(50_000_000)))
+    peer = await server.peer()
+    await peer.reader.readuntil(b"\r\n\r\n")
+    await peer.answers(EMPTY)
+    assert (await going).status == 200
+    await answered(transport, server)
+    assert len(server.accepted) == 2
+
+
+def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """From now on, it is later on the loop."""
+    loop = asyncio.get_running_loop()
+    time = loop.time
+    monkeypatch.setattr(loop, "time", lambda: time() + seconds)
+
+
+async def times_out(going: asyncio.Task[Response], peer: Peer) -> None:
+    with pytest.raises(TransportFailed) as failed:
+        await going
+    assert failed.value.timed_out
+    await peer.ends()
+
+
+async def test_a_connection_that_was_idle_for_long_is_not_used(
+    transport: ConnectorTransport, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = 0.0
+    monkeypatch.setattr("aiohttp.connector.monotonic", lambda: time.monotonic() + passed)
+    peer = await answered(transport, server)
+    passed += asynchronous.KEEP_ALIVE * 0.9
+    await answered(transport, server, peer=peer)  # from here on, it is idle anew
+    passed += asynchronous.KEEP_ALIVE * 0.9
+    await answered(transport, server, peer=peer)
+    passed += asynchronous.KEEP_ALIVE * 1.1
+    await answered(transport, server)
+    await peer.ends()
+    assert len(server.accepted) == 2
+
+
+async def test_more_requests_than_there_may_be_wait_for_one_to_end(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asynchronous, "POOL_SIZE", 2)
+    async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
+        going = [asyncio.create_task(get(transport, server)) for _ in range(9)]
+        peers = [await server.peer() for _ in range(2)]
+        for peer in peers:
+            await peer.request()
+        await turns()
+        assert len(server.accepted) == 2
+
+        peers[0].writer.transport.abort()  # one fails,
+        await peers[1].answers(b"nonsense\r\n")  # another one is refused,
+        peers = [await server.peer() for _ in range(2)]
+        await peers[0].request()
+        going[2].cancel()
+        going[3].cancel()  # two are cancelled,
+        going[8].cancel()  # and one that still waits
+        peers = [await server.peer() for _ in range(2)]
+        for _ in range(2):  # the others go over two connections
+            for peer in peers:
+                await peer.request()
+                await peer.answers(EMPTY)
+        ended = await asyncio.gather(*going, return_exceptions=True)
+    assert [type(each) for each in ended[2:]] == [asyncio.CancelledError] * 2 + [Response] * 4 + [
+        asyncio.CancelledError
+    ]
+    assert {type(each) for each in ended[:2]} == {TransportFailed}
+    assert len(server.accepted) == 6
+
+
+async def test_a_response_may_come_in_many_pieces(transport: ConnectorTransport, server: Server) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nsmall\r\n0\r\nA: b\r\n\r\n"
+    going = asyncio.create_task(get(transport, server))
+    peer = await server.peer()
+    await peer.request()
+    for at in range(len(answer)):
+        assert not going.done()
+        await peer.answers(answer[at : at + 1])
+        await turns()
+    assert (await going).body == b"small"
+    going = asyncio.create_task(get(transport, server))  # of the one before, nothing is left
+    await peer.request()
+    await peer.answers(answer.replace(b"5\r\nsmall", b"3\r\nold"))
+    assert (await going).body == b"old"
+
+
+@pytest.mark.parametrize("size", [None, 1000, 20_000_000])
+async def test_a_response_may_be_large(
+    transport: ConnectorTransport, server: Server, size: int | None
+) -> None:
+    body = bytes(20_000_000)
+    if size is None:
+        answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    else:
+        chunk = b"%x\r\n%s\r\n" % (size, bytes(size))
+        chunks = chunk * (len(body) // size) + b"0\r\n\r\n"
+        answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
+    going = asyncio.create_task(get(transport, server))
+    peer = await server.peer()
+    await peer.request()
+    await peer.answers(answer)
+    assert (await going).body == body
+    await answered(transport, server, peer=peer)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 999999\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffff\r\n",
+    ],
+)
+async def test_no_more_than_is_wanted_is_received(
+    transport: ConnectorTransport, server: Server, head: bytes
+) -> None:
+    going = asyncio.create_task(get(transport, server, max_body=5))
+    peer = await server.peer()
+    await peer.request()
+    await peer.answers(head, b"small and more")
+    with pytest.raises(ResponseRefused, match="larger than"):
+        await going
+    await peer.ends()
+
+
+async def test_a_response_that_trickles_ends_with_the_whole_attempt(
+    transport: ConnectorTransport, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going = asyncio.create_task(get(transport, server, read=20, total=30))
+    peer = await server.peer()
+    await peer.request()
+    for at in range(2):
+        await peer.answers(SMALL[at : at + 1])
+        await turns()
+        assert not going.done()
+        later(monkeypatch, 15)
+    await times_out(going, peer)
+
+
+@pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 100 Continue\r\n\r\n", SMALL[:-1]])
+async def test_a_response_that_does_not_come_is_waited_for_as_long_as_was_said(
+    transport: ConnectorTransport, server: Server, begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going = asyncio.create_task(get(transport, server, read=20))
+    peer = await server.peer()
+    await peer.request()
+    await peer.answers(begun)
+    await turns()
+    assert not going.done()
+    later(monkeypatch, 20)
+    await times_out(going, peer)
+
+
+async def test_a_response_that_comes_slowly_is_waited_for_as_long_as_something_comes(
+    transport: ConnectorTransport, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going = asyncio.create_task(get(transport, server, read=20, total=600))
+    peer = await server.peer()
+    await peer.request()
+    await peer.answers(SMALL[:-5])
+    for at in range(-5, -1):
+        await turns()
+        later(monkeypatch, 12)
+        await peer.answers(SMALL[at : at + 1])
+    await turns()
+    assert not going.done()
+    await peer.answers(SMALL[-1:])
+    assert (await going).body == b"small"
+
+
+async def test_a_connection_is_waited_for_as_long_as_was_said(
+    transport: ConnectorTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stand_still(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", stand_still)
+    request = Request("GET", "http://127.0.0.1:9/", {}, None)
+    with pytest.raises(TransportFailed) as failed:
+        await transport.request(request, Timeouts(0.05, FOREVER, FOREVER))
+    assert failed.value.timed_out
+
+
+async def test_a_place_where_nobody_listens_is_an_error(
+    transport: ConnectorTransport, server: Server
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        server.origin = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(TransportFailed, match="Cannot connect"):
+            await get(transport, server)
+
+
+async def test_who_is_cancelled_closes_the_connection(transport: ConnectorTransport, server: Server) -> None:
+    going = asyncio.create_task(get(transport, server))
+    peer = await server.peer()
+    await peer.request()
+    going.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await going
+    await peer.ends()
+
+
+@pytest.mark.parametrize("begun", [b"", b"HTTP/1.1", EMPTY[:-1], SMALL[:-1]])
+async def test_a_server_that_ends_before_the_response_does_is_an_error(
+    transport: ConnectorTransport, server: Server, begun: bytes
+) -> None:
+    going = asyncio.create_task(get(transport, server))
+    peer = await server.peer()
+    await peer.request()
+    await peer.answers(begun)
+    peer.writer.close()
+    with pytest.raises(TransportFailed):
+        await going
+    await answered(transport, server)
+
+
+@pytest.mark.parametrize("begun", [b"", SMALL[:-1], b"HTTP/1.1 200 OK\r\n\r\nbo"])
+async def test_a_server_that_resets_the_connection_is_an_error(
+    transport: ConnectorTransport, server: Server, begun: bytes
+) -> None:
+    going = asyncio.create_task(get(transport, server))
+    peer = await server.peer()
+    await peer.request()
+    await peer.answers(begun)
+    await turns()
+    own = peer.writer.get_extra_info("socket")
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.writer.transport.abort()
+    with pytest.raises(TransportFailed):
+        await going
+
+
+async def test_a_response_that_is_not_http_is_an_error_at_once(
+    transport: ConnectorTransport, server: Server
+) -> None:
+    going = asyncio.create_task(get(transport, server))
+    peer = await server.peer()
+    await peer.request()
+    await peer.answers(b"SSH-2.0-")
+    with pytest.raises(TransportFailed):
+        await going
+    await peer.ends()
+
+
+@pytest.mark.parametrize(
+    ("target", "headers"),
+    [
+        ("/", {"a": "b\r\nc: d"}),
+        ("/", {"a": "b\n"}),
+        ("/", {"a": "b\0"}),
+        ("/", {"a": "\xe9"}),
+        ("/", {"a\r\n": "b"}),
+        ("/", {"a:": "b"}),
+        ("/", {"a ": "b"}),
+        ("/", {"": "b"}),
+        ("/ HTTP/1.1\r\na: b\r\n\r\n", {}),
+        ("/a b", {}),
+        ("/\xe9", {}),
+    ],
+)
+async def test_a_request_that_would_not_be_http_is_never_sent(
+    transport: ConnectorTransport, server: Server, target: str, headers: dict[str, str]
+) -> None:
+    request = Request("GET", server.origin + target, headers, None)
+    with pytest.raises(TransportFailed, match="invalid request"):
+        await transport.request(request, Timeouts(FOREVER, FOREVER, FOREVER))
+    await turns()
+    assert server.accepted == []
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+async def test_ipv6_addresses_are_named_in_brackets(transport: ConnectorTransport) -> None:
+    if not has_ipv6():
+        pytest.skip("this machine has no address ::1")
+    async with serving("::1") as server:
+        going = asyncio.create_task(get(transport, server))
+        peer = await server.peer()
+        head, _ = await peer.request()
+        assert server.origin.removeprefix("http://").encode() in head
+        await peer.answers(EMPTY)
+        await going
+
+
+@pytest.fixture
+async def tls_server(authority: Authority) -> AsyncIterator[Server]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.server)
+    async with serving(tls=context) as server:
+        yield server
+
+
+@pytest.mark.filterwarnings("error")
+async def test_requests_go_over_tls_to_whom_is_trusted(
+    tls_server: Server, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(authority.certificate))
+    async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
+        peer = await answered(transport, tls_server, SMALL)
+        await answered(transport, tls_server, SMALL, peer)
+        peer.writer.close()  # with goodbyes
+        await peer.ends()
+        peer = await answered(transport, tls_server, SMALL)
+    await peer.ends()
+    gc.collect()
+
+
+async def test_a_connection_that_ended_with_the_response_is_not_kept(
+    tls_server: Server, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By TLS, the response and the goodbye may arrive at once."""
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(authority.certificate))
+    async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
+        for _ in range(2):
+            going = asyncio.create_task(get(transport, tls_server))
+            peer = await tls_server.peer()
+            await peer.request()
+            peer.writer.write(SMALL)
+            peer.writer.close()
+            assert (await going).body == b"small"
+            await peer.ends()
+
+
+async def test_who_is_not_trusted_is_sent_nothing_by_tls(tls_server: Server) -> None:
+    async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
+        with pytest.raises(TransportFailed, match="CERTIFICATE_VERIFY_FAILED"):
+            await get(transport, tls_server)
+    await turns()
+    assert tls_server.accepted == []
+
+
+async def test_closing_closes_idle_connections_and_those_in_use(
+    transport: ConnectorTransport, server: Server
+) -> None:
+    idle = await answered(transport, server)
+    going = [asyncio.create_task(get(transport, server)) for _ in range(2)]
+    await idle.request()
+    used = await server.peer()
+    await used.request()
+    await idle.answers(SMALL)
+    await asyncio.wait(going, return_when=asyncio.FIRST_COMPLETED)
+    await transport.aclose()
+    await idle.ends()
+    await used.ends()
+    with pytest.raises(TransportFailed):
+        await asyncio.gather(*going)

@@ -1,0 +1,252 @@
+"""Every client over a real TLS server with a private authority, and through a real CONNECT proxy.
+
+The same cases for all of them: `docs/how-to/client.md` has the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskqueue_client import AsyncQueue, Queue, RetryPolicy
+from taskqueue_client._protocol.conversation import Call
+from taskqueue_client._transport import aiohttp_inner
+from taskqueue_client.errors import ConnectionFailed
+from tests.transport.conftest import Authority
+
+PING = Call("ping", "GET", "/ping", dict[str, Any])
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
+@contextmanager
+def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> Generator[int]:
+    """A server on a separate thread; gives its port."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    writers: list[asyncio.StreamWriter] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await serve(reader, writer)
+
+    async def start() -> asyncio.Server:
+        return await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
+
+    async def stop() -> None:
+        server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in writers:
+            writer.transport.abort()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result()
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        asyncio.run_coroutine_threadsafe(stop(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """The API: an empty object for every request."""
+    with contextlib.suppress(OSError, EOFError):
+        while await reader.readuntil(b"\r\n\r\n"):
+            writer.write(OK)
+    writer.close()
+
+
+class ConnectProxy:
+    """Tunnels, and remembers the heads of the requests for it."""
+
+    def __init__(self) -> None:
+        self.heads: list[str] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            self.heads.append(head)
+            host, _, port = head.split()[1].partition(":")
+            there, back = await asyncio.open_connection(
+                "127.0.0.1" if host == "localhost" else host, int(port)
+            )
+            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            try:
+                await asyncio.gather(_copy(reader, back), _copy(there, writer))
+            finally:
+                back.transport.abort()
+        writer.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(2**16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+@pytest.fixture(scope="module")
+def api(authority: Authority) -> Iterator[str]:
+    """The root URL of an API over TLS, which only the private authority vouches for."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.server)
+    with listening(answer, context) as port:
+        yield f"https://localhost:{port}"
+
+
+@pytest.fixture
+def hashed(authority: Authority, tmp_path: Path) -> Path:
+    """A folder of certificates as OpenSSL reads them."""
+    (tmp_path / "ca.pem").write_bytes(authority.certificate.read_bytes())
+    subprocess.run(["openssl", "rehash", str(tmp_path)], check=True)
+    return tmp_path
+
+
+@pytest.fixture(params=["sync", "async", "async over ClientSession"])
+def ping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """A function that makes a client of a root URL and one call."""
+    if request.param == "async over ClientSession":
+        monkeypatch.setattr(aiohttp_inner, "is_supported", lambda: False)
+
+    def sync(root_url: str) -> Any:
+        with Queue(root_url, retry=RetryPolicy(attempts=1)) as queue:
+            return queue.send(PING)
+
+    async def asynchronous(root_url: str) -> Any:
+        async with AsyncQueue(root_url, retry=RetryPolicy(attempts=1)) as queue:
+            return await queue.send(PING)
+
+    return sync if request.param == "sync" else lambda root_url: asyncio.run(asynchronous(root_url))
+
+
+@pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"])
+def test_an_authority_in_a_file_is_trusted(
+    ping: Callable[[str], Any], api: str, authority: Authority, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    _only(monkeypatch, **{variable: str(authority.certificate)})
+    assert ping(api) == {}
+
+
+@pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_DIR"])
+def test_an_authority_in_a_folder_is_trusted(
+    ping: Callable[[str], Any], api: str, hashed: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    _only(monkeypatch, **{variable: str(hashed)})
+    assert ping(api) == {}
+
+
+def test_an_authority_in_the_systems_store_is_trusted(
+    ping: Callable[[str], Any], api: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(context: ssl.SSLContext, *_: object) -> None:
+        context.load_verify_locations(authority.certificate)
+
+    _only(monkeypatch)
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", load)
+    assert ping(api) == {}
+
+
+def test_the_first_variable_that_names_a_bundle_is_the_only_one_that_counts(
+    ping: Callable[[str], Any], api: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import certifi
+
+    _only(monkeypatch, REQUESTS_CA_BUNDLE=certifi.where(), SSL_CERT_FILE=str(authority.certificate))
+    with pytest.raises(ConnectionFailed, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+        ping(api)
+
+
+def test_an_unknown_authority_is_not_trusted(
+    ping: Callable[[str], Any], api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _only(monkeypatch)
+    with pytest.raises(ConnectionFailed, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+        ping(api)
+
+
+@pytest.fixture
+def proxy() -> Iterator[tuple[ConnectProxy, str]]:
+    made = ConnectProxy()
+    with listening(made.serve) as port:
+        yield made, f"127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("variable", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize("user", ["", "me:hid%20den@"])
+def test_calls_go_through_the_proxy_of_the_environment(
+    ping: Callable[[str], Any],
+    api: str,
+    authority: Authority,
+    proxy: tuple[ConnectProxy, str],
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    user: str,
+) -> None:
+    tunnels, address = proxy
+    trust = str(authority.certificate)
+    _only(monkeypatch, **{variable: f"http://{user}{address}", "REQUESTS_CA_BUNDLE": trust})
+    assert ping(api) == {}
+    (head,) = tunnels.heads
+    assert head.startswith(f"CONNECT {api.removeprefix('https://')} HTTP/1.")
+    assert ("Proxy-Authorization: Basic bWU6aGlkIGRlbg==" in head) == bool(user)
+    assert "Authorization: Hawk" not in head
+
+
+@pytest.mark.parametrize("exception", ["localhost", "localhost:PORT", ".localhost", "*"])
+def test_calls_go_past_the_proxy_where_no_proxy_says_so(
+    ping: Callable[[str], Any],
+    api: str,
+    authority: Authority,
+    proxy: tuple[ConnectProxy, str],
+    monkeypatch: pytest.MonkeyPatch,
+    exception: str,
+) -> None:
+    tunnels, address = proxy
+    exception = exception.replace("PORT", api.rpartition(":")[2])
+    trust = str(authority.certificate)
+    _only(monkeypatch, HTTPS_PROXY=f"http://{address}", NO_PROXY=exception, REQUESTS_CA_BUNDLE=trust)
+    assert ping(api) == {}
+    assert tunnels.heads == []
+
+
+def test_a_proxy_that_refuses_is_an_error_without_its_password(
+    ping: Callable[[str], Any], api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    with listening(refuse) as port:
+        _only(monkeypatch, HTTPS_PROXY=f"http://me:hidden@127.0.0.1:{port}")
+        with pytest.raises(ConnectionFailed, match="407") as failed:
+            ping(api)
+    assert "hidden" not in str(failed.value)
+
+
+def _only(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
+    """The environment has no network settings but these."""
+    settings = {"REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+    for name in list(os.environ):
+        if name in settings or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)

@@ -1,0 +1,114 @@
+"""Several workers that shut down at once: each run uses at most one of its retries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from taskqueue_client.clock import MovableClock
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.worker.loop import WorkerLoop
+from taskqueue_client.worker.task_run import TaskRun
+from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
+from tests.worker.worker_world import Working, worker_for
+
+TASKS = 4
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with LocalQueue(clock=MovableClock()) as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+def until_canceled(task: TaskRun) -> None:
+    assert task.canceled.wait(2 * WAIT)
+    task.canceled.check()
+
+
+def fleet(world: World, size: int) -> list[WorkerLoop]:
+    """Workers with a slot more than all tasks need, so that each has a claim request open all the time."""
+    workers = [
+        worker_for(
+            world,
+            until_canceled,
+            worker_id=f"worker-{number}",
+            concurrency=TASKS + 1,
+            cancellation_poll_interval=3600.0,
+        )
+        for number in range(size)
+    ]
+    for worker in workers:
+        worker.clock = world.local.clock
+    return workers
+
+
+def advance_until_left(world: World, working: list[Working]) -> None:
+    """In small steps, as what several workers do within one step has no order."""
+
+    def have_left() -> bool:
+        world.local.clock.advance(seconds=0.25)
+        return not any(each.is_alive(0.01) for each in working)
+
+    until(have_left)
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("grace", [0, 1, 10, 19, 21])
+def test_workers_that_drain_at_once_use_one_retry_per_run(world: World, grace: float, signals: int) -> None:
+    created = [world.create(retries=5) for _ in range(TASKS)]
+    with ExitStack() as stack:
+        working = [stack.enter_context(Working(world, worker)) for worker in fleet(world, 3)]
+        until(lambda: all(world.status(each).state == "running" for each in created))
+        world.local.clock.hold()
+        for _ in range(signals):
+            for each in working:
+                each.worker.shutdown(within=grace)
+        advance_until_left(world, working)
+    for task_id in created:
+        status = world.status(task_id)
+        assert [str(run.reason_resolved) for run in status.runs] == ["worker-shutdown", "None"]
+        assert status.retries_left == 4
+
+
+def test_a_worker_does_not_claim_the_run_again_that_it_gave_up(world: World) -> None:
+    task_id = world.create(retries=1)
+    worker = worker_for(world, until_canceled, concurrency=2)
+    with Working(world, worker) as working:
+        until(lambda: world.status(task_id).state == "running")
+        worker.shutdown(within=0)
+        working.left()
+    status = world.status(task_id)
+    assert (status.state, status.retries_left) == ("pending", 0)
+    assert len(status.runs) == 2
+
+
+def test_an_idle_worker_does_not_wait_for_its_claim_request(world: World) -> None:
+    """The request would go on for 20 s; on a clock that is advanced by 2 s the worker ends."""
+    worker = worker_for(world, lambda _: None)
+    worker.clock = world.local.clock
+    with Working(world, worker) as working:
+        until(lambda: world.queue.list_workers(TASK_QUEUE_ID).workers)
+        world.local.clock.hold()
+        worker.shutdown()
+        for _ in range(8):
+            world.local.clock.advance(seconds=0.25)
+        working.left()
+
+
+def test_one_that_was_idle_for_max_idle_leaves_then_and_not_at_the_end_of_the_claim_request(
+    world: World,
+) -> None:
+    clock = world.local.clock
+    worker = worker_for(world, lambda _: None, max_idle=4.0)
+    worker.clock = clock
+    with Working(world, worker) as working:
+        until(lambda: world.queue.list_workers(TASK_QUEUE_ID).workers)
+        clock.hold()
+        start = clock.monotonic()
+        advance_until_left(world, [working])
+        assert clock.monotonic() - start <= 5

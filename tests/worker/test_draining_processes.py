@@ -1,0 +1,79 @@
+"""A fleet of worker processes that is shut down at once, as a deployment does it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from taskqueue_client.local import LocalQueue
+from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
+from tests.worker.request_log import requests_noted
+
+WORKERS, RUNS = 4, 8
+MODULE = """
+from taskqueue_client import WorkerLoop
+
+class Waiting(WorkerLoop):
+    def run_task(self, task):
+        task.canceled.wait()
+        task.canceled.check()
+"""
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with LocalQueue() as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+def start_worker(world: World, folder: Path, number: int) -> subprocess.Popen[bytes]:
+    """Start a worker with a slot more than it needs, so that its claim requests stay open."""
+    settings = {
+        "task_queue_id": TASK_QUEUE_ID,
+        "worker_group": "fleet",
+        "worker_id": f"worker-{number}",
+        "concurrency": str(RUNS + 1),
+        "graceful_shutdown_timeout": "0",
+    }
+    variables = {f"TASKQUEUE_{name.upper()}": value for name, value in settings.items()}
+    return subprocess.Popen(
+        [sys.executable, "-m", "taskqueue_client", "work", "waiting:Waiting"],
+        cwd=folder,
+        stderr=subprocess.DEVNULL,
+        env={
+            **os.environ,
+            **variables,
+            "TASKCLUSTER_ROOT_URL": world.local.root_url,
+            "TASKCLUSTER_CLIENT_ID": world.local.client_id,
+            "TASKCLUSTER_ACCESS_TOKEN": world.local.access_token,
+        },
+    )
+
+
+def test_worker_processes_that_drain_at_once_report_each_run_once(world: World, tmp_path: Path) -> None:
+    (tmp_path / "waiting.py").write_text(MODULE)
+    tasks = [world.create(retries=5) for _ in range(WORKERS * RUNS)]
+    with ExitStack() as stack, requests_noted(world.local) as made:
+        workers = [stack.enter_context(start_worker(world, tmp_path, each)) for each in range(WORKERS)]
+        for worker in workers:
+            stack.callback(worker.kill)
+        until(lambda: all(world.status(each).state == "running" for each in tasks))
+        for worker in workers:
+            worker.send_signal(signal.SIGTERM)
+        assert [worker.wait(WAIT) for worker in workers] == [0] * WORKERS
+    for task_id in tasks:
+        status = world.status(task_id)
+        assert [str(run.reason_resolved) for run in status.runs] == ["worker-shutdown", "None"]
+        assert status.retries_left == 4
+    reports = Counter(each.path for each in made if each.path.endswith("/exception"))
+    assert (len(reports), set(reports.values())) == (len(tasks), {1})

@@ -1,0 +1,384 @@
+"""Checkpoints: a task's log is uploaded while the task runs, at a bounded cost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import zlib
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+import requests
+
+from taskqueue_client.artifacts import compression
+from taskqueue_client.clock import MovableClock, SystemClock
+from taskqueue_client.errors import CallFailed
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.local.faults import Respond
+from taskqueue_client.worker.commands.task_log import LONG_LINE, LogView, TaskLog
+from taskqueue_client.worker.run import log_checkpoints
+from taskqueue_client.worker.run.log_checkpoints import CompressedLog, LogCheckpoints
+from taskqueue_client.worker.task_run import TaskRun
+from tests.worker.queue_world import WAIT, World, until
+from tests.worker.request_log import Request, requests_noted
+from tests.worker.run_outcomes import reasons
+from tests.worker.worker_world import Working, log_of, work, worker_for
+
+LOG = "public/logs/live_backing.log"
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with LocalQueue() as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+@contextmanager
+def log_in(directory: Path) -> Generator[tuple[TaskLog, CompressedLog]]:
+    log = TaskLog(directory / "task.log", SystemClock())
+    compressed = CompressedLog(log)
+    try:
+        yield log, compressed
+    finally:
+        compressed.remove()
+        log.remove()
+        assert not list(directory.iterdir())
+
+
+def packed(compressed: CompressedLog) -> bytes:
+    with closing(compressed.checkpoint()) as view:
+        return view.read()
+
+
+def unpacked(content: bytes) -> bytes:
+    decompressor = zlib.decompressobj(wbits=31)
+    text = decompressor.decompress(content)
+    assert decompressor.eof
+    assert not decompressor.unused_data
+    return text
+
+
+def text_of(log: TaskLog) -> bytes:
+    with closing(log.checkpoint()) as view:
+        return view.read()
+
+
+def nothing(_: str) -> None:
+    return None
+
+
+def noise(count: int, seed: int) -> bytes:
+    return random.Random(seed).randbytes(count).hex().encode() + b"\n"
+
+
+class TestCompressedLog:
+    @pytest.mark.parametrize("has_isal", [True, False])
+    def test_each_checkpoint_is_valid_gzip_and_begins_with_the_one_before(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_isal: bool
+    ) -> None:
+        if not has_isal:
+            monkeypatch.setattr(compression, "isal", nothing)
+        with log_in(tmp_path) as (log, compressed):
+            output, before = log.output(), b""
+            for seed in range(5):
+                output.write(noise(30_000, seed))
+                after = packed(compressed)
+                assert unpacked(after) == text_of(log)
+                stable = max(len(before) - 10, 0)  # the end of a stream, its checksum and its length
+                assert after[:stable] == before[:stable]
+                before = after
+
+    def test_only_what_is_new_is_read_and_compressed(self, tmp_path: Path) -> None:
+        with log_in(tmp_path) as (log, compressed):
+            log.output().write(noise(100_000, 1))
+            packed(compressed)
+            log.path.write_bytes(b"x" * log.path.stat().st_size)  # nobody looks at it again
+            log.say("more")
+            assert unpacked(packed(compressed)).endswith(b"INFO more\n")
+            assert noise(100_000, 1) in unpacked(packed(compressed))
+
+    def test_a_stream_that_could_not_be_written_is_not_used_again(self, tmp_path: Path) -> None:
+        log = TaskLog(tmp_path / "task.log", SystemClock())
+        compressed = CompressedLog(log)
+        (tmp_path / "task.log.gz").symlink_to("/dev/full")
+        log.say("one")
+        for _ in range(2):
+            with pytest.raises(OSError, match=r"No space left|incomplete"):
+                compressed.checkpoint()
+        assert compressed.is_broken
+        compressed.remove()
+        log.remove()
+
+    def test_a_long_line_without_an_end_is_part_of_checkpoints(self, tmp_path: Path) -> None:
+        with log_in(tmp_path) as (log, compressed):
+            output = log.output()
+            output.write(b"short")
+            assert unpacked(packed(compressed)) == b""
+            output.write(b"x" * LONG_LINE)
+            assert unpacked(packed(compressed)).endswith(b"short" + b"x" * LONG_LINE)
+            output.write(b"y\n")
+            assert unpacked(packed(compressed)).endswith(b"short" + b"x" * LONG_LINE + b"y\n")
+
+
+class Uploads:
+    """Takes checkpoints: when they came, and how large they were."""
+
+    def __init__(self, clock: MovableClock) -> None:
+        self._clock = clock
+        self.moments: list[float] = []
+        self.sizes: list[int] = []
+        self.error: Exception | None = None
+
+    async def take(self, view: LogView) -> None:
+        self.moments.append(self._clock.monotonic())
+        self.sizes.append(view.size)
+        if self.error is not None:
+            raise self.error
+
+
+async def seconds_pass(clock: MovableClock, count: float) -> None:
+    """Let time pass, a second at a time, and everybody do what is due."""
+    for _ in range(int(count)):
+        clock.advance(1)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> MovableClock:
+    async def at_once(function: Any, *args: Any) -> Any:
+        return function(*args)
+
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    return MovableClock(held=True)
+
+
+@contextmanager
+def checkpoints_of(compressed: CompressedLog, clock: MovableClock) -> Generator[Uploads]:
+    uploads = Uploads(clock)
+    task = asyncio.ensure_future(LogCheckpoints("a run", lambda: compressed, uploads.take, clock).run(10.0))
+    try:
+        yield uploads
+    finally:
+        task.cancel()
+
+
+class TestIntervals:
+    async def test_intervals_grow_from_10_s_to_a_minute(self, tmp_path: Path, clock: MovableClock) -> None:
+        with log_in(tmp_path) as (log, compressed), checkpoints_of(compressed, clock) as uploads:
+            for _ in range(300):
+                log.say("a line")
+                await seconds_pass(clock, 1)
+        gaps = [round(b - a) for a, b in zip(uploads.moments, uploads.moments[1:], strict=False)]
+        assert gaps[:4] == [15, 23, 34, 51]
+        assert set(gaps[4:]) == {60}
+
+    async def test_nothing_is_uploaded_unless_the_log_has_grown(
+        self, tmp_path: Path, clock: MovableClock
+    ) -> None:
+        with log_in(tmp_path) as (log, compressed), checkpoints_of(compressed, clock) as uploads:
+            log.say("a line")
+            await seconds_pass(clock, 100)
+            assert len(uploads.sizes) == 1
+            log.say("another")
+            await seconds_pass(clock, 16)
+            assert len(uploads.sizes) == 2
+
+    @pytest.mark.parametrize(("share", "least"), [(1, 6), (4, 12), (16, 15)])
+    async def test_checkpoints_send_no_more_than_the_run_has_earned(
+        self, tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch, share: int, least: int
+    ) -> None:
+        """Whatever the log compresses to: of each `share` lines, one is noise."""
+        for name, value in (("AT_ONCE", 5_000), ("PACE", 1_000), ("MOST", 1_000_000)):
+            monkeypatch.setattr(log_checkpoints, name, value)
+        with log_in(tmp_path) as (log, compressed), checkpoints_of(compressed, clock) as uploads:
+            started = clock.monotonic()
+            for number in range(600):
+                log.output().write(noise(500, number if number % share == 0 else 0))
+                await seconds_pass(clock, 2)
+                assert sum(uploads.sizes) <= min(5_000 + 1_000 * (clock.monotonic() - started), 1_000_000)
+            assert len(uploads.sizes) >= least
+
+    async def test_a_log_that_grows_faster_than_its_budget_is_uploaded_at_once_and_at_the_end(
+        self, tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(log_checkpoints, "AT_ONCE", 10_000)
+        monkeypatch.setattr(log_checkpoints, "PACE", 10)
+        with log_in(tmp_path) as (log, compressed), checkpoints_of(compressed, clock) as uploads:
+            for number in range(300):
+                log.output().write(noise(2_000, number))
+                await seconds_pass(clock, 1)
+            assert len(uploads.sizes) == 1
+            assert sum(uploads.sizes) <= 0.01 * len(packed(compressed))
+
+    async def test_a_very_large_log_is_uploaded_when_what_was_sent_is_at_most_the_promised_share_of_it(
+        self, tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(log_checkpoints, "MOST", 10_000)
+        with log_in(tmp_path) as (log, compressed), checkpoints_of(compressed, clock) as uploads:
+            for number in range(2_000):
+                log.output().write(noise(500, number))
+                await seconds_pass(clock, 2)
+            large = [at for at in range(len(uploads.sizes)) if sum(uploads.sizes[: at + 1]) > 10_000]
+            assert len(large) >= 2
+            for at in large:
+                assert sum(uploads.sizes[:at]) <= 0.3 * uploads.sizes[at]
+
+    async def test_a_full_disk_is_logged_once_and_ends_the_checkpoints(
+        self, tmp_path: Path, clock: MovableClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        log = TaskLog(tmp_path / "task.log", SystemClock())
+        (tmp_path / "task.log.gz").symlink_to("/dev/full")
+        compressed = CompressedLog(log)
+        with checkpoints_of(compressed, clock) as uploads:
+            for _ in range(100):
+                log.say("a line")
+                await seconds_pass(clock, 1)
+        compressed.remove()
+        log.remove()
+        assert uploads.sizes == []
+        assert ["No space left" in each for each in caplog.messages] == [True]
+
+    async def test_an_upload_that_fails_is_logged_and_the_next_one_is_made(
+        self, tmp_path: Path, clock: MovableClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with log_in(tmp_path) as (log, compressed), checkpoints_of(compressed, clock) as uploads:
+            uploads.error = RuntimeError("no storage today")
+            log.say("a line")
+            await seconds_pass(clock, 1)
+            uploads.error = None
+            await seconds_pass(clock, 11)
+        assert len(uploads.sizes) == 2
+        assert caplog.messages == ["the log of run a run so far was not uploaded: no storage today"]
+
+
+class Paused:
+    """A handler that writes what the test says."""
+
+    def __init__(self) -> None:
+        self._texts: SimpleQueue[str | None] = SimpleQueue()
+        self.say = self._texts.put
+
+    def end(self) -> None:
+        self._texts.put(None)
+
+    def __call__(self, task: TaskRun) -> None:
+        while (text := self._texts.get(timeout=WAIT)) is not None:
+            task.log.info("%s", text)
+
+
+def log_so_far(world: World, task_id: str) -> str:
+    """The log, as its link leads to it; nothing if it leads nowhere yet."""
+    try:
+        return log_of(world, task_id)
+    except (CallFailed, requests.HTTPError):
+        return ""
+
+
+def shows(world: World, task_id: str, text: str) -> bool:
+    return text in log_so_far(world, task_id)
+
+
+def encoding_of_log(world: World, task_id: str) -> str | None:
+    url = world.queue.artifact(task_id, 0, LOG).url
+    assert url is not None
+    return requests.get(url, timeout=WAIT).headers.get("Content-Encoding")
+
+
+def uploads_in(made: list[Request]) -> int:
+    return len([each for each in made if each.method == "PUT" and each.path.startswith("/storage/")])
+
+
+class TestRuns:
+    def test_the_log_can_be_read_while_the_task_runs_and_is_complete_in_the_end(self, world: World) -> None:
+        task_id, handler = world.create(), Paused()
+        with Working(world, worker_for(world, handler, max_tasks=1, log_checkpoint_interval=0.02)) as working:
+            for number in range(3):
+                handler.say(f"line {number}")
+                until(partial(shows, world, task_id, f"line {number}"))
+            handler.end()
+            working.left()
+        assert reasons(world, task_id) == ["completed"]
+        assert [line for line in log_of(world, task_id).splitlines() if "line" in line][2].endswith("line 2")
+        assert log_of(world, task_id).endswith("the task is completed\n")
+        assert encoding_of_log(world, task_id) == "gzip"
+
+    def test_a_short_run_uploads_its_log_once(self, world: World) -> None:
+        world.create()
+        with requests_noted(world.local) as made:
+            work(world, lambda task: task.log.info("a line"))
+        assert uploads_in(made) == 1
+
+    def test_zero_means_that_the_log_is_uploaded_only_at_the_end(self, world: World) -> None:
+        world.create()
+        with requests_noted(world.local) as made:
+            work(world, lambda task: task.run_command(["true"]), log_checkpoint_interval=0)
+        assert uploads_in(made) == 1
+
+    def test_a_canceled_run_has_its_log_up_to_then(self, world: World) -> None:
+        task_id, canceled = world.create(), threading.Event()
+
+        def handler(task: TaskRun) -> None:
+            task.log.info("before")
+            assert task.canceled.wait(WAIT)
+            task.log.info("after")
+            canceled.set()
+
+        with Working(world, worker_for(world, handler, max_tasks=1, log_checkpoint_interval=0.02)) as working:
+            until(lambda: "before" in log_so_far(world, task_id))
+            world.queue.cancel_task(task_id)
+            working.left()
+        assert canceled.is_set()
+        text = log_of(world, task_id)
+        assert "before" in text
+        assert "after" not in text
+
+    def test_the_log_at_the_end_shows_only_the_last_state_of_progress_that_checkpoints_show(
+        self, world: World
+    ) -> None:
+        task_id, seen = world.create(), threading.Event()
+
+        def handler(task: TaskRun) -> None:
+            task.run_command("printf '10%%\\r20%%\\rdone\\n'", shell=True)
+            assert seen.wait(WAIT)
+
+        with Working(world, worker_for(world, handler, max_tasks=1, log_checkpoint_interval=0.02)) as working:
+            until(lambda: "10%\r20%\rdone" in log_so_far(world, task_id))
+            seen.set()
+            working.left()
+        assert " done" in log_of(world, task_id)
+        assert "20%\r" not in log_of(world, task_id)
+
+    def test_secrets_are_masked_in_checkpoints(self, world: World) -> None:
+        task_id, seen = world.create(), threading.Event()
+
+        def handler(task: TaskRun) -> None:
+            task.register_secret("hunter2hunter2")
+            task.run_command("echo the secret is hunter2hunter2", shell=True)
+            assert seen.wait(WAIT)
+
+        with Working(world, worker_for(world, handler, max_tasks=1, log_checkpoint_interval=0.02)) as working:
+            until(lambda: "the secret is [masked]" in log_so_far(world, task_id))
+            assert "hunter2" not in log_of(world, task_id)
+            seen.set()
+            working.left()
+
+    def test_a_storage_that_refuses_checkpoints_does_not_disturb_the_run(self, world: World) -> None:
+        task_id, handler = world.create(), Paused()
+        world.local.faults.add(Respond(endpoint="storage.put", status=403))
+        with Working(world, worker_for(world, handler, max_tasks=1, log_checkpoint_interval=0.02)) as working:
+            handler.say("a line")
+            world.until_struck()
+            handler.say("another")
+            handler.end()
+            working.left()
+        assert reasons(world, task_id) == ["completed"]
+        assert "another" in log_of(world, task_id)

@@ -1,0 +1,140 @@
+"""Log messages of libraries inside of a handler go to the task's log."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.worker.task_run import TaskRun
+from tests.worker.queue_world import WAIT, World
+from tests.worker.run_outcomes import reasons
+from tests.worker.worker_world import log_of, work
+
+library = logging.getLogger("some.library")
+
+
+@pytest.fixture
+def world(caplog: pytest.LogCaptureFixture) -> Iterator[World]:
+    caplog.set_level(logging.INFO)
+    with LocalQueue() as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+def messages(world: World, task_id: str) -> list[str]:
+    """The messages of the library in the task's log, without times."""
+    lines = log_of(world, task_id).splitlines()
+    return [line.partition(" ")[2] for line in lines if "some.library" in line]
+
+
+def test_what_a_library_logs_in_a_handlers_thread_goes_to_the_tasks_log(world: World) -> None:
+    task_id = world.create()
+    work(world, lambda _: library.info("hello %s", "world"), capture_logging=True)
+    assert messages(world, task_id) == ["INFO some.library: hello world"]
+
+
+def test_without_the_setting_it_does_not(world: World) -> None:
+    task_id = world.create()
+    work(world, lambda _: library.info("hello"))
+    assert messages(world, task_id) == []
+
+
+def test_messages_of_tasks_and_their_threads_go_to_the_log_of_their_own_run(world: World) -> None:
+    names = ["a", "b", "c"]
+    task_ids = [world.create({"name": name}) for name in names]
+    together = asyncio.Barrier(len(names))
+
+    async def handler(task: TaskRun) -> None:
+        name = task.payload["name"]
+
+        async def child() -> None:
+            library.info("%s in a child task", name)
+
+        await together.wait()
+        library.info("%s in the handler", name)
+        await asyncio.gather(child(), asyncio.to_thread(library.info, "%s in a thread", name))
+
+    work(world, awaited=handler, capture_logging=True, concurrency=3, max_tasks=3)
+    for name, task_id in zip(names, task_ids, strict=True):
+        assert sorted(messages(world, task_id)) == [
+            f"INFO some.library: {name} in a child task",
+            f"INFO some.library: {name} in a thread",
+            f"INFO some.library: {name} in the handler",
+        ]
+
+
+def test_a_thread_that_a_handler_starts_needs_its_context(world: World) -> None:
+    task_id = world.create()
+
+    def handler(_: TaskRun) -> None:
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=context.run, args=(library.info, "with its context"))
+        thread.start()
+        thread.join(WAIT)
+
+    work(world, handler, capture_logging=True)
+    assert messages(world, task_id) == ["INFO some.library: with its context"]
+
+
+def test_secrets_are_masked_and_tracebacks_shown(world: World) -> None:
+    task_id = world.create()
+
+    def handler(task: TaskRun) -> None:
+        task.register_secret("hunter2hunter2")
+        try:
+            raise ValueError("hunter2hunter2")  # noqa: TRY301 - the test's own
+        except ValueError:
+            library.exception("login failed")
+
+    work(world, handler, capture_logging=True)
+    assert messages(world, task_id) == ["ERROR some.library: login failed"]
+    assert "ValueError: [masked]" in log_of(world, task_id)
+    assert "hunter2" not in log_of(world, task_id)
+
+
+def test_the_workers_own_messages_and_those_outside_of_handlers_do_not(world: World) -> None:
+    task_id = world.create()
+
+    def handler(task: TaskRun) -> None:
+        logging.getLogger("taskqueue_client.worker").warning("about the worker")
+        thread = threading.Thread(target=library.info, args=("of another thread",))
+        thread.start()
+        thread.join(WAIT)
+        task.log.info("of the task")
+
+    work(world, handler, capture_logging=True)
+    text = log_of(world, task_id)
+    assert "INFO of the task" in text
+    assert "about the worker" not in text
+    assert messages(world, task_id) == []
+
+
+def test_a_message_whose_arguments_do_not_fit_is_reported_by_logging_and_fails_no_run(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "disabled", False)
+    task_id = world.create()
+    broken = logging.makeLogRecord({"name": "some.library", "msg": "%d", "args": ("text",), "levelno": 20})
+
+    def handler(_: TaskRun) -> None:
+        for each in logging.getLogger().handlers:
+            if type(each).__name__ == "LoggingCapture":
+                each.handle(broken)
+
+    work(world, handler, capture_logging=True)
+    assert reasons(world, task_id) == ["completed"]
+    assert "Logging error" in capsys.readouterr().err
+
+
+def test_nothing_is_captured_after_the_worker(world: World) -> None:
+    before = list(logging.getLogger().handlers)
+    world.create()
+    work(world, lambda _: None, capture_logging=True)
+    assert logging.getLogger().handlers == before

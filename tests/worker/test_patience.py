@@ -1,0 +1,219 @@
+"""Uploads and reports that are retried as long as the run can be kept, and runs that end nevertheless."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from taskqueue_client.errors import ErrorArtifact
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.local.faults import AnyFault, Drop, Respond
+from taskqueue_client.worker.task_run import TaskRun
+from tests.worker.queue_world import WAIT, World, iso, until
+from tests.worker.request_log import requests_noted
+from tests.worker.run_outcomes import LOG, reasons
+from tests.worker.worker_world import Working, artifact, artifact_names, log_of, worker_for
+
+OFTEN = 1_000_000
+REPORTS = ("/completed", "/failed", "/exception")
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A queue whose clock moves only when the test moves it."""
+    with LocalQueue() as local:
+        local.clock.hold()
+        world = World(local)
+        yield world
+        world.close()
+
+
+def upload(task: TaskRun) -> None:
+    task.upload_artifact("public/x", b"x" * 10_000, storage=task.payload.get("storage", "s3"))
+
+
+def working(
+    world: World, handler: Callable[[TaskRun], object] = upload, *, upload_timeout: float = 900.0
+) -> Working:
+    """A worker on the queue's clock, for one run."""
+    worker = worker_for(
+        world, handler, max_tasks=1, upload_timeout=upload_timeout, cancellation_poll_interval=20
+    )
+    worker.clock = world.local.clock
+    return Working(world, worker)
+
+
+def pass_time(world: World, seconds: float) -> None:
+    """Move the clock in steps, so that what is retried meanwhile is retried many times."""
+    end = world.local.clock.monotonic() + seconds
+
+    def moved() -> bool:
+        world.local.clock.advance(seconds=5)
+        return world.local.clock.monotonic() >= end
+
+    until(moved)
+
+
+def let_end(world: World, running: Working) -> None:
+    """Move the clock by one wait between retries after the other, until the worker has ended."""
+    while running.is_alive(within=0.2):
+        world.local.clock.advance(seconds=40)
+    running.left()
+
+
+def until_struck_first(world: World) -> None:
+    until(lambda: world.local.faults.waiting()[0]["times"] < OFTEN)
+
+
+def seconds_taken(world: World, task_id: str) -> float:
+    run = world.run(task_id)
+    assert run.started is not None
+    assert run.resolved is not None
+    return (run.resolved - run.started).total_seconds()
+
+
+OUTAGES: dict[str, AnyFault] = {
+    "storage responds with errors": Respond("storage.put", OFTEN, status=503),
+    "storage closes connections": Drop("storage.put", OFTEN),
+    "the Queue responds with errors": Respond("queue.createArtifact", OFTEN, status=503, html=True),
+    "the Queue closes connections": Drop("queue.createArtifact", OFTEN),
+}
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+@pytest.mark.parametrize("storage", ["s3", "object"])
+def test_an_outage_of_ten_minutes_costs_ten_minutes_and_not_the_run(
+    world: World, outage: str, storage: str
+) -> None:
+    task_id = world.create({"storage": storage})
+    world.local.faults.add(OUTAGES[outage])
+    with working(world) as running:
+        until_struck_first(world)
+        pass_time(world, 600)
+        world.local.faults.clear()
+        let_end(world, running)
+    assert reasons(world, task_id) == ["completed"]
+    assert seconds_taken(world, task_id) >= 600
+    assert world.queue.download_artifact(task_id, "public/x").content == b"x" * 10_000
+    assert "the task is completed" in log_of(world, task_id)
+
+
+def test_a_report_is_retried_for_longer_than_a_lease_as_the_run_is_reclaimed(world: World) -> None:
+    task_id = world.create()
+    world.local.faults.add(Respond("queue.reportCompleted", OFTEN, status=503))
+    with working(world) as running:
+        until_struck_first(world)
+        for _ in range(3):
+            before = world.run(task_id).taken_until
+            world.local.clock.advance(seconds=700)
+            until(lambda: world.run(task_id).taken_until != before)  # noqa: B023 - called before the next round
+        world.local.faults.clear()
+        let_end(world, running)
+    assert reasons(world, task_id) == ["completed"]
+    assert seconds_taken(world, task_id) >= 2100
+
+
+def test_an_upload_is_given_up_after_the_upload_timeout_and_the_run_s_other_uploads_with_it(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A hundred artifacts, sixteen at a time, do not take seven times as long as one."""
+    task_id = world.create()
+    world.local.faults.add(Respond("storage.put", OFTEN, status=503))
+
+    def handler(task: TaskRun) -> None:
+        for number in range(100):
+            task.upload_artifact(f"public/{number}", b"x")
+
+    def warnings_after_a_second() -> int:
+        world.local.clock.advance(seconds=1)
+        return caplog.text.count(f"of {task_id}/0, retrying for up to 2")
+
+    with working(world, handler, upload_timeout=300) as running:
+        until_struck_first(world)
+        pass_time(world, 200)
+        assert world.status(task_id).state == "running"
+        pass_time(world, 200)
+        until(lambda: world.status(task_id).state != "running")
+        until(lambda: warnings_after_a_second() == 2)  # before and after the report
+        world.local.faults.clear()
+        let_end(world, running)
+    assert reasons(world, task_id) == ["resource-unavailable"]
+    assert seconds_taken(world, task_id) <= 600
+    assert artifact(world, task_id, "public/99") == "x"  # after the report
+    assert warnings_after_a_second() == 2
+
+
+def _deadline_in(world: World, **delta: float) -> str:
+    return iso(datetime.fromtimestamp(world.local.clock.now(), UTC) + timedelta(**delta))
+
+
+def test_of_a_run_that_is_canceled_during_an_outage_nothing_is_uploaded_or_reported(world: World) -> None:
+    task_id = world.create()
+    world.local.faults.add(Respond("storage.put", OFTEN, status=503))
+    with requests_noted(world.local) as requests, working(world) as running:
+        until_struck_first(world)
+        world.queue.cancel_task(task_id)
+        pass_time(world, 60)
+        running.left()
+    assert reasons(world, task_id) == ["canceled"]
+    assert {each.status for each in requests if each.method == "PUT" and "/storage/" in each.path} == {503}
+    assert not [each for each in requests if each.path.endswith(REPORTS)]
+
+
+def test_of_a_run_whose_deadline_passes_nothing_is_uploaded_or_reported(world: World) -> None:
+    task_id = world.create(deadline=_deadline_in(world, minutes=5))
+    started = threading.Event()
+
+    def handler(task: TaskRun) -> None:
+        upload(task)
+        started.set()
+        assert task.canceled.wait(WAIT)
+
+    with requests_noted(world.local) as requests, working(world, handler) as running:
+        assert started.wait(WAIT)
+        pass_time(world, 420)
+        running.left()
+    assert reasons(world, task_id) == ["deadline-exceeded"]
+    assert not [each for each in requests if each.method == "PUT" and "/storage/" in each.path]
+    assert not [each for each in requests if each.path.endswith(REPORTS)]
+
+
+def test_an_upload_is_given_up_before_the_deadline_so_that_the_run_is_still_reported(world: World) -> None:
+    task_id = world.create(deadline=_deadline_in(world, minutes=5))
+    world.local.faults.add(Respond("storage.put", OFTEN, status=503))
+    with working(world) as running:
+        until_struck_first(world)
+        pass_time(world, 230)
+        assert world.status(task_id).state == "running"
+        world.local.clock.advance(seconds=41)
+        until(lambda: world.status(task_id).state != "running")
+        world.local.faults.clear()
+        let_end(world, running)
+    assert reasons(world, task_id) == ["resource-unavailable"]
+    assert "HTTP 503" in log_of(world, task_id)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "error"),
+    [
+        (413, "failed", "too-large-file-on-worker"),
+        (403, "internal-error", "invalid-resource-on-worker"),
+    ],
+)
+def test_an_artifact_that_storage_refuses_for_good_gets_an_error_artifact_that_says_why(
+    world: World, status: int, reason: str, error: str
+) -> None:
+    task_id = world.create()
+    world.local.faults.add(Respond("storage.put", 2, status=status))  # of the artifact, and of the log
+    with working(world) as running:
+        let_end(world, running)
+    assert reasons(world, task_id) == [reason]
+    assert artifact_names(world, task_id) == {*LOG, "public/x", "public/x.error"}
+    with pytest.raises(ErrorArtifact) as caught:
+        world.queue.download_artifact(task_id, "public/x.error")
+    assert caught.value.reason == error
+    assert f"HTTP {status}" in caught.value.message
+    assert "public/x was not uploaded: PUT http" in log_of(world, task_id)

@@ -1,0 +1,412 @@
+"""The pauses between attempts at a failing Queue, and what a worker believes meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
+
+from taskqueue_client import AsyncQueue
+from taskqueue_client._protocol.lease import Lease
+from taskqueue_client.errors import CallFailed
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.local.faults import Drop, Respond
+from taskqueue_client.models import TaskClaim
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event, State
+from taskqueue_client.worker.claims.keeper import Claiming, Slots
+from taskqueue_client.worker.claims.reclaiming import Reclaiming
+from taskqueue_client.worker.claims.task_source import QueueTaskSource, SourceContext, WorkerIdentity
+from taskqueue_client.worker.outcomes import COMPLETED, LossReason
+from taskqueue_client.worker.run.reporting import Reporter
+from tests.worker.passing_clock import PassingClock
+from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, Told, World
+from tests.worker.request_log import Request, requests_noted
+
+LEASE = 1200.0
+"""Seconds that the Queue grants."""
+
+GROWING = [0.25, 0.75, 2.25, 6.75, 20.25]
+"""Seconds between attempts to reclaim or report, while most of a lease of 20 minutes is left."""
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with LocalQueue() as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+@pytest.fixture
+def clock() -> PassingClock:
+    return PassingClock()
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+async def queue(world: World, clock: PassingClock) -> AsyncIterator[AsyncQueue]:
+    async with AsyncQueue(world.local.root_url, world.local.credentials, clock=clock) as queue:
+        yield queue.with_options(attempts=1)
+
+
+@pytest.fixture
+def requests(world: World, clock: PassingClock) -> Iterator[list[Request]]:
+    """The requests that the local queue has responded to, on the clock of the test."""
+    with requests_noted(world.local, clock) as requests:
+        yield requests
+
+
+def fail(world: World, endpoint: str, times: int = 10_000, status: int = 503) -> None:
+    world.local.faults.add(Respond(endpoint=endpoint, status=status, times=times))
+
+
+async def claimed(world: World, queue: AsyncQueue, clock: PassingClock) -> ClaimedRun:
+    """Claim a task for a worker that has all the time of the lease left."""
+    world.create()
+    response = await queue.claim_work(TASK_QUEUE_ID, worker_group="group", worker_id="worker")
+    (claim,) = response.tasks
+    return ClaimedRun(claim, Lease(LEASE, clock.monotonic() + LEASE), queue)
+
+
+class ToldOfRefusals(Told):
+    """The events of a keeper, with refused reclaims."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused_reclaims = 0
+
+    def reclaim_refused(self) -> None:
+        self.refused_reclaims += 1
+
+
+async def holds(condition: Callable[[], object]) -> None:
+    """Return when a condition holds."""
+    async with asyncio.timeout(WAIT):
+        while not condition():  # noqa: ASYNC110 - the condition is about another thread
+            await asyncio.sleep(0.001)
+
+
+def is_spread_around(waits: list[float], nominal: list[float], spread: float) -> bool:
+    return all(
+        (1 - spread) * middle <= wait <= (1 + spread) * middle
+        for wait, middle in zip(waits, nominal, strict=False)
+    )
+
+
+@asynccontextmanager
+async def reclaiming(
+    run: ClaimedRun, told: Told, clock: PassingClock
+) -> AsyncGenerator[Callable[[Callable[[], object]], Awaitable[None]]]:
+    """Reclaim a run; yields how to wait for something."""
+    reclaims = Reclaiming(told, clock)
+    reclaims.start(run)
+    try:
+        yield holds
+    finally:
+        await reclaims.stop()
+
+
+class TestReclaiming:
+    async def test_failed_reclaims_are_retried_after_pauses_that_grow_until_the_lease_ends(
+        self, world: World, clock: PassingClock, told: Told, queue: AsyncQueue
+    ) -> None:
+        run = await claimed(world, queue, clock)
+        fail(world, "queue.reclaimTask")
+        async with reclaiming(run, told, clock) as wait_until:
+            await wait_until(lambda: not run.has_claim)
+        first, *waits = clock.sleeps
+        assert 0.5 * LEASE <= first <= 0.7 * LEASE
+        assert is_spread_around(waits[:5], GROWING, 0.5)
+        assert max(waits) <= 0.375 * LEASE
+        assert len({round(wait / middle, 6) for wait, middle in zip(waits, GROWING, strict=False)}) > 3
+        assert clock.monotonic() == pytest.approx(LEASE)
+        assert 10 <= told.failed_reclaims.qsize() <= 100
+        assert told.reclaims.empty()
+        assert run.lost is not None
+        assert run.lost.reason is LossReason.LEASE_ENDED
+        assert f"reclaim failed {told.failed_reclaims.qsize()} times, last error: " in str(run.lost)
+
+    async def test_after_a_success_the_pauses_begin_again(
+        self, world: World, clock: PassingClock, told: Told, queue: AsyncQueue
+    ) -> None:
+        run = await claimed(world, queue, clock)
+        fail(world, "queue.reclaimTask", times=3)
+        async with reclaiming(run, told, clock) as wait_until:
+            await wait_until(lambda: told.reclaims.qsize() >= 1)
+            fail(world, "queue.reclaimTask", times=3)
+            struck = told.reclaims.qsize()
+            await wait_until(lambda: told.failed_reclaims.qsize() >= 6)
+            await wait_until(lambda: told.reclaims.qsize() > struck)
+        short = [wait for wait in clock.sleeps if wait < 0.4 * LEASE]
+        assert is_spread_around(short, [*GROWING[:3], *GROWING[:3]], 0.5)
+
+    @pytest.mark.parametrize("fault", [Respond, Drop])
+    async def test_a_failed_reclaim_is_not_a_success(
+        self,
+        world: World,
+        clock: PassingClock,
+        told: Told,
+        queue: AsyncQueue,
+        fault: type[Respond | Drop],
+    ) -> None:
+        run = await claimed(world, queue, clock)
+        lease, credentials = run.lease, run.credentials.current
+        world.local.faults.add(
+            Respond(endpoint="queue.reclaimTask", status=500)
+            if fault is Respond
+            else Drop(endpoint="queue.reclaimTask")
+        )
+        error = await Reclaiming(told, clock).reclaim_once(run)
+        assert error is not None
+        assert run.lease == lease
+        assert run.credentials.current == credentials
+        assert run.has_claim
+        assert told.failed_reclaims.qsize() == 1
+
+    async def test_a_reclaim_extends_the_lease_from_the_moment_of_its_request(
+        self, world: World, clock: PassingClock, told: Told, queue: AsyncQueue
+    ) -> None:
+        run = await claimed(world, queue, clock)
+        credentials = run.credentials.current
+        clock.sleep(700)
+        assert await Reclaiming(told, clock).reclaim_once(run) is None
+        assert run.lease.ends == pytest.approx(700 + LEASE, abs=1)
+        assert run.credentials.current != credentials
+
+    async def test_a_success_is_told_with_its_lateness(
+        self, world: World, clock: PassingClock, told: Told, queue: AsyncQueue
+    ) -> None:
+        run = await claimed(world, queue, clock)
+        async with reclaiming(run, told, clock) as wait_until:
+            await wait_until(lambda: told.reclaims.qsize() >= 3)
+        assert told.reclaims.get() == pytest.approx(0, abs=1e-6)
+        assert told.failed_reclaims.empty()
+        assert all(0.5 * LEASE - 1 <= wait <= 0.7 * LEASE for wait in clock.sleeps[:3])
+
+    async def test_a_refusal_is_told_and_ends_the_attempts(
+        self, world: World, clock: PassingClock, queue: AsyncQueue, requests: list[Request]
+    ) -> None:
+        run, told = await claimed(world, queue, clock), ToldOfRefusals()
+        world.queue.cancel_task(run.task_id)
+        async with reclaiming(run, told, clock) as wait_until:
+            await wait_until(lambda: not run.has_claim)
+        await holds(lambda: any(each.path.endswith("/reclaim") for each in requests))
+        assert sum(each.path.endswith("/reclaim") for each in requests) == 1
+        assert told.refused_reclaims == 1
+        assert told.failed_reclaims.empty()
+        assert run.lost is not None
+        assert run.lost.reason is LossReason.RECLAIM_REFUSED
+
+    async def test_a_run_that_cannot_be_reclaimed_because_of_a_bug_is_lost(
+        self,
+        world: World,
+        clock: PassingClock,
+        queue: AsyncQueue,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        class BrokenEvents(Told):
+            def reclaimed(self, late: float) -> None:
+                del late
+                message = "a bug in the worker"
+                raise ValueError(message)
+
+        run = await claimed(world, queue, clock)
+        async with reclaiming(run, BrokenEvents(), clock) as wait_until:
+            await wait_until(lambda: not run.has_claim)
+        assert run.state is State.LOST
+        assert "a bug in the worker" in str(run.lost)
+        assert run.lost is not None
+        assert run.lost.reason is LossReason.LEASE_ENDED
+        (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+        assert str(run) in record.getMessage()
+        assert record.exc_info is not None
+
+    async def test_a_run_that_is_dropped_is_not_reclaimed_and_not_lost(
+        self, world: World, clock: PassingClock, told: Told, queue: AsyncQueue
+    ) -> None:
+        run = await claimed(world, queue, clock)
+        reclaims = Reclaiming(told, clock)
+        reclaims.start(run)
+        assert reclaims.runs() == [run]
+        reclaims.drop(run)
+        assert reclaims.runs() == []
+        await reclaims.stop()
+        assert clock.sleeps == []
+        assert run.state is State.CLAIMED
+
+    async def test_a_run_that_is_being_reported_is_not_reclaimed_any_more(
+        self, world: World, clock: PassingClock, told: Told, queue: AsyncQueue
+    ) -> None:
+        run = await claimed(world, queue, clock)
+        fail(world, "queue.reclaimTask", times=2)
+        reclaims = Reclaiming(told, clock)
+        reclaims.start(run)
+        await holds(lambda: told.failed_reclaims.qsize() >= 1)
+        run.apply(Event.RESOLVE)
+        await holds(lambda: not reclaims.runs())
+        assert told.reclaims.empty() or run.state is State.RESOLVING
+        assert run.has_claim
+
+
+class TestReporting:
+    async def report(self, run: ClaimedRun, queue: AsyncQueue, clock: PassingClock) -> State:
+        async def reclaim(_: ClaimedRun) -> None: ...
+
+        return await Reporter(run, run.credentials.client(queue), reclaim, clock).report(COMPLETED)
+
+    async def test_failed_reports_are_retried_after_pauses_that_grow_until_the_lease_ends(
+        self, world: World, clock: PassingClock, queue: AsyncQueue, requests: list[Request]
+    ) -> None:
+        run = await claimed(world, queue, clock)
+        fail(world, "queue.reportCompleted")
+        assert await self.report(run, queue, clock) is State.LOST
+        assert is_spread_around(clock.sleeps[:5], GROWING, 0.5)
+        assert max(clock.sleeps) <= 0.375 * LEASE
+        assert clock.monotonic() == pytest.approx(LEASE)
+        reports = len(clock.sleeps)
+        assert 10 <= reports <= 150
+        assert f"its report failed {reports} times, last error: " in str(run.lost)
+        assert run.lost is not None
+        assert run.lost.reason is LossReason.LEASE_ENDED
+        await holds(lambda: sum(each.path.endswith("/completed") for each in requests) == reports)
+
+    async def test_a_report_that_succeeds_in_the_end_resolves_the_run(
+        self, world: World, clock: PassingClock, queue: AsyncQueue
+    ) -> None:
+        run = await claimed(world, queue, clock)
+        fail(world, "queue.reportCompleted", times=6)
+        assert await self.report(run, queue, clock) is State.RESOLVED
+        assert len(clock.sleeps) == 6
+        assert is_spread_around(clock.sleeps[:5], GROWING, 0.5)
+        assert world.run(run.task_id).reason_resolved == "completed"
+
+    async def test_a_refused_report_whose_cause_cannot_be_looked_up_loses_the_run(
+        self,
+        world: World,
+        clock: PassingClock,
+        queue: AsyncQueue,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        run = await claimed(world, queue, clock)
+        world.queue.cancel_task(run.task_id)
+        fail(world, "queue.status", status=500)
+        assert await self.report(run, queue, clock) is State.LOST
+        assert f"cannot look up how {run} was resolved" in caplog.text
+        assert run.lost is not None
+        assert run.lost.reason is LossReason.OTHER
+        assert len(clock.sleeps) == 5  # six attempts to look
+
+    async def test_the_look_at_the_status_ends_with_the_lease(
+        self, world: World, clock: PassingClock, queue: AsyncQueue
+    ) -> None:
+        run = await claimed(world, queue, clock)
+        world.queue.cancel_task(run.task_id)
+        fail(world, "queue.status", status=500)
+        run.lease = Lease(LEASE, clock.monotonic() + 1.5)
+        assert await self.report(run, queue, clock) is State.LOST
+        assert 0 < clock.monotonic() <= 1.5
+        assert len(clock.sleeps) < 5
+
+    async def test_a_status_without_the_run_loses_the_run(
+        self, world: World, clock: PassingClock, queue: AsyncQueue
+    ) -> None:
+        run = await claimed(world, queue, clock)
+        world.queue.cancel_task(run.task_id)
+        assert await self.report(run, queue, clock) is State.LOST
+        assert run.lost is not None
+        assert run.lost.reason is LossReason.CANCELED
+        assert "canceled" in str(run.lost)
+
+
+class TestClaiming:
+    @asynccontextmanager
+    async def claiming(
+        self, queue: AsyncQueue, told: Told, clock: PassingClock, *, free: int = 1, most: int | None = None
+    ) -> AsyncGenerator[tuple[Claiming, list[Sequence[TaskClaim]]]]:
+        granted: list[Sequence[TaskClaim]] = []
+        identity = WorkerIdentity(TASK_QUEUE_ID, "group", "worker")
+        claiming = Claiming(
+            QueueTaskSource(SourceContext(queue, identity, clock)),
+            Slots(free, most),
+            granted=granted.append,
+            events=told,
+            clock=clock,
+            asked=lambda: TASK_QUEUE_ID,
+        )
+        try:
+            yield claiming, granted
+        finally:
+            await claiming.close()
+
+    async def test_failed_claim_requests_are_retried_after_pauses_that_double_up_to_a_minute(
+        self, world: World, clock: PassingClock, told: Told, queue: AsyncQueue
+    ) -> None:
+        world.create()
+        fail(world, "queue.claimWork", times=12)
+        async with self.claiming(queue, told, clock) as (_, granted):
+            await holds(lambda: granted)
+        waits = clock.sleeps[:12]
+        nominal = [1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60, 60]
+        assert is_spread_around(waits, [float(each) for each in nominal], 0.5)
+        assert len({round(wait / middle, 6) for wait, middle in zip(waits, nominal, strict=True)}) > 6
+
+    @pytest.mark.parametrize(("chance", "pauses"), [(0.0, [0.5, 1, 2]), (1.0, [1.5, 3, 6])])
+    async def test_the_pauses_between_claim_requests_are_spread_by_half_to_both_sides(
+        self,
+        world: World,
+        clock: PassingClock,
+        told: Told,
+        queue: AsyncQueue,
+        monkeypatch: pytest.MonkeyPatch,
+        chance: float,
+        pauses: list[float],
+    ) -> None:
+        monkeypatch.setattr(f"{Claiming.__module__}.random", lambda: chance)
+        world.create()
+        fail(world, "queue.claimWork", times=3)
+        async with self.claiming(queue, told, clock) as (_, granted):
+            await holds(lambda: granted)
+        assert clock.sleeps[:3] == pauses
+
+    async def test_the_pauses_between_claim_requests_begin_again_after_a_response(
+        self, world: World, clock: PassingClock, told: Told, queue: AsyncQueue
+    ) -> None:
+        world.create()
+        fail(world, "queue.claimWork", times=8)
+        async with self.claiming(queue, told, clock, free=2) as (_, granted):
+            await holds(lambda: granted)
+            fail(world, "queue.claimWork", times=1)  # strikes the one after the long poll that is open now
+            clock.sleeps.clear()
+            world.create()
+            await holds(lambda: len(granted) == 2 or told.failures.qsize() > 8)
+        assert all(wait <= 1.5 for wait in clock.sleeps)
+
+    async def test_a_claim_counts_as_due_for_as_long_as_every_request_fails(
+        self, world: World, clock: PassingClock, queue: AsyncQueue
+    ) -> None:
+        clock.sleep(100)  # the machine has run for a while
+        world.create()
+        fail(world, "queue.claimWork", times=15)
+        due: list[float | None] = []
+
+        class Watching(Told):
+            def claim_failed(self, task_queue_id: str, error: CallFailed) -> None:
+                del task_queue_id, error
+                due.append(claiming.unanswered_for())
+
+        async with self.claiming(queue, Watching(), clock) as (claiming, granted):
+            await holds(lambda: granted)
+            assert claiming.unanswered_for() is None
+        moments = [each for each in due if each is not None]
+        assert len(moments) == 15
+        assert moments[0] == 0
+        assert all(before < after for before, after in pairwise(moments))
+        assert moments[-1] > 200

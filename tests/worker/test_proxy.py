@@ -1,0 +1,562 @@
+"""The proxy that signs API calls for a task's commands."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import re
+import socket
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+import requests
+import taskcluster
+
+from taskqueue_client import Credentials, LocalQueue, Queue, slugid
+from taskqueue_client.errors import InsufficientScopes
+from taskqueue_client.models import TaskClaim
+from taskqueue_client.worker.surroundings import proxy as proxy_module
+from taskqueue_client.worker.surroundings.proxy import TaskProxy
+from taskqueue_client.worker.task_run import TaskRun
+from tests.worker.queue_world import TASK_QUEUE_ID, World
+from tests.worker.worker_world import work
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with LocalQueue() as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+@pytest.fixture
+def claim(world: World) -> TaskClaim:
+    create_task = "queue:create-task:lowest:test-provisioner/test-worker"
+    world.create(scopes=[create_task, "queue:create-task:project:none", "queue:scheduler-id:-"])
+    claims = world.queue.claim_work(TASK_QUEUE_ID, worker_group="group", worker_id="worker").tasks
+    return claims[0]
+
+
+@contextmanager
+def proxy_of(world: World, claim: TaskClaim, **options: Any) -> Generator[TaskProxy]:
+    allowed = (*claim.task["scopes"], f"queue:create-artifact:{claim.status.task_id}/{claim.run_id}")
+    proxy = TaskProxy(world.local.root_url, claim.credentials, allowed, world.local.clock.now, **options)
+    with proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(world: World, claim: TaskClaim) -> Iterator[TaskProxy]:
+    with proxy_of(world, claim) as proxy:
+        yield proxy
+
+
+class Upstream:
+    """A server that a test scripts: it is called with the handler of each request."""
+
+    def __init__(self, answer: Callable[[BaseHTTPRequestHandler], None]) -> None:
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
+        upstream = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def handle_one_request(self) -> None:
+                try:
+                    super().handle_one_request()
+                except ConnectionError:
+                    self.close_connection = True
+
+            def do_GET(self) -> None:
+                upstream.requests.append((self.command, self.path, dict(self.headers)))
+                answer(self)
+
+            do_PUT = do_POST = do_HEAD = do_GET  # noqa: N815 - http.server's names
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's name
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def respond(handler: BaseHTTPRequestHandler, status: int, body: bytes = b"", **headers: str) -> None:
+    handler.send_response(status)
+    for name, value in headers.items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    if handler.command != "HEAD":
+        handler.wfile.write(body)
+
+
+@contextmanager
+def scripted(upstream: Upstream) -> Generator[TaskProxy]:
+    proxy = TaskProxy(upstream.url, Credentials("me", "secret-token"), ["a:b"], lambda: 1e9)
+    with proxy:
+        yield proxy
+
+
+def test_the_official_client_creates_artifacts_and_tasks_with_nothing_but_the_url(
+    claim: TaskClaim, proxy: TaskProxy
+) -> None:
+    queue = taskcluster.Queue({"rootUrl": proxy.url})
+    task_id = claim.status.task_id
+    made = queue.createArtifact(
+        task_id,
+        "0",
+        "public/link",
+        {
+            "storageType": "link",
+            "artifact": "public/x",
+            "contentType": "text/plain",
+            "expires": claim.task["expires"],
+        },
+    )
+    assert made == {"storageType": "link"}
+    definition: dict[str, Any] = {**claim.task, "scopes": [], "taskGroupId": slugid()}
+    created = queue.createTask(slugid(), definition)
+    assert created["status"]["state"] == "pending"
+
+
+CALLS: dict[str, Callable[[Queue, str], object]] = {
+    "reclaim": lambda queue, task_id: queue.reclaim_task(task_id, 0),
+    "report-completed": lambda queue, task_id: queue.report_completed(task_id, 0),
+    "report-failed": lambda queue, task_id: queue.report_failed(task_id, 0),
+    "report-exception": lambda queue, task_id: queue.report_exception(task_id, 0, "worker-shutdown"),
+    "claim-work": lambda queue, _: queue.claim_work(TASK_QUEUE_ID, worker_group="group", worker_id="worker"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_task_cannot_extend_resolve_or_claim_runs(name: str, claim: TaskClaim, proxy: TaskProxy) -> None:
+    with Queue(proxy.url) as queue, pytest.raises(InsufficientScopes):
+        CALLS[name](queue, claim.status.task_id)
+
+
+def test_our_own_client_finds_the_proxy_in_the_environment(claim: TaskClaim, proxy: TaskProxy) -> None:
+    with Queue.from_env({"TASKCLUSTER_PROXY_URL": proxy.url}) as queue:
+        assert queue.status(claim.status.task_id).status.state == "running"
+
+
+def test_a_path_without_the_prefix_is_not_found(proxy: TaskProxy) -> None:
+    parts = urlsplit(proxy.url)
+    response = requests.get(f"http://{parts.netloc}/api/queue/v1/ping", timeout=30)
+    assert response.status_code == 404
+    assert "TASKCLUSTER_PROXY_URL" in response.text
+    assert len(parts.path) > 30
+
+
+def test_on_request_the_url_has_no_path(world: World, claim: TaskClaim) -> None:
+    with proxy_of(world, claim, plain=True) as proxy:
+        assert urlsplit(proxy.url).path == ""
+        assert requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=30).json()["alive"]
+        rebound = {"Host": f"rebound.example:{urlsplit(proxy.url).port}"}
+        assert requests.get(f"{proxy.url}/api/queue/v1/ping", headers=rebound, timeout=30).status_code == 421
+
+
+@pytest.mark.parametrize("path", ["/api/queue/v1/ping", "/queue/v1/ping"])
+def test_new_and_old_paths_lead_to_the_deployment(proxy: TaskProxy, path: str) -> None:
+    response = requests.get(proxy.url + path, timeout=30)
+    assert response.json()["alive"] is True
+    assert response.headers["X-Taskcluster-Endpoint"].endswith("/api/queue/v1/ping")
+
+
+@pytest.mark.parametrize("path", ["/api/queue", "/queue", "/", "", "/not_a.host_name/path", "/-.-/"])
+def test_other_paths_are_not_found(proxy: TaskProxy, path: str) -> None:
+    assert requests.get(proxy.url + path, timeout=30).status_code == 404
+
+
+def test_a_host_name_leads_to_that_host_over_tls(proxy: TaskProxy, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        hellos: list[bytes] = []
+
+        def serve() -> None:
+            for _ in range(proxy_module.ATTEMPTS):
+                connection, _ = listening.accept()
+                with connection:
+                    hellos.append(connection.recv(1))
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        response = requests.get(f"{proxy.url}/127.0.0.1:{port}/a/path?q=%2F", timeout=60)
+    assert response.status_code == 500
+    assert response.text.startswith("Failed during proxy request:")
+    assert hellos == [b"\x16"] * proxy_module.ATTEMPTS  # a TLS handshake, retried
+    assert "q=" not in caplog.text
+
+
+def test_path_and_query_pass_undecoded() -> None:
+    with Upstream(lambda handler: respond(handler, 200)) as upstream, scripted(upstream) as proxy:
+        connection = http.client.HTTPConnection(urlsplit(proxy.url).netloc, timeout=30)
+        resource = "/api/queue/v1/a%2Fb%20c//%7e?x=%2B&y=a+b&z"
+        connection.request("GET", urlsplit(proxy.url).path + resource)
+        connection.getresponse().read()
+        connection.close()
+    assert [path for _, path, _ in upstream.requests] == [resource]
+
+
+def test_a_wrong_authorization_is_replaced_and_other_headers_pass() -> None:
+    with Upstream(lambda handler: respond(handler, 200, Thing="1")) as upstream, scripted(upstream) as proxy:
+        given = {"Authorization": "Bearer x", "X-Mine": "y", "User-Agent": "me"}
+        response = requests.get(f"{proxy.url}/api/queue/v1/ping", headers=given, timeout=30)
+    ((_, _, headers),) = upstream.requests
+    assert headers["Authorization"].startswith('Hawk mac="')
+    assert headers["X-Mine"] == "y"
+    assert headers["User-Agent"] == "me"
+    assert headers["Host"] == urlsplit(upstream.url).netloc
+    assert response.headers["Thing"] == "1"
+
+
+def test_headers_of_the_response_tell_on_whose_behalf(claim: TaskClaim, proxy: TaskProxy) -> None:
+    headers = requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=30).headers
+    assert headers["X-Taskcluster-Proxy-Temp-ClientId"] == claim.credentials.client_id
+    assert any(
+        scope.startswith("queue:reclaim-task:")
+        for scope in json.loads(headers["X-Taskcluster-Proxy-Temp-Scopes"])
+    )
+    allowed = json.loads(headers["X-Taskcluster-Authorized-Scopes"])
+    assert allowed == [*claim.task["scopes"], f"queue:create-artifact:{claim.status.task_id}/0"]
+    assert headers["X-Taskcluster-Proxy-Version"]
+    assert headers["X-Taskcluster-Proxy-Revision"]
+
+
+def test_permanent_credentials_are_named_as_such() -> None:
+    with Upstream(lambda handler: respond(handler, 200)) as upstream, scripted(upstream) as proxy:
+        headers = requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=30).headers
+    assert headers["X-Taskcluster-Proxy-Perm-ClientId"] == "me"
+    assert "X-Taskcluster-Proxy-Temp-ClientId" not in headers
+
+
+def test_headers_that_occur_twice_are_passed_back_twice() -> None:
+    def twice(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(204)
+        handler.send_header("Link", "<https://a.example/>")
+        handler.send_header("Link", "<https://b.example/>")
+        handler.end_headers()
+
+    with Upstream(twice) as upstream, scripted(upstream) as proxy:
+        response = requests.get(f"{proxy.url}/api/queue/v1/x", timeout=30)
+    assert response.headers["Link"] == "<https://a.example/>, <https://b.example/>"
+
+
+def test_redirects_are_passed_back() -> None:
+    def redirect(handler: BaseHTTPRequestHandler) -> None:
+        respond(handler, 303, b"there", Location="https://elsewhere.example/x?sig=1")
+
+    with Upstream(redirect) as upstream, scripted(upstream) as proxy:
+        response = requests.get(f"{proxy.url}/api/queue/v1/x", allow_redirects=False, timeout=30)
+    assert (response.status_code, response.text) == (303, "there")
+    assert response.headers["Location"] == "https://elsewhere.example/x?sig=1"
+
+
+def test_a_5xx_is_retried_with_a_fresh_signature_and_the_same_body() -> None:
+    bodies: list[bytes] = []
+
+    def fail_twice(handler: BaseHTTPRequestHandler) -> None:
+        bodies.append(handler.rfile.read(int(handler.headers["Content-Length"])))
+        respond(handler, 502 if len(bodies) < 3 else 200, b"done")
+
+    with Upstream(fail_twice) as upstream, scripted(upstream) as proxy:
+        response = requests.put(f"{proxy.url}/api/queue/v1/task/x", data=b"{}", timeout=60)
+    assert (response.status_code, response.text) == (200, "done")
+    assert bodies == [b"{}"] * 3
+    assert len({headers["Authorization"] for _, _, headers in upstream.requests}) == 3
+
+
+def test_the_last_5xx_is_passed_back() -> None:
+    with Upstream(lambda handler: respond(handler, 503, b"busy")) as upstream, scripted(upstream) as proxy:
+        response = requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=60)
+    assert (response.status_code, response.text) == (503, "busy")
+    assert len(upstream.requests) == proxy_module.ATTEMPTS
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "claim-work/a%2Fb"),
+        ("POST", "claim-work/a/b"),
+        ("POST", "task/x/rerun"),
+        ("POST", "task/x/priority"),
+        ("PUT", "provisioners/a/worker-types/b/workers/group/id"),
+    ],
+)
+def test_a_call_that_the_clients_do_not_repeat_is_sent_once(method: str, path: str) -> None:
+    with Upstream(lambda handler: respond(handler, 502)) as upstream, scripted(upstream) as proxy:
+        response = requests.request(method, f"{proxy.url}/api/queue/v1/{path}", timeout=60)
+    assert response.status_code == 502
+    assert len(upstream.requests) == 1
+
+
+def test_no_response_at_all_is_a_500_that_says_why() -> None:
+    def hang_up(handler: BaseHTTPRequestHandler) -> None:
+        handler.connection.shutdown(socket.SHUT_RDWR)
+
+    with Upstream(hang_up) as upstream, scripted(upstream) as proxy:
+        response = requests.get(f"{proxy.url}/api/queue/v1/ping?bewit=hidden", timeout=60)
+    assert response.status_code == 500
+    assert response.text.startswith("Failed during proxy request: ServerDisconnected")
+    assert "hidden" not in response.text
+
+
+def test_a_response_that_is_cut_does_not_look_whole() -> None:
+    def cut(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000")
+        handler.end_headers()
+        handler.wfile.write(b"x" * 10)
+        handler.connection.shutdown(socket.SHUT_RDWR)
+
+    with (
+        Upstream(cut) as upstream,
+        scripted(upstream) as proxy,
+        pytest.raises((requests.ConnectionError, requests.exceptions.ChunkedEncodingError)),
+    ):
+        _ = requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=60).content
+
+
+def test_bewit_signs_a_url_that_works_without_credentials(claim: TaskClaim, proxy: TaskProxy) -> None:
+    root = requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=30).headers["X-Taskcluster-Endpoint"]
+    url = root.replace("/ping", f"/task/{claim.status.task_id}/status")
+    response = requests.post(f"{proxy.url}/bewit", data=url, allow_redirects=False, timeout=30)
+    assert response.status_code == 303
+    assert response.text == response.headers["Location"]
+    assert "bewit=" in response.text
+    assert requests.get(response.text, timeout=30).json()["status"]["state"] == "running"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "not a url", "ftp://host/x", "https://", "http://[::1/", "http://host/\r\nX: y", b"http://\xff/"],
+)
+def test_bewit_refuses_what_is_not_a_url(proxy: TaskProxy, url: str | bytes) -> None:
+    response = requests.post(f"{proxy.url}/bewit", data=url, allow_redirects=False, timeout=30)
+    assert response.status_code == 500
+    assert "bewit" in response.text
+
+
+def test_credentials_can_be_replaced_and_stay_restricted() -> None:
+    with Upstream(lambda handler: respond(handler, 200)) as upstream, scripted(upstream) as proxy:
+        new = {"clientId": "other", "accessToken": "other-token", "certificate": ""}
+        assert requests.put(f"{proxy.url}/credentials", json=new, timeout=30).status_code == 200
+        headers = requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=30).headers
+        assert requests.post(f"{proxy.url}/credentials", json=new, timeout=30).status_code == 405
+        assert requests.put(f"{proxy.url}/credentials", data="{", timeout=30).status_code == 400
+        assert requests.put(f"{proxy.url}/credentials", json={"clientId": ""}, timeout=30).status_code == 400
+    assert headers["X-Taskcluster-Proxy-Perm-ClientId"] == "other"
+    assert json.loads(headers["X-Taskcluster-Authorized-Scopes"]) == ["a:b"]
+    assert 'id="other"' in upstream.requests[0][2]["Authorization"]
+
+
+def test_credentials_are_swapped_in_the_middle_of_an_upload() -> None:
+    received = threading.Event()
+    swapped = threading.Event()
+
+    def read_slowly(handler: BaseHTTPRequestHandler) -> None:
+        handler.rfile.read(1)
+        received.set()
+        assert swapped.wait(30)
+        handler.rfile.read(int(handler.headers["Content-Length"]) - 1)
+        respond(handler, 200)
+
+    with Upstream(read_slowly) as upstream, scripted(upstream) as proxy:
+
+        def swap() -> None:
+            assert received.wait(30)
+            proxy.use_credentials(Credentials("later", "token"))
+            swapped.set()
+
+        swapping = threading.Thread(target=swap)
+        swapping.start()
+        first = requests.put(f"{proxy.url}/api/queue/v1/x", data=b"x" * 4 * MIB, timeout=60)
+        swapping.join()
+        received.set()
+        second = requests.put(f"{proxy.url}/api/queue/v1/x", data=b"x", timeout=60)
+    assert first.status_code == second.status_code == 200
+    assert ['id="me"' in headers["Authorization"] for _, _, headers in upstream.requests] == [True, False]
+
+
+@pytest.mark.parametrize("sized", [True, False])
+def test_a_gigabyte_passes_both_ways_in_little_memory(*, sized: bool) -> None:
+    size, block = 1024 * MIB, b"\0" * MIB
+    counted: list[int] = []
+
+    def echo(handler: BaseHTTPRequestHandler) -> None:
+        counted.append(_body_length(handler))
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(size))
+        handler.end_headers()
+        for _ in range(size // MIB):
+            handler.wfile.write(block)
+
+    def blocks() -> Iterator[bytes]:
+        for _ in range(size // MIB):
+            yield block
+
+    with Upstream(echo) as upstream, scripted(upstream) as proxy:
+        before = psutil.Process().memory_info().rss
+        headers = {"Content-Length": str(size)} if sized else {}
+        url = urlsplit(proxy.url)
+        connection = http.client.HTTPConnection(url.netloc, timeout=120)
+        connection.request("PUT", f"{url.path}/api/queue/v1/x", blocks(), headers, encode_chunked=not sized)
+        response = connection.getresponse()
+        received, most = 0, 0
+        while data := response.read(MIB):
+            received += len(data)
+            most = max(most, psutil.Process().memory_info().rss - before)
+        connection.close()
+    assert counted == [size]
+    assert received == size
+    assert most < 64 * MIB
+
+
+def _body_length(handler: BaseHTTPRequestHandler) -> int:
+    if length := handler.headers.get("Content-Length"):
+        left = total = int(length)
+        while left:
+            left -= len(handler.rfile.read(min(left, MIB)))
+        return total
+    total = 0
+    while size := int(handler.rfile.readline(), 16):
+        handler.rfile.read(size + 2)
+        total += size
+    handler.rfile.readline()
+    return total
+
+
+def test_expect_continue_is_answered() -> None:
+    def accept(handler: BaseHTTPRequestHandler) -> None:
+        handler.rfile.read(int(handler.headers["Content-Length"]))
+        respond(handler, 200)
+
+    with Upstream(accept) as upstream, scripted(upstream) as proxy:
+        url = urlsplit(proxy.url)
+        with socket.create_connection((url.hostname or "", url.port or 0), timeout=30) as connection:
+            head = f"PUT {url.path}/api/queue/v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+            connection.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
+            assert connection.recv(100).startswith(b"HTTP/1.1 100")
+            connection.sendall(b"{}")
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_after_its_end_connections_are_refused_and_open_ones_closed(proxy: TaskProxy) -> None:
+    url = urlsplit(proxy.url)
+    with socket.create_connection((url.hostname or "", url.port or 0), timeout=30) as open_one:
+        proxy.close()
+        assert open_one.recv(1) == b""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((url.hostname or "", url.port or 0), timeout=30)
+
+
+def test_closing_does_not_wait_for_a_call_under_way() -> None:
+    arrived, over = threading.Event(), threading.Event()
+
+    def hang(_handler: BaseHTTPRequestHandler) -> None:
+        arrived.set()
+        over.wait(30)
+
+    with Upstream(hang) as upstream, scripted(upstream) as proxy:
+        failures: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=60)
+            except requests.ConnectionError as error:
+                failures.append(error)
+
+        calling = threading.Thread(target=call)
+        calling.start()
+        assert arrived.wait(30)
+        proxy.close()
+        calling.join(30)
+        over.set()
+    assert len(failures) == 1
+
+
+def test_nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.DEBUG),
+        Upstream(lambda handler: respond(handler, 502)) as upstream,
+        scripted(upstream) as proxy,
+    ):
+        requests.get(f"{proxy.url}/api/queue/v1/ping?bewit=signature", timeout=60)
+        prefix = proxy.path
+    ours = [each.getMessage() for each in caplog.records if not each.name.startswith("urllib3")]
+    assert not any(secret in line for line in ours for secret in ("secret-token", "signature", prefix))
+
+
+COMMAND = """
+import os, taskcluster
+queue = taskcluster.Queue({"rootUrl": os.environ["TASKCLUSTER_PROXY_URL"]})
+print("state", queue.status(os.environ["TASK_ID"])["status"]["state"])
+print("proxy", os.environ["TASKCLUSTER_PROXY_URL"])
+assert not any(name.startswith("TASKCLUSTER_ACCESS") for name in os.environ)
+"""
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_command_calls_the_deployment_without_credentials(world: World, *, is_async: bool) -> None:
+    urls: list[str] = []
+
+    def handle(task: TaskRun) -> None:
+        task.run_command([sys.executable, "-c", COMMAND], proxy=True)
+        with task.proxy() as url:
+            urls.append(url)
+
+    async def handle_async(task: TaskRun) -> None:
+        await task.run_command_async([sys.executable, "-c", COMMAND], proxy=True)
+        with task.proxy(plain=True) as url:
+            urls.append(url)
+
+    task_id = world.create()
+    if is_async:
+        work(world, awaited=handle_async)
+    else:
+        work(world, handle)
+    log = world.queue.download_artifact(task_id, "public/logs/live_backing.log").content.decode()
+    assert world.run(task_id).state == "completed", log
+    assert "state running" in log
+    assert re.search(r"proxy http://127.0.0.1:\d+\[masked\]", log)
+    with pytest.raises(requests.ConnectionError):
+        requests.get(f"{urls[0]}/api/queue/v1/ping", timeout=30)
+
+
+def test_a_proxy_signs_with_the_credentials_of_the_last_reclaim_and_ends_with_the_run(world: World) -> None:
+    clients: list[str] = []
+    urls: list[str] = []
+
+    def handle(task: TaskRun) -> None:
+        urls.append(task.proxy().url)
+        for _ in range(2):
+            headers = requests.get(f"{urls[0]}/api/queue/v1/ping", timeout=30).headers
+            clients.append(headers["X-Taskcluster-Proxy-Temp-ClientId"])
+            world.local.clock.advance(seconds=60)
+            reclaimed = world.queue.reclaim_task(task.task_id, task.run_id)
+            task._resources.run.credentials.replace(reclaimed.credentials)  # pyright: ignore[reportPrivateUsage] # a reclaim, by hand
+
+    world.create()
+    work(world, handle)
+    assert clients[0] != clients[1]
+    with pytest.raises(requests.ConnectionError):
+        requests.get(f"{urls[0]}/api/queue/v1/ping", timeout=30)

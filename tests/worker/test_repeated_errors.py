@@ -1,0 +1,86 @@
+"""A worker that can only fail stops claiming, instead of turning every task into `internal-error`."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.worker.outcomes import InternalError, TaskFailed
+from taskqueue_client.worker.task_run import TaskRun
+from tests.worker.queue_world import World, until
+from tests.worker.worker_world import Working, work, worker_for
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with LocalQueue() as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+def out_of_descriptors(task: TaskRun) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), f"/tmp/{task.task_id}")
+
+
+def states(world: World, created: list[str]) -> list[str]:
+    return [str(world.status(each).state) for each in created]
+
+
+def test_after_several_internal_errors_with_the_same_cause_the_worker_stops(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    created = [world.create() for _ in range(5)]
+    worker = worker_for(world, out_of_descriptors, max_internal_errors=3)
+    raises = pytest.raises(InternalError, match=r"3 internal errors in a row.*Too many open files")
+    with caplog.at_level(logging.ERROR), Working(world, worker) as working, raises:
+        working.left()
+    assert sorted(states(world, created)) == ["exception"] * 3 + ["pending"] * 2
+    assert "Too many open files" in caplog.text
+    assert "max_internal_errors" in caplog.text
+
+
+@pytest.mark.parametrize("failure", ["other causes", "successes", "failed tasks"])
+def test_what_comes_between_them_begins_the_count_anew(world: World, failure: str) -> None:
+    def handler(task: TaskRun) -> None:
+        if task.payload["number"] % 2:
+            out_of_descriptors(task)
+        if failure == "other causes":
+            message = "something else"
+            raise ValueError(message)
+        if failure == "failed tasks":
+            raise TaskFailed(failure)
+
+    created = [world.create({"number": number}) for number in range(6)]
+    work(world, handler, max_tasks=6, max_internal_errors=2)
+    assert "pending" not in states(world, created)
+
+
+def test_without_a_limit_it_goes_on(world: World) -> None:
+    created = [world.create() for _ in range(7)]
+    work(world, out_of_descriptors, max_tasks=7, max_internal_errors=0)
+    assert states(world, created) == ["exception"] * 7
+
+
+def test_claimed_runs_may_end(world: World) -> None:
+    long = world.create({"long": True})
+    failing = [""]
+
+    def handler(task: TaskRun) -> None:
+        if task.payload.get("long"):
+            until(lambda: failing[0] and world.status(failing[0]).state == "exception")
+        else:
+            out_of_descriptors(task)
+
+    worker = worker_for(world, handler, concurrency=2, max_internal_errors=1)
+    with Working(world, worker) as working:
+        until(lambda: world.status(long).state == "running")
+        failing[0] = world.create()
+        with pytest.raises(InternalError):
+            working.left()
+    assert world.status(long).state == "completed"

@@ -1,0 +1,277 @@
+"""Artifacts that a handler declares: every kind of source, checked in the call, inside the work directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.worker.task_run import TaskRun
+from tests.worker.queue_world import WAIT, World
+from tests.worker.run_outcomes import LOG, reasons
+from tests.worker.worker_world import artifact, artifact_names, log_of, work
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with LocalQueue() as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+def test_every_kind_of_source_is_uploaded_as_it_was_in_the_call(world: World) -> None:
+    task_id = world.create()
+
+    def handler(task: TaskRun) -> None:
+        path = task.work_directory / "file"
+        path.write_text("_opened")
+        task.upload_artifact("public/bytes", b"bytes")
+        task.upload_artifact("public/bytearray", bytearray(b"bytearray"))
+        task.upload_artifact("public/text", text="täxt")
+        task.upload_artifact("public/iterable", (each.encode() for each in ("iter", "able")))
+        with path.open("rb") as file:
+            file.read(1)
+            task.upload_artifact("public/opened", file)
+        path.write_text("path")
+        task.upload_artifact("public/path", "file")
+        task.upload_artifact("public/absolute", path)
+
+    work(world, handler)
+    assert reasons(world, task_id) == ["completed"]
+    found = {name: artifact(world, task_id, f"public/{name}") for name in ("bytes", "bytearray", "text")}
+    assert found == {"bytes": "bytes", "bytearray": "bytearray", "text": "täxt"}
+    assert artifact(world, task_id, "public/iterable") == "iterable"
+    assert artifact(world, task_id, "public/opened") == "opened"
+    assert artifact(world, task_id, "public/path") == artifact(world, task_id, "public/absolute") == "path"
+
+
+def test_an_asynchronous_handler_uploads_what_an_asynchronous_iterable_gives(world: World) -> None:
+    task_id = world.create()
+
+    async def blocks() -> AsyncIterator[bytes]:
+        for number in range(3):
+            yield str(number).encode() * 100_000
+
+    async def handler(task: TaskRun) -> None:
+        await task.upload_artifact_async("public/blocks", blocks())
+        await task.upload_artifact_async("public/iterable", iter([b"a", b"b"]))
+        await task.upload_artifact_async("public/text", text="text")
+
+    work(world, awaited=handler)
+    assert reasons(world, task_id) == ["completed"]
+    expected = "0" * 100_000 + "1" * 100_000 + "2" * 100_000
+    assert artifact(world, task_id, "public/blocks") == expected
+    assert artifact(world, task_id, "public/iterable") == "ab"
+    assert artifact(world, task_id, "public/text") == "text"
+
+
+def test_stored_content_is_uploaded_again_after_a_failure_and_removed_with_the_run(
+    world: World, tmp_path: Path
+) -> None:
+    task_id = world.create()
+    world.local.faults.add_json({"kind": "respond", "endpoint": "storage.put", "status": 503, "times": 2})
+
+    def handler(task: TaskRun) -> None:
+        task.upload_artifact("public/x", iter([b"x" * 100_000]))
+
+    work(world, handler, work_directory=tmp_path, upload_timeout=0)
+    assert reasons(world, task_id) == ["resource-unavailable"]
+    assert artifact(world, task_id, "public/x") == "x" * 100_000
+    assert list(tmp_path.iterdir()) == []
+
+
+def _refused(world: World, call: Callable[[TaskRun], object]) -> InvalidArgument:
+    """Return the error that a call in a handler raises; the run is completed, and has no artifact."""
+    task_id = world.create()
+    refused: list[InvalidArgument] = []
+
+    def handler(task: TaskRun) -> None:
+        with pytest.raises(InvalidArgument) as caught:
+            call(task)
+        refused.append(caught.value)
+
+    work(world, handler)
+    assert reasons(world, task_id) == ["completed"]
+    assert artifact_names(world, task_id) == LOG
+    return refused[0]
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    yield b""
+
+
+@pytest.mark.parametrize(
+    ("argument", "options"),
+    [
+        ("expires", {"source": b"", "expires": "tomorrow"}),
+        ("storage", {"source": b"", "storage": "disk"}),
+        ("content_type", {"source": b"", "content_type": "a\nb"}),
+        ("options", {"source": b"", "content_typ": "text/plain"}),
+        ("source", {}),
+        ("source", {"source": b"", "text": ""}),
+        ("source", {"source": 1}),
+        ("source", {"source": ["text"]}),
+        ("source", {"source": _nothing()}),
+    ],
+    ids=[
+        "time",
+        "storage",
+        "type",
+        "unknown",
+        "none",
+        "both",
+        "number",
+        "iterable of text",
+        "async iterable",
+    ],
+)
+def test_arguments_are_checked_in_the_call(world: World, argument: str, options: dict[str, Any]) -> None:
+    refusal = _refused(world, lambda task: task.upload_artifact("public/x", **options))
+    assert refusal.argument == argument
+
+
+def _link(task: TaskRun) -> str:
+    (task.work_directory / "link").symlink_to("/etc/passwd")
+    return "link"
+
+
+def _link_to_directory(task: TaskRun) -> str:
+    (task.work_directory / "etc").symlink_to("/etc")
+    return "etc/passwd"
+
+
+def _fifo(task: TaskRun) -> str:
+    os.mkfifo(task.work_directory / "fifo")
+    return "fifo"
+
+
+def _bad_name(task: TaskRun) -> str:
+    (task.work_directory / "ü").touch()
+    return "ü"
+
+
+def _is(path: str) -> Callable[[TaskRun], str]:
+    def source(_: TaskRun) -> str:
+        return path
+
+    return source
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        _is("/etc/passwd"),
+        _is("../x"),
+        _link,
+        _link_to_directory,
+        _fifo,
+        _is("/dev/zero"),
+        _is("."),
+    ],
+    ids=["absolute", "parent", "link", "link to a directory", "FIFO", "device", "directory"],
+)
+def test_what_is_outside_of_the_work_directory_or_not_a_file_is_refused(
+    world: World, source: Callable[[TaskRun], str]
+) -> None:
+    assert _refused(world, lambda task: task.upload_artifact("public/x", source(task))).argument == "source"
+
+
+def test_a_link_that_leads_out_when_the_handler_has_ended_is_not_followed(
+    world: World, tmp_path: Path
+) -> None:
+    task_id = world.create()
+    (tmp_path / "secret").write_text("of the machine")
+
+    def handler(task: TaskRun) -> None:
+        path = task.work_directory / "x"
+        path.write_text("harmless")
+        task.upload_artifact("public/x", "x")
+        path.unlink()
+        path.symlink_to(tmp_path / "secret")
+
+    work(world, handler)
+    assert reasons(world, task_id) == ["failed"]
+    assert getattr(world.queue.artifact(task_id, 0, "public/x"), "reason") == "invalid-resource-on-worker"  # noqa: B009 - of the kind that has one
+    assert "allow_outside" in log_of(world, task_id)
+
+
+def test_files_outside_are_uploaded_if_the_worker_allows_it(world: World, tmp_path: Path) -> None:
+    task_id = world.create()
+    (tmp_path / "file").write_text("outside")
+
+    def handler(task: TaskRun) -> None:
+        (task.work_directory / "link").symlink_to(tmp_path / "file")
+        task.upload_artifact("public/a", tmp_path / "file", allow_outside=True)
+        task.upload_artifact("public/b", "link", allow_outside=True)
+        task.upload_artifacts("public/c", tmp_path, allow_outside=True)
+
+    work(world, handler)
+    assert reasons(world, task_id) == ["completed"]
+    assert {artifact(world, task_id, f"public/{name}") for name in ("a", "b", "c/file")} == {"outside"}
+
+
+def test_a_directory_s_files_become_artifacts(world: World) -> None:
+    task_id = world.create()
+    names: list[str] = []
+
+    def handler(task: TaskRun) -> None:
+        (task.work_directory / "dist/sub").mkdir(parents=True)
+        (task.work_directory / "dist/a.txt").write_text("a")
+        (task.work_directory / "dist/sub/b.txt").write_text("b")
+        names.extend(task.upload_artifacts("public/build", "dist/"))
+
+    work(world, handler)
+    assert reasons(world, task_id) == ["completed"]
+    assert names == ["public/build/a.txt", "public/build/sub/b.txt"]
+    assert artifact_names(world, task_id) == {*names, *LOG}
+    assert artifact(world, task_id, names[1]) == "b"
+
+
+def test_slashes_at_the_end_of_a_prefix_are_not_doubled(world: World) -> None:
+    names: list[str] = []
+
+    def handler(task: TaskRun) -> None:
+        (task.work_directory / "a.txt").write_text("a")
+        names.extend(task.upload_artifacts("public/build//", "."))
+
+    world.create()
+    work(world, handler)
+    assert names == ["public/build/a.txt"]
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_a_handler_decides_whether_an_artifact_is_compressed(world: World, *, compress: bool) -> None:
+    task_id = world.create()
+
+    def handler(task: TaskRun) -> None:
+        task.upload_artifact("public/x.txt", text="x" * 5000, compress=compress)
+
+    work(world, handler)
+    url: Any = getattr(world.queue.artifact(task_id, 0, "public/x.txt"), "url")  # noqa: B009 - of the kinds that have one
+    response = requests.get(url, headers={"Accept-Encoding": "gzip"}, timeout=WAIT)
+    assert response.text == "x" * 5000
+    assert (response.headers.get("Content-Encoding") == "gzip") is compress
+
+
+@pytest.mark.parametrize("other", [_link, _fifo, _bad_name], ids=["link", "FIFO", "name"])
+def test_a_directory_with_a_file_that_cannot_be_an_artifact_declares_none(
+    world: World, other: Callable[[TaskRun], object]
+) -> None:
+    def call(task: TaskRun) -> None:
+        (task.work_directory / "fine").touch()
+        other(task)
+        task.upload_artifacts("public", ".")
+
+    assert _refused(world, call).argument in {"source", "name"}
+
+
+def test_a_directory_that_does_not_exist_is_refused(world: World) -> None:
+    assert _refused(world, lambda task: task.upload_artifacts("public", "nowhere")).argument == "directory"
+    assert _refused(world, lambda task: task.upload_artifacts("public", "..")).argument == "directory"

@@ -1,0 +1,213 @@
+"""`run_handler` ends like a run of a queue: outcome, artifacts and log; and the fixture `run_worker`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskqueue_client import Credentials, IntermittentTask, InternalError, LocalQueue, TaskRun, WorkerLoop
+from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.testing import TaskResult, TaskRunner, run_handler
+
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "additionalProperties": False}
+
+
+class Greeter(WorkerLoop):
+    """Greets who is named, or does what else a payload can lead to."""
+
+    payload_schema = SCHEMA
+
+    def run_task(self, task: TaskRun) -> None:
+        name = task.payload["name"]
+        task.log.info("greeting %s", name)
+        (task.work_directory / "greeting").write_text(f"Hello {name}\n")
+        task.upload_artifact("public/file.txt", "greeting")
+        task.upload_artifact("public/large.txt", text="x" * 100_000)
+        task.run_command(["false" if name == "nobody" else "true"])
+        if name == "missing":
+            task.upload_artifact("public/missing.txt", "nowhere")
+
+
+class AsyncGreeter(Greeter):
+    """The same with a coroutine."""
+
+    async def run_task(self, task: TaskRun) -> None:  # type: ignore[override] # mypy takes the base's for a plain method  # pyright: ignore[reportIncompatibleMethodOverride]
+        await asyncio.to_thread(super().run_task, task)
+
+
+KINDS = pytest.mark.parametrize("kind", [Greeter, AsyncGreeter])
+
+
+def comparable(result: TaskResult) -> str:
+    """Return a log without what differs between two runs, and without attempts to upload."""
+    lines = [line.partition("Z ")[2] for line in result.log.splitlines()[1:] if "cannot upload" not in line]
+    return re.sub(r"/tmp/[^/]+/[^/]+|after .*MB\)", "…", "\n".join(lines))
+
+
+PAYLOADS: list[dict[str, Any]] = [{"name": "Ada"}, {"name": "nobody"}, {"name": "missing"}, {"nam": 1}, {}]
+
+
+@KINDS
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_it_ends_like_a_run_of_a_queue(
+    kind: type[WorkerLoop], payload: dict[str, Any], run_worker: TaskRunner
+) -> None:
+    tried, worked = run_handler(kind, payload), run_worker(kind, payload)
+    assert tried.outcome == worked.outcome
+    assert tried.artifacts == worked.artifacts
+    if tried.outcome != "internal-error":  # the log has a traceback then
+        assert comparable(tried) == comparable(worked)
+
+
+@KINDS
+def test_outcome_artifacts_and_log_are_those_of_the_handler(kind: type[WorkerLoop]) -> None:
+    result = run_handler(kind, {"name": "Ada"})
+    assert result.outcome == "completed"
+    assert result.error is None
+    assert result.artifacts == {"public/file.txt": b"Hello Ada\n", "public/large.txt": b"x" * 100_000}
+    assert "greeting Ada" in result.log
+    assert "the task is completed" in result.log
+
+
+def test_a_payload_that_does_not_match_the_schema_is_malformed_and_the_handler_is_not_called() -> None:
+    result = run_handler(Greeter, {"nam": "Ada"})
+    assert result.outcome == "malformed-payload"
+    assert "unknown key" in result.log
+    assert result.artifacts == {}
+
+
+def test_a_bug_of_the_handler_is_an_internal_error_with_what_it_raised() -> None:
+    result = run_handler(Greeter, {})
+    assert result.outcome == "internal-error"
+    assert isinstance(result.error, KeyError)
+    assert "KeyError: 'name'" in result.log
+
+
+class Hooked(WorkerLoop):
+    """Notes in what order its methods are called."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.called: list[str] = []
+
+    def on_start(self) -> None:
+        self.called.append("on_start")
+
+    def on_stop(self) -> None:
+        self.called.append("on_stop")
+
+    def run_time_limit(self, task: TaskRun) -> float | None:
+        del task
+        return 0.1
+
+    def run_task(self, task: TaskRun) -> None:
+        self.called.append(f"run_task {task.definition['extra']} {task.scopes}")
+        assert task.canceled.wait(30)
+        raise IntermittentTask
+
+
+def hooked(**settings: Any) -> Hooked:
+    return Hooked(
+        root_url="https://tc.example.com", task_queue_id="a/b", worker_group="c", worker_id="d", **settings
+    )
+
+
+def test_hooks_are_called_and_the_definition_may_have_other_keys() -> None:
+    worker = hooked(max_run_time_outcome="resource-unavailable")
+    result = run_handler(worker, {}, extra={"a": 1}, scopes=["x:y"])
+    assert worker.called == ["on_start", "run_task {'a': 1} ('x:y',)", "on_stop"]
+    assert result.outcome == "resource-unavailable"
+    assert "took longer than run_time_limit, 0.1 s" in result.log
+
+
+def test_a_definition_that_the_queue_would_refuse_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="retries"):
+        run_handler(Greeter, {}, retries=1000)
+
+
+class Caller(WorkerLoop):
+    """Calls the Queue, its own run's proxy, and fails."""
+
+    def run_task(self, task: TaskRun) -> None:
+        task.log.info("version %s", task.queue.version().version)
+        task.log.info("token %s", task.credentials.access_token)
+        message = "no oven"
+        raise InternalError(message)
+
+
+def test_calls_of_the_handler_go_to_the_worker_s_deployment_and_no_secret_is_in_the_log(
+    local_queue: LocalQueue,
+) -> None:
+    worker = Caller(
+        root_url=local_queue.root_url,
+        credentials=local_queue.credentials,
+        task_queue_id="a/b",
+        worker_group="c",
+        worker_id="d",
+    )
+    result = run_handler(worker, {})
+    assert "version" in result.log
+    assert "InternalError: no oven" in result.log
+    assert local_queue.access_token not in result.log
+
+
+def test_without_a_deployment_calls_fail_at_once() -> None:
+    result = run_handler(Caller, {})
+    assert result.outcome == "internal-error"
+    assert "sent once" in str(result.error)
+
+
+def test_it_leaves_nothing_behind(tmp_path: Path) -> None:
+    class Leaving(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            (task.work_directory / "x").touch()
+            task.upload_artifact("public/x", iter([b"x"]))
+
+    worker = Leaving(
+        root_url="https://tc.example.com",
+        credentials=Credentials("a", "a-token-of-some-length"),
+        task_queue_id="a/b",
+        worker_group="c",
+        worker_id="d",
+        work_directory=tmp_path,
+    )
+    result = run_handler(worker, {})
+    assert result.artifacts == {"public/x": b"x"}
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_it_can_be_called_in_an_event_loop() -> None:
+    assert run_handler(AsyncGreeter, {"name": "Ada"}).outcome == "completed"
+
+
+def test_the_fixture_s_settings_and_definition_are_the_test_s(run_worker: TaskRunner) -> None:
+    result = run_worker(Hooked, {}, task={"extra": {"b": 2}, "retries": 0}, worker_id="mine")
+    assert result.outcome == "failed"
+    assert "on worker testing/mine of" in result.log
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"task_queue_id": "proj/linux"},
+        {"task_queue_id": ["proj/linux", "proj/mac"]},
+        {"task": {"taskQueueId": "proj/linux"}},
+    ],
+)
+def test_the_fixture_s_worker_claims_from_the_task_queue_of_its_task(
+    run_worker: TaskRunner, given: dict[str, Any]
+) -> None:
+    result = run_worker(Greeter, {"name": "Ada"}, max_idle=30, **given)
+    assert "of proj/linux" in result.log
+
+
+def test_the_plugin_does_not_import_the_worker_before_it_is_used() -> None:
+
+    code = "import sys, taskqueue_client.testing; sys.exit('taskqueue_client.worker' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

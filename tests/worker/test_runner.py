@@ -1,0 +1,364 @@
+"""A worker that speaks the worker-runner protocol with the process that started it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskqueue_client import Credentials, temporary_credentials
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.worker.runner import (
+    CAPABILITIES,
+    Ignored,
+    NewCredentials,
+    Reply,
+    RunnerLog,
+    RunnerProtocol,
+    Termination,
+    WorkerRunner,
+)
+from tests.cli.command import COMMAND
+from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
+
+Message = dict[str, Any]
+
+
+def line(kind: str, **body: object) -> bytes:
+    return b"~" + json.dumps({"type": kind, **body}).encode() + b"\n"
+
+
+WELCOME = line("welcome", capabilities=[*CAPABILITIES, "something-new"])
+RENEWED = {"client-id": "renewed", "access-token": "s3cret"}
+
+
+def agreed() -> RunnerProtocol:
+    protocol = RunnerProtocol()
+    protocol.feed(WELCOME)
+    return protocol
+
+
+@given(st.lists(st.integers(min_value=0, max_value=400)))
+def test_bytes_mean_the_same_wherever_they_are_cut(cuts: list[int]) -> None:
+    data = WELCOME + b"plain\n" + line("graceful-termination", **{"finish-tasks": True}) + b"\r\n\n"
+    data += line("new-credentials", **RENEWED) + b"~{ cut"
+    protocol, ends = RunnerProtocol(), [*sorted(cuts), len(data)]
+    events = [
+        each for begin, end in zip([0, *ends], ends, strict=False) for each in protocol.feed(data[begin:end])
+    ]
+    assert isinstance(events[0], Reply)
+    assert events[1:] == [
+        Ignored("a line of text: plain"),
+        Termination(finish_tasks=True),
+        NewCredentials(Credentials("renewed", "s3cret")),
+    ]
+
+
+@given(st.binary())
+def test_any_bytes_are_taken(data: bytes) -> None:
+    assert all(isinstance(each, Ignored) for each in agreed().feed(data + b"\n"))
+
+
+def test_hello_names_the_capabilities_of_both() -> None:
+    (reply,) = RunnerProtocol().feed(line("welcome", capabilities=["log", "something-new", "shutdown"]))
+    assert reply == Reply(line("hello", capabilities=["log", "shutdown"]))
+
+
+def test_nothing_is_sent_before_the_welcome_or_beyond_what_was_agreed() -> None:
+    protocol = RunnerProtocol()
+    assert protocol.message("shutdown", {}) is None
+    assert protocol.message("error-report", {"kind": "x"}) is None
+    assert protocol.message("log", {}) is None
+    (reply,) = protocol.feed(line("welcome", capabilities=["shutdown"]))
+    assert reply == Reply(line("hello", capabilities=["shutdown"]) + line("shutdown"))
+    assert protocol.message("log", {}) is None
+    assert protocol.message("shutdown", {}) == line("shutdown")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'~{"type": "new-credentials", "access-token": "s3cret"',
+        b'noise ~{"type": "new-credentials", "access-token": "s3cret"}',
+        b'~{"access-token": "s3cret"}',
+        line("new-credentials", **{**RENEWED, "client-id": ""}),
+        line("new-credentials", **{**RENEWED, "certificate": "s3cret"}),
+        line("new-credentials", **{**RENEWED, "client-id": 5}),
+        line("something", **RENEWED),
+        line("welcome", capabilities=["s3cret"]),
+        b"~{" * 5000 + b"}",
+    ],
+)
+def test_a_line_that_cannot_be_used_is_described_without_its_secrets(data: bytes) -> None:
+    (event,) = agreed().feed(data + b"\n")
+    assert isinstance(event, Ignored)
+    assert "s3cret" not in event.why
+
+
+def test_a_message_of_a_type_that_was_not_agreed_upon_is_ignored() -> None:
+    protocol = RunnerProtocol()
+    assert isinstance(protocol.feed(line("graceful-termination"))[0], Ignored)
+    protocol.feed(line("welcome", capabilities="log"))
+    assert isinstance(protocol.feed(line("graceful-termination"))[0], Ignored)
+
+
+# With a real parent process
+
+WORKER = """
+import subprocess, time
+from pathlib import Path
+from taskqueue_client import WorkerLoop
+
+print("noise of an import")
+
+class Runnable(WorkerLoop):
+    def run_task(self, task):
+        print("noise of a handler")
+        subprocess.run(["sh", "-c", "echo noise of a child; cat"], check=True)
+        if "error" in task.payload:
+            task.register_secret("of the run")
+            raise ValueError(task.payload["error"])
+        if "until" in task.payload:
+            while not Path(task.payload["until"]).exists():
+                task.canceled.check()
+                time.sleep(0.01)
+"""
+
+
+class Parent:
+    """Starts a worker, and speaks with it over its standard input and output."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.messages: list[Message] = []
+        self.noise: list[bytes] = []
+        self.errors: list[str] = []
+        self._changed = threading.Condition()
+        self._threads = [threading.Thread(target=self._read), threading.Thread(target=self._read_errors)]
+        for thread in self._threads:
+            thread.start()
+
+    def send(self, data: bytes) -> Self:
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+        return self
+
+    def close_input(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def of_type(self, kind: str) -> list[Message]:
+        return [each for each in list(self.messages) if each["type"] == kind]
+
+    def logged(self, text: str) -> bool:
+        return any(text in each["body"]["textPayload"] for each in self.of_type("log"))
+
+    def until_logged(self, text: str) -> None:
+        until(lambda: self.logged(text))
+
+    def ended(self) -> int:
+        status = self.process.wait(WAIT)
+        for thread in self._threads:
+            thread.join(WAIT)
+        assert self.noise == []
+        return status
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for each in self.process.stdout:
+            if each.startswith(b"~{"):
+                self.messages.append(json.loads(each[1:]))
+            else:
+                self.noise.append(each)
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        self.errors.extend(each.decode() for each in self.process.stderr)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with LocalQueue() as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def start(world: World, tmp_path: Path) -> Start:
+    (tmp_path / "runnable.py").write_text(WORKER)
+
+    @contextmanager
+    def starting(*options: str, credentials: Credentials = world.local.credentials) -> Generator[Parent]:
+        environment = {
+            **os.environ,
+            "TASKCLUSTER_ROOT_URL": world.local.root_url,
+            "TASKCLUSTER_CLIENT_ID": credentials.client_id,
+            "TASKCLUSTER_ACCESS_TOKEN": credentials.access_token,
+            "TASKCLUSTER_CERTIFICATE": credentials.certificate or "",
+            "TASKQUEUE_TASK_QUEUE_ID": TASK_QUEUE_ID,
+            "TASKQUEUE_WORKER_GROUP": "group",
+            "TASKQUEUE_WORKER_ID": "worker",
+        }
+        command = [*COMMAND, "work", "runnable:Runnable", "--worker-runner", *options]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, env=environment, cwd=tmp_path, **pipes) as process:  # type: ignore[call-overload] # the pipes
+            try:
+                yield Parent(process)
+            finally:
+                process.kill()
+
+    return starting
+
+
+def test_a_worker_that_ends_by_itself_asks_for_the_end_of_its_machine_and_prints_only_messages(
+    world: World, start: Start
+) -> None:
+    task_id = world.create()
+    with start("--max-tasks", "1") as parent:
+        parent.send(WELCOME)
+        assert parent.ended() == 0
+    assert world.run(task_id).state == "completed"
+    assert [each["type"] for each in parent.messages if each["type"] != "log"] == ["hello", "shutdown"]
+    assert set(parent.messages[0]["capabilities"]) == CAPABILITIES
+    (begins,) = [each["body"] for each in parent.of_type("log") if "begins" in each["body"]["textPayload"]]
+    assert (begins["task_id"], begins["run_id"], begins["level"]) == (task_id, 0, "INFO")
+    assert [each.strip() for each in parent.errors if "noise" in each] != []
+
+
+def test_without_a_welcome_the_worker_works_and_logs_to_standard_error(world: World, start: Start) -> None:
+    task_id = world.create()
+    with start("--max-tasks", "1") as parent:
+        assert parent.ended() == 0
+    assert world.run(task_id).state == "completed"
+    assert parent.messages == []
+    assert "ended: completed" in "".join(parent.errors)
+
+
+def test_runs_may_finish_if_the_runner_says_so(world: World, start: Start, tmp_path: Path) -> None:
+    task_id = world.create({"until": str(tmp_path / "go")})
+    with start() as parent:
+        parent.send(WELCOME)
+        parent.until_logged("begins")
+        parent.send(line("graceful-termination", **{"finish-tasks": True}))
+        parent.until_logged("no more claims")
+        parent.send(line("graceful-termination", **{"finish-tasks": True}))
+        (tmp_path / "go").touch()
+        assert parent.ended() == 0
+    assert world.run(task_id).state == "completed"
+    assert parent.of_type("shutdown") == []
+
+
+@pytest.mark.parametrize("first", [[], [True], [False]], ids=str)
+def test_runs_are_given_up_if_the_machine_is_about_to_end(
+    world: World, start: Start, tmp_path: Path, first: list[bool]
+) -> None:
+    task_id = world.create({"until": str(tmp_path / "never")})
+    with start() as parent:
+        parent.send(WELCOME)
+        parent.until_logged("begins")
+        for finish in [*first, False]:
+            parent.send(line("graceful-termination", **{"finish-tasks": finish}))
+        assert parent.ended() == 0
+    assert world.run(task_id).reason_resolved == "worker-shutdown"
+    assert not parent.logged("stopping all runs now")
+    assert parent.of_type("shutdown") == []
+
+
+def test_credentials_are_replaced_without_a_restart(world: World, start: Start) -> None:
+    good = world.local.credentials
+    with start("--max-tasks", "1") as parent:
+        parent.send(WELCOME)
+        until(lambda: parent.of_type("hello"))
+        parent.send(line("new-credentials", **RENEWED))
+        parent.until_logged("client renewed")
+        world.local.clock.advance(seconds=21)
+        parent.until_logged("cannot claim work")
+        task_id = world.create()
+        names = {"client-id": good.client_id, "access-token": good.access_token, "certificate": ""}
+        parent.send(line("new-credentials", **names))
+        assert parent.ended() == 0
+    assert world.run(task_id).state == "completed"
+    assert "s3cret" not in str(parent.messages) + str(parent.errors)
+
+
+def test_an_idle_worker_says_that_its_credentials_expire_before_they_do(world: World, start: Start) -> None:
+    short = temporary_credentials(world.local.credentials, ["*"], lifetime=timedelta(minutes=6, seconds=30))
+    with start(credentials=short) as parent:
+        parent.send(WELCOME)
+        parent.until_logged("own credentials expire in")
+        parent.send(line("graceful-termination", **{"finish-tasks": False}))
+        assert parent.ended() == 0
+
+
+def test_an_internal_error_is_reported_to_the_runner_without_secrets(world: World, start: Start) -> None:
+    token = world.local.credentials.access_token
+    task_id = world.create({"error": f"oops {token} of the run"})
+    with start("--max-tasks", "1") as parent:
+        parent.send(WELCOME)
+        assert parent.ended() == 0
+    (report,) = parent.of_type("error-report")
+    assert report == {
+        "type": "error-report",
+        "kind": "internal-error",
+        "title": "ValueError",
+        "description": "oops [masked] [masked]",
+        "extra": {"taskId": task_id, "runId": 0},
+    }
+
+
+def test_lines_that_are_cut_and_lines_that_are_garbage_do_no_harm(world: World, start: Start) -> None:
+    task_id = world.create()
+    with start("--max-tasks", "1") as parent:
+        parent.send(b"\xff\xfe garbage\n~{}\n~{\n")
+        for each in WELCOME:
+            parent.send(bytes([each]))
+        assert parent.ended() == 0
+    assert world.run(task_id).state == "completed"
+    assert parent.messages[0]["type"] == "hello"
+
+
+def test_a_worker_whose_runner_is_gone_finishes_its_runs_and_ends(
+    world: World, start: Start, tmp_path: Path
+) -> None:
+    task_id = world.create({"until": str(tmp_path / "go")})
+    with start() as parent:
+        parent.send(WELCOME)
+        parent.until_logged("begins")
+        parent.close_input()
+        parent.until_logged("the runner has closed its pipe")
+        (tmp_path / "go").touch()
+        assert parent.ended() == 0
+    assert world.run(task_id).state == "completed"
+
+
+def test_log_lines_go_to_standard_error_once_the_runner_does_not_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reading, to_worker = os.pipe()
+    from_worker, writing = os.pipe()
+    runner = WorkerRunner(reading, writing)
+    runner.start(on_termination=print, on_credentials=print, on_closed=print)
+    os.write(to_worker, WELCOME)
+    until(lambda: runner.send_log({"textPayload": "first"}))
+    os.close(from_worker)
+    until(lambda: not runner.send_log({"textPayload": "more"}))
+    RunnerLog(runner).handle(logging.makeLogRecord({"msg": "last"}))
+    runner.flush()
+    os.close(to_worker)
+    assert "last" in capsys.readouterr().err

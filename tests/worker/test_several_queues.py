@@ -1,0 +1,272 @@
+"""One worker for several task queues."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import requests
+
+from taskqueue_client import AsyncQueue, Credentials
+from taskqueue_client.clock import MovableClock, SystemClock
+from taskqueue_client.errors import InsufficientScopes, InvalidArgument
+from taskqueue_client.local import Client, LocalQueue
+from taskqueue_client.local.faults import Respond
+from taskqueue_client.worker import SourceContext, TaskRun, TaskSource, WorkerConfig, WorkerLoop
+from taskqueue_client.worker.claims import keeper, task_source
+from taskqueue_client.worker.claims.task_source import SeveralTaskQueues, WorkerIdentity
+from taskqueue_client.worker.config import setting_of_text
+from tests.recorded_spans import Spans, attributes_of, spans
+from tests.worker.queue_world import WAIT, World, until
+from tests.worker.worker_world import Working, log_of, work, worker_for
+
+__all__ = ["spans"]
+
+FIRST, SECOND, THIRD = "proj/first", "proj/second", "proj/third"
+QUEUES = [FIRST, SECOND, THIRD]
+NO_COUNTS = Credentials("no-counts", "secret")
+NO_CLAIMS_FROM_SECOND = Credentials("no-claims-from-second", "secret")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks at the other task queues come soon."""
+    monkeypatch.setattr(task_source, "COUNT_INTERVAL", 0.05)
+    monkeypatch.setattr(task_source, "PROMPT", 0.05)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """With a clock that only a test moves, so that a request without work waits for ever."""
+    no_counts = Client("no-counts", "secret", ["queue:claim-work:*", "queue:worker-id:*", "queue:status:*"])
+    scopes = ["queue:claim-work:proj/first", "queue:pending-count:*", "queue:worker-id:*"]
+    clients = [no_counts, Client("no-claims-from-second", "secret", scopes)]
+    with LocalQueue(clock=MovableClock(held=True), clients=clients, anonymous_scopes=()) as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+def has_completed(world: World, tasks: list[str]) -> bool:
+    """Whether all are completed; if not, requests that wait look for work again."""
+    if all(state(world, each) == "completed" for each in tasks):
+        return True
+    world.local.clock.advance(seconds=0.1)
+    return False
+
+
+def state(world: World, task_id: str) -> str:
+    return world.status(task_id).state
+
+
+@pytest.mark.parametrize("task_queue_id", QUEUES)
+def test_a_request_that_waits_for_work_does_not_delay_tasks_of_other_task_queues(
+    world: World, task_queue_id: str
+) -> None:
+    worker = worker_for(world, lambda _: None, task_queue_id=QUEUES)
+    with Working(world, worker):
+        until(lambda: world.queue.list_workers(FIRST).workers)
+        task_id = world.create(taskQueueId=task_queue_id)
+        until(lambda: has_completed(world, [task_id]))
+
+
+def test_a_task_queue_goes_before_those_that_follow_it(world: World) -> None:
+    order: list[str] = []
+    for each in (THIRD, SECOND, FIRST, SECOND, FIRST):
+        world.create({"queue": each}, taskQueueId=each)
+    work(world, lambda task: order.append(task.payload["queue"]), task_queue_id=QUEUES, max_tasks=5)
+    assert order == [FIRST, FIRST, SECOND, SECOND, THIRD]
+
+
+def test_all_task_queues_share_the_concurrency(world: World) -> None:
+    tasks = [world.create(taskQueueId=each) for each in QUEUES for _ in range(3)]
+    lock, together = threading.Lock(), threading.Barrier(2)
+    at_once: list[int] = []
+    running = [0]
+
+    def handler(_: TaskRun) -> None:
+        with lock:
+            running[0] += 1
+            at_once.append(running[0])
+            is_early = len(at_once) <= 2
+        if is_early:
+            together.wait(WAIT)
+        with lock:
+            running[0] -= 1
+
+    work(world, handler, task_queue_id=QUEUES, concurrency=2, max_tasks=len(tasks))
+    assert max(at_once) == 2
+    assert [state(world, each) for each in tasks] == ["completed"] * len(tasks)
+    assert [len(world.status(each).runs) for each in tasks] == [1] * len(tasks)
+
+
+def test_tasks_that_are_created_together_are_all_run_once(world: World) -> None:
+    with Working(world, worker_for(world, lambda _: None, task_queue_id=QUEUES)):
+        for _ in range(5):
+            tasks = [world.create(taskQueueId=each) for each in QUEUES]
+            until(partial(has_completed, world, tasks))
+            assert [len(world.status(each).runs) for each in tasks] == [1, 1, 1]
+
+
+def test_a_worker_that_shuts_down_claims_from_no_task_queue_any_more(world: World) -> None:
+    worker = worker_for(world, lambda _: None, task_queue_id=QUEUES)
+    with Working(world, worker) as working:
+        until(lambda: world.queue.list_workers(FIRST).workers)
+        worker.shutdown()
+        working.left()
+    tasks = [world.create(taskQueueId=each) for each in QUEUES]
+    assert [state(world, each) for each in tasks] == ["pending"] * 3
+
+
+def test_a_canceled_run_of_any_task_queue_is_stopped(world: World) -> None:
+    begun, stopped = threading.Event(), threading.Event()
+    task_id = world.create(taskQueueId=SECOND)
+
+    def handler(task: TaskRun) -> None:
+        begun.set()
+        task.canceled.wait(WAIT)
+        stopped.set()
+
+    with Working(world, worker_for(world, handler, task_queue_id=QUEUES, max_tasks=1)) as working:
+        assert begun.wait(WAIT)
+        world.queue.cancel_task(task_id)
+        assert stopped.wait(WAIT)
+        working.left()
+
+
+def test_logs_and_spans_name_the_task_queue_of_the_run(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    task_id = world.create(taskQueueId=SECOND)
+    with caplog.at_level(logging.INFO, "taskqueue_client.worker"):
+        work(world, lambda _: None, task_queue_id=QUEUES)
+    assert f"of {SECOND}" in log_of(world, task_id)
+    assert f"task queue {FIRST}, {SECOND}, {THIRD}," in caplog.text
+    assert f"run {task_id}/0 begins ({SECOND})" in caplog.text
+
+
+def test_metrics_and_spans_name_the_task_queue_whose_claim_request_failed(
+    world: World, spans: Spans, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "BACKOFF_FIRST", 0.05)
+    world.local.faults.add(Respond(endpoint="queue.claimWork", status=502, times=2))
+    worker = worker_for(
+        world, lambda _: None, task_queue_id=QUEUES, metrics_port=unused_tcp_port, tracing=True
+    )
+    with Working(world, worker):
+        until(lambda: world.queue.list_workers(THIRD).workers)
+        world.create(taskQueueId=THIRD)
+        world.local.clock.advance(seconds=1)
+        until(lambda: spans.named(f"receive {THIRD}"))
+        page = requests.get(f"http://127.0.0.1:{unused_tcp_port}/metrics", timeout=WAIT).text
+    failed = {each.name for each in spans.all() if "error.type" in attributes_of(each)}
+    assert failed == {f"receive {FIRST}", f"receive {SECOND}"}
+    counts = [
+        f'claim_calls_total{{result="{result}",task_queue_id="{each}"}} 1.0'
+        for each, result in ((FIRST, "unknown"), (SECOND, "unknown"), (THIRD, "responded"))
+    ]
+    assert [each for each in counts if each not in page] == []
+
+
+def test_without_the_scope_to_count_tasks_the_task_queues_take_turns_after_one_warning(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    task_id = world.create(taskQueueId=SECOND)
+
+    class Builder(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            pass
+
+    worker = Builder(
+        root_url=world.local.root_url,
+        credentials=NO_COUNTS,
+        task_queue_id=[FIRST, SECOND],
+        worker_group="group",
+        worker_id="worker",
+        max_tasks=1,
+    )
+    with Working(world, worker) as working:
+        until(lambda: "queue:pending-count:proj/second" in caplog.text)
+        world.local.clock.advance(seconds=21)  # the request to the first task queue ends
+        until(lambda: state(world, task_id) == "completed")
+        working.left()
+    assert len([each for each in caplog.records if "no scope to count" in each.getMessage()]) == 1
+
+
+def test_a_task_queue_that_refuses_claims_does_not_delay_the_others(world: World) -> None:
+    """Although it has pending tasks all the time."""
+    world.create(taskQueueId=SECOND)
+
+    async def claims() -> None:
+        async with AsyncQueue(world.local.root_url, NO_CLAIMS_FROM_SECOND).with_options(attempts=1) as queue:
+            identity = WorkerIdentity(FIRST, "group", "worker")
+            source = SeveralTaskQueues([FIRST, SECOND], SourceContext(queue, identity, SystemClock()))
+            for _ in range(2):
+                with pytest.raises(InsufficientScopes):
+                    await source.claim(1)
+            claim = asyncio.create_task(source.claim(1))
+            while not claim.done():
+                world.local.clock.advance(seconds=0.1)
+                await asyncio.sleep(0.01)  # not a wait: lets the claim work
+            assert await claim == []
+
+    asyncio.run(claims())
+
+
+def test_a_refused_first_claim_request_ends_the_worker(world: World) -> None:
+    class Builder(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            pass
+
+    worker = Builder(
+        root_url=world.local.root_url,
+        credentials=NO_COUNTS.restricted_to(("queue:status:*",)),
+        task_queue_id=QUEUES,
+        worker_group="group",
+        worker_id="worker",
+    )
+    with pytest.raises(InsufficientScopes):
+        worker.serve()
+
+
+IDENTITY: dict[str, Any] = {"worker_group": "group", "worker_id": "worker"}
+
+
+@pytest.mark.parametrize("given", [[FIRST, SECOND], (FIRST, SECOND)])
+def test_the_setting_is_a_list_in_order_of_preference(given: Any) -> None:
+    config = WorkerConfig(task_queue_id=given, **IDENTITY)
+    assert config.task_queue_ids == config.task_queue_id == (FIRST, SECOND)
+
+
+@pytest.mark.parametrize("given", [FIRST, [FIRST]])
+def test_one_task_queue_stays_text(given: Any) -> None:
+    config = WorkerConfig(task_queue_id=given, **IDENTITY)
+    assert (config.task_queue_id, config.task_queue_ids) == (FIRST, (FIRST,))
+
+
+@pytest.mark.parametrize("text", [f"{FIRST},{SECOND}", f"{FIRST}, {SECOND}", f"{FIRST} {SECOND}"])
+def test_a_variable_or_option_has_several_with_commas_or_spaces(text: str) -> None:
+    assert setting_of_text("task_queue_id", text) == [FIRST, SECOND]
+
+
+@pytest.mark.parametrize("given", [[], [FIRST, FIRST], [FIRST, "linux"], 5, {FIRST: 1}, [5]])
+def test_a_list_that_is_not_one_of_task_queues_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidArgument, match="task_queue_id"):
+        WorkerConfig(task_queue_id=given, **IDENTITY)
+
+
+def test_a_task_source_has_one_task_queue() -> None:
+    def make(context: SourceContext) -> TaskSource:
+        return task_source.QueueTaskSource(context)
+
+    class Builder(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            pass
+
+    with pytest.raises(InvalidArgument, match="one task queue, because `task_source` is set"):
+        Builder(root_url="https://tc.example.com", task_source=make, task_queue_id=QUEUES, **IDENTITY)

@@ -1,0 +1,218 @@
+"""`shutdown_timeout` bounds a shutdown, whatever hangs, and the log says what was given up."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socketserver
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.local.faults import Delay
+from taskqueue_client.worker.outcomes import InternalError
+from taskqueue_client.worker.task_run import TaskRun
+from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
+from tests.worker.worker_world import Stuck, Working, worker_for
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with LocalQueue() as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+def no_op(task: TaskRun) -> None:
+    del task
+
+
+def large_upload(task: TaskRun) -> None:
+    (task.work_directory / "large").write_bytes(bytes(1 << 20))
+    task.upload_artifact("public/large", "large")
+
+
+def failing_upload(task: TaskRun) -> None:
+    large_upload(task)
+    message = "broken"
+    raise InternalError(message)
+
+
+@pytest.mark.parametrize(
+    ("handler", "endpoint"),
+    [
+        (large_upload, "storage.put"),
+        (failing_upload, "storage.put"),
+        (large_upload, "queue.createArtifact"),
+        (no_op, "queue.report*"),
+    ],
+    ids=["storage before the report", "storage after the report", "the Queue", "the report"],
+)
+def test_a_worker_ends_in_time_though_a_handler_or_call_hangs(
+    world: World, handler: object, endpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.create()
+    for _ in range(100):
+        world.local.faults.add(Delay(endpoint=endpoint, seconds=600))
+    worker = worker_for(world, handler, shutdown_timeout=2.0)  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING), Working(world, worker) as working:
+        world.until_struck(left=99)
+        started = time.monotonic()
+        worker.shutdown()
+        working.left()
+    assert time.monotonic() - started < 2 + 5
+    assert "gave up" in caplog.text
+
+
+def test_a_handler_that_does_not_end_is_reported_before_the_timeout(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    task_id = world.create()
+    with Stuck() as handler, Working(world, worker_for(world, handler, shutdown_timeout=4.0)) as working:
+        assert handler.started.wait(WAIT)
+        working.worker.shutdown()
+        working.left()
+    assert world.run(task_id).reason_resolved == "worker-shutdown"
+    assert f"handler of {task_id}/0 is still running" in caplog.text
+
+
+SCRIPT = """
+    import logging, sys
+    from taskqueue_client import Credentials
+    from taskqueue_client.worker import WorkerLoop
+
+    class Worker(WorkerLoop):
+        def run_task(self, task):
+            if task.payload.get("upload"):
+                (task.work_directory / "large").write_bytes(bytes(1 << 20))
+                task.upload_artifact("public/large", "large")
+            else:
+                task.canceled.wait()
+                task.canceled.check()
+
+    root_url, token, timeout = sys.argv[1:]
+    logging.basicConfig(level=logging.INFO)
+    Worker(
+        task_queue_id="test-provisioner/test-worker", worker_group="group", worker_id="worker",
+        root_url=root_url, credentials=Credentials("local", token), shutdown_timeout=float(timeout),
+        concurrency=2,
+    ).run()
+    print("left", flush=True)
+"""
+
+
+def start(world: World, timeout: float, root_url: str | None = None) -> subprocess.Popen[str]:
+    """A worker in a separate process."""
+    arguments = [root_url or world.local.root_url, world.local.access_token, str(timeout)]
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_the_process_ends_in_time_though_storage_hangs(world: World) -> None:
+    world.create({"upload": True})
+    for _ in range(100):
+        world.local.faults.add(Delay(endpoint="storage.put", seconds=600))
+    with start(world, timeout=3) as process:
+        world.until_struck(left=99)
+        started = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=WAIT)
+        assert time.monotonic() - started < 3 + 5
+    assert process.returncode == 0
+    assert "gave up" in output
+
+
+def test_the_process_ends_in_time_though_a_claim_response_trickles_in(world: World) -> None:
+    trickling, is_over = threading.Event(), threading.Event()
+
+    class Trickle(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            request = self.rfile.readline()
+            with suppress(OSError):
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n{")
+                while not is_over.wait(0.02):
+                    self.wfile.write(b" ")
+                    if b"/claim-work/" in request:
+                        trickling.set()
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Trickle) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        try:
+            root_url = f"http://127.0.0.1:{server.server_address[1]}"
+            with start(world, timeout=3, root_url=root_url) as process:
+                assert trickling.wait(WAIT)
+                started = time.monotonic()
+                process.send_signal(signal.SIGTERM)
+                output, _ = process.communicate(timeout=WAIT)
+                assert time.monotonic() - started < 3 + 5
+        finally:
+            is_over.set()
+            server.shutdown()
+    assert process.returncode == 0
+    assert output.endswith("left\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
+def test_other_signals_shut_down_and_report_the_runs(world: World, number: signal.Signals) -> None:
+    """SIGHUP as SIGTERM does, SIGQUIT at once."""
+    task_id = world.create()
+    with start(world, timeout=8 if number == signal.SIGHUP else 3600) as process:
+        until(lambda: world.status(task_id).state == "running")
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=WAIT)
+    assert process.returncode == 0
+    assert output.endswith("left\n")
+    assert world.run(task_id).reason_resolved == "worker-shutdown"
+
+
+PROGRAM_THAT_ENDS = """
+    import logging, sys, threading, time
+    from taskqueue_client import Credentials
+    from taskqueue_client.worker import WorkerLoop
+
+    class Worker(WorkerLoop):
+        def run_task(self, task):
+            print(task.work_directory, flush=True)
+            task.canceled.wait()
+            task.canceled.check()
+
+    root_url, token = sys.argv[1:]
+    logging.basicConfig(level=logging.INFO)
+    worker = Worker(
+        task_queue_id="test-provisioner/test-worker", worker_group="group", worker_id="worker",
+        root_url=root_url, credentials=Credentials("local", token),
+    )
+    threading.Thread(target=worker.serve).start()
+    sys.stdin.readline()
+"""
+
+
+def test_a_worker_in_a_thread_of_a_program_that_ends_reports_its_runs(world: World) -> None:
+    task_id = world.create()
+    script = textwrap.dedent(PROGRAM_THAT_ENDS)
+    with subprocess.Popen(
+        [sys.executable, "-c", script, world.local.root_url, world.local.access_token],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        until(lambda: world.status(task_id).state == "running")
+        output, _ = process.communicate("\n", timeout=WAIT)
+    assert "Traceback" not in output
+    assert "the program ends" in output
+    assert process.returncode == 0
+    assert world.run(task_id).reason_resolved == "worker-shutdown"
+    assert world.queue.list_workers(TASK_QUEUE_ID).workers

@@ -1,0 +1,189 @@
+"""Task sources that are not the default one: what `WorkerLoop` promises to them, and they to it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from taskqueue_client import Credentials
+from taskqueue_client.errors import InsufficientScopes
+from taskqueue_client.local import Client, LocalQueue
+from taskqueue_client.models import TaskClaim
+from taskqueue_client.worker import SourceContext, TaskRun, TaskSource, TaskSourceFactory, WorkerLoop
+from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
+from tests.worker.worker_world import Working
+
+
+class Builder(WorkerLoop):
+    def run_task(self, task: TaskRun) -> None:
+        pass
+
+
+class ByListing:
+    """A source that lists the pending tasks and claims them one by one."""
+
+    def __init__(self, context: SourceContext) -> None:
+        self.context = context
+        self.counts: list[int] = []
+        self.stopped = asyncio.Event()
+        self.is_closed = False
+
+    async def claim(self, count: int) -> Sequence[TaskClaim]:
+        self.counts.append(count)
+        queue, who = self.context.queue, self.context.identity
+        page = await queue.list_pending_tasks(who.task_queue_id, limit=count)
+        return [
+            await queue.claim_task(
+                each.task_id, each.run_id, worker_group=who.worker_group, worker_id=who.worker_id
+            )
+            for each in page.tasks
+        ]
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class ClaimsWhenStopped(ByListing):
+    """Its claims are on their way when the worker shuts down."""
+
+    def __init__(self, context: SourceContext) -> None:
+        super().__init__(context)
+        self.called = threading.Event()
+
+    async def claim(self, count: int) -> Sequence[TaskClaim]:
+        self.called.set()
+        await self.stopped.wait()
+        return await super().claim(count)
+
+
+class Hanging(ClaimsWhenStopped):
+    """Its claims never come."""
+
+    async def claim(self, count: int) -> Sequence[TaskClaim]:
+        self.called.set()
+        await asyncio.Event().wait()
+        return await super().claim(count)
+
+
+class FailsToClose(ByListing):
+    async def close(self) -> None:
+        message = "closing failed"
+        raise RuntimeError(message)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with LocalQueue() as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+def builder(world: World, make_source: TaskSourceFactory, *, max_tasks: int | None = None) -> Builder:
+    return Builder(
+        root_url=world.local.root_url,
+        credentials=world.local.credentials,
+        task_source=make_source,
+        task_queue_id=TASK_QUEUE_ID,
+        worker_group="group",
+        worker_id="worker",
+        concurrency=2,
+        max_tasks=max_tasks,
+    )
+
+
+class Made:
+    """The sources that a worker has made."""
+
+    def __init__(self, kind: type[ByListing]) -> None:
+        self._kind = kind
+        self.sources: list[ByListing] = []
+
+    def __call__(self, context: SourceContext) -> TaskSource:
+        self.sources.append(self._kind(context))
+        return self.sources[-1]
+
+    def called(self) -> None:
+        """Wait until a claim is open."""
+        until(lambda: self.sources)
+        source = self.sources[0]
+        assert isinstance(source, ClaimsWhenStopped)
+        assert source.called.wait(WAIT)
+
+
+class TestWorkersWithASourceOfTheirOwn:
+    def test_run_what_it_claims_and_ask_for_no_more_than_there_is_room_for(self, world: World) -> None:
+        tasks = [world.create() for _ in range(3)]
+        make = Made(ByListing)
+        with Working(world, builder(world, make, max_tasks=3)) as working:
+            working.left()
+        assert [world.status(each).state for each in tasks] == ["completed"] * 3
+        assert all(1 <= count <= 2 for count in make.sources[0].counts)
+        assert make.sources[0].is_closed
+
+    def test_make_a_new_source_in_each_session(self, world: World) -> None:
+        make = Made(ByListing)
+        worker = builder(world, make, max_tasks=1)
+        for _ in range(2):
+            world.create()
+            with Working(world, worker) as working:
+                working.left()
+        first, second = make.sources
+        assert first.is_closed
+        assert second.is_closed
+
+    def test_run_what_it_claimed_during_their_shutdown(self, world: World) -> None:
+        task_id = world.create()
+        make = Made(ClaimsWhenStopped)
+        with Working(world, builder(world, make)) as working:
+            make.called()
+            working.worker.shutdown(within=WAIT)
+            working.left()
+        assert world.run(task_id).reason_resolved == "worker-shutdown"
+
+    def test_do_not_wait_for_it_after_a_second_request_to_shut_down(self, world: World) -> None:
+        make = Made(Hanging)
+        with Working(world, builder(world, make)) as working:
+            make.called()
+            working.worker.shutdown()
+            working.worker.shutdown()
+            working.left()
+        assert make.sources[0].stopped.is_set()
+        assert make.sources[0].is_closed
+
+    def test_end_if_its_first_call_is_refused(self) -> None:
+        client = Client("worker", "secret-of-the-worker", ["queue:pending-list:*"])
+        with LocalQueue(clients=[client], anonymous_scopes=[]) as local:
+            world = World(local)
+            world.create()
+            worker = builder(world, ByListing)
+            worker.credentials = Credentials(client.client_id, client.access_token)
+            with (
+                pytest.raises(InsufficientScopes, match="claim-task"),
+                Working(world, worker) as working,
+            ):
+                working.left()
+            world.close()
+
+    def test_end_with_its_bug_after_their_runs(self, world: World) -> None:
+        class Wrong(ByListing):
+            async def claim(self, count: int) -> Sequence[TaskClaim]:
+                raise ZeroDivisionError(count)
+
+        with pytest.raises(ZeroDivisionError), Working(world, builder(world, Wrong)) as working:
+            working.left()
+
+    def test_end_all_the_same_if_it_fails_to_close(
+        self, world: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        world.create()
+        with Working(world, builder(world, FailsToClose, max_tasks=1)) as working:
+            working.left()
+        assert "the task source failed to close" in caplog.text
+        assert "closing failed" in caplog.text

@@ -1,0 +1,328 @@
+"""Artifacts of other tasks: downloaded into the work directory, verified, several at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskqueue_client._protocol.conversation import Conversation, Work
+from taskqueue_client.artifacts import DownloadResult
+from taskqueue_client.artifacts.download_methods import download_artifact
+from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotFound
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.models import StorageType
+from taskqueue_client.worker.surroundings import upstream
+from taskqueue_client.worker.surroundings.upstream import UpstreamArtifact
+from taskqueue_client.worker.task_run import TaskRun
+from tests.worker.queue_world import World
+from tests.worker.run_outcomes import reasons
+from tests.worker.worker_world import log_of, work
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with LocalQueue() as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+@pytest.fixture
+def build(world: World) -> str:
+    """A completed task with two artifacts, an error artifact and a log."""
+    task_id = world.create()
+
+    def handler(task: TaskRun) -> None:
+        task.upload_artifact("public/build/a.txt", b"a")
+        task.upload_artifact("public/build/deep/b.txt", b"b", storage="object")
+        task.queue.create_error_artifact(
+            *(task.task_id, task.run_id, "public/none"),
+            expires=task.expires,
+            reason="file-missing-on-worker",
+            message="no such file",
+        )
+
+    work(world, handler)
+    assert reasons(world, task_id) == ["completed"]
+    return task_id
+
+
+@pytest.fixture(params=["def", "async def"])
+def run(world: World, request: pytest.FixtureRequest) -> Callable[..., str]:
+    """Run a task whose handler, of either kind, calls a method of `TaskRun` and passes on what it gives."""
+
+    def run(
+        method: str, *args: Any, seen: Callable[[TaskRun, Any], object], payload: Any = None, **options: Any
+    ) -> str:
+        task_id = world.create(payload)
+
+        def handler(task: TaskRun) -> None:
+            try:
+                seen(task, getattr(task, method)(*args, **options))
+            except Exception as error:
+                seen(task, error)
+                raise
+
+        async def awaited(task: TaskRun) -> None:
+            try:
+                result = await getattr(task, f"{method}_async")(*args, **options)
+            except Exception as error:
+                await asyncio.to_thread(seen, task, error)
+                raise
+            await asyncio.to_thread(seen, task, result)
+
+        work(world, handler) if request.param == "def" else work(world, awaited=awaited)
+        return task_id
+
+    return run
+
+
+Seen = list[Any]
+
+
+def keep(seen: Seen) -> Callable[[TaskRun, Any], object]:
+    """Return what keeps the results that a handler gets."""
+
+    def kept(_: TaskRun, result: Any) -> None:
+        seen.append(result)
+
+    return kept
+
+
+def failed_with(run: Callable[..., str], method: str, *args: Any, **options: Any) -> Exception:
+    seen: Seen = []
+    run(method, *args, seen=keep(seen), **options)
+    assert isinstance(seen[0], Exception)
+    return seen[0]
+
+
+def test_an_artifact_is_downloaded_into_the_work_directory(
+    world: World, build: str, run: Callable[..., str]
+) -> None:
+    def seen(task: TaskRun, result: Any) -> None:
+        assert result.path == task.work_directory / "in/here/a"
+        assert result.path.read_text() == "a"
+
+    task_id = run("download_artifact", build, "public/build/a.txt", to="in/here/a", seen=seen)
+    assert reasons(world, task_id) == ["completed"]
+
+
+def test_without_a_path_an_artifact_is_downloaded_to_memory(
+    world: World, build: str, run: Callable[..., str]
+) -> None:
+    def seen(_: TaskRun, result: Any) -> None:
+        assert result.content == b"a"
+
+    task_id = run("download_artifact", build, "public/build/a.txt", run_id=0, seen=seen)
+    assert reasons(world, task_id) == ["completed"]
+
+
+def test_a_download_that_leads_out_of_the_work_directory_is_refused_unless_allowed(
+    build: str, run: Callable[..., str], tmp_path: Path
+) -> None:
+    download = partial(failed_with, run, "download_artifact", build, "public/build/a.txt")
+    for to in (tmp_path / "x", "../x"):
+        error = download(to=to)
+        assert isinstance(error, InvalidArgument)
+        assert error.argument == "to"
+    assert list(tmp_path.iterdir()) == []
+    run(
+        *("download_artifact", build, "public/build/a.txt"),
+        to=tmp_path / "new/x",
+        allow_outside=True,
+        seen=keep([]),
+    )
+    assert (tmp_path / "new/x").read_text() == "a"
+
+
+def test_a_download_does_not_leave_through_a_symbolic_link(world: World, build: str, tmp_path: Path) -> None:
+    def handler(task: TaskRun) -> None:
+        (task.work_directory / "link").symlink_to(tmp_path)
+        with pytest.raises(InvalidArgument, match="allow_outside"):
+            task.download_artifact(build, "public/build/a.txt", to="link/x")
+        with pytest.raises(InvalidArgument, match="allow_outside"):
+            task.upstream_artifacts([{"taskId": build}], to="link")
+
+    task_id = world.create()
+    work(world, handler)
+    assert reasons(world, task_id) == ["completed"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_payload_s_upstream_artifacts_are_downloaded(
+    world: World, build: str, run: Callable[..., str]
+) -> None:
+    entries = [
+        {"taskId": build, "taskType": "build", "paths": ["public/build/deep/b.txt"], "formats": ["gpg"]},
+        {"taskId": build, "taskType": "build", "paths": ["public/build/*"]},
+        {"taskId": build, "taskType": "l10n", "paths": ["public/missing", "public/none"], "optional": True},
+    ]
+
+    def seen(task: TaskRun, result: list[UpstreamArtifact]) -> None:
+        top = task.work_directory / "upstream" / build
+        first, second = result
+        assert first.path == top / "public/build/deep/b.txt"
+        assert (first.task_id, first.task_type, first.formats) == (build, "build", ("gpg",))
+        assert set(first.download.hashes) == {"sha256"}
+        assert (second.name, second.path.read_text()) == ("public/build/a.txt", "a")
+
+    task_id = run("upstream_artifacts", payload={"upstreamArtifacts": entries}, seen=seen)
+    assert reasons(world, task_id) == ["completed"]
+    log = log_of(world, task_id)
+    for name in ("public/missing", "public/none"):
+        assert f"optional artifact {name} of task {build} does not exist" in log
+
+
+def test_all_artifacts_of_a_dependency_are_downloaded_where_the_handler_wants(
+    world: World, build: str, run: Callable[..., str]
+) -> None:
+    def seen(task: TaskRun, result: list[UpstreamArtifact]) -> None:
+        assert {each.name for each in result} == {
+            "public/build/a.txt",
+            "public/build/deep/b.txt",
+            "public/logs/live.log",
+            "public/logs/live_backing.log",
+        }
+        assert {each.path for each in result} == {
+            task.work_directory / "cot" / build / each.name for each in result
+        }
+
+    task_id = run("upstream_artifacts", [{"taskId": build}], to="cot", concurrency=2, seen=seen)
+    assert reasons(world, task_id) == ["completed"]
+
+
+@pytest.mark.parametrize("optional", [False, True])
+def test_a_required_artifact_that_does_not_exist_is_an_error(
+    build: str,
+    run: Callable[..., str],
+    optional: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    entries = [{"taskId": build, "paths": ["public/x"], "optional": optional}]
+    found: Seen = []
+    run("upstream_artifacts", entries, seen=keep(found))
+    assert found == [[]] if optional else isinstance(found[0], ResourceNotFound)
+    error = failed_with(run, "upstream_artifacts", [{"taskId": build, "paths": ["public/none"]}])
+    assert isinstance(error, ErrorArtifact)
+    error = failed_with(run, "upstream_artifacts", [{"taskId": build, "paths": ["public/*.zip"]}])
+    assert isinstance(error, InvalidArgument)
+    assert error.argument == "paths"
+
+
+MALFORMED: list[dict[str, Any]] = [
+    {},
+    {"upstreamArtifacts": None},
+    {"upstreamArtifacts": [{"paths": ["x"]}]},
+    {"upstreamArtifacts": [{"taskId": "../../etc", "paths": ["passwd"]}]},
+    {"upstreamArtifacts": [{"taskId": "fN1SbArXTPSVFNUvaOlinQ", "paths": [1]}]},
+]
+
+
+@pytest.mark.parametrize("payload", MALFORMED, ids=str)
+def test_a_payload_without_proper_upstream_artifacts_is_malformed(
+    world: World, run: Callable[..., str], payload: dict[str, Any]
+) -> None:
+    task_id = run("upstream_artifacts", payload=payload, seen=keep([]))
+    assert reasons(world, task_id) == ["malformed-payload"]
+    assert "upstreamArtifacts" in log_of(world, task_id)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "public/../../x"])
+def test_a_name_cannot_lead_out_of_the_directory(build: str, run: Callable[..., str], name: str) -> None:
+    error = failed_with(run, "upstream_artifacts", [{"taskId": build, "paths": [name]}])
+    assert isinstance(error, InvalidArgument)
+    assert error.argument == "to"
+
+
+def test_no_more_than_asked_for_are_downloaded_at_the_same_time(
+    world: World, run: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_id = world.create()
+    names = [f"public/{each}" for each in range(300)]
+
+    def upload(task: TaskRun) -> None:
+        for name in names:
+            task.upload_artifact(name, b"x")
+
+    work(world, upload)
+    active: set[str] = set()
+    most: list[int] = []
+
+    def counted(client: Any, task_id: str, name: str, **options: Any) -> Conversation[DownloadResult]:
+        active.add(name)
+        most.append(len(active))
+        result = yield from download_artifact(client, task_id, name, **options)
+        active.remove(name)
+        return result
+
+    monkeypatch.setattr(upstream, "download_artifact", counted)
+    seen: Seen = []
+    entries = [{"taskId": task_id, "paths": names}]
+    run("upstream_artifacts", entries, concurrency=4, seen=keep(seen))
+    assert [each.name for each in seen[0]] == names
+    assert max(most) == 4
+
+
+def test_two_thousand_paths_are_downloaded_in_order_and_a_few_at_a_time(
+    world: World, build: str, run: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the requests are left out: their number is what another test bounds."""
+    names = [f"public/{each % 100}/{each}" for each in range(2_000)]
+    active: set[str] = set()
+    most: list[int] = []
+
+    def counted(client: Any, task_id: str, name: str, *, to: Path, **_: Any) -> Conversation[DownloadResult]:
+        del client, task_id
+        active.add(name)
+        most.append(len(active))
+        yield from Work(lambda: to.write_bytes(b""))
+        active.remove(name)
+        return DownloadResult(name, StorageType.S3, "text/plain", 0, {}, to)
+
+    monkeypatch.setattr(upstream, "download_artifact", counted)
+    found: list[str] = []
+
+    def seen(_: TaskRun, result: list[UpstreamArtifact]) -> None:
+        found.extend(each.name for each in result if each.path.is_file())
+
+    entries = [{"taskId": build, "paths": names[:1000]}, {"taskId": build, "paths": names[800:]}]
+    task_id = run("upstream_artifacts", payload={"upstreamArtifacts": entries}, seen=seen)
+    assert reasons(world, task_id) == ["completed"]
+    assert found == names
+    assert max(most) <= upstream.CONCURRENCY
+
+
+LARGE = 1024 * 1024
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_disk_that_is_full_while_downloading_is_an_error_that_leaves_no_part_of_a_file(
+    world: World, *, is_async: bool
+) -> None:
+    """The limit of this process's files stands for the size of a disk."""
+    build = world.create()
+    work(world, lambda task: task.upload_artifact("public/large", bytes(LARGE)))
+    left: list[list[Path]] = []
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    async def download(task: TaskRun) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (LARGE // 2, before[1]))
+        try:
+            if is_async:
+                await task.download_artifact_async(build, "public/large", to="in/large")
+            else:
+                await asyncio.to_thread(task.download_artifact, build, "public/large", to="in/large")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            left.append([path for path in task.work_directory.rglob("*") if path.is_file()])
+
+    task_id = world.create()
+    work(world, awaited=download)
+    assert left == [[]]
+    assert reasons(world, task_id) == ["internal-error"]
+    assert "File too large" in log_of(world, task_id)

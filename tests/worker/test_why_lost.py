@@ -1,0 +1,176 @@
+"""The reasons that the worker's log and metrics give for the end of runs and lost claims."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from taskqueue_client import Credentials, calls
+from taskqueue_client.artifacts.artifact_errors import SourceChanged
+from taskqueue_client.clock import MovableClock
+from taskqueue_client.local import Client, LocalQueue
+from taskqueue_client.local.faults import Respond
+from taskqueue_client.worker.claims.claimed_run import State
+from taskqueue_client.worker.outcomes import RESOLUTIONS, InternalError, TaskFailed
+from taskqueue_client.worker.run.artifact_uploads import outcome_of_failed_upload
+from taskqueue_client.worker.runner import JsonFormatter
+from taskqueue_client.worker.task_run import TaskRun
+from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, Told, World, running_keeper, until
+from tests.worker.request_log import requests_noted
+from tests.worker.worker_world import Working, work, worker_for
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with LocalQueue() as local:
+        world = World(local)
+        yield world
+        world.close()
+
+
+def until_canceled(task: TaskRun) -> None:
+    assert task.canceled.wait(WAIT)
+
+
+def test_the_log_says_that_a_run_was_canceled(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    task_id = world.create()
+    with Working(world, worker_for(world, until_canceled, max_tasks=1)) as working:
+        until(lambda: world.status(task_id).state == "running")
+        world.queue.cancel_task(task_id)
+        working.left()
+    (line,) = [each for each in caplog.records if f"run {task_id}/0 ended" in each.getMessage()]
+    assert line.levelno == logging.WARNING
+    assert "lost (canceled)" in line.getMessage()
+
+
+def test_the_log_says_why_a_lease_ended(caplog: pytest.LogCaptureFixture) -> None:
+    clock = MovableClock(held=True)
+    with LocalQueue() as local:
+        world = World(local)
+        task_id = world.create()
+        local.faults.add(Respond(endpoint="queue.reclaimTask", status=503, times=1000))
+        worker = worker_for(world, until_canceled, max_tasks=1)
+        worker.clock = clock
+        with Working(world, worker) as working:
+            until(lambda: world.status(task_id).state == "running")
+
+            def has_failed() -> bool:
+                clock.advance(10)
+                return "cannot reclaim" in caplog.text
+
+            until(has_failed)
+            clock.advance(1200)
+            working.left()
+        world.close()
+    assert f"claim on {task_id}/0 lost: its lease ended (1200.0 s); reclaim failed" in caplog.text
+    assert "HTTP 503" in caplog.text
+    assert "lost (lease-ended)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "level", "reason"),
+    [
+        (None, logging.INFO, "completed"),
+        (TaskFailed("red"), logging.INFO, "failed"),
+        (InternalError("broken"), logging.ERROR, "internal-error"),
+    ],
+)
+def test_the_log_says_how_each_run_ended(
+    world: World, caplog: pytest.LogCaptureFixture, error: Exception | None, level: int, reason: str
+) -> None:
+    def handler(task: TaskRun) -> None:
+        del task
+        if error is not None:
+            raise error
+
+    task_id = world.create()
+    with caplog.at_level(logging.INFO, "taskqueue_client.worker"):
+        work(world, handler)
+    (line,) = [each for each in caplog.records if f"run {task_id}/0 ended: {reason}" in each.getMessage()]
+    assert line.levelno == level
+    assert str(error or "") in line.getMessage()
+    assert bool(line.exc_info) == (level == logging.ERROR)
+
+
+@pytest.mark.parametrize("formatter", [logging.Formatter(), JsonFormatter()])
+@pytest.mark.parametrize("kind", [TaskFailed, RuntimeError])
+def test_the_log_says_it_without_secrets(
+    world: World, caplog: pytest.LogCaptureFixture, kind: type[Exception], formatter: logging.Formatter
+) -> None:
+    tokens: list[str] = []
+
+    def handler(task: TaskRun) -> None:
+        task.register_secret("a registered secret")
+        tokens.append(task.credentials.access_token)
+        message = f"a registered secret and {tokens[0]} in an error"
+        raise kind(message)
+
+    task_id = world.create()
+    with caplog.at_level(logging.INFO, "taskqueue_client.worker"):
+        work(world, handler)
+    (line,) = [each for each in caplog.records if f"run {task_id}/0 ended" in each.getMessage()]
+    assert "[masked] and [masked] in an error" in formatter.format(line)
+    for secret in ("a registered secret", tokens[0]):
+        assert secret not in caplog.text + formatter.format(line)
+
+
+def test_polling_without_the_scope_is_logged_once_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """The worker's credentials have exactly the scopes of the interaction document."""
+    scopes = [f"queue:claim-work:{TASK_QUEUE_ID}", "queue:worker-id:group/worker"]
+    client = Client("worker", "the-secret-of-a-worker", scopes)
+    polled = threading.Event()
+    with LocalQueue(clients=[client], anonymous_scopes=[]) as local:
+        world = World(local)
+        world.create()
+        worker = worker_for(world, lambda _: polled.wait(WAIT), max_tasks=1, cancellation_poll_interval=0.01)
+        worker.credentials = Credentials("worker", "the-secret-of-a-worker")
+        with requests_noted(local) as requests, Working(world, worker) as working:
+            until(lambda: sum(each.path.endswith("/tasks/status") for each in requests) >= 5)
+            polled.set()
+            working.left()
+        world.close()
+    lines = [each.getMessage() for each in caplog.records if "queue:status:" in each.getMessage()]
+    assert len(lines) == 1
+    assert "\n" not in lines[0]
+
+
+@pytest.mark.parametrize(("used", "reclaims"), [(0.0, 0), (0.1, 1)])
+def test_a_run_is_reclaimed_before_an_exception_unless_nearly_a_whole_lease_is_left(
+    world: World, used: float, reclaims: int
+) -> None:
+    world.create()
+    told, resolution = Told(), RESOLUTIONS[InternalError]
+    assert resolution is not None
+    with requests_noted(world.local) as requests, running_keeper(world, told) as keeper:
+        (run,) = told.runs(1)
+        run.lease = type(run.lease)(run.lease.length, run.lease.ends - used * run.lease.length)
+        assert keeper.resolve(run, resolution) is State.RESOLVED
+        until(lambda: any(each.path.endswith("/exception") for each in requests))
+        assert sum(each.path.endswith("/reclaim") for each in requests) == reclaims
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [
+        *((each, InternalError) for each in ("ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE", "EIO")),
+        *((each, TaskFailed) for each in ("ENOENT", "EACCES", "EISDIR")),
+    ],
+)
+def test_the_machine_s_trouble_with_a_file_is_not_the_task_s_failure(
+    code: str, outcome: type[Exception]
+) -> None:
+    error = OSError(getattr(errno, code), code, "x")
+    assert type(outcome_of_failed_upload("public/x", error)) is outcome
+
+
+def test_a_file_that_changes_during_its_upload_is_the_task_s_doing() -> None:
+    assert isinstance(outcome_of_failed_upload("public/x", SourceChanged("x")), TaskFailed)
+
+
+def test_the_plural_of_the_interaction_document_is_sent_in_the_singular() -> None:
+    call = calls.report_exception("fN1SbArXTPSVFNUvaOlinQ", 0, "resources-unavailable")
+    assert call.body == {"reason": "resource-unavailable"}
