@@ -1,12 +1,12 @@
 # Two commands are all the set-up there is: `make demo` and `make test`.
 PYTHON ?= python3
 VENV ?= .venv
-PYTEST_ARGS ?= -n 2 --dist loadscope
+PYTEST_ARGS ?= -n 2 --dist loadscope --no-loadscope-reorder
 BIN = $(VENV)/bin
 # Everything that is checked; the type checkers read the same list from pyproject.toml.
 SOURCES = taskqueue_client tests examples benchmarks docs/conf.py
 
-.PHONY: demo test lint types tests docs benchmarks clean
+.PHONY: demo test lint types tests docs benchmarks campaign soak fuzz mutants clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m examples.demo
@@ -29,7 +29,36 @@ tests: $(VENV)/.test
 	$(BIN)/pytest $(PYTEST_ARGS)
 
 benchmarks: $(VENV)/.test
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(ROWS)
+
+# How long faults are injected; with SEED=7, the same tasks and faults again.
+MINUTES ?= 20
+HOURS ?= 1
+
+campaign: $(VENV)/.test
+	$(BIN)/python -m tests.campaign --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+soak: $(VENV)/.test
+	$(BIN)/python -m tests.campaign --hours $(HOURS) $(if $(SEED),--seed $(SEED))
+
+# Examples of each parser; seconds of coverage-guided fuzzing of each, where atheris is installed; requests to
+# local queues, of which a quiet core makes about 1,100 a second.
+FUZZ_EXAMPLES ?= 10000
+FUZZ_SECONDS ?= 20
+FUZZ_REQUESTS ?= 1000000
+
+fuzz: $(VENV)/.test
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/pytest $(PYTEST_ARGS) --timeout 0 --hypothesis-profile exploring \
+		tests/fuzz/test_fuzz_inputs.py
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+	$(BIN)/python -m tests.fuzz --requests $(FUZZ_REQUESTS) $(if $(SEED),--seed $(SEED))
+
+# A tenth more of the core's mutants takes some minutes more; AREAS=lease tries those of one area.
+TENTHS ?= 2
+
+mutants: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'mutmut>=3.8'
+	$(BIN)/python -m tests.mutation --tenths $(TENTHS) $(if $(SEED),--seed $(SEED)) $(AREAS)
 
 # One recipe for both: what the demo needs, and all that the tests need on top.
 $(VENV)/.demo: EXTRAS = cli,events,fast
