@@ -43,9 +43,22 @@ def whole(*headers: tuple[str, str]) -> RawResponse:
 
 
 def rest(request: Request) -> RawResponse:
+    return part(request, len(CONTENT))
+
+
+PART = 10
+
+
+def next_part(request: Request) -> RawResponse:
+    return part(request, PART)
+
+
+def part(request: Request, size: int) -> RawResponse:
+    """The requested range, but at most `size` bytes of it."""
     start = int(request.headers["Range"].removeprefix("bytes=").removesuffix("-"))
-    span = ("Content-Range", f"bytes {start}-{len(CONTENT) - 1}/{len(CONTENT)}")
-    return RawResponse(206, (span,), CONTENT[start:])
+    body = CONTENT[start : start + size]
+    span = ("Content-Range", f"bytes {start}-{start + len(body) - 1}/{len(CONTENT)}")
+    return RawResponse(206, (span,), body)
 
 
 def test_the_rest_is_asked_for_if_the_file_is_still_the_same(
@@ -80,14 +93,59 @@ def test_another_part_than_was_asked_for_is_not_taken(raw_client: EitherClient, 
 
 
 def test_less_than_the_rest_is_not_taken_for_all_of_it(raw_client: EitherClient, server: RawServer) -> None:
-    def next_part(request: Request) -> RawResponse:
-        start = int(request.headers["Range"].removeprefix("bytes=").removesuffix("-"))
-        span = ("Content-Range", f"bytes {start}-{start + 9}/{len(CONTENT)}")
-        return RawResponse(206, (span,), CONTENT[start : start + 10])
-
     gets = serve(server, cut(("ETag", '"1"')), next_part, rest)
     assert raw_client.download("x").content == CONTENT
-    assert gets[2].headers["Range"] == f"bytes={HALF + 10}-"
+    assert gets[2].headers["Range"] == f"bytes={HALF + PART}-"
+
+
+def test_the_rest_of_a_file_is_taken_where_the_server_does_not_say_how_long_the_file_is(
+    raw_client: EitherClient, server: RawServer
+) -> None:
+    span = ("Content-Range", f"bytes {HALF}-{len(CONTENT) - 1}/*")
+    serve(server, cut(("ETag", '"1"')), RawResponse(206, (span,), CONTENT[HALF:]))
+    assert raw_client.download("x").content == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("span", "received"),
+    [((("Content-Range", "bytes 0-9/400000"),), "bytes 0-9/400000"), ((), "none")],
+    ids=["another part", "no range"],
+)
+def test_an_error_tells_which_part_a_server_sent_instead_of_the_rest(
+    raw_client: EitherClient, server: RawServer, span: tuple[tuple[str, str], ...], received: str
+) -> None:
+    serve(server, cut(("ETag", '"1"')), RawResponse(206, span, CONTENT[:10]))
+    reason = f"requested bytes from {HALF} on, received Content-Range: {received}$"
+    with pytest.raises(StorageFailed, match=reason):
+        raw_client.download("x")
+
+
+def test_an_error_tells_how_many_bytes_are_missing(raw_client: EitherClient, server: RawServer) -> None:
+    gets = serve(server, cut(("ETag", '"1"')), next_part)
+    with pytest.raises(StorageFailed) as caught:
+        raw_client.download("x")
+    left = len(CONTENT) - HALF - PART * (len(gets) - 1)
+    assert caught.value.reason == f"the response ends {left} bytes too early"
+
+
+def test_a_url_that_storage_calls_expired_is_replaced_and_the_download_resumes(
+    raw_client: EitherClient, server: RawServer
+) -> None:
+    expired = b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"
+    signatures, gets = iter(["first", "second"]), list[Request]()
+
+    def answer(request: Request) -> RawResponse:
+        if request.path.startswith("/api/"):
+            url = f"{server.url}/file?signature={next(signatures)}"
+            return json_response({"storageType": "s3", "url": url})
+        gets.append(request)
+        if request.path.endswith("second"):
+            return rest(request)
+        return cut(("ETag", '"1"')) if len(gets) == 1 else RawResponse(403, (), expired)
+
+    server.answer = answer
+    assert raw_client.download("x").content == CONTENT
+    assert [get.path.rpartition("=")[2] for get in gets] == ["first", "first", "second"]
 
 
 def test_a_stream_cannot_begin_again(raw_client: EitherClient, server: RawServer) -> None:

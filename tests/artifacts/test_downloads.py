@@ -105,6 +105,8 @@ def test_an_error_artifact_is_a_typed_error(client: EitherClient) -> None:
     with pytest.raises(ErrorArtifact, match="no such file") as caught:
         client.download("x")
     assert caught.value.reason == "file-missing-on-worker"
+    assert (caught.value.endpoint, caught.value.attempted.method) == ("latestArtifact", "GET")
+    assert caught.value.attempted.url.endswith(f"/{task_id}/artifact-content/x")
 
 
 def test_memory_has_a_limit(client: EitherClient, stored: bytes) -> None:
