@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +19,7 @@ from taskqueue_client.local.faults import Respond
 from taskqueue_client.worker.claims.claimed_run import State
 from taskqueue_client.worker.outcomes import RESOLUTIONS, InternalError, TaskFailed
 from taskqueue_client.worker.run.artifact_uploads import outcome_of_failed_upload
+from taskqueue_client.worker.run.lifecycle import TaskEnd
 from taskqueue_client.worker.runner import JsonFormatter
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, Told, World, running_keeper, until
@@ -88,12 +91,37 @@ def test_the_log_says_how_each_run_ended(
             raise error
 
     task_id = world.create()
+    began = time.monotonic()
     with caplog.at_level(logging.INFO, "taskqueue_client.worker"):
         work(world, handler)
-    (line,) = [each for each in caplog.records if f"run {task_id}/0 ended: {reason}" in each.getMessage()]
+    (line,) = [each for each in caplog.records if f"run {task_id}/0 ended" in each.getMessage()]
+    why = "" if error is None else f": {type(error).__name__}: {error}"
+    expected = rf"run {task_id}/0 ended: {reason} after (\d+\.\d) s, 0 artifacts{why}"
+    found = re.fullmatch(expected, line.getMessage())
+    assert found is not None, line.getMessage()
+    assert float(found[1]) < time.monotonic() - began + 0.1  # rounded
     assert line.levelno == level
-    assert str(error or "") in line.getMessage()
     assert bool(line.exc_info) == (level == logging.ERROR)
+
+
+@pytest.mark.parametrize(("error", "outcome"), [(None, "completed"), (TaskFailed("red"), "failed")])
+def test_a_worker_is_told_how_each_run_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception | None, outcome: str
+) -> None:
+    def handler(task: TaskRun) -> None:
+        del task
+        if error is not None:
+            raise error
+
+    ends: list[TaskEnd] = []
+    task_id = world.create()
+    began = time.monotonic()
+    worker = worker_for(world, handler, max_tasks=1)
+    monkeypatch.setattr(worker, "on_task_end", ends.append)
+    worker.serve()
+    (end,) = ends
+    assert (end.task_id, end.run_id, end.outcome, end.error) == (task_id, 0, outcome, error)
+    assert 0 < end.seconds < time.monotonic() - began
 
 
 @pytest.mark.parametrize("formatter", [logging.Formatter(), JsonFormatter()])
