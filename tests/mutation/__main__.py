@@ -3,7 +3,7 @@
     python -m tests.mutation [--seed 0] [--tenths 2] [AREA…]
 
 The sample of a seed is always the same: the mutants whose number ends with certain digits. A mutant
-that only changes the wording of a text counts neither way, nor do those that change nothing, which
+that only changes the wording of a sentence counts neither way, nor do those that change nothing, which
 `equivalent.toml` lists.
 """
 
@@ -27,6 +27,11 @@ ROOT = Path(__file__).parents[2]
 EQUIVALENT = tomllib.loads((Path(__file__).parent / "equivalent.toml").read_text())["mutant"]
 ENOUGH = 0.95
 """The part of the killable mutants of an area that has to be killed."""
+
+KILLED = {"killed", "timeout", "segfault"}
+SURVIVED = {"survived", "no tests"}
+
+TEXT = re.compile(r'"([^"]*)"')
 
 CONFIG = """
 [tool.mutmut]
@@ -70,25 +75,31 @@ def _try(name: str, digits: str, workers: int) -> bool:
     folder = _copy(name, AREAS[name])
     run = [sys.executable, "-m", "mutmut", "run", "--max-children", str(workers), f"*__mutmut_*[{digits}]"]
     ran = subprocess.run(run, cwd=folder, capture_output=True, text=True, check=False)
-    (folder / "mutmut.log").write_text(ran.stdout + ran.stderr)
+    log = folder / "mutmut.log"
+    log.write_text(ran.stdout + ran.stderr)
     counts: Counter[str] = Counter()
     survivors: list[str] = []
     for mutant in _tried(folder, digits):
-        diff = _diff(folder, mutant.name) if mutant.verdict in {"survived", "no tests"} else ""
-        verdict = _judged(mutant, diff)
+        diff = _diff(folder, mutant.name) if mutant.verdict in SURVIVED else ""
+        verdict = judged(mutant, diff)
         counts[verdict] += 1
         if verdict == "survived":
             survivors.append(f"{mutant.name}\n{diff}")
-    if not counts or counts["not checked"]:
-        print(f"{name}: nothing was tried, as a test fails without a mutant; see {folder / 'mutmut.log'}")
-        return False
+    return reported(name, counts, survivors, log)
+
+
+def reported(name: str, counts: Counter[str], survivors: list[str], log: Path) -> bool:
+    """Print what became of the mutants of an area; return whether enough of them were killed."""
     killable = counts["killed"] + counts["survived"]
-    share = counts["killed"] / killable if killable else 1.0
+    share = counts["killed"] / killable if killable else 0.0
     print(
         f"{name}: {counts['killed']} of {killable} killed ({share:.0%}), {counts['equivalent']} equivalent, "
         f"{counts['wording']} of wording"
     )
     print(*survivors, sep="\n", flush=True)
+    if counts["not tried"] or not killable:
+        print(f"{name}: not tried: {counts['not tried']} of {sum(counts.values())}; see {log}", flush=True)
+        return False
     return share >= ENOUGH
 
 
@@ -118,15 +129,24 @@ def _diff(folder: Path, name: str) -> str:
     return "\n".join(each for each in lines if re.match(r"[-+](?![-+])", each))
 
 
-def _judged(mutant: Mutant, diff: str) -> str:
-    if mutant.verdict not in {"survived", "no tests"}:
-        return "killed" if mutant.verdict in {"killed", "timeout", "segfault"} else mutant.verdict
+def judged(mutant: Mutant, diff: str) -> str:
+    """Return how a mutant counts: killed, survived, equivalent, of wording or not tried."""
+    if mutant.verdict not in SURVIVED:
+        return "killed" if mutant.verdict in KILLED else "not tried"
     removed = " ".join(each[1:].strip() for each in diff.splitlines() if each.startswith("-"))
     added = " ".join(each[1:].strip() for each in diff.splitlines() if each.startswith("+"))
-    if re.sub('"XX|XX"', '"', added).lower() == removed.lower():
+    if _is_wording(removed, added):
         return "wording"
     known = any(each["before"] == removed and each["after"] == added for each in EQUIVALENT)
     return "equivalent" if known else "survived"
+
+
+def _is_wording(removed: str, added: str) -> bool:
+    """Return whether only sentences differ. A string without a space is a name, which has to be right."""
+    if re.sub('"XX|XX"', '"', added).lower() != removed.lower():
+        return False
+    strings = zip(TEXT.findall(removed), TEXT.findall(added), strict=True)
+    return all(" " in before for before, after in strings if before != after)
 
 
 def _mutmut(folder: Path, *command: str) -> str:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Area(NamedTuple):
-    """Modules, below `taskqueue_client/`, and the tests of exactly these modules."""
+    """Modules, below `taskqueue_client/`, and the files or single tests that check exactly these modules."""
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
@@ -57,6 +57,11 @@ AREAS = {
             "tests/worker/test_run_time_limit.py",
             "tests/worker/test_chain_of_trust.py",
             "tests/worker/test_shutdown.py",
+            "tests/worker/test_watching.py",
+            "tests/worker/test_live_log.py::TestRuns::test_the_link_leads_to_the_stream_while_the_run_goes_on_and_to_"
+            "the_uploaded_log_after_it",
+            "tests/worker/test_log_checkpoints.py::TestRuns::test_a_canceled_run_has_its_log_up_to_then",
+            "tests/worker/test_tracing.py::test_a_failed_run_names_the_type_of_its_error_and_never_its_message",
         ),
     ),
     "declared": Area(("worker/run/declared_artifacts.py",), ("tests/worker/test_run_artifacts.py",)),
@@ -92,6 +97,10 @@ AREAS = {
         (
             "tests/artifacts/test_downloads.py",
             "tests/artifacts/test_download_servers.py",
+            "tests/artifacts/test_dishonest_storage.py",
+            "tests/worker/test_chain_of_trust.py::test_a_signed_artifact_is_handed_over",
+            "tests/worker/test_chain_of_trust.py::test_a_tampered_artifact_is_not_handed_over",
+            "tests/worker/test_chain_of_trust.py::test_sha512_proves_content_as_well",
         ),
     ),
 }
