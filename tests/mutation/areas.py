@@ -12,6 +12,11 @@ class Area(NamedTuple):
     tests: tuple[str, ...]
 
 
+LIVE_LOG_TEST = (
+    "tests/worker/test_live_log.py::TestRuns::"
+    "test_the_link_leads_to_the_stream_while_the_run_goes_on_and_to_the_uploaded_log_after_it"
+)
+
 AREAS = {
     "lease": Area(("_protocol/lease.py",), ("tests/worker/test_lease.py", "tests/worker/test_pauses.py")),
     "retry": Area(
@@ -58,8 +63,7 @@ AREAS = {
             "tests/worker/test_chain_of_trust.py",
             "tests/worker/test_shutdown.py",
             "tests/worker/test_watching.py",
-            "tests/worker/test_live_log.py::TestRuns::test_the_link_leads_to_the_stream_while_the_run_goes_on_and_to_"
-            "the_uploaded_log_after_it",
+            LIVE_LOG_TEST,
             "tests/worker/test_log_checkpoints.py::TestRuns::test_a_canceled_run_has_its_log_up_to_then",
             "tests/worker/test_tracing.py::test_a_failed_run_names_the_type_of_its_error_and_never_its_message",
         ),
