@@ -252,11 +252,18 @@ class Sink:
 @contextmanager
 def running(file: Path | None = None) -> Generator[str, None, None]:
     """A sink in a separate process; gives its root URL."""
-    command = [sys.executable, "-m", "benchmarks.sink", *([str(file)] if file else [])]
+    with port_of("benchmarks.sink", *([file] if file else [])) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def port_of(module: str, *arguments: Path) -> Generator[int, None, None]:
+    """The port that a module run in a separate process prints first; the process ends with the block."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+            yield int(process.stdout.readline())
         finally:
             process.kill()
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import mmap
 import ssl
-import subprocess
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from socket import socket
 
-from benchmarks.sink import Connection, Sink
+from benchmarks.sink import Connection, Sink, port_of
 
 _BLOCK = 1 << 20
 
@@ -63,13 +62,13 @@ class TlsSink(Sink):
             threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, sock: socket) -> None:
-        try:
-            with self._tls.wrap_socket(sock, server_side=True) as tls:
-                connection = TlsConnection(self, tls)
-                while connection.ready():
-                    pass
-        except OSError:
-            pass  # the client has hung up
+        with (
+            suppress(OSError),
+            self._tls.wrap_socket(sock, server_side=True) as tls,
+        ):  # clients hang up at will
+            connection = TlsConnection(self, tls)
+            while connection.ready():
+                pass
 
     def _url(self, path: str) -> str:
         return f"https://localhost:{self.port}{path}?X-Amz-Signature=secret"
@@ -78,13 +77,8 @@ class TlsSink(Sink):
 @contextmanager
 def running_tls(file: Path, certificate: Path) -> Generator[str]:
     """A sink in a separate process; gives its root URL."""
-    command = [sys.executable, "-m", "benchmarks.tls_sink", str(file), str(certificate)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield f"https://localhost:{int(process.stdout.readline())}"
-        finally:
-            process.kill()
+    with port_of("benchmarks.tls_sink", file, certificate) as port:
+        yield f"https://localhost:{port}"
 
 
 if __name__ == "__main__":

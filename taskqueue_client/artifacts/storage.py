@@ -156,7 +156,7 @@ class Hashes:
     Use it as a context manager, so that the threads end.
 
     Args:
-        algorithms: Their names in hashlib. If there are none, nothing is computed.
+        algorithms: Their names in hashlib; may be empty.
     """
 
     def __init__(self, algorithms: Collection[str]) -> None:

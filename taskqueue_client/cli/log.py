@@ -185,10 +185,10 @@ class FollowedLog:
         return f"{words}, which has not uploaded a log yet"
 
     def _print_last(self) -> None:
-        """Write what the log has now.
+        """Print the current content of the log.
 
         Raises:
-            Failure: There is no such artifact.
+            Failure: The run has no artifact of this name.
         """
         places = self._places()
         if not places:

@@ -274,7 +274,7 @@ class _Writer:
 
     def _referenced(self, path: str, ids: Mapping[str, str], found: re.Match[str]) -> str:
         if found[1] not in ids:
-            known = ", ".join(ids) or "there are none"
+            known = ", ".join(ids) or "the task has none"
             self._problems.append(Problem(path, found[0], f"a name of the task's dependencies ({known})"))
         return ids.get(found[1], found[0])
 

@@ -59,7 +59,7 @@ def poll_task_urls(
         worker_type: The second part of the task queue id.
 
     Raises:
-        NotFound: The Queue has no such endpoint: version 24 (November 2019) removed it.
+        NotFound: The Queue does not have the endpoint: version 24 (November 2019) removed it.
     """
     pair = arguments.task_queue_pair(task_queue_id, provisioner_id, worker_type)
     return Call("pollTaskUrls", "GET", arguments.path("poll-task-url", *pair), PollTaskUrls)
@@ -74,7 +74,7 @@ def poll_task_url(
     those of `poll_task_urls`.
 
     Raises:
-        NotFound: The Queue has no such endpoint.
+        NotFound: The Queue does not have the endpoint.
     """
     pair = arguments.task_queue_pair(task_queue_id, provisioner_id, worker_type)
     return Call("pollTaskUrl", "GET", arguments.path("poll-task-url", *pair), PollTaskUrl, service="")

@@ -23,7 +23,7 @@ _GONE = (404, 400)  # MessageNotFound, PopReceiptMismatch
 
 
 class UrlRefused(UnreadableResponse):
-    """The storage refused a signed URL, or has no such queue: the Queue should be asked for other URLs."""
+    """The storage refused a signed URL, or does not have its queue: request other URLs from the Queue."""
 
 
 class StoragePolling:

@@ -354,10 +354,10 @@ def service_500(case: str) -> AnyFault:
     """Return a fault that responds with 500 where the service does so, every time, by a defect.
 
     Args:
-        case: One of the cases that the error for a wrong one lists.
+        case: The case, such as `reclaim of a pending run`.
 
     Raises:
-        ValueError: There is no such case.
+        ValueError: The case is not known; the error lists all cases.
     """
     if case not in _ACCIDENTS:
         message = f"case: {case!r} is not known; known cases: {', '.join(_ACCIDENTS)}"

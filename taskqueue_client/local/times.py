@@ -44,7 +44,7 @@ def parse(given: str, name: str) -> int:
         name: What the text is called in the request, for the error.
 
     Raises:
-        Refusal: `InputError`: there is no such moment, or not in the years 1 to 9999 of UTC.
+        Refusal: `InputError`: the text is not a date and time in the years 1 to 9999 of UTC.
     """
     try:
         moment = datetime.fromisoformat(given.upper())

@@ -41,7 +41,7 @@ _OTHER_VARIABLES = ("TASKQUEUE_LOCAL_", "TASKQUEUE_RUN", "TASKQUEUE_REQUIRE_")
 """Variables that are not settings of workers: of the local queue, of commands, of the tests."""
 
 _LIKENESS = 0.75
-"""How like a setting a name must be to be a mistake; `PORT` and `METRICS_PORT` are 0.5."""
+"""From this similarity on, a variable is a misspelled setting; that of `PORT` and `METRICS_PORT` is 0.5."""
 
 _OWN_TABLE = "worker"
 
@@ -107,7 +107,7 @@ def checked_seconds(name: str, given: object) -> float:
     """Return seconds, also given as text such as `10 minutes`.
 
     Raises:
-        InvalidArgument: They are not more than 0, or something else.
+        InvalidArgument: The value is not a duration of more than 0 seconds.
     """
     seconds: float = _INTERVAL.checked(name, given)
     return seconds

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
 from functools import partial
@@ -141,3 +143,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.wfile.write(raw)
         self._owner.after_raw(self)
+
+
+@contextmanager
+def responding_early(response: bytes) -> Generator[str]:
+    """Respond to one request, and close the connection before most of the body was read; gives a URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def respond() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(response)
+
+        thread = Thread(target=respond)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/key"
+        thread.join()

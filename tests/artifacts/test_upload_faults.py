@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from taskqueue_client.errors import InternalServerError, RequestConflict, Server
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import CutUpload, Drop, ExpireUrl, Respond
 from tests.artifacts.conftest import EitherClient, Run
-from tests.artifacts.raw_server import RawResponse, RawServer
+from tests.artifacts.raw_server import RawResponse, RawServer, responding_early
 
 S3_STEPS = ["queue.createArtifact", "storage.put"]
 OBJECT_STEPS = ["object.createUpload", "storage.put", "object.finishUpload", "queue.finishArtifact"]
@@ -260,22 +258,10 @@ def test_storage_sees_no_credentials_and_no_cookies(
 def test_an_early_refusal_is_told_instead_of_the_broken_connection(
     raw_client: EitherClient, server: RawServer
 ) -> None:
-    """The server responds and closes the connection before it has read most of the body."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def refuse() -> None:
-            connection, _ = listener.accept()
-            connection.recv(65536)
-            connection.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
-            connection.close()
-
-        thread = threading.Thread(target=refuse)
-        thread.start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/key"
+    with responding_early(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig") as url:
         server.answer = lambda _: RawResponse(body=created(url))
         with pytest.raises(StorageRefused, match="413 big"):
             raw_client.upload("x", bytes(10_000_000))
-        thread.join()
 
 
 async def test_a_cancelled_upload_stops_at_once(local: LocalQueue, run: Run, content: Path) -> None:

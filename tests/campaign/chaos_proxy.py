@@ -197,9 +197,8 @@ class ChaosProxy:
         self._connections.add(task)
         client = _Side(reader, writer)
         try:
-            await self._serve(client)
-        except (_Gone, OSError, asyncio.CancelledError):
-            pass  # a connection of the campaign's network has ended: its peers see that
+            with suppress(_Gone, OSError, asyncio.CancelledError):  # its peers see the end
+                await self._serve(client)
         finally:
             client.close()
             self._connections.discard(task)
@@ -217,7 +216,7 @@ class ChaosProxy:
                     await self._perform(_Exchange(client, queue, head, fault, delay))
                     watch.cancel()
         except* (_Gone, OSError):
-            pass
+            pass  # as in `_accept`, in a group; `suppress` takes groups from Python 3.12 on
         finally:
             queue.close()
 

@@ -110,7 +110,7 @@ def test_references_in_the_payload_become_task_ids_wherever_they_are() -> None:
 
 def test_a_reference_to_a_task_that_is_not_a_dependency_is_refused() -> None:
     wrong = document(a={}, b={"payload": {"x": {"task-reference": "<a>"}}})
-    assert problems(wrong) == {"$.tasks.b.payload.x": "a name of the task's dependencies (there are none)"}
+    assert problems(wrong) == {"$.tasks.b.payload.x": "a name of the task's dependencies (the task has none)"}
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def reader(local: LocalQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("page", PAGES_WITH_EXAMPLES, ids=name_of, indirect=True)
 @pytest.mark.usefixtures("reader")
 def test_the_examples_of_a_page_do_what_it_says(page: Path) -> None:
-    documents.run(documents.read_page(page))
+    assert documents.run(documents.read_page(page)) > 0
 
 
 @pytest.mark.parametrize("page", MODULES_WITH_EXAMPLES, ids=name_of, indirect=True)

@@ -46,11 +46,14 @@ def test_three_dots_stand_for_anything() -> None:
 
 
 def test_a_file_is_there_for_the_examples_after_it() -> None:
-    run("<!-- file: a.yml -->\n\n```yaml\nkey: value\n```\n\n```console\n$ cat a.yml\nkey: value\n```\n")
+    page = "<!-- file: a.yml -->\n\n```yaml\nkey: value\n```\n\n```console\n$ cat a.yml\nkey: value\n```\n"
+    assert run(page) == 2
+    assert Path("a.yml").read_text() == "key: value\n"
 
 
 def test_a_block_that_says_why_is_not_run() -> None:
-    run("<!-- not run: it takes a day -->\n\n```python\n1 / 0\n```\n")
+    run("<!-- not run: it takes a day -->\n\n```python\nopen('made', 'w')\n```\n")
+    assert not Path("made").exists()
 
 
 def test_a_block_in_an_unknown_language_has_to_say_why_it_is_not_run() -> None:

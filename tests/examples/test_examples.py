@@ -185,12 +185,8 @@ def test_a_worker_that_is_told_to_leave_reports_it_and_removes_half_written_cach
 
 
 def test_the_example_s_own_tests_pass() -> None:
-    subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "examples/test_command_worker.py"],
-        cwd=ROOT,
-        check=True,
-        timeout=120,
-    )
+    command = [sys.executable, "-m", "pytest", "-q", "examples/test_command_worker.py"]
+    assert subprocess.run(command, cwd=ROOT, check=False, timeout=120).returncode == 0
 
 
 @pytest.mark.usefixtures("deployment")

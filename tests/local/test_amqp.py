@@ -168,8 +168,9 @@ def key() -> str:
 async def test_all_exchanges_exist_as_durable_topic_exchanges_once_the_publisher_has_begun() -> None:
     async with Publisher(BROKER), await aio_pika.connect(BROKER) as connection:
         channel = await connection.channel()
-        for name in EXCHANGES:
-            await channel.declare_exchange(EXCHANGE_PREFIX + name, aio_pika.ExchangeType.TOPIC, durable=True)
+        for name in (EXCHANGE_PREFIX + each for each in EXCHANGES):
+            topic = aio_pika.ExchangeType.TOPIC  # the broker refuses another type than the exchange has
+            assert (await channel.declare_exchange(name, topic, durable=True)).name == name
 
 
 async def test_a_message_has_the_properties_and_the_form_of_the_services(key: str, contract: Path) -> None:

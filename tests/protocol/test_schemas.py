@@ -214,8 +214,10 @@ def test_a_whole_number_is_one_however_it_is_written(retries: object) -> None:
 def test_no_valid_definition_needs_jsonschema(
     key: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schemas, "_validator", None)
+    asked: list[str] = []
+    monkeypatch.setattr(schemas, "_validator", lambda: asked.append("jsonschema"))
     check_definition(cast("TaskDefinition", {**REAL, key: value}), math.nan)
+    assert asked == []
 
 
 @pytest.mark.parametrize("date", ACCEPTED_DATES)

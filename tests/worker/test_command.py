@@ -114,7 +114,7 @@ def test_a_command_reads_its_input(context: CommandContext, given: str | bytes) 
 
 
 def test_a_command_need_not_read_its_input(context: CommandContext) -> None:
-    run_command(["true"], context, input="x" * 3_000_000)
+    assert run_command(["true"], context, input="x" * 3_000_000).exit_code == 0
 
 
 @pytest.mark.parametrize(("name", "given"), [("capture", "both"), ("capture", []), ("input", 3)])
@@ -318,4 +318,5 @@ def test_without_process_handles_a_command_ends_all_the_same(
     context: CommandContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "pidfd_open")
-    run_command("exec >/dev/null 2>&1; true", context, shell=True)  # nor does the end of output tell
+    result = run_command("exec >/dev/null 2>&1; true", context, shell=True)  # nor does the end of output tell
+    assert result.exit_code == 0

@@ -230,7 +230,8 @@ def test_a_child_in_the_command_s_group_is_kept_on_request(context: CommandConte
         script = f"sleep 1000 >/dev/null 2>&1 & echo $! > {fifo.path}"
         run_command(script, context, shell=True, keep_children=True)
     (pid,) = told.result()
-    os.kill(pid, signal.SIGKILL)  # it was there
+    assert Path(f"/proc/{pid}").exists()
+    os.kill(pid, signal.SIGKILL)
 
 
 def test_without_proc_the_process_group_is_ended(

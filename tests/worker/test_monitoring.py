@@ -13,10 +13,10 @@ import requests
 
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.claims.task_source import WorkerIdentity
-from taskqueue_client.worker.monitoring.monitor import Monitor
 from taskqueue_client.worker.monitoring.worker_metrics import (
     LIVE_WITHIN,
     READY_WITHIN,
+    Monitor,
     Vitals,
     WorkerMetrics,
     live_problems,

@@ -208,6 +208,5 @@ def test_the_fixture_s_worker_claims_from_the_task_queue_of_its_task(
 
 
 def test_the_plugin_does_not_import_the_worker_before_it_is_used() -> None:
-
     code = "import sys, taskqueue_client.testing; sys.exit('taskqueue_client.worker' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -61,6 +61,7 @@ class TestStages:
         worker = worker_for(world, lambda _: None)
         worker.shutdown()
         worker.serve()
+        assert not world.queue.list_workers(TASK_QUEUE_ID).workers
 
     def test_while_it_begins(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         task_id = world.create()

@@ -58,7 +58,7 @@ class AuthService:
         """Return what is known about a client, without its secret.
 
         Raises:
-            Refusal: `ResourceNotFound`: there is no such client.
+            Refusal: `ResourceNotFound`: no client has this id.
         """
         client = self._clients.get(client_id)
         if client is None:

@@ -87,7 +87,7 @@ class BackgroundWork:
             _exhaust(self._resolve_dependencies)
 
     def _next_resolution(self) -> int | None:
-        """Return when a resolver has work next, in milliseconds; None if there is none."""
+        """Return the time of the next work of a resolver, in milliseconds; None if no work is planned."""
         moment: int | None = self._core.store.value(_DUE, self._deadline_delay)
         return None if moment is None else -(-moment // self._interval) * self._interval
 

@@ -232,8 +232,8 @@ class Store:
 
 
 def _make_private(path: str) -> None:
-    """Make the file, if there is none, for its owner only: it holds keys that credentials are made with."""
-    with suppress(OSError):  # SQLite fails for the same reason in a moment, and its caller is told
+    """Create a missing file for its owner only: it will contain the keys of credentials."""
+    with suppress(OSError):  # SQLite is about to fail for the same reason, and raises it
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 
 

@@ -42,8 +42,8 @@ def create_artifact(core: Core, task_id: str, run_id: int, name: str, body: dict
     """Record an artifact; return what its storage type needs for the upload.
 
     Raises:
-        Refusal: `InputError`: dates, or no such task or run; `RequestConflict`: the run's state, or
-            an artifact of this name that the new one cannot replace.
+        Refusal: `InputError`: wrong dates, or the task or run does not exist; `RequestConflict`: the run's
+            state, or an artifact of this name that the new one cannot replace.
     """
     artifact = _new_artifact(task_id, run_id, name, body)
     task, run = _claimed_run(core, artifact)
@@ -339,7 +339,7 @@ def artifact_info(core: Core, task_id: str, run_id: int, name: str) -> dict[str,
     """Return an artifact's record; links are not followed.
 
     Raises:
-        Refusal: `ResourceNotFound`: there is none, or its upload is not finished.
+        Refusal: `ResourceNotFound`: the artifact does not exist, or its upload is not finished.
     """
     return _present(core, task_id, run_id, name).listed()
 

@@ -84,7 +84,7 @@ class Parts:
         own_host: The only name, beside `localhost` and addresses, that requests may have in `Host`; None
             allows all.
         routes: The endpoints; None for those that every local queue has.
-        page: The web page; None when there is none.
+        page: The web page, or None.
     """
 
     api: Api
@@ -269,8 +269,8 @@ class _Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """A request that aiohttp could not parse: 400 instead of its own page."""
-        if status >= 500:  # noqa: PLR2004  a fault of ours
+        """Respond with the Queue's 400, not aiohttp's page, to a request that cannot be parsed."""
+        if status >= 500:  # noqa: PLR2004  an error of the local queue
             return super().handle_error(request, status, exc, message)
         answer = self._reject(
             request, Refusal("MalformedPayload", "The request is not HTTP/1.1, or too long")

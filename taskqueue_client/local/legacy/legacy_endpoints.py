@@ -48,7 +48,7 @@ class LegacyPolling:
     Args:
         connection_string: The storage account.
         core: The shared part of the local queue.
-        key: What messages are signed with.
+        key: The key that signs messages.
         expire_claim: Ends the claim of a task if it has expired.
 
     Raises:

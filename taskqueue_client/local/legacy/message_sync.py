@@ -2,7 +2,7 @@
 
 Triggers note each task whose runs or priority change, in the transaction of the change; a background task
 brings the messages of these tasks up to date. So no crash and no outage of the storage loses a message.
-A message too many does no harm: its run is not pending, and the worker that polls it deletes it.
+A superfluous message does no harm: its run is not pending, and the worker that polls it deletes it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HIDDEN_WHEN_POLLED = 300
 
 VALID = timedelta(minutes=30)
 SKEW = timedelta(minutes=15)
-"""Signed URLs are valid from so long ago, as the clock of the storage may be behind, and for so long."""
+"""A signed URL is valid for `VALID`, from `SKEW` ago, as the clock of the storage may be behind."""
 
 _LONGEST_HIDDEN = 7 * 24 * 3600
 _GONE = {"MessageNotFound", "PopReceiptMismatch"}
@@ -126,7 +126,7 @@ class AzureQueues:
         return _receipt(message)
 
     async def update(self, name: str, receipt: Receipt, text: str, *, hidden: int) -> Receipt | None:
-        """Replace a message that nobody has polled or updated since; None if there is no such message."""
+        """Replace a message; None if it was polled, updated or deleted meanwhile."""
         queue = self._service.get_queue_client(name)
         try:
             message = await queue.update_message(

@@ -105,15 +105,15 @@ class ArtifactStorage:
         return self.objects.is_finished(name)
 
     def object_url(self, name: str) -> str:
-        """Return where to GET a finished object; works for 30 minutes.
+        """Return a URL to GET a finished object, which works for 30 minutes.
 
         Raises:
-            Refusal: 404, there is no such object.
+            Refusal: 404, the object does not exist.
         """
         return self.objects.simple_url(name)
 
     def delete(self, storage_type: str, key: str) -> None:
-        """Forget the data of an `s3` or `object` artifact, if there is any."""
+        """Delete the data of an `s3` or `object` artifact, if it exists."""
         if storage_type == "object":
             self.objects.remove(key)
         else:

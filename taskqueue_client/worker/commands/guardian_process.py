@@ -1,10 +1,11 @@
-"""The guardian's own process. Imports next to nothing, and no module of this package: it is run as a script.
+"""The process of the guardian, which kills what a worker has started once the worker is gone.
 
-Its standard input says what to kill when the worker is gone, `+<what>`, and what not to kill any more,
-`-<what>`, one a line; a line `.` ends it. `<what>` is a process group as its number, all processes with an
-environment variable as `NAME=value`, or a control group as its path. The argument is a file descriptor that
-becomes readable when the worker is gone, where the system has that: the end of the input alone does not tell,
-as a process that the worker has forked may hold it open.
+It is run as a script, so it imports little, and no module of this package. It reads commands from standard
+input, one per line: `+TARGET` adds a target, `-TARGET` removes it, and `.` ends the guardian. A target is the
+number of a process group, an environment variable as `NAME=value`, which stands for all processes that have
+it, or the path of a control group. The argument is a file descriptor that becomes readable when the worker is
+gone, if the system has such descriptors. The end of the input is not enough: a process that the worker has
+forked may hold it open.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ STARTING = 1.0
 """Seconds: a command that is being started shows its environment by then."""
 
 PATIENCE = 10.0
-"""Seconds after which what comes back again and again is left alone."""
+"""Seconds after which processes that keep appearing are left alone."""
 
 
 def main() -> None:
-    """Follow what the worker says until it is gone, then kill what it has left."""
+    """Read commands until the worker is gone, then kill the targets that are left."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # meant for the worker, which may need a while
+        signal.signal(number, signal.SIG_IGN)  # for the worker, which may take a while to end
     left = _left_behind()
     for group in filter(bytes.isdigit, left):
         with suppress(ProcessLookupError, PermissionError):

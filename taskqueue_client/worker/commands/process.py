@@ -19,7 +19,7 @@ from taskqueue_client.worker.outcomes import InternalError
 from .process_tree import TICK, ProcessTree, end_processes
 
 Write = Callable[[bytes], object]
-"""Takes what a command prints, in chunks."""
+"""Receives the output of a command in chunks."""
 
 LOOK = 0.1
 """Seconds between checks whether to stop a command."""
@@ -52,9 +52,9 @@ class CommandProcess:
         args: The program and its arguments.
         cwd: The directory to run it in.
         env: All of its environment.
-        content: What it can read from its standard input.
-        stdout: Takes what it prints.
-        stderr: Takes what it prints to its standard error; `stdout` takes that, too, by default.
+        content: Its standard input.
+        stdout: Receives its standard output.
+        stderr: Receives its standard error; default: `stdout`.
         keep_children: Leave its children alone when it has ended by itself.
 
     Attributes:
@@ -102,7 +102,7 @@ class CommandProcess:
         self._handle = self._end_of_process()
 
     def _new_pipe(self, write: Write, ends: ExitStack) -> int:
-        """A pipe that `write` gets the content of; return the end for the command."""
+        """Create a pipe whose content is passed to `write`; return the end for the command."""
         start, end = os.pipe()
         self._readers[start] = write
         ends.callback(os.close, end)

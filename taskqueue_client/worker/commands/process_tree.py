@@ -24,11 +24,11 @@ log = logging.getLogger("taskqueue_client.worker")
 _SCRIPT = Path(__file__).with_name("guardian_process.py")
 
 _VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-"""What Python may need to start; anything else could be a secret, and commands could read it."""
+"""Variables that Python may need to start. Others could be secrets, and commands could read them."""
 
 
 class Guardian:
-    """Kills processes when this process ends without doing so, as by `kill -9`.
+    """Kills processes that this process leaves behind, for example when it is ended by `kill -9`.
 
     Its own process is started when it is first needed. Where that fails, a warning says so, and commands
     run without it. Close it. Safe to use from any thread.

@@ -40,29 +40,29 @@ _PROGRESS = re.compile(rb"\r(?!\n)")
 
 
 class TaskLog:
-    """Lines that begin with the time, as `2026-11-21T09:20:53.649Z `. Secrets are masked.
+    """Lines that begin with the time, such as `2026-11-21T09:20:53.649Z `. Secrets are masked.
 
-    They are kept in memory as long as they are few, and in a file from then on.
+    A short log is kept in memory, a longer one in a file.
 
-    Everything but newlines is written as it comes, in whatever encoding. Writers take turns by the line:
-    where one writes before another one's line has ended, that line is broken. Safe to use from any thread.
+    Bytes are written as they are, whatever their encoding. If a writer writes before another one's line has
+    ended, that line is broken. Safe to use from any thread.
 
-    If the file cannot be written, nothing is raised: the error is kept, what comes is dropped until the
-    file can be written again, and a line tells how much is missing. That line is part of what is read,
-    whether or not there is room for it in the file. After `remove`, everything is dropped.
+    If the file cannot be written, nothing is raised: the error is kept, and output is dropped until the file
+    can be written again. A line tells how much is missing; readers get that line even if there is no room for
+    it in the file. After `remove`, everything is dropped.
 
     Args:
         path: The file; replaced if there is one.
-        clock: Where the times come from.
+        clock: The source of time.
         secrets: Texts to mask in addition to those that are registered.
         kept_in_memory: Bytes up to which the log is kept in memory.
 
     Attributes:
         path: The file.
-        error: Why something is missing; None as long as nothing is.
-        lost: Bytes that are missing.
+        error: Why bytes are missing; None if no bytes are.
+        lost: The number of missing bytes.
         secrets: Texts to mask from now on; see `Secrets.add`.
-        has_progress: Whether there are lines with several states, as of progress bars.
+        has_progress: Whether there are lines with several states, such as those of progress bars.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class TaskLog:
         self._logger: logging.Logger | None = None
         self._clock = clock
         self.secrets = Secrets(secrets)
-        self._lock = threading.RLock()  # the garbage collector may call what logs here, at any point
+        self._lock = threading.RLock()  # a finalizer may log here at any point
         self._is_writing = False
         self._put_off: deque[tuple[object, bytes]] = deque()
         self._kept_in_memory = kept_in_memory
@@ -88,7 +88,7 @@ class TaskLog:
         self._size = 0
         self._whole_lines = 0  # the size at the end of the last line that is complete
         self._writer: object = None  # whose line is incomplete
-        self._missing = 0  # bytes that no line in the file tells of yet
+        self._missing = 0  # missing bytes that the file does not mention yet
         self.has_progress = False
 
     @property
@@ -123,7 +123,7 @@ class TaskLog:
 
     @property
     def size(self) -> int:
-        """Bytes that a checkpoint shows now: the complete lines, and of a long one what there is of it."""
+        """Bytes of a checkpoint made now: the complete lines, and the beginning of a long incomplete one."""
         with self._lock:
             return self._whole_lines if self._size - self._whole_lines < LONG_LINE else self._size
 
@@ -226,7 +226,7 @@ class TaskLog:
             self._writer = None if ended else writer
 
     def _put(self, told: bytes, text: bytes) -> bool:
-        """Write what tells of missing bytes, and a text, to the file; return whether all was written."""
+        """Write the line about missing bytes, then a text; return whether both were written."""
         written = told + text
         rest = memoryview(written)
         before = self._size

@@ -1,1 +1,1 @@
-"""Metrics and health of a worker."""
+"""Metrics, health and tracing of a worker."""

@@ -1,4 +1,4 @@
-"""Tracing of a worker: what it needs of OpenTelemetry, and the same for when tracing is off."""
+"""Tracing of a worker: the interface, and the implementation for when tracing is off."""
 
 from __future__ import annotations
 

@@ -1,22 +1,36 @@
-"""The health of a worker, and its metrics, over prometheus_client.
+"""The metrics of a worker, over prometheus_client, its health, and the HTTP server for both.
 
 `docs/how-to/metrics.md` has a table of their names, labels and meanings, which a test compares with them.
 """
 
 from __future__ import annotations
 
+import logging
 import platform
-from collections.abc import Callable, Iterator, Sequence
+import socket
+import socketserver
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from itertools import chain, product
+from types import TracebackType
+from typing import Any, NamedTuple, Self, cast
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, Info
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 
 from taskqueue_client._version import __version__
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker.claims.task_source import WorkerIdentity
 from taskqueue_client.worker.outcomes import COMPLETED, RESOLUTIONS, LossReason
+
+log = logging.getLogger("taskqueue_client.worker")
 
 READY_WITHIN = 60.0
 """Seconds from one response to a claim request to the next. A request takes 20 s when there is no work, and
@@ -83,10 +97,27 @@ WAIT_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 LOST = "lost"
 """The outcome of a run whose claim is lost: it is not reported."""
 
+
+class _Labels(NamedTuple):
+    """Labels of a metric that go together, and the values that are shown from the start."""
+
+    names: tuple[str, ...]
+    values: Sequence[tuple[str, ...]]
+
+
 _OUTCOMES = [COMPLETED.reason.value, *(each.reason.value for each in RESOLUTIONS.values() if each), LOST]
 
-_ENDS = [*((each, "") for each in _OUTCOMES if each != LOST), *((LOST, each.value) for each in LossReason)]
+_OUTCOME = _Labels(("outcome",), [(each,) for each in _OUTCOMES])
+
+_END = _Labels(
+    ("outcome", "reason"),
+    [*((each, "") for each in _OUTCOMES if each != LOST), *((LOST, each.value) for each in LossReason)],
+)
 """The outcomes with the reasons of lost claims."""
+
+
+def _result(*values: str) -> _Labels:
+    return _Labels(("result",), [(each,) for each in values])
 
 
 class WorkerMetrics:
@@ -109,52 +140,29 @@ class WorkerMetrics:
         self._registry.register(REGISTRY)  # those of users, of their libraries, and of the process
         self._registry.register(_VitalsCollector(vitals))
         queues = [identity.task_queue_id] if task_queue_ids is None else task_queue_ids
-        self._tasks = self._counter(
-            "tasks",
-            "Runs that have ended.",
-            ("task_queue_id", "outcome", "reason"),
-            [(queue, *each) for queue in queues for each in _ENDS],
-        )
+        queue = _Labels(("task_queue_id",), [(each,) for each in queues])
+        self._tasks = self._counter("tasks", "Runs that have ended.", queue, _END)
         self._durations = self._histogram(
-            "task_duration_seconds",
-            "From the claim of a run to its end.",
-            DURATION_BUCKETS,
-            ("task_queue_id", "outcome"),
-            [(queue, each) for queue in queues for each in _OUTCOMES],
+            "task_duration_seconds", "From the claim of a run to its end.", DURATION_BUCKETS, queue, _OUTCOME
         )
-        by_queue = [(queue,) for queue in queues]
         self._waits = self._histogram(
-            "queue_wait_seconds",
-            "How long claimed runs had been pending.",
-            WAIT_BUCKETS,
-            ("task_queue_id",),
-            by_queue,
+            "queue_wait_seconds", "How long claimed runs had been pending.", WAIT_BUCKETS, queue
         )
-        self._claims = self._counter("claims", "Runs that were claimed.", ("task_queue_id",), by_queue)
+        self._claims = self._counter("claims", "Runs that were claimed.", queue)
         self.claim_calls = self._counter(
-            "claim_calls",
-            "Claim requests.",
-            ("task_queue_id", "result"),
-            [(queue, each) for queue in queues for each in ("responded", "failed", "unknown")],
+            "claim_calls", "Claim requests.", queue, _result("responded", "failed", "unknown")
         )
         self.reclaims = self._counter(
-            "reclaims", "Attempts to reclaim a run.", ("result",), [("reclaimed",), ("failed",), ("refused",)]
+            "reclaims", "Attempts to reclaim a run.", _result("reclaimed", "failed", "refused")
         )
         self.lateness = self._histogram(
             "reclaim_lateness_seconds", "How late reclaims began.", LATENESS_BUCKETS
         )
         self.uploads = self._counter(
-            "uploads", "Uploads of artifacts and logs.", ("result",), [("uploaded",), ("failed",)]
+            "uploads", "Uploads of artifacts and logs.", _result("uploaded", "failed")
         )
         self.uploaded_bytes = self._counter("uploaded_bytes", "Bytes uploaded, before compression.")
-        Info(PREFIX.removesuffix("_"), "The worker and its versions.", registry=self._registry).info(
-            {
-                "version": __version__,
-                "python_version": platform.python_version(),
-                "worker_group": identity.worker_group,
-                "worker_id": identity.worker_id,
-            }
-        )
+        self._show_worker(identity)
 
     def claimed(self, claim: TaskClaim) -> None:
         """Count a run that was claimed, and how long it had been pending."""
@@ -185,26 +193,37 @@ class WorkerMetrics:
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
-    def _counter(
-        self, name: str, meaning: str, labels: Sequence[str] = (), shown: Sequence[Sequence[str]] = ()
-    ) -> Counter:
-        counter = Counter(PREFIX + name, meaning, labels, registry=self._registry)
-        for values in shown:
-            counter.labels(*values)
+    def _show_worker(self, identity: WorkerIdentity) -> None:
+        Info(PREFIX.removesuffix("_"), "The worker and its versions.", registry=self._registry).info(
+            {
+                "version": __version__,
+                "python_version": platform.python_version(),
+                "worker_group": identity.worker_group,
+                "worker_id": identity.worker_id,
+            }
+        )
+
+    def _counter(self, name: str, meaning: str, *labels: _Labels) -> Counter:
+        counter = Counter(PREFIX + name, meaning, _names(labels), registry=self._registry)
+        _show(counter, labels)
         return counter
 
-    def _histogram(
-        self,
-        name: str,
-        meaning: str,
-        buckets: Sequence[float],
-        labels: Sequence[str] = (),
-        shown: Sequence[Sequence[str]] = (),
-    ) -> Histogram:
-        histogram = Histogram(PREFIX + name, meaning, labels, buckets=buckets, registry=self._registry)
-        for values in shown:
-            histogram.labels(*values)
+    def _histogram(self, name: str, meaning: str, buckets: Sequence[float], *labels: _Labels) -> Histogram:
+        histogram = Histogram(
+            PREFIX + name, meaning, _names(labels), buckets=buckets, registry=self._registry
+        )
+        _show(histogram, labels)
         return histogram
+
+
+def _names(labels: Sequence[_Labels]) -> list[str]:
+    return [name for each in labels for name in each.names]
+
+
+def _show(metric: Counter | Histogram, labels: Sequence[_Labels]) -> None:
+    """Create each series, so that it is shown before anything is counted."""
+    for values in product(*(each.values for each in labels)) if labels else ():
+        metric.labels(*chain.from_iterable(values))
 
 
 class _VitalsCollector:
@@ -225,3 +244,144 @@ class _VitalsCollector:
             ("lease_left_seconds", "What is left of the lease that ends first.", vitals.lease_left),
         ):
             yield GaugeMetricFamily(PREFIX + name, meaning, value)
+
+
+_TEXT = "text/plain; charset=utf-8"
+
+
+class _Page(NamedTuple):
+    status: HTTPStatus
+    content_type: str
+    body: bytes
+
+
+_Pages = Mapping[str, Callable[[str], _Page]]
+"""Makes each page from the `Accept` header of the request."""
+
+
+class Monitor:
+    """Serves `/metrics`, `/live` and `/ready`, on separate threads, from its start until it is closed.
+
+    `/live` and `/ready` respond with 200, or with 503 and the reasons, one per line.
+
+    Args:
+        metrics: The metrics and the state to serve.
+        host: The address to listen on.
+        port: The port; 0 for a free one.
+
+    Attributes:
+        port: The port that it listens on.
+
+    Raises:
+        InvalidArgument: Nobody can listen there.
+    """
+
+    def __init__(self, metrics: WorkerMetrics, host: str, port: int) -> None:
+        pages: _Pages = {
+            "/metrics": lambda accept: _metrics(metrics, accept),
+            "/live": lambda _: _health(live_problems(metrics.vitals())),
+            "/ready": lambda _: _health(ready_problems(metrics.vitals())),
+        }
+        try:
+            self._server = _Server(host, port, pages)
+        except (OSError, OverflowError) as error:
+            raise InvalidArgument(
+                "metrics_port", port, f"a free port of {host}", f"cannot listen on {host}:{port}: {error}"
+            ) from error
+        self.port = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_LOOK,), name="monitor", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start to respond. Connections that were made before have waited."""
+        self._thread.start()
+        log.info("serving /metrics, /live and /ready on port %d", self.port)
+
+    def close(self) -> None:
+        """Stop listening, and wait for the threads."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+_LOOK = 0.2
+"""Seconds between looks whether the server is to be closed."""
+
+
+def _health(problems: list[str]) -> _Page:
+    status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
+    return _Page(status, _TEXT, ("\n".join(problems or ["ok"]) + "\n").encode())
+
+
+def _metrics(metrics: WorkerMetrics, accept: str) -> _Page:
+    body, content_type = metrics.exposition(accept)
+    return _Page(HTTPStatus.OK, content_type, body)
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+
+    def __init__(self, host: str, port: int, pages: _Pages) -> None:
+        self.pages = pages
+        self._connections: set[Any] = set()
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """End open connections, so that a slow client does not delay the end of the worker."""
+        for each in list(self._connections):
+            with suppress(OSError):  # ended meanwhile
+                each.shutdown(socket.SHUT_RDWR)
+        super().server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log the error for debugging only: clients may disconnect at any time."""
+        del request
+        log.debug("monitor: %s: %s", client_address, sys.exception())
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_version = "taskqueue_client"
+    sys_version = ""
+    timeout = 2  # seconds: a client that sends nothing must not delay `close`
+
+    def do_GET(self) -> None:
+        page = self._page()
+        self.send_response(page.status)
+        self.send_header("Content-Type", page.content_type)
+        self.send_header("Content-Length", str(len(page.body)))
+        self.end_headers()
+        self.wfile.write(page.body)
+
+    def _page(self) -> _Page:
+        pages = cast("_Server", self.server).pages
+        make = pages.get(self.path.partition("?")[0])
+        if make is None:
+            return _Page(HTTPStatus.NOT_FOUND, _TEXT, f"not found; paths: {' '.join(pages)}\n".encode())
+        try:
+            return make(self.headers.get("Accept", ""))
+        except Exception:
+            log.exception("cannot serve %s", self.path)
+            return _Page(HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, b"see the worker's log\n")
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that http.server has
+        log.debug("monitor: %s", format % args)

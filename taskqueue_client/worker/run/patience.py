@@ -74,7 +74,7 @@ class Patience:
         return max(left, 0.0)
 
     def give_up(self) -> None:
-        """Note that an upload has failed for as long as it may."""
+        """Note that an upload was retried for as long as allowed, and failed."""
         self._has_given_up = True
 
     def warn(self, name: str, seconds: float, error: BaseException | None) -> None:

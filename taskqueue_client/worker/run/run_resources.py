@@ -313,7 +313,7 @@ class RunResources:
 
     @property
     def _name(self) -> str:
-        """Of its files; each try has its own directory, as those of others may be kept."""
+        """The name of the run's files, which differs for each attempt: those of earlier ones may be kept."""
         return f"{self.run.task_id}-{self.run.run_id}-{self._tries}"
 
 
@@ -322,9 +322,9 @@ def _make_directory(run: ClaimedRun, shared: SharedResources, suffix: str) -> Pa
 
 
 def mask_credentials(secrets: Secrets, credentials: Credentials) -> None:
-    """Keep credentials out of logs, though a handler or command prints them.
+    """Mask credentials in logs, in case a handler or command prints them.
 
-    Called by the keeper, which must not wait for a lock of the run's.
+    The keeper calls this, and must not wait for a lock of the run.
     """
     secrets.add(credentials.access_token)
     if credentials.certificate is not None:

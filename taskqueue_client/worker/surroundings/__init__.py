@@ -1,1 +1,1 @@
-"""Services for a running task: proxy, live log, captured logging, upstream artifacts, chain of trust."""
+"""Services for a running task: proxy, live log, upstream artifacts, chain of trust."""

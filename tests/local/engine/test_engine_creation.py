@@ -175,7 +175,9 @@ def test_dates_out_of_bounds_are_refused(
     ],
 )
 def test_dates_at_their_bounds_pass(world: World, created: float, deadline: float, expires: float) -> None:
-    world.create(created=world.now(created), deadline=world.now(deadline), expires=world.now(expires))
+    dates = {"created": world.now(created), "deadline": world.now(deadline), "expires": world.now(expires)}
+    task = world.engine.task(world.create(**dates))
+    assert {name: task[name] for name in dates} == dates
 
 
 def test_expires_is_a_calendar_year_after_the_deadline_when_left_out(world: World) -> None:
@@ -267,6 +269,7 @@ def test_a_repeat_may_write_its_dates_and_keys_otherwise(world: World) -> None:
     task_id = world.create(deadline="2026-11-22T08:00:00.123Z", payload={"a": 1, "b": {"c": 2.0, "d": 3}})
     again = {"deadline": "2026-11-22 09:00:00.123000+01:00", "payload": {"b": {"d": 3, "c": 2}, "a": 1}}
     world.create(task_id, **again)
+    assert world.engine.task(task_id)["deadline"] == "2026-11-22T08:00:00.123Z"
 
 
 @pytest.mark.parametrize(
