@@ -21,9 +21,8 @@ from taskqueue_client.models import ArtifactContent, RunState, StorageType, Task
 
 from .arguments import connect, run_option, task_argument
 from .failures import ExitStatus, Failure
-from .output import json_option, print_json
+from .output import TerminalFilter, json_option, print_json
 from .status import interval_option
-from .terminal import TerminalFilter
 
 LINK = "public/logs/live.log"
 _BACKING = "public/logs/live_backing.log"

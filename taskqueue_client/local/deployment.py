@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from taskqueue_client.clock import Clock, MovableClock
@@ -114,6 +115,7 @@ class Deployment:
     async def _start(self) -> None:
         store = Store(self._settings.db)
         self._cleanup.callback(store.close)
+        self._issuer = _issuer(store.connection)
         if self._settings.amqp_url is not None:
             await self._connect(self._settings.amqp_url, store)
         storage = ArtifactStorage(
@@ -121,11 +123,10 @@ class Deployment:
         )
         self._cleanup.callback(storage.close)
         self.core = Core(
-            store, self._clock, self._engine_settings(), storage, self._issue_credentials, self._audience
+            store, self._clock, self._engine_settings(), storage, partial(issue, self._issuer), self._audience
         )
         self.background = BackgroundWork(self.core)
         self._cleanup.callback(self._cancel_wake_up)  # after the server: its last requests set the alarm
-        self._issuer = _issuer(store.connection)
         if self._settings.page:
             self.page = self._open_page(self.core)
         if self._settings.legacy_azure is not None:
@@ -166,11 +167,6 @@ class Deployment:
             deadline_delay=_SERVICE_DEADLINE_DELAY if late else 0,
             resolver_interval=_SERVICE_RESOLVER_INTERVAL if late else 0,
         )
-
-    def _issue_credentials(
-        self, client_id: str, scopes: list[str], start_ms: int, expiry_ms: int
-    ) -> dict[str, str]:
-        return issue(self._issuer, client_id, scopes, start_ms, expiry_ms)
 
     def _parts(self, core: Core) -> Parts:
         queue = Client(_QUEUE_CLIENT, self._issuer.access_token, self._issuer.scopes)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis.strategies import lists, sampled_from
 
 from taskqueue_client import Queue
-from taskqueue_client.cli.terminal import TerminalFilter
+from taskqueue_client.cli.output import TerminalFilter
 from taskqueue_client.definitions import from_now
 from tests.cli.command import COMMAND
 

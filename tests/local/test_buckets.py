@@ -248,11 +248,11 @@ async def test_a_body_replaced_in_a_transaction_is_kept_until_the_commit() -> No
     async with serving() as served:
         await put(served.put_url("public/x"), b"kept")
         served.connection.execute("BEGIN")
-        served.storage.delete("s3", s3_key("public/x"))
+        served.storage.delete(s3_key("public/x"))
         served.connection.execute("ROLLBACK")
         assert (await get(served.get_url("public/x"))).content == b"kept"
         served.connection.execute("BEGIN")
-        served.storage.delete("s3", s3_key("public/x"))
+        served.storage.delete(s3_key("public/x"))
         served.connection.execute("COMMIT")
         await put(served.put_url("public/y"), b"other")
         await put(served.put_url("public/y"), b"again")

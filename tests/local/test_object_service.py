@@ -334,14 +334,14 @@ async def test_data_and_terms_of_expired_objects_go() -> None:
         assert objects.object("later")["projectId"] == "example-project"
 
 
-async def test_the_engine_can_delete_an_object() -> None:
+async def test_an_object_can_be_removed() -> None:
     async with serving() as served:
         create(served.storage.objects, proposedUploadMethods=inline())
         finish(served.storage.objects)
-        assert served.storage.is_finished(NAME)
-        served.storage.delete("object", NAME)
-        assert (served.storage.is_finished(NAME), served.files()) == (False, [])
-        served.storage.delete("object", NAME)
+        assert served.storage.objects.is_finished(NAME)
+        served.storage.objects.remove(NAME)
+        assert (served.storage.objects.is_finished(NAME), served.files()) == (False, [])
+        served.storage.objects.remove(NAME)
 
 
 class ObjectClient:

@@ -202,7 +202,7 @@ def _expire(core: Core) -> None:
 
     The data of objects goes with the object service's own job.
     """
-    core.storage.expire()
+    core.storage.objects.expire()
     _delete_data(core)
     with core.transition() as now:
         core.store.change("DELETE FROM pending WHERE expires < ?", now)
@@ -219,7 +219,7 @@ def _delete_data(core: Core) -> None:
         core.now() - _GRACE,
     )
     for (key,) in expired:
-        core.storage.delete("s3", key)
+        core.storage.delete(key)
 
 
 def _next_night(now: int) -> int:

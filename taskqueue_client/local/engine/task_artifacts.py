@@ -99,14 +99,14 @@ def _claimed_run(core: Core, artifact: ArtifactRecord) -> tuple[Task, Run]:
 
 def _lock_upload(core: Core, task: Task, artifact: ArtifactRecord) -> str:
     upload_id = slugid()
-    core.storage.lock_upload(artifact.object_name, task.project_id, upload_id, artifact.expires)
+    core.storage.objects.lock_upload(artifact.object_name, task.project_id, upload_id, artifact.expires)
     return upload_id
 
 
 def _check_upload(core: Core, artifact: ArtifactRecord, upload_id: str) -> None:
     if artifact.details["uploadId"] != upload_id:
         refuse("InputError", "Incorrect uploadId")
-    if not core.storage.is_finished(artifact.object_name):
+    if not core.storage.objects.is_finished(artifact.object_name):
         refuse("InputError", "Object storing artifact data does not exist")
 
 
@@ -120,7 +120,7 @@ def _answer(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> dict[
 
 def _s3_answer(core: Core, artifact: ArtifactRecord) -> dict[str, Any]:
     expires = core.now() + _PUT_URL_LIFE
-    url = core.storage.put_url(artifact.key, artifact.content_type, expires)
+    url = core.storage.put_url(artifact.key, expires)
     return {
         "storageType": "s3",
         "contentType": artifact.content_type,
@@ -292,14 +292,7 @@ class ErrorContent:
     message: str
 
 
-def get_artifact(
-    core: Core,
-    caller: Caller,
-    task_id: str,
-    run_id: int,
-    name: str,
-    skip_cdn: bool = False,  # noqa: FBT001, FBT002 - a header of the request
-) -> Redirect | ErrorContent:
+def get_artifact(core: Core, caller: Caller, task_id: str, run_id: int, name: str) -> Redirect | ErrorContent:
     """Return where an artifact's content is, links being followed.
 
     Raises:
@@ -309,19 +302,13 @@ def get_artifact(
     artifact = _followed(core, caller, task_id, run_id, name)
     if artifact.storage_type == "error":
         return ErrorContent(artifact.details["reason"], artifact.details["message"])
-    return Redirect(_url(core, artifact, skip_cdn=skip_cdn), artifact.storage_type)
+    return Redirect(_url(core, artifact), artifact.storage_type)
 
 
-def get_latest_artifact(
-    core: Core,
-    caller: Caller,
-    task_id: str,
-    name: str,
-    skip_cdn: bool = False,  # noqa: FBT001, FBT002 - a header of the request
-) -> Redirect | ErrorContent:
+def get_latest_artifact(core: Core, caller: Caller, task_id: str, name: str) -> Redirect | ErrorContent:
     """Return the same of the latest run."""
     caller.require(names=[name])
-    return get_artifact(core, caller, task_id, _latest_run_id(core, task_id), name, skip_cdn)
+    return get_artifact(core, caller, task_id, _latest_run_id(core, task_id), name)
 
 
 def artifact(core: Core, caller: Caller, task_id: str, run_id: int, name: str) -> dict[str, Any]:
@@ -418,11 +405,11 @@ def _followed(core: Core, caller: Caller, task_id: str, run_id: int, name: str) 
         names.append(target)
 
 
-def _url(core: Core, artifact: ArtifactRecord, *, skip_cdn: bool = False) -> str:
+def _url(core: Core, artifact: ArtifactRecord) -> str:
     if artifact.storage_type == "s3":
-        return core.storage.get_url(artifact.name, artifact.key, skip_cdn)
+        return core.storage.get_url(artifact.key)
     if artifact.storage_type == "object":
-        return core.storage.object_url(artifact.object_name)
+        return core.storage.objects.simple_url(artifact.object_name)
     url: str = artifact.details["url"]
     return url
 

@@ -149,7 +149,6 @@ _TAKERS: dict[str, _Taker] = {
     "continuation_token": lambda call, _: call.query.get("continuationToken"),
     "limit": lambda call, _: page_size(call.query),
     "quarantined": lambda call, _: {"true": True, "false": False}.get(call.query.get("quarantined", "")),
-    "skip_cdn": lambda call, _: call.request.headers.get("x-taskcluster-skip-cdn") in {"true", "1"},
 }
 """The arguments of handlers by the names of their parameters; other names are URL parameters."""
 

@@ -80,48 +80,24 @@ class ArtifactStorage:
         """Remove what lies in a temporary directory."""
         self._on_close.close()
 
-    def put_url(self, key: str, content_type: str, expires_ms: int) -> str:  # noqa: ARG002  as with S3, the type is not enforced
-        """Return where to PUT an S3 artifact; works ten seconds longer than `expires_ms`."""
+    def put_url(self, key: str, expires_ms: int) -> str:
+        """Return a URL to PUT an S3 artifact, which works until ten seconds after `expires_ms`.
+
+        As with S3, another content type than the announced one is accepted.
+        """
         seconds = math.ceil(expires_ms / 1000 - self._clock.now()) + GRACE_SECONDS
         return self.buckets.put_url(_bucket(key), key, seconds)
 
-    def get_url(self, name: str, key: str, skip_cdn: bool = False) -> str:  # noqa: ARG002, FBT001, FBT002  no CDN here
-        """Return where to GET an S3 artifact: unsigned for names in `public/`, else signed for 30 minutes."""
+    def get_url(self, key: str) -> str:
+        """Return a URL to GET an S3 artifact: unsigned for names in `public/`, else signed for 30 minutes."""
         bucket = _bucket(key)
         if bucket == PUBLIC and not self._variant.sign_public_artifacts:
             return self.buckets.plain_url(bucket, key)
         return self.buckets.get_url(bucket, key, _GET_SECONDS)
 
-    def lock_upload(self, name: str, project_id: str, upload_id: str, expires_ms: int) -> None:
-        """Fix an object's terms before anybody uploads it.
-
-        Raises:
-            Refusal: 409, the object exists on other terms.
-        """
-        self.objects.lock_upload(name, project_id, upload_id, expires_ms)
-
-    def is_finished(self, name: str) -> bool:
-        """Return whether the object exists and its upload was finished."""
-        return self.objects.is_finished(name)
-
-    def object_url(self, name: str) -> str:
-        """Return a URL to GET a finished object, which works for 30 minutes.
-
-        Raises:
-            Refusal: 404, the object does not exist.
-        """
-        return self.objects.simple_url(name)
-
-    def delete(self, storage_type: str, key: str) -> None:
-        """Delete the data of an `s3` or `object` artifact, if it exists."""
-        if storage_type == "object":
-            self.objects.remove(key)
-        else:
-            self.buckets.remove(_bucket(key), key)
-
-    def expire(self) -> None:
-        """Forget objects that have expired, and uploads that were not finished within a day."""
-        self.objects.expire()
+    def delete(self, key: str) -> None:
+        """Delete the data of an S3 artifact, if it exists."""
+        self.buckets.remove(_bucket(key), key)
 
     def _open_directory(self, store_path: str) -> Path:
         if store_path == ":memory:":

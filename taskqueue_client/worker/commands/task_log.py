@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from taskqueue_client._dates import timestamp
@@ -296,9 +295,7 @@ class Output:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, Token
-from types import TracebackType
 from typing import Any, Self, cast
 
 from taskqueue_client._protocol.call_spans import fail, tracer  # explains a missing opentelemetry-api
@@ -149,9 +148,7 @@ class _CurrentSpan:
         self._token = context.attach(trace.set_span_in_context(self._span))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._token is not None:
             context.detach(self._token)
         if kind is not None:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from itertools import chain, product
-from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, Info
@@ -309,9 +308,7 @@ class Monitor:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

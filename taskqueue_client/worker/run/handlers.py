@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
-from types import TracebackType
 from typing import Any, Protocol, Self, cast
 
 from taskqueue_client.aio import AsyncQueue
@@ -313,8 +312,6 @@ class LoggingCapture(UnlockedHandler):
         logging.getLogger().addHandler(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         logging.getLogger().removeHandler(self)
         self.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -25,6 +26,20 @@ class BoundedServer(web.Server):
     def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
         super().__init__(handler, request_factory=self._request, handler_cancellation=True, access_log=None)
         self._silent: dict[web.RequestHandler, asyncio.Transport] = {}
+
+    async def start(self, listener: socket.socket, closing: float) -> None:
+        """Accept connections on a socket, until `stop`, which gives open requests `closing` seconds."""
+        self._listener = listener
+        self._runner = web.ServerRunner(self, shutdown_timeout=closing)
+        await self._runner.setup()
+        await web.SockSite(self._runner, listener).start()
+
+    async def stop(self) -> None:
+        """Stop listening, and close all connections."""
+        asyncio.get_running_loop().remove_reader(self._listener)
+        for _ in range(3):  # asyncio forgets a connection that is accepted while its server closes
+            await asyncio.sleep(0)
+        await self._runner.cleanup()
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         """Note a connection, and close one if there are too many."""

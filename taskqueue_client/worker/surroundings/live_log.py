@@ -142,19 +142,12 @@ class LiveLogs:
         """Stop listening and close all connections, after a moment for readers that keep up."""
         for url in list(self._logs):
             self.remove(url)
-        self._thread.submit(self._stop()).result()
+        self._thread.submit(self._server.stop()).result()
         self._thread.stop()
 
     async def _start(self) -> None:
-        self._runner = web.ServerRunner(BoundedServer(self._serve), shutdown_timeout=CLOSING)
-        await self._runner.setup()
-        await web.SockSite(self._runner, self._socket).start()
-
-    async def _stop(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._socket)
-        for _ in range(3):  # asyncio forgets a connection that is accepted while its server closes
-            await asyncio.sleep(0)
-        await self._runner.cleanup()
+        self._server = BoundedServer(self._serve)
+        await self._server.start(self._socket, CLOSING)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method != "GET":

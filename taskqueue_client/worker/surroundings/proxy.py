@@ -7,7 +7,6 @@ taskcluster-proxy, described in Taskcluster's documents on the task environment.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import logging
 import re
@@ -141,17 +140,13 @@ class TaskProxy:
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
             read_bufsize=_BLOCK,
         )
-        self._runner = web.ServerRunner(BoundedServer(self._serve), shutdown_timeout=_CLOSING)
-        await self._runner.setup()
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        await web.SockSite(self._runner, self._socket).start()
-        return f"http://127.0.0.1:{self._socket.getsockname()[1]}{self.path}"
+        self._server = BoundedServer(self._serve)
+        listener = socket.create_server(("127.0.0.1", 0))
+        await self._server.start(listener, _CLOSING)
+        return f"http://127.0.0.1:{listener.getsockname()[1]}{self.path}"
 
     async def _stop(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._socket)
-        for _ in range(3):  # asyncio forgets a connection that is accepted while its server closes
-            await asyncio.sleep(0)
-        await self._runner.cleanup()
+        await self._server.stop()
         await self._session.close()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
