@@ -12,6 +12,11 @@ class Area(NamedTuple):
     tests: tuple[str, ...]
 
 
+REMOVAL_TEST = (
+    "tests/worker/test_shutdown_timeout.py::"
+    "test_a_worker_waits_until_the_files_of_a_run_are_removed_but_not_longer_than_the_timeout"
+)
+
 LIVE_LOG_TEST = (
     "tests/worker/test_live_log.py::TestRuns::"
     "test_the_link_leads_to_the_stream_while_the_run_goes_on_and_to_the_uploaded_log_after_it"
@@ -63,6 +68,9 @@ AREAS = {
             "tests/worker/test_chain_of_trust.py",
             "tests/worker/test_shutdown.py",
             "tests/worker/test_watching.py",
+            "tests/worker/test_cycles.py::test_a_worker_forgets_a_run_that_has_ended_before_the_next_run_ends",
+            "tests/worker/test_shutdown_timeout.py::test_a_worker_ends_in_time_though_a_handler_or_call_hangs",
+            REMOVAL_TEST,
             LIVE_LOG_TEST,
             "tests/worker/test_log_checkpoints.py::TestRuns::test_a_canceled_run_has_its_log_up_to_then",
             "tests/worker/test_tracing.py::test_a_failed_run_names_the_type_of_its_error_and_never_its_message",

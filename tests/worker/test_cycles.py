@@ -10,10 +10,10 @@ import pytest
 
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
-from taskqueue_client.worker.claims.claimed_run import Event
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event
 from taskqueue_client.worker.outcomes import ClaimLost, TaskFailed
 from taskqueue_client.worker.task_run import TaskRun
-from tests.worker.queue_world import Told, World, running_keeper
+from tests.worker.queue_world import Told, World, running_keeper, until
 from tests.worker.worker_world import AsyncHandler, Handler, work
 
 
@@ -52,6 +52,25 @@ def test_a_run_that_has_ended_is_freed_at_once(world: World, *, is_awaited: bool
         world.create()
     work(world, None if is_awaited else handler, awaited=awaited if is_awaited else None, max_tasks=2)
     assert [each() for each in freed] == [None, None]
+
+
+@pytest.mark.usefixtures("_no_collector")
+def test_a_worker_forgets_a_run_that_has_ended_before_the_next_run_ends(world: World) -> None:
+    """It neither reclaims nor polls it."""
+    first = world.create()
+
+    def handler(task: TaskRun) -> None:
+        if task.task_id != first:
+            until(lambda: first not in claimed_runs())
+
+    second = world.create()
+    work(world, handler, max_tasks=2)
+    assert world.run(second).reason_resolved == "completed"
+
+
+def claimed_runs() -> set[str]:
+    """The tasks of all runs that are in memory."""
+    return {each.task_id for each in gc.get_objects() if type(each) is ClaimedRun}
 
 
 def fails(task: TaskRun) -> None:

@@ -18,6 +18,7 @@ import pytest
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay
 from taskqueue_client.worker.outcomes import InternalError
+from taskqueue_client.worker.run.run_resources import RunResources
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Stuck, Working, worker_for
@@ -46,20 +47,24 @@ def failing_upload(task: TaskRun) -> None:
     raise InternalError(message)
 
 
+ANY_STAGE = "it"
+"""Runs that are stopped go through several stages until the end of a shutdown."""
+
+
 @pytest.mark.parametrize(
-    ("handler", "endpoint"),
+    ("handler", "endpoint", "stage"),
     [
-        (large_upload, "storage.put"),
-        (failing_upload, "storage.put"),
-        (large_upload, "queue.createArtifact"),
-        (no_op, "queue.report*"),
+        (large_upload, "storage.put", ANY_STAGE),
+        (failing_upload, "storage.put", "it is reported, and its artifacts are being uploaded"),
+        (large_upload, "queue.createArtifact", ANY_STAGE),
+        (no_op, "queue.report*", "its report as completed has not succeeded"),
     ],
     ids=["storage before the report", "storage after the report", "the Queue", "the report"],
 )
 def test_a_worker_ends_in_time_though_a_handler_or_call_hangs(
-    world: World, handler: object, endpoint: str, caplog: pytest.LogCaptureFixture
+    world: World, handler: object, endpoint: str, stage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.create()
+    task_id = world.create()
     for _ in range(100):
         world.local.faults.add(Delay(endpoint=endpoint, seconds=600))
     worker = worker_for(world, handler, shutdown_timeout=2.0)  # type: ignore[arg-type]
@@ -69,7 +74,38 @@ def test_a_worker_ends_in_time_though_a_handler_or_call_hangs(
         worker.shutdown()
         working.left()
     assert time.monotonic() - started < 2 + 5
-    assert "gave up" in caplog.text
+    assert f"gave up run {task_id}/0: {stage}" in caplog.text
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_worker_waits_until_the_files_of_a_run_are_removed_but_not_longer_than_the_timeout(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, hangs: bool
+) -> None:
+    removing, may_remove = threading.Event(), threading.Event()
+    remove = RunResources.close
+
+    def held_up(resources: RunResources) -> None:
+        removing.set()
+        may_remove.wait(WAIT)
+        if not hangs:
+            remove(resources)
+
+    monkeypatch.setattr(RunResources, "close", held_up)
+
+    def handler(task: TaskRun) -> None:
+        (task.work_directory / "x").write_bytes(b"x")
+
+    task_id = world.create()
+    worker = worker_for(world, handler, max_tasks=1, shutdown_timeout=1.0 if hangs else 2 * WAIT)
+    with Working(world, worker) as working:
+        assert removing.wait(WAIT)
+        worker.shutdown()
+        if not hangs:
+            assert working.is_alive(within=0.1)
+            may_remove.set()
+        working.left()
+        may_remove.set()
+    assert (f"gave up run {task_id}/0: its work directory is being removed" in caplog.text) == hangs
 
 
 def test_a_handler_that_does_not_end_is_reported_before_the_timeout(
