@@ -339,6 +339,31 @@ async def on_thread(work: Work[R]) -> R:
         raise
 
 
+async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait for their end; cancel them again if they go on.
+
+    Before Python 3.12, `asyncio.wait_for` may lose a cancellation that comes together with its result.
+    """
+    import asyncio  # noqa: PLC0415 - loaded already
+
+    while left := [task for task in tasks if not task.done()]:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=2 * STOPPING_TIMEOUT)
+
+
+async def end_other_tasks() -> None:
+    """End all other tasks of the event loop, and those that they begin meanwhile, before it is closed.
+
+    `asyncio.run` does not wait for the latter: aiormq has some when a connection breaks while it is made.
+    """
+    import asyncio  # noqa: PLC0415 - loaded already
+
+    own = asyncio.current_task()
+    while others := [task for task in asyncio.all_tasks() if task is not own]:
+        await end_tasks(*others)
+
+
 def _discard(future: asyncio.Future[Any]) -> None:
     """Drop a result that is not needed: retrieve its error, or close it."""
     if future.cancelled() or future.exception():

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from taskqueue_client._protocol.conversation import end_tasks
 from taskqueue_client.clock import Clock
 from taskqueue_client.errors import (
     BrokerLost,
@@ -124,8 +125,7 @@ class Supervisor:
         """Close; return the error that ended the supervision before, if any."""
         if self._task is None or self.state is State.CLOSED:
             return None
-        self._task.cancel()
-        await asyncio.wait((self._task,))
+        await end_tasks(self._task)
         self.buffer.clear()
         self._change(StateChange(State.CLOSED))
         return None if self._task.cancelled() else self._task.exception()

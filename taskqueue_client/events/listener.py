@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
+from taskqueue_client._protocol.conversation import end_other_tasks
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.errors import InvalidArgument
 
@@ -384,6 +385,7 @@ class Listener(_Consumer[object]):
             self._loop = runner.get_loop()
             self._loop.call_soon(started.set)
             self._loop.run_forever()
+            runner.run(end_other_tasks())
 
     def _end_loop(self) -> None:
         loop, self._loop = self._running_loop(), None

@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from taskqueue_client._protocol.conversation import end_tasks
+
 from .messages import EXCHANGE_PREFIX, EXCHANGES
 
 if TYPE_CHECKING:
@@ -186,9 +188,7 @@ class AmqpPublisher:
                 "shut down with %d messages not delivered to RabbitMQ at %s", len(self._outbox), self._host
             )
         if self._sender is not None:
-            self._sender.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._sender
+            await _end(self._sender)
 
     async def _wait_for(self, event: asyncio.Event) -> None:
         with suppress(TimeoutError):
@@ -235,6 +235,13 @@ class AmqpPublisher:
         if not self._outbox:
             self._filled.clear()
             self._emptied.set()
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """End a background task; raises what ended it before, which is a bug."""
+    await end_tasks(task)
+    if not task.cancelled():
+        task.result()
 
 
 async def _declare(channel: AbstractChannel) -> dict[str, AbstractExchange]:
@@ -297,9 +304,7 @@ class WorkerRemovals:
 
     async def __aexit__(self, *_: object) -> None:
         if self._consumer is not None:
-            self._consumer.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._consumer
+            await _end(self._consumer)
 
     async def _consume_always(self) -> None:
         while True:

@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from taskqueue_client._protocol.conversation import end_other_tasks
 from taskqueue_client.clock import Clock, MovableClock
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.local.auth.known_clients import ANONYMOUS_SCOPES, Client, Roles, check_clients
@@ -225,14 +226,17 @@ class LocalQueue:
 
     async def _serve(self, started: Future[None]) -> None:
         self._stopping = asyncio.Event()
-        async with Deployment(self._settings, self._clock, self._audience) as deployment:
-            self._deployment = deployment
-            self._loop = asyncio.get_running_loop()
-            started.set_result(None)
-            try:
-                await self._stopping.wait()
-            finally:
-                self._loop = self._deployment = None
+        try:
+            async with Deployment(self._settings, self._clock, self._audience) as deployment:
+                self._deployment = deployment
+                self._loop = asyncio.get_running_loop()
+                started.set_result(None)
+                try:
+                    await self._stopping.wait()
+                finally:
+                    self._loop = self._deployment = None
+        finally:
+            await end_other_tasks()
 
     def _catch_up(self) -> None:
         """Do what has become due because the clock was moved."""

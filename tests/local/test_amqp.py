@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -403,3 +404,14 @@ async def _consuming(local: LocalQueue) -> None:
     loop: Any = local._loop  # pyright: ignore[reportPrivateUsage] - as above
     waiting = asyncio.run_coroutine_threadsafe(running.removals.consuming.wait(), loop)
     assert await asyncio.wait_for(asyncio.wrap_future(waiting), 30)
+
+
+def test_a_local_queue_stops_at_every_moment_of_its_connection_to_the_broker(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(30):
+        monkeypatch.setattr(amqp, "_PATIENCE", number / 1000)
+        with LocalQueue(amqp_url=BROKER):
+            pass
+        gc.collect()  # asyncio tells then of tasks that were left behind
+    assert [each.getMessage() for each in caplog.records if each.name == "asyncio"] == []

@@ -6,11 +6,13 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import pytest
 
 from taskqueue_client import Credentials, calls
+from taskqueue_client._protocol import conversation
 from taskqueue_client._protocol.conversation import (
     Call,
     CallAs,
@@ -21,6 +23,8 @@ from taskqueue_client._protocol.conversation import (
     Work,
     converse,
     converse_async,
+    end_other_tasks,
+    end_tasks,
     iterate,
     iterate_async,
 )
@@ -274,3 +278,36 @@ def test_a_result_that_nobody_waits_for_is_closed() -> None:
 
     asyncio.run(main())
     assert Opened.closed.is_set()
+
+
+async def test_a_task_that_loses_a_cancellation_is_canceled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "STOPPING_TIMEOUT", 0.01)
+    lost = asyncio.Event()
+
+    async def lose_one() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        lost.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(lose_one())
+    await asyncio.sleep(0)
+    await end_tasks(task)
+    assert lost.is_set()
+    assert task.cancelled()
+
+
+async def test_tasks_that_begin_when_others_end_are_ended_too() -> None:
+    begun: list[asyncio.Task[None]] = []
+
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    def begin(_: object) -> None:
+        begun.append(asyncio.create_task(wait()))
+
+    first = asyncio.create_task(wait())
+    first.add_done_callback(begin)
+    await end_other_tasks()
+    assert first.cancelled()
+    assert [each.cancelled() for each in begun] == [True]

@@ -285,6 +285,7 @@ def test_credentials_are_replaced_without_a_restart(world: World, start: Start) 
     with start("--max-tasks", "1") as parent:
         parent.send(WELCOME)
         until(lambda: parent.of_type("hello"))
+        until(lambda: world.queue.list_workers(TASK_QUEUE_ID).workers)  # its claim request is open
         parent.send(line("new-credentials", **RENEWED))
         parent.until_logged("client renewed")
         world.local.clock.advance(seconds=21)
