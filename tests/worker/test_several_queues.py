@@ -192,6 +192,7 @@ def test_without_the_scope_to_count_tasks_the_task_queues_take_turns_after_one_w
     )
     with Working(world, worker) as working:
         until(lambda: "queue:pending-count:proj/second" in caplog.text)
+        until(lambda: world.queue.list_workers(FIRST).workers)
         world.local.clock.advance(seconds=21)  # the request to the first task queue ends
         until(lambda: state(world, task_id) == "completed")
         working.left()
