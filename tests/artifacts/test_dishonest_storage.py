@@ -118,6 +118,7 @@ def test_gzip_that_unpacks_to_a_thousand_times_its_size_is_an_error_and_no_file(
         with pytest.raises(DownloadTooLarge, match=r"'x' has \d+ bytes or more, .*max_bytes=\d+") as caught:
             download()
         assert caught.value.received <= len(body)
+        assert caught.value.max_bytes == max(64 * 2**20, 500 * caught.value.received)
         assert caught.value.size <= 500 * len(body) + 2**20
     assert list(tmp_path.iterdir()) == []
 
@@ -150,8 +151,10 @@ def test_the_hash_that_an_uploader_stored_on_s3_is_compared(
     serve(server, answer(right))
     assert raw_client.download("x").hashes == {"sha256": right}
     serve(server, answer("0" * 64))
-    with pytest.raises(HashMismatch):
+    with pytest.raises(HashMismatch) as caught:
         raw_client.download("x")
+    known, found = {"sha256": "0" * 64}, {"sha256": right}
+    assert (caught.value.name, caught.value.expected, caught.value.found) == ("x", known, found)
     with pytest.raises(HashMismatch):
         raw_client.stream("x")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +117,10 @@ def test_an_error_tells_which_part_a_server_sent_instead_of_the_rest(
     raw_client: EitherClient, server: RawServer, span: tuple[tuple[str, str], ...], received: str
 ) -> None:
     serve(server, cut(("ETag", '"1"')), RawResponse(206, span, CONTENT[:10]))
-    reason = f"requested bytes from {HALF} on, received Content-Range: {received}$"
-    with pytest.raises(StorageFailed, match=reason):
+    with pytest.raises(StorageFailed) as caught:
         raw_client.download("x")
+    reason = f"requested bytes from {HALF} on, received Content-Range: {received}"
+    assert str(caught.value) == f"GET {server.url}/file: {reason}"
 
 
 def test_an_error_tells_how_many_bytes_are_missing(raw_client: EitherClient, server: RawServer) -> None:
@@ -125,7 +128,7 @@ def test_an_error_tells_how_many_bytes_are_missing(raw_client: EitherClient, ser
     with pytest.raises(StorageFailed) as caught:
         raw_client.download("x")
     left = len(CONTENT) - HALF - PART * (len(gets) - 1)
-    assert caught.value.reason == f"the response ends {left} bytes too early"
+    assert str(caught.value) == f"GET {server.url}/file: the response ends {left} bytes too early"
 
 
 def test_a_url_that_storage_calls_expired_is_replaced_and_the_download_resumes(
@@ -146,6 +149,30 @@ def test_a_url_that_storage_calls_expired_is_replaced_and_the_download_resumes(
     server.answer = answer
     assert raw_client.download("x").content == CONTENT
     assert [get.path.rpartition("=")[2] for get in gets] == ["first", "first", "second"]
+
+
+def test_a_url_that_expires_before_storage_looks_at_it_is_replaced(
+    raw_client: EitherClient, server: RawServer
+) -> None:
+    gets: list[Request] = []
+
+    def answer(request: Request) -> RawResponse:
+        if request.path.startswith("/api/queue/"):
+            return json_response({"storageType": "object", "name": "t/key"})
+        if request.path.startswith("/api/object/"):
+            expires = datetime.fromtimestamp(raw_client.clock.now() + 60, UTC).isoformat()
+            hashes = {"sha256": sha256(CONTENT).hexdigest()}
+            url = f"{server.url}/file"
+            return json_response({"method": "getUrl", "url": url, "expires": expires, "hashes": hashes})
+        gets.append(request)
+        if len(gets) == 1:
+            raw_client.clock.sleep(61)
+            return RawResponse(403, (), b"<Error><Code>AccessDenied</Code></Error>")
+        return whole()
+
+    server.answer = answer
+    assert raw_client.download("x").content == CONTENT
+    assert len(gets) == 2
 
 
 def test_a_stream_cannot_begin_again(raw_client: EitherClient, server: RawServer) -> None:
@@ -173,6 +200,12 @@ def test_where_only_the_end_was_missing_everything_is_asked_for_again(
     assert [each.headers["Range"] for each in gets] == [None, f"bytes={BLOCK}-", None]
 
 
+def test_a_server_that_refuses_every_range_is_an_error(raw_client: EitherClient, server: RawServer) -> None:
+    serve(server, cut(("ETag", '"1"')), RawResponse(416))
+    with pytest.raises(StorageFailed, match=f"^GET {server.url}/file: the server has no bytes after"):
+        raw_client.download("x")
+
+
 def test_a_body_whose_last_chunk_is_missing_is_not_taken(
     raw_client: EitherClient, server: RawServer, tmp_path: Path
 ) -> None:
@@ -185,6 +218,14 @@ def test_a_body_whose_last_chunk_is_missing_is_not_taken(
 
 def encoded(encoding: str, body: bytes) -> RawResponse:
     return RawResponse(headers=(("Content-Encoding", encoding),), body=body)
+
+
+@pytest.mark.parametrize("encoding", ["", "identity", "Identity", "gzip", "GZIP", "x-gzip"])
+def test_the_names_of_encodings_are_those_of_http(
+    raw_client: EitherClient, server: RawServer, encoding: str
+) -> None:
+    serve(server, encoded(encoding, gzip.compress(CONTENT) if "zip" in encoding.lower() else CONTENT))
+    assert raw_client.download("x").content == CONTENT
 
 
 @pytest.mark.parametrize("backend", ["isal", "zlib"])

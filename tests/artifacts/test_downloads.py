@@ -46,6 +46,7 @@ def test_a_file_appears_under_its_name(client: EitherClient, stored: bytes, fold
     downloaded = client.download(NAME, to=folder / "x")
     assert (folder / "x").read_bytes() == stored
     assert (downloaded.path, downloaded.size, downloaded.content) == (folder / "x", len(stored), b"")
+    assert downloaded.name == NAME
     assert files(folder) == ["x"]
 
 
@@ -105,6 +106,7 @@ def test_an_error_artifact_is_a_typed_error(client: EitherClient) -> None:
     with pytest.raises(ErrorArtifact, match="no such file") as caught:
         client.download("x")
     assert caught.value.reason == "file-missing-on-worker"
+    assert caught.value.refused.status == 424
     assert (caught.value.endpoint, caught.value.attempted.method) == ("latestArtifact", "GET")
     assert caught.value.attempted.url.endswith(f"/{task_id}/artifact-content/x")
 

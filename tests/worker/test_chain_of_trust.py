@@ -537,9 +537,8 @@ def test_a_tampered_artifact_is_not_handed_over(
     uploader.sign()
     uploader.tamper("public/x.txt", BIG[:-1] + b"!")
     for options in ({}, {"to": tmp_path / "x.txt"}):
-        with pytest.raises(
-            ChainOfTrustError, match=r"'public/x.txt' is not what was signed: received .* signed"
-        ):
+        reason = f"task {uploader.task_id}: 'public/x.txt' is not what was signed: received .* signed"
+        with pytest.raises(ChainOfTrustError, match=reason):
             consumer.download_artifact(uploader.task_id, "public/x.txt", verified_by=KEY.public, **options)
     assert list(tmp_path.iterdir()) == []
 
