@@ -218,13 +218,24 @@ def test_where_the_etag_is_not_an_md5_the_stored_length_is_compared(
 ) -> None:
     seen = s3(server, ENCRYPTED, part(10))
     assert raw_client.upload("public/x", bytes(10)).stored_size == 10
-    assert dict(seen[-1].headers)["Range"] == "bytes=0-0"  # and not the content
+    sent = dict(seen[-1].headers)
+    assert (sent["Range"], sent["Accept-Encoding"]) == ("bytes=0-0", "identity")  # and not the content
     s3(server, ENCRYPTED, RawResponse(416))  # of nothing, there is no first byte
     assert raw_client.upload("public/x", b"").stored_size == 0
     s3(server, ENCRYPTED, part(9))
     with pytest.raises(StorageFailed, match="differs from the content sent"):
         raw_client.upload("public/x", bytes(10))
     s3(server, ENCRYPTED, RawResponse(404))
+    with pytest.raises(StorageFailed, match="differs from the content sent"):
+        raw_client.upload("public/x", bytes(10))
+
+
+def test_where_storage_sends_more_than_the_first_byte_the_length_of_the_content_is_compared(
+    raw_client: EitherClient, server: RawServer
+) -> None:
+    s3(server, ENCRYPTED, RawResponse(body=bytes(10)))
+    assert raw_client.upload("public/x", bytes(10)).stored_size == 10
+    s3(server, ENCRYPTED, RawResponse(body=bytes(9)))
     with pytest.raises(StorageFailed, match="differs from the content sent"):
         raw_client.upload("public/x", bytes(10))
 

@@ -94,9 +94,11 @@ def reported(name: str, counts: Counter[str], survivors: list[str], log: Path) -
     share = counts["killed"] / killable if killable else 0.0
     print(
         f"{name}: {counts['killed']} of {killable} killed ({share:.0%}), {counts['equivalent']} equivalent, "
-        f"{counts['wording']} of wording"
+        f"{counts['wording']} of wording",
+        *survivors,
+        sep="\n",
+        flush=True,
     )
-    print(*survivors, sep="\n", flush=True)
     if counts["not tried"] or not killable:
         print(f"{name}: not tried: {counts['not tried']} of {sum(counts.values())}; see {log}", flush=True)
         return False

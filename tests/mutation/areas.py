@@ -12,15 +12,10 @@ class Area(NamedTuple):
     tests: tuple[str, ...]
 
 
-REMOVAL_TEST = (
-    "tests/worker/test_shutdown_timeout.py::"
-    "test_a_worker_waits_until_the_files_of_a_run_are_removed_but_not_longer_than_the_timeout"
-)
+def _tests(file: str, *names: str) -> list[str]:
+    """Return single tests of a file that has slow tests of other modules, too."""
+    return [f"{file}::{name}" for name in names]
 
-LIVE_LOG_TEST = (
-    "tests/worker/test_live_log.py::TestRuns::"
-    "test_the_link_leads_to_the_stream_while_the_run_goes_on_and_to_the_uploaded_log_after_it"
-)
 
 AREAS = {
     "lease": Area(("_protocol/lease.py",), ("tests/worker/test_lease.py", "tests/worker/test_pauses.py")),
@@ -65,15 +60,43 @@ AREAS = {
             "tests/worker/test_loop.py",
             "tests/worker/test_why_lost.py",
             "tests/worker/test_run_time_limit.py",
-            "tests/worker/test_chain_of_trust.py",
-            "tests/worker/test_shutdown.py",
             "tests/worker/test_watching.py",
-            "tests/worker/test_cycles.py::test_a_worker_forgets_a_run_that_has_ended_before_the_next_run_ends",
-            "tests/worker/test_shutdown_timeout.py::test_a_worker_ends_in_time_though_a_handler_or_call_hangs",
-            REMOVAL_TEST,
-            LIVE_LOG_TEST,
-            "tests/worker/test_log_checkpoints.py::TestRuns::test_a_canceled_run_has_its_log_up_to_then",
-            "tests/worker/test_tracing.py::test_a_failed_run_names_the_type_of_its_error_and_never_its_message",
+            *_tests(
+                "tests/worker/test_chain_of_trust.py",
+                "test_a_run_that_is_completed_or_failed_has_a_signed_list_of_its_artifacts",
+                "test_a_run_that_ends_as_an_exception_is_not_signed",
+                "test_a_worker_without_a_key_signs_nothing",
+                "test_a_missing_file_makes_the_run_fail_and_is_not_among_the_signed_artifacts",
+                "test_a_run_whose_chain_of_trust_cannot_be_uploaded_is_not_completed",
+            ),
+            *_tests(
+                "tests/worker/test_shutdown.py",
+                "TestStages",
+                "TestInAHurry",
+                "test_the_second_call_hurries",
+                "test_the_second_call_does_not_wait_for_a_handler_that_never_ends",
+            ),
+            *_tests(
+                "tests/worker/test_shutdown_timeout.py",
+                "test_a_worker_ends_in_time_though_a_handler_or_call_hangs",
+                "test_a_worker_waits_until_the_files_of_a_run_are_removed_but_not_longer_than_the_timeout",
+            ),
+            *_tests(
+                "tests/worker/test_cycles.py",
+                "test_a_worker_forgets_a_run_that_has_ended_before_the_next_run_ends",
+            ),
+            *_tests(
+                "tests/worker/test_live_log.py::TestRuns",
+                "test_the_link_leads_to_the_stream_while_the_run_goes_on_and_to_the_uploaded_log_after_it",
+            ),
+            *_tests(
+                "tests/worker/test_log_checkpoints.py::TestRuns",
+                "test_a_canceled_run_has_its_log_up_to_then",
+            ),
+            *_tests(
+                "tests/worker/test_tracing.py",
+                "test_a_failed_run_names_the_type_of_its_error_and_never_its_message",
+            ),
         ),
     ),
     "declared": Area(("worker/run/declared_artifacts.py",), ("tests/worker/test_run_artifacts.py",)),
@@ -110,9 +133,12 @@ AREAS = {
             "tests/artifacts/test_downloads.py",
             "tests/artifacts/test_download_servers.py",
             "tests/artifacts/test_dishonest_storage.py",
-            "tests/worker/test_chain_of_trust.py::test_a_signed_artifact_is_handed_over",
-            "tests/worker/test_chain_of_trust.py::test_a_tampered_artifact_is_not_handed_over",
-            "tests/worker/test_chain_of_trust.py::test_sha512_proves_content_as_well",
+            *_tests(
+                "tests/worker/test_chain_of_trust.py",
+                "test_a_signed_artifact_is_handed_over",
+                "test_a_tampered_artifact_is_not_handed_over",
+                "test_sha512_proves_content_as_well",
+            ),
         ),
     ),
 }
