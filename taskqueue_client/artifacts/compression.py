@@ -23,7 +23,8 @@ class GrowingGzip:
     """Compresses content that grows, as gzip that can be ended more than once.
 
     A stream is the `HEADER`, what `add` and `flush` return, and what `end` returns. What comes up to a
-    `flush` is the beginning of every longer stream.
+    `flush` is the beginning of every longer stream. After a `flush`, there is no compressor in memory, as
+    content may pause for hours, and each compressor takes more than 100 kB.
     """
 
     HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
@@ -31,7 +32,7 @@ class GrowingGzip:
 
     def __init__(self) -> None:
         self._library: Any = isal("isal_zlib") or zlib
-        self._compressor = self._new_compressor()
+        self._compressor: Any = None
         self._checksum = self._size = 0
 
     def _new_compressor(self) -> Any:
@@ -41,11 +42,14 @@ class GrowingGzip:
         """Return what can be written for a block now."""
         self._checksum = self._library.crc32(block, self._checksum)
         self._size += len(block)
+        if self._compressor is None:
+            self._compressor = self._new_compressor()
         return bytes(self._compressor.compress(block))
 
     def flush(self) -> bytes:
         """Return what is left to write of all blocks."""
-        return bytes(self._compressor.flush(zlib.Z_SYNC_FLUSH))
+        compressor, self._compressor = self._compressor, None
+        return b"" if compressor is None else bytes(compressor.flush(zlib.Z_SYNC_FLUSH))
 
     def end(self, tail: bytes) -> bytes:
         """Return what ends the stream after a `flush`: a last text, and the checksum."""

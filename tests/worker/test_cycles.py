@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from taskqueue_client.local import LocalQueue
-from taskqueue_client.local.faults import Respond
+from taskqueue_client.local.faults import Delay, Respond
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event
 from taskqueue_client.worker.outcomes import ClaimLost, TaskFailed
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import Told, World, running_keeper, until
-from tests.worker.worker_world import AsyncHandler, Handler, work
+from tests.worker.worker_world import AsyncHandler, Handler, artifact_names, work
 
 
 @pytest.fixture
@@ -127,6 +127,27 @@ def test_so_is_one_whose_log_is_refused(world: World) -> None:
     world.create()
     world.local.faults.add(Respond(endpoint="storage.put", status=413))
     work(world, lambda task: freed.append(weakref.ref(task.canceled)))
+    assert [each() for each in freed] == [None]
+
+
+@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_so_is_one_that_has_uploaded_its_log_before(world: World, *, is_under_way: bool) -> None:
+    """Though the end of its handler cancels a checkpoint that is under way."""
+    freed: list[weakref.ref[object]] = []
+    task_id = world.create()
+    if is_under_way:
+        world.local.faults.add(Delay(endpoint="storage.put", seconds=3600))
+
+    def handler(task: TaskRun) -> None:
+        freed.append(weakref.ref(task))
+        if is_under_way:
+            world.until_struck()
+        else:
+            until(lambda: "public/logs/live.log" in artifact_names(world, task_id))
+        fails(task)
+
+    work(world, handler, log_checkpoint_interval=0.02)
     assert [each() for each in freed] == [None]
 
 

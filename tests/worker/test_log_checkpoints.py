@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import weakref
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import requests
 
@@ -104,6 +107,30 @@ class TestCompressedLog:
             log.say("more")
             assert unpacked(packed(compressed)).endswith(b"INFO more\n")
             assert noise(100_000, 1) in unpacked(packed(compressed))
+
+    def test_between_checkpoints_there_is_neither_an_open_file_nor_a_compressor(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A worker may have a thousand runs that wait."""
+        made: list[weakref.ref[Compressor]] = []
+
+        class Compressor:
+            def __init__(self, wbits: int) -> None:
+                inner = zlib.compressobj(wbits=wbits)
+                self.compress, self.flush = inner.compress, inner.flush
+                made.append(weakref.ref(self))
+
+        def library(_: str) -> SimpleNamespace:
+            return SimpleNamespace(compressobj=Compressor, crc32=zlib.crc32)
+
+        monkeypatch.setattr(compression, "isal", library)
+        with log_in(tmp_path) as (log, compressed):
+            for number in range(2):
+                log.say(f"line {number}")
+                packed(compressed)
+                assert [each() for each in made] == [None] * (2 * number + 2)
+                opened = [each.path for each in psutil.Process().open_files()]
+                assert str(tmp_path / "task.log.gz") not in opened
 
     def test_a_stream_that_could_not_be_written_is_not_used_again(self, tmp_path: Path) -> None:
         log = TaskLog(tmp_path / "task.log", SystemClock())

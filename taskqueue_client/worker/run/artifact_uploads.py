@@ -157,19 +157,21 @@ class ArtifactUploads:
             await self._link_log(client)
 
     async def _upload_log(self, client: AsyncQueue | PatientQueue, source: Source) -> None:
+        """Upload the log and its link at the same time; if one fails, cancel the other.
+
+        Without a task group: when that is canceled, it leaves a reference cycle that holds the run.
+        """
+        both = [asyncio.create_task(each) for each in (self._put_log(client, source), self._link_log(client))]
         try:
-            async with asyncio.TaskGroup() as both:
-                both.create_task(self._link_log(client))
-                await self._put_log(client, source)
-        except ExceptionGroup as errors:
-            errors.__traceback__ = None  # its last frame, of the task group, holds the group of errors
-            failure = errors.exceptions[0]
-        else:
-            return
-        try:
-            raise failure  # not above, where the group would be its context: a reference cycle
+            await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
         finally:
-            del failure  # as above: the error's traceback holds this frame
+            await _canceled(both)
+        both.sort(key=lambda each: not each.cancelled())  # the last is first: a failure before a cancellation
+        try:
+            while both:
+                both.pop().result()
+        finally:
+            both.clear()  # the traceback of a failure holds this frame
 
     async def chain_of_trust(self) -> Outcome | None:
         """Sign what was uploaded, if the run is to be signed; return the outcome of a failure."""
@@ -319,6 +321,15 @@ def _error_reason(error: Exception) -> Reason | None:
     if isinstance(error, StorageRefused) and not error.is_temporary:
         return "too-large-file-on-worker" if error.is_too_large else "invalid-resource-on-worker"
     return None
+
+
+async def _canceled(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancel tasks that are not done, and wait for them. Errors count as seen."""
+    for each in tasks:
+        each.cancel()
+    await asyncio.wait(tasks)
+    for each in tasks:
+        _ = each.cancelled() or each.exception()
 
 
 def severity(outcome: Outcome) -> int:

@@ -42,7 +42,6 @@ class CompressedLog:
         self._path: Path = task_log.path.with_name(f"{task_log.path.name}.gz")
         self._lock = threading.Lock()
         self._gzip = GrowingGzip()
-        self._file: io.FileIO | None = None
         self._packed = 0
         self.size = 0
         self.is_broken = False
@@ -69,21 +68,20 @@ class CompressedLog:
     def _add(self, view: LogView) -> None:
         """Add the new bytes of the log, so that they can be read without what follows."""
         self.is_broken = True  # unless all goes well
-        if self._file is None:
-            self._file = self._path.open("wb", buffering=0)
-            self._write(self._gzip.HEADER)
         view.seek(self.size)
         end = view.size - len(view.tail)
-        while block := view.read(min(_BLOCK, end - self.size)):
-            self.size += len(block)
-            self._write(self._gzip.add(block))
-        self._write(self._gzip.flush())
+        with self._path.open("ab" if self._packed else "wb", buffering=0) as file:
+            if not self._packed:
+                self._write(file, self._gzip.HEADER)
+            while block := view.read(min(_BLOCK, end - self.size)):
+                self.size += len(block)
+                self._write(file, self._gzip.add(block))
+            self._write(file, self._gzip.flush())
         self.is_broken = False
 
-    def _write(self, packed: bytes) -> None:
-        assert self._file is not None  # noqa: S101 - `_add` has opened it
+    def _write(self, file: io.FileIO, packed: bytes) -> None:
         while packed:
-            count = self._file.write(packed)
+            count = file.write(packed)
             self._packed += count
             packed = packed[count:]
 
@@ -95,9 +93,7 @@ class CompressedLog:
         """
         with self._lock:
             self.is_broken = True
-            if self._file is not None:
-                self._file.close()
-                self._path.unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
 
 
 SLOWER = 1.5
@@ -161,9 +157,10 @@ class LogCheckpoints:
         """Upload no more; cancel the upload that is on its way."""
         if self._beginning is not None:
             self._beginning.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        task, self._task = self._task, None  # which refers to this object, by its canceled coroutine
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
 
     def _begin(self, interval: float) -> None:
         self._task = asyncio.create_task(self.run(interval))
