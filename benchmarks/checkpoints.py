@@ -1,8 +1,9 @@
 """What the checkpoints of a growing log cost: a run with them beside the same run without them. Linux only.
 
 A command writes 100 MB of a build log. All times are a thirtieth of those of a real worker: the log is
-written in 8 s instead of four minutes, the first checkpoint is made after 0.3 s instead of 10 s, and a second
-earns as much of the budget as 30 s do. So there are as many checkpoints, each as large as it would be.
+written in 8 s instead of four minutes, the second checkpoint is made 0.3 s after the first instead of 10 s,
+and a second earns as much of the budget as 30 s do. So there are as many checkpoints, each as large as it
+would be.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ def rows() -> Iterator[Row]:
 def run(root_url: str, file: str, interval: str, faster: str) -> None:
     """Be the worker of one run, and print its processor time and the time after its handler."""
     log_checkpoints.PACE *= float(faster)
+    log_checkpoints.FIRST /= float(faster)
     logging.disable(logging.CRITICAL)
     worker = Writing(
         root_url=root_url,

@@ -22,6 +22,7 @@ from taskqueue_client.worker.claims.keeper import Claiming, Slots
 from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.claims.task_source import QueueTaskSource, SourceContext, WorkerIdentity
 from taskqueue_client.worker.outcomes import COMPLETED
+from taskqueue_client.worker.run.log_checkpoints import FIRST
 from taskqueue_client.worker.run.reporting import Reporter
 
 from .deployment import Deployment, SimulatedQueue
@@ -31,12 +32,8 @@ if TYPE_CHECKING:
     from taskqueue_client.aio import AsyncQueue
     from taskqueue_client.models import TaskClaim
 
-ARTIFACTS = 2
-"""Requests to create artifacts at the end of a run that uploads none: for its log and for the link to it."""
-
-CHECKPOINT = 10.0
-"""Seconds until the first checkpoint of a run's log, which is one more of these requests. There is no second
-one: the log does not grow."""
+LOG, LINK = "public/logs/live_backing.log", "public/logs/live.log"
+"""The artifacts of a run that declares none. A run has one checkpoint, as the log does not grow after it."""
 
 SPREAD = 1.0
 """Of the durations of runs, which are distributed log-normally: the standard deviation of the logarithm."""
@@ -127,6 +124,7 @@ class SimulatedWorker:
         self._clock = VirtualClock()
         self._queue = cast("AsyncQueue", SimulatedQueue(fleet.deployment))
         self._lives: dict[ClaimedRun, asyncio.Task[None]] = {}
+        self._linked: set[ClaimedRun] = set()
         self._slots = Slots(fleet.load.concurrency, None)
         self._reclaiming = Reclaiming(self, self._clock)
         self.watch = CancellationWatch(self._queue, self._reclaiming.runs, fleet.load.poll, self._clock)
@@ -160,27 +158,37 @@ class SimulatedWorker:
         lost = asyncio.get_running_loop().create_future()
         run.when_lost(lambda _: lost.set_result(None))
         run.apply(Event.START)
-        duration = self._fleet.load.sample()
-        await asyncio.wait([lost], timeout=min(duration, CHECKPOINT))
-        if duration > CHECKPOINT and run.has_claim:
-            checkpoint = self._fleet.begin(self._create_artifact(run, ARTIFACTS))
-            await asyncio.wait([lost], timeout=duration - CHECKPOINT)
-            checkpoint.cancel()
+        await self._handle(run, lost)
         if run.has_claim:
-            for number in range(ARTIFACTS):
-                await self._create_artifact(run, number)
+            await self._upload_log(run)
             await Reporter(run, self._queue, self._reclaiming.reclaim_once, self._clock).report(COMPLETED)
+        self._linked.discard(run)
         self._fleet.ended[run.state] += 1
         del self._lives[run]
         self._reclaiming.drop(run)
         self._slots.give_back()
 
-    async def _create_artifact(self, run: ClaimedRun, number: int) -> None:
-        """Create an artifact as the clients do, with their retries."""
+    async def _handle(self, run: ClaimedRun, lost: asyncio.Future[None]) -> None:
+        """Wait for the end of the handler, and upload the log so far meanwhile."""
+        duration = self._fleet.load.sample()
+        await asyncio.wait([lost], timeout=min(duration, FIRST))
+        if duration > FIRST and run.has_claim:
+            checkpoint = self._fleet.begin(self._upload_log(run))
+            await asyncio.wait([lost], timeout=duration - FIRST)
+            checkpoint.cancel()
+
+    async def _upload_log(self, run: ClaimedRun) -> None:
+        """Create the log, and the link to it unless there is one."""
+        await self._create_artifact(run, LOG)
+        if run not in self._linked and await self._create_artifact(run, LINK):
+            self._linked.add(run)
+
+    async def _create_artifact(self, run: ClaimedRun, name: str) -> bool:
+        """Create an artifact as the clients do, with their retries; return whether it was created."""
         call = calls.create_artifact(
             run.task_id,
             run.run_id,
-            f"public/{number}",
+            name,
             {"storageType": "s3", "contentType": "text/plain", "expires": "2030-01-01T00:00:00Z"},
         )
         started = self._clock.monotonic()
@@ -189,6 +197,8 @@ class SimulatedWorker:
             await tenacity.AsyncRetrying(**retries)(self._fleet.deployment.request, call.endpoint)
         except CallFailed:
             self._fleet.failed_calls += 1
+            return False
+        return True
 
     def claimed(self, task_queue_id: str, runs: list[ClaimedRun]) -> None:
         """See `KeeperEvents`."""

@@ -176,8 +176,9 @@ class WorkerConfig:
     log_checkpoint_interval: float = _setting(
         10.0,
         _DURATION,
-        "Seconds until the log of a run is uploaded for the first time while the run goes on. The next "
-        "intervals are longer, up to 6 times as long; 0: the log is uploaded only at the end.",
+        "Seconds from the first upload of a run's log to the second, while the run goes on. The next "
+        "intervals are longer, up to 6 times as long. The first upload is 1.25 s after the start of the run, "
+        "or after this interval if it is shorter; 0: the log is uploaded only at the end.",
     )
     upload_timeout: float = _setting(
         900.0,

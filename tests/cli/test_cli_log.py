@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -292,6 +293,45 @@ def test_log_waits_until_a_pending_task_starts(queue: Queue, task_factory: TaskF
         assert process.stdout.readline() == "begun\n"
         run_client.report_failed(task_id, 0)
         assert process.wait(60) == ExitStatus.DONE
+
+
+PATIENT = """
+from pathlib import Path
+from taskqueue_client import WorkerLoop
+
+class Patient(WorkerLoop):
+    def run_task(self, task):
+        task.log.info("hello")
+        Path("gate").read_text()
+        task.log.info("good-bye")
+"""
+CONFIG = """
+task_queue_id: proj/linux
+worker_group: g
+worker_id: w
+max_tasks: 1
+log_checkpoint_interval: 1 hour
+"""
+
+
+def test_the_log_of_a_worker_is_shown_from_the_start_of_its_run(
+    queue: Queue, task_factory: TaskFactory, folder: Path
+) -> None:
+    (folder / "patient.py").write_text(PATIENT)
+    (folder / "worker.yml").write_text(CONFIG)
+    os.mkfifo(folder / "gate")
+    task_id = slugid()
+    queue.create_task(task_id, task_factory(taskQueueId="proj/linux"))
+    with (
+        running_command("work", "patient:Patient", "--config", "worker.yml") as worker,
+        running_command("log", task_id, "--interval", "0.05") as follower,
+    ):
+        assert follower.stdout is not None
+        assert follower.stdout.readline().endswith(f"run 0 of task {task_id}, on worker g/w of proj/linux\n")
+        assert follower.stdout.readline().endswith("hello\n")
+        (folder / "gate").write_text("open")  # the reader waits for this
+        worker.communicate(timeout=60)
+        assert [line.split()[-1] for line in follower.stdout] == ["good-bye", "completed"]
 
 
 def test_log_without_following_prints_the_current_content(running: Running) -> None:

@@ -19,8 +19,10 @@ import psutil
 import pytest
 import requests
 
+from benchmarks.capacity import virtual_time
+from benchmarks.capacity.virtual_time import VirtualClock
 from taskqueue_client.artifacts import compression
-from taskqueue_client.clock import MovableClock, SystemClock
+from taskqueue_client.clock import Clock, MovableClock, SystemClock
 from taskqueue_client.errors import CallFailed
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
@@ -158,7 +160,7 @@ class TestCompressedLog:
 class Uploads:
     """Takes checkpoints: when they came, and how large they were."""
 
-    def __init__(self, clock: MovableClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.moments: list[float] = []
         self.sizes: list[int] = []
@@ -198,6 +200,41 @@ def checkpoints_of(compressed: CompressedLog, clock: MovableClock) -> Generator[
         task.cancel()
 
 
+def moments_of_run(compressed: CompressedLog, interval: float, lasts: float) -> list[float]:
+    """When a run uploads its log, which grows all the time, in seconds from its start."""
+
+    async def main() -> list[float]:
+        uploads = Uploads(VirtualClock())
+        checkpoints = LogCheckpoints("a run", lambda: compressed, uploads.take, VirtualClock())
+        checkpoints.start(interval)
+        for _ in range(round(lasts * 10)):
+            compressed.log.say("a line")
+            await asyncio.sleep(0.1)
+        await checkpoints.stop()
+        await asyncio.sleep(3600)
+        return uploads.moments
+
+    return virtual_time.run(main)
+
+
+@pytest.mark.usefixtures("clock")
+class TestFirst:
+    @pytest.mark.parametrize(
+        ("interval", "moments"),
+        [(10.0, [1.25, 11.25, 26.25]), (1.5, [1.25, 2.75, 5.0]), (0.5, [0.5, 1.0, 1.75])],
+    )
+    def test_the_first_checkpoint_comes_after_little_more_than_a_second_or_a_shorter_interval(
+        self, tmp_path: Path, interval: float, moments: list[float]
+    ) -> None:
+        with log_in(tmp_path) as (_, compressed):
+            assert moments_of_run(compressed, interval, lasts=30)[:3] == pytest.approx(moments)
+
+    def test_a_run_of_a_second_has_no_checkpoint_and_compresses_nothing(self, tmp_path: Path) -> None:
+        with log_in(tmp_path) as (_, compressed):
+            assert moments_of_run(compressed, 10.0, lasts=1.2) == []
+            assert compressed.size == 0
+
+
 class TestIntervals:
     async def test_intervals_grow_from_10_s_to_a_minute(self, tmp_path: Path, clock: MovableClock) -> None:
         with log_in(tmp_path) as (log, compressed), checkpoints_of(compressed, clock) as uploads:
@@ -205,8 +242,8 @@ class TestIntervals:
                 log.say("a line")
                 await seconds_pass(clock, 1)
         gaps = [round(b - a) for a, b in zip(uploads.moments, uploads.moments[1:], strict=False)]
-        assert gaps[:4] == [15, 23, 34, 51]
-        assert set(gaps[4:]) == {60}
+        assert gaps[:5] == [10, 15, 23, 34, 51]
+        assert set(gaps[5:]) == {60}
 
     async def test_nothing_is_uploaded_unless_the_log_has_grown(
         self, tmp_path: Path, clock: MovableClock
@@ -216,7 +253,7 @@ class TestIntervals:
             await seconds_pass(clock, 100)
             assert len(uploads.sizes) == 1
             log.say("another")
-            await seconds_pass(clock, 16)
+            await seconds_pass(clock, 11)
             assert len(uploads.sizes) == 2
 
     @pytest.mark.parametrize(("share", "least"), [(1, 6), (4, 12), (16, 15)])
@@ -338,10 +375,24 @@ class TestRuns:
         assert log_of(world, task_id).endswith("the task is completed\n")
         assert encoding_of_log(world, task_id) == "gzip"
 
-    def test_a_short_run_uploads_its_log_once(self, world: World) -> None:
+    def test_the_link_leads_to_the_log_from_the_start_though_the_handler_has_written_nothing(
+        self, world: World
+    ) -> None:
+        task_id, handler = world.create(), Paused()
+        with Working(world, worker_for(world, handler, max_tasks=1, log_checkpoint_interval=3600)) as working:
+            until(partial(shows, world, task_id, f"run 0 of task {task_id}, on worker group/worker"))
+            handler.say("a line")
+            handler.end()
+            working.left()
+        assert log_of(world, task_id).endswith("the task is completed\n")
+
+    def test_a_run_that_ends_before_its_first_checkpoint_uploads_its_log_once(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(log_checkpoints, "FIRST", WAIT)
         world.create()
         with requests_noted(world.local) as made:
-            work(world, lambda task: task.log.info("a line"))
+            work(world, lambda task: task.log.info("a line"), log_checkpoint_interval=WAIT)
         assert uploads_in(made) == 1
 
     def test_zero_means_that_the_log_is_uploaded_only_at_the_end(self, world: World) -> None:

@@ -26,7 +26,10 @@ def worker_for(
     root_url: str | None = None,
     **settings: Unpack[WorkerSettings],
 ) -> WorkerLoop:
-    """A worker with a handler of one kind or the other; it looks for cancellations all the time."""
+    """A worker with a handler of one kind or the other; it looks for cancellations all the time.
+
+    It uploads logs only at the end, so that a run makes the same requests however long it takes.
+    """
 
     class Blocking(WorkerLoop):
         payload_schema = schema
@@ -48,6 +51,7 @@ def worker_for(
         "worker_id": "worker",
         "cancellation_poll_interval": 0.1,
         "termination_grace": 1.0,
+        "log_checkpoint_interval": 0,
         **settings,
     }
     kind = Blocking if awaited is None else Awaiting

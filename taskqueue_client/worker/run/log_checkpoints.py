@@ -96,6 +96,10 @@ class CompressedLog:
             self._path.unlink(missing_ok=True)
 
 
+FIRST = 1.25
+"""Seconds from the start of a run to its first checkpoint, unless the interval is shorter. So a log can be
+read nearly from the start of its run, and a run that takes one second has no checkpoint to pay for."""
+
 SLOWER = 1.5
 """How much longer each interval is than the one before."""
 
@@ -149,9 +153,13 @@ class LogCheckpoints:
         self._uploaded = 0  # bytes of the log, which are more than those that were sent
 
     def start(self, interval: float) -> None:
-        """Upload the first checkpoint after some seconds. Until then, there is only a timer."""
+        """Upload the first checkpoint soon, and more from then on. Until then, there is only a timer.
+
+        Args:
+            interval: Seconds from the first checkpoint to the second.
+        """
         loop = asyncio.get_running_loop()
-        self._beginning = loop.call_later(interval, self._begin, interval)
+        self._beginning = loop.call_later(min(interval, FIRST), self._begin, interval)
 
     async def stop(self) -> None:
         """Upload no more; cancel the upload that is on its way."""
@@ -172,13 +180,16 @@ class LogCheckpoints:
             interval: Seconds until the second one.
         """
         compressed, longest = self._compressed(), interval * SLOWEST
+        await self._checkpoint(compressed)
         while not compressed.is_broken:
-            if compressed.log_size > self._uploaded and await self._checkpoint(compressed):
-                interval = min(interval * SLOWER, longest)
             await self._clock.sleep_async(interval)
+            if await self._checkpoint(compressed):
+                interval = min(interval * SLOWER, longest)
 
     async def _checkpoint(self, compressed: CompressedLog) -> bool:
-        """Upload a checkpoint if it is within the budget; return whether it was uploaded."""
+        """Upload a checkpoint if the log has grown and it is affordable; return whether it was uploaded."""
+        if compressed.log_size <= self._uploaded:
+            return False
         try:
             with closing(await asyncio.to_thread(compressed.checkpoint)) as view:
                 if not self._is_affordable(view.size):
