@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, closing, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from taskqueue_client._version import __version__
 from taskqueue_client.aio import AsyncQueue
@@ -16,12 +16,11 @@ from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials, expires_at
 from taskqueue_client.errors import CallFailed, TaskQueueError, UnreadableResponse
-from taskqueue_client.events.settings import PulseSettings
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.claims.cancellation import consume_cancellations
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
 from taskqueue_client.worker.claims.keeper import Keeper, KeeperSettings
-from taskqueue_client.worker.claims.task_source import PROMPT, TaskSourceFactory, WorkerIdentity
+from taskqueue_client.worker.claims.task_source import PROMPT, WorkerIdentity
 from taskqueue_client.worker.commands.environment import CommandEnvironment
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.work_directory import WorkDirectories
@@ -33,55 +32,19 @@ from taskqueue_client.worker.run.run_resources import RunResources, SharedResour
 
 from . import shutdown
 from .commands.process_tree import Guardian
-from .config import WorkerConfig
 from .event_thread import DaemonThreads, ThreadsafeCalls
 from .monitoring.worker_metrics import Vitals
-from .payload import PayloadSchema
-from .runner import WorkerRunner
 from .shutdown import LiveRuns
 from .task_run import TaskRun
 
 if TYPE_CHECKING:
-    from .surroundings.chain_of_trust import SigningKey
+    from .loop import WorkerLoop
     from .surroundings.live_log import LiveLogs
 
 log = logging.getLogger("taskqueue_client.worker")
 
 EXPIRY_WARNING = 300.0
 """The worker warns so many seconds before its credentials expire. A runner replaces them earlier."""
-
-
-class Worker(Protocol):
-    """The interface of a worker that its session uses."""
-
-    config: WorkerConfig
-    root_url: str
-    pulse: PulseSettings | None
-    clock: Clock
-    schema: PayloadSchema | None
-    runner: WorkerRunner | None
-    signing_key: SigningKey | None
-    task_source: TaskSourceFactory
-
-    def run_task(self, task: TaskRun) -> Coroutine[Any, Any, None] | None:
-        """See `WorkerLoop`."""
-        ...
-
-    def run_time_limit(self, task: TaskRun) -> float | None:
-        """See `WorkerLoop`."""
-        ...
-
-    def on_idle(self, seconds: float) -> None:
-        """See `WorkerLoop`."""
-        ...
-
-    def on_task_end(self, end: TaskEnd) -> None:
-        """See `WorkerLoop`."""
-        ...
-
-    def termination_notice(self) -> float | None:
-        """See `WorkerLoop`."""
-        ...
 
 
 class _ClientOptions(TypedDict):
@@ -100,7 +63,7 @@ class Session:
         credentials: The worker's own credentials.
     """
 
-    def __init__(self, worker: Worker, credentials: Credentials | None) -> None:
+    def __init__(self, worker: WorkerLoop, credentials: Credentials | None) -> None:
         self._worker = worker
         config = worker.config
         self._identity = WorkerIdentity(config.task_queue_ids[0], config.worker_group, config.worker_id)
