@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -13,8 +11,8 @@ from typing import Any
 import pytest
 
 from taskqueue_client import Queue, slugid
-from taskqueue_client.events import PulseSettings
 from taskqueue_client.local import LocalQueue
+from tests.broker import require_broker
 from tests.cli.command import Report, Worker
 
 
@@ -30,13 +28,7 @@ def deployment(local_queue: LocalQueue, monkeypatch: pytest.MonkeyPatch) -> Loca
 @pytest.fixture(scope="session")
 def broker_url() -> str:
     """The URL of a RabbitMQ."""
-    url = os.environ.get("PULSE_URL", "amqp://guest:guest@127.0.0.1:5672/")
-    settings = PulseSettings.from_url(url)
-    try:
-        socket.create_connection((settings.host, settings.effective_port), timeout=5).close()
-    except OSError as error:
-        pytest.skip(f"no RabbitMQ at {settings}: {error}")
-    return url
+    return require_broker()
 
 
 @pytest.fixture

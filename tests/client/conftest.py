@@ -13,8 +13,8 @@ import pytest
 
 from taskqueue_client import AsyncQueue, Credentials, Queue
 from taskqueue_client._transport import aiohttp_inner
-from taskqueue_client.clock import MovableClock
 from tests.client.scripted import ScriptedServer
+from tests.restless_clock import RestlessClock
 
 CREDENTIALS = Credentials("tester/one", "a-secret-of-the-tests")
 
@@ -23,21 +23,6 @@ CREDENTIALS = Credentials("tester/one", "a-secret-of-the-tests")
 def server() -> Iterator[ScriptedServer]:
     with ScriptedServer() as server:
         yield server
-
-
-class RestlessClock(MovableClock):
-    """A clock on which nobody waits: sleeping moves it, and is remembered."""
-
-    def __init__(self) -> None:
-        super().__init__(held=True)
-        self.slept: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.advance(seconds)
-
-    async def sleep_async(self, seconds: float) -> None:
-        self.sleep(seconds)
 
 
 class EitherClient:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import re
 import runpy
-import socket
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -12,8 +11,8 @@ from pathlib import Path
 import pytest
 from sphinx.ext.napoleon.docstring import GoogleDocstring
 
-from taskqueue_client.events import PulseSettings
 from taskqueue_client.local import LocalQueue
+from tests.broker import require_broker
 from tests.docs import documents
 
 ROOT = Path(__file__).parents[2]
@@ -42,19 +41,6 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def broker_url() -> str:
-    url = os.environ.get("PULSE_URL", "amqp://guest:guest@127.0.0.1:5672/")
-    settings = PulseSettings.from_url(url)
-    try:
-        socket.create_connection((settings.host, settings.effective_port), timeout=5).close()
-    except OSError as error:
-        absent = f"the page needs RabbitMQ, and there is none at {settings}: {error}"
-        if os.environ.get("TASKQUEUE_REQUIRE_BROKER") == "1":
-            pytest.fail(absent)
-        pytest.skip(absent)
-    return url
-
-
 @pytest.fixture
 def page(request: pytest.FixtureRequest) -> Path:
     path: Path = request.param
@@ -63,7 +49,7 @@ def page(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def local(page: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalQueue]:
-    amqp_url = broker_url() if "needs: rabbitmq" in page.read_text() else None
+    amqp_url = require_broker() if "needs: rabbitmq" in page.read_text() else None
     if amqp_url:
         monkeypatch.setenv("PULSE_URL", amqp_url)
     with LocalQueue(amqp_url=amqp_url) as local:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.events import AsyncListener, PulseSettings, State, StateChange
 from taskqueue_client.slugid import slugid
+from tests.broker import require_broker
 from tests.events.messages_published import Publisher
 from tests.events.proxy import Proxy
 
@@ -19,16 +18,7 @@ from tests.events.proxy import Proxy
 @pytest.fixture(scope="session")
 def broker_url() -> str:
     """Where RabbitMQ is."""
-    url = os.environ.get("PULSE_URL", "amqp://guest:guest@127.0.0.1:5672/")
-    settings = PulseSettings.from_url(url)
-    try:
-        socket.create_connection((settings.host, settings.effective_port), timeout=5).close()
-    except OSError as error:
-        absent = f"no RabbitMQ at {settings}: {error}"
-        if os.environ.get("TASKQUEUE_REQUIRE_BROKER") == "1":
-            pytest.fail(absent)
-        pytest.skip(absent)
-    return url
+    return require_broker()
 
 
 @pytest.fixture

@@ -24,6 +24,13 @@ from tests.events.messages_published import Publisher, task_ids
 from tests.events.proxy import Proxy
 
 
+class Gaps(list[Gap]):
+    """The gaps that a listener reconciles."""
+
+    async def note(self, gap: Gap) -> None:
+        self.append(gap)
+
+
 def task_of(event: Event) -> str:
     assert isinstance(event.message, TaskMessage)
     return event.message.status.task_id
@@ -168,18 +175,14 @@ async def test_a_deleted_queue_is_declared_again_at_once(
     settings: PulseSettings, publisher: Publisher, pool: str, queue: str, states: States
 ) -> None:
     sent = task_ids(2)
-    gaps: list[Gap] = []
-
-    async def reconcile(gap: Gap) -> None:
-        gaps.append(gap)
-
+    gaps = Gaps()
     async with AsyncListener(
         settings,
         [events.task_completed(task_queue_id=pool)],
         queue=queue,
         on_state=states,
         wait_initial=0.01,
-        reconcile=reconcile,
+        reconcile=gaps.note,
     ) as listener:
         await publisher.channel.queue_delete(listener.queue or "")
         await states.until(lambda names: names.count(State.LISTENING) == 2)
@@ -194,11 +197,7 @@ async def test_buffered_events_are_yielded_when_the_queue_was_deleted_during_an_
     through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, queue: str, states: States
 ) -> None:
     sent = task_ids(5)
-    gaps: list[Gap] = []
-
-    async def reconcile(gap: Gap) -> None:
-        gaps.append(gap)
-
+    gaps = Gaps()
     async with AsyncListener(
         through_wire,
         [events.task_completed(task_queue_id=pool)],
@@ -206,7 +205,7 @@ async def test_buffered_events_are_yielded_when_the_queue_was_deleted_during_an_
         on_state=states,
         wait_initial=0.01,
         wait_max=0.01,
-        reconcile=reconcile,
+        reconcile=gaps.note,
     ) as listener:
         await publisher.complete(sent[:4], pool)
         await until_buffered(listener, 4)
@@ -225,18 +224,14 @@ async def test_buffered_events_are_yielded_once_when_the_queue_redelivers_them(
     through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, queue: str, states: States
 ) -> None:
     sent = task_ids(4)
-    gaps: list[Gap] = []
-
-    async def reconcile(gap: Gap) -> None:
-        gaps.append(gap)
-
+    gaps = Gaps()
     async with AsyncListener(
         through_wire,
         [events.task_completed(task_queue_id=pool)],
         queue=queue,
         on_state=states,
         wait_initial=0.01,
-        reconcile=reconcile,
+        reconcile=gaps.note,
     ) as listener:
         await publisher.complete(sent[:3], pool)
         await until_buffered(listener, 3)

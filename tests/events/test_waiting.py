@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from taskqueue_client._protocol.conversation import Call
-from taskqueue_client.clock import MovableClock
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.events import (
     AsyncListener,
@@ -37,6 +36,7 @@ from taskqueue_client.models import (
 )
 from tests.events.conftest import WatchedClock
 from tests.events.messages_published import Publisher, body, status, task_ids
+from tests.restless_clock import RestlessClock
 
 R = TypeVar("R")
 
@@ -73,21 +73,6 @@ class AsyncScripted(Scripted):
 
     async def send(self, call: Call[R], /) -> R:  # type: ignore[override] # as the clients are
         return super().send(call)
-
-
-class RestlessClock(MovableClock):
-    """A clock on which nobody waits: sleeping moves it, and is remembered."""
-
-    def __init__(self) -> None:
-        super().__init__(held=True)
-        self.slept: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.advance(seconds)
-
-    async def sleep_async(self, seconds: float) -> None:
-        self.sleep(seconds)
 
 
 LIFE = [task_status(state) for state in ("unscheduled", "pending", "running", "running", "completed")]

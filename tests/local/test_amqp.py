@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import logging
-import os
 import queue as queue_module
 import sqlite3
 from contextlib import asynccontextmanager, closing, suppress
@@ -23,6 +22,7 @@ from taskqueue_client.definitions import task_definition
 from taskqueue_client.local import LocalQueue, amqp
 from taskqueue_client.local.amqp import AmqpPublisher, Outbox
 from taskqueue_client.local.messages import EXCHANGE_PREFIX, EXCHANGES, Message
+from tests.broker import BROKER, require_broker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -30,20 +30,12 @@ if TYPE_CHECKING:
 
     from aio_pika.abc import AbstractIncomingMessage, AbstractQueue
 
-BROKER = os.environ.get("PULSE_URL", "amqp://guest:guest@127.0.0.1:5672/")
 DEFINED = EXCHANGE_PREFIX + "task-defined"
 
 
 @pytest.fixture(autouse=True)
-async def broker() -> None:
-    """Without a broker there is nothing to test; TASKQUEUE_REQUIRE_BROKER=1 makes that a failure."""
-    try:
-        connection = await aio_pika.connect(BROKER, timeout=10)
-    except OSError as error:
-        if os.environ.get("TASKQUEUE_REQUIRE_BROKER") == "1":
-            raise
-        pytest.skip(f"no RabbitMQ: {type(error).__name__}")
-    await connection.close()
+def broker() -> None:
+    require_broker()
 
 
 class Publisher(AmqpPublisher):

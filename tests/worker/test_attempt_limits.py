@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 
 from taskqueue_client import AsyncQueue
 from taskqueue_client._protocol.lease import Lease
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay, Respond
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, State
 from taskqueue_client.worker.claims.reclaiming import Reclaiming
@@ -30,13 +29,10 @@ CONCURRENT_UPLOADS = 16
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world(world: World) -> World:
     """A queue whose clock stands still: what is delayed on it never arrives."""
-    with LocalQueue() as local:
-        local.clock.hold()
-        world = World(local)
-        yield world
-        world.close()
+    world.local.clock.hold()
+    return world
 
 
 async def limited(attempt: Awaitable[Any]) -> Any:

@@ -10,7 +10,6 @@ from itertools import pairwise
 import pytest
 
 from taskqueue_client.clock import MovableClock
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.worker.claims.cancellation import JITTER
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
@@ -22,13 +21,10 @@ A_LITTLE = 0.001
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world(world: World) -> World:
     """A queue whose clock stands still."""
-    with LocalQueue() as local:
-        local.clock.hold()
-        world = World(local)
-        yield world
-        world.close()
+    world.local.clock.hold()
+    return world
 
 
 class Diary:

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +30,6 @@ from taskqueue_client import AsyncQueue, Queue, TaskFailed, slugid
 from taskqueue_client.artifacts import ChainOfTrust, ChainOfTrustError
 from taskqueue_client.artifacts.sources import Source
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay, Respond
 from taskqueue_client.worker.loop import WorkerSettings
 from taskqueue_client.worker.surroundings.chain_of_trust import RunChain, load_signing_key
@@ -78,14 +77,6 @@ class Key:
 
 
 KEY = Key()
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 def make_artifacts(task: TaskRun) -> None:

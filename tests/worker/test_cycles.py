@@ -8,21 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay, Respond
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event
 from taskqueue_client.worker.outcomes import ClaimLost, TaskFailed
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import Told, World, running_keeper, until
 from tests.worker.worker_world import AsyncHandler, Handler, artifact_names, work
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 @pytest.fixture

@@ -7,13 +7,9 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
-
-from taskqueue_client.local import LocalQueue
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.request_log import requests_noted
 
@@ -26,14 +22,6 @@ class Waiting(WorkerLoop):
         task.canceled.wait()
         task.canceled.check()
 """
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 def start_worker(world: World, folder: Path, number: int) -> subprocess.Popen[bytes]:

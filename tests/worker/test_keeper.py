@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,15 +31,6 @@ from tests.worker.queue_world import WAIT, QuickRetries, Told, World, running_ke
 @pytest.fixture
 def told() -> Told:
     return Told()
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    """A queue with claims of 20 minutes."""
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 @pytest.fixture

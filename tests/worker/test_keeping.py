@@ -6,7 +6,6 @@ import io
 import logging
 import sys
 import threading
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -26,14 +25,6 @@ from taskqueue_client.worker.session import Session
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.worker_world import Working, artifact, worker_for
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 def test_a_handler_that_computes_for_ten_leases_keeps_its_claim_and_is_shown(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -15,22 +15,12 @@ import requests
 
 from taskqueue_client.cli.log import FollowedLog
 from taskqueue_client.clock import SystemClock
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay
 from taskqueue_client.models import StorageType
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.run_outcomes import reasons
 from tests.worker.running_commands import Fifo, wait_until_gone
 from tests.worker.worker_world import artifact_names, log_of
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
-
 
 SCRIPT = """
     import logging, sys

@@ -7,25 +7,15 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.worker.event_thread import DaemonThreads, Job
 from tests.worker.queue_world import WAIT, World
 from tests.worker.run_outcomes import OUTCOMES, reasons
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 def test_a_handler_that_ends_after_its_worker_leaves_no_thread() -> None:

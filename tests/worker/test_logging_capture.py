@@ -6,11 +6,9 @@ import asyncio
 import contextvars
 import logging
 import threading
-from collections.abc import Iterator
 
 import pytest
 
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World
 from tests.worker.run_outcomes import reasons
@@ -20,12 +18,9 @@ library = logging.getLogger("some.library")
 
 
 @pytest.fixture
-def world(caplog: pytest.LogCaptureFixture) -> Iterator[World]:
+def world(world: World, caplog: pytest.LogCaptureFixture) -> World:
     caplog.set_level(logging.INFO)
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
+    return world
 
 
 def messages(world: World, task_id: str) -> list[str]:

@@ -15,7 +15,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.worker import WorkerLoop, outcomes
 from taskqueue_client.worker.commands.task_log import TaskLog
@@ -24,15 +23,6 @@ from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.run_outcomes import OUTCOMES, check, raising, reasons
 from tests.worker.worker_world import Working, artifact, artifact_names, log_of, work, worker_for
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
-
 
 REPORTS = "queue.report*"
 WEATHER: dict[str, list[Respond | Drop]] = {

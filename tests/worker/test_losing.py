@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from taskqueue_client._protocol.lease import RECLAIM_BETWEEN
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay
 from taskqueue_client.worker.outcomes import ClaimLost, InternalError, Outcome, TaskFailed
 from taskqueue_client.worker.run import lifecycle
@@ -23,14 +22,6 @@ from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.request_log import requests_noted
 from tests.worker.worker_world import Working, artifact_names, worker_for
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 def check_lost(world: World, task_id: str) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from taskqueue_client.errors import ErrorArtifact
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import AnyFault, Drop, Respond
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, iso, until
@@ -22,13 +21,10 @@ REPORTS = ("/completed", "/failed", "/exception")
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world(world: World) -> World:
     """A queue whose clock moves only when the test moves it."""
-    with LocalQueue() as local:
-        local.clock.hold()
-        world = World(local)
-        yield world
-        world.close()
+    world.local.clock.hold()
+    return world
 
 
 def upload(task: TaskRun) -> None:

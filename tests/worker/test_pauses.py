@@ -13,7 +13,6 @@ import pytest
 from taskqueue_client import AsyncQueue
 from taskqueue_client._protocol.lease import Lease
 from taskqueue_client.errors import CallFailed
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event, State
@@ -31,14 +30,6 @@ LEASE = 1200.0
 
 GROWING = [0.25, 0.75, 2.25, 6.75, 20.25]
 """Seconds between attempts to reclaim or report, while most of a lease of 20 minutes is left."""
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 @pytest.fixture

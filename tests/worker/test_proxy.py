@@ -20,7 +20,7 @@ import pytest
 import requests
 import taskcluster
 
-from taskqueue_client import Credentials, LocalQueue, Queue, slugid
+from taskqueue_client import Credentials, Queue, slugid
 from taskqueue_client.errors import InsufficientScopes
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker.surroundings import proxy as proxy_module
@@ -30,14 +30,6 @@ from tests.worker.queue_world import TASK_QUEUE_ID, World
 from tests.worker.worker_world import work
 
 MIB = 1024 * 1024
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 @pytest.fixture

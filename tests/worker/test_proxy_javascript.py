@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import World
 from tests.worker.worker_world import artifact, work
@@ -46,14 +42,6 @@ const main = async () => {
 
 main().catch((error) => { console.error(error); process.exit(1); });
 """
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 def test_it_calls_the_deployment_with_nothing_but_the_variables_of_a_command(

@@ -5,23 +5,13 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterator
 
 import pytest
 
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.worker.outcomes import InternalError, TaskFailed
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import World, until
 from tests.worker.worker_world import Working, work, worker_for
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 def out_of_descriptors(task: TaskRun) -> None:

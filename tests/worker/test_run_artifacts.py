@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,10 @@ import pytest
 import requests
 
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World
 from tests.worker.run_outcomes import LOG, reasons
 from tests.worker.worker_world import artifact, artifact_names, log_of, work
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 def test_every_kind_of_source_is_uploaded_as_it_was_in_the_call(world: World) -> None:

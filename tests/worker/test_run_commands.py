@@ -11,21 +11,12 @@ from typing import Any
 import pytest
 
 from taskqueue_client import Credentials
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.worker.outcomes import IntermittentTask, InternalError, TaskFailed
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import World
 from tests.worker.run_outcomes import reasons
 from tests.worker.running_commands import wait_until_gone
 from tests.worker.worker_world import Working, log_of, work, worker_for
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 def leave_daemon(task: TaskRun, file: Path, **options: Any) -> int:

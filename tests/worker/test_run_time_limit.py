@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.worker.config import TimeoutOutcome
 from taskqueue_client.worker.loop import WorkerLoop
 from taskqueue_client.worker.outcomes import IntermittentTask, MalformedPayload
@@ -16,14 +14,6 @@ from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World
 from tests.worker.run_outcomes import reasons
 from tests.worker.worker_world import log_of
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 class Limited(WorkerLoop):

@@ -7,7 +7,7 @@ import logging
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskqueue_client import Credentials, temporary_credentials
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.worker.runner import (
     CAPABILITIES,
     Ignored,
@@ -186,14 +185,6 @@ class Parent:
     def _read_errors(self) -> None:
         assert self.process.stderr is not None
         self.errors.extend(each.decode() for each in self.process.stderr)
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 Start = Callable[..., Any]

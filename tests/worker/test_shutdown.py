@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,6 @@ from tests.worker.gate import gate_before_handlers
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.request_log import Request, requests_noted
 from tests.worker.worker_world import Stuck, Working, artifact, artifact_names, log_of, worker_for
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 def reasons(world: World, task_id: str) -> list[str]:

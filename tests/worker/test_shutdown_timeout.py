@@ -10,26 +10,16 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay
 from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.run.run_resources import RunResources
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Stuck, Working, worker_for
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 def no_op(task: TaskRun) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -75,14 +75,6 @@ class FailsToClose(ByListing):
     async def close(self) -> None:
         message = "closing failed"
         raise RuntimeError(message)
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 def builder(world: World, make_source: TaskSourceFactory, *, max_tasks: int | None = None) -> Builder:

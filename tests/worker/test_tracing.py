@@ -7,7 +7,6 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,14 +28,6 @@ __all__ = ["spans"]
 RUN = f"run {TASK_QUEUE_ID}"
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 def upstream_artifact(world: World) -> str:

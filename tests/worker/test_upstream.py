@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from taskqueue_client._protocol.conversation import Conversation, Work
 from taskqueue_client.artifacts import DownloadResult
 from taskqueue_client.artifacts.download_methods import download_artifact
 from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotFound
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.models import StorageType
 from taskqueue_client.worker.surroundings import upstream
 from taskqueue_client.worker.surroundings.upstream import UpstreamArtifact
@@ -23,14 +22,6 @@ from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import World
 from tests.worker.run_outcomes import reasons
 from tests.worker.worker_world import log_of, work
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 @pytest.fixture

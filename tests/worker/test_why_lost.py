@@ -7,7 +7,6 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -25,14 +24,6 @@ from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, Told, World, running_keeper, until
 from tests.worker.request_log import requests_noted
 from tests.worker.worker_world import Working, work, worker_for
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 def until_canceled(task: TaskRun) -> None:

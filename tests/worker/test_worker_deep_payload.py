@@ -26,14 +26,6 @@ def no_collection() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
-
-
 def in_front_of(local: LocalQueue, levels: int) -> ScriptedServer:
     """The local queue, which does not take such payloads; on the way, one is put into its responses."""
     value = b'{"a":[' * (levels // 2) + b"]}" * (levels // 2)

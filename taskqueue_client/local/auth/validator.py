@@ -7,7 +7,7 @@ import json
 from base64 import b64encode
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from mohawk.util import calculate_mac, parse_content_type
 
@@ -108,6 +108,14 @@ class _Credentials:
     key: str = field(repr=False)
     scopes: list[str]
     expires: float
+
+
+class Validator(Protocol):
+    """Says who sent a request."""
+
+    def authenticate(self, request: SignedRequest) -> Identity:
+        """See `SignatureValidator.authenticate`."""
+        ...
 
 
 class SignatureValidator:

@@ -19,8 +19,8 @@ from taskqueue_client.local.auth.presented_credentials import bad_request
 from taskqueue_client.local.auth.validator import (
     Identity,
     RequestCaller,
-    SignatureValidator,
     SignedRequest,
+    Validator,
     check_payload_hash,
 )
 from taskqueue_client.local.engine.task_artifacts import ErrorContent, Redirect
@@ -81,7 +81,7 @@ class Api:
     def __init__(
         self,
         services: Mapping[str, object],
-        validator: SignatureValidator,
+        validator: Validator,
         now: Callable[[], float],
         root_url: Callable[[], str],
     ) -> None:
@@ -134,7 +134,7 @@ class Api:
         check_payload_hash(identity, call.text.encode(), call.content_type)
         return identity
 
-    def _validator_for(self, call: _Call) -> SignatureValidator:
+    def _validator_for(self, call: _Call) -> Validator:
         if call.endpoint.tester_scopes is None:
             return self._validator
         return tester_validator(call.endpoint.tester_scopes(call.payload), self._now)

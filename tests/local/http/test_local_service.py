@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import os
 import socket
 import sys
 import threading
@@ -18,6 +17,7 @@ import pytest
 from taskqueue_client import AsyncQueue, Queue, slugid
 from taskqueue_client.clock import MovableClock, SystemClock
 from taskqueue_client.local import LocalQueue
+from tests.broker import require_broker
 from tests.local.local_http import QUEUE, Key, Wire
 
 if TYPE_CHECKING:
@@ -177,12 +177,8 @@ def test_messages_come_in_the_order_of_the_changes(
 
 
 async def test_messages_go_to_rabbitmq_when_there_is_a_url(task_factory: TaskFactory) -> None:
-    url = os.environ.get("PULSE_URL", "amqp://guest:guest@127.0.0.1:5672/")
-    try:
-        connection = await aio_pika.connect(url, timeout=10)
-    except OSError as error:
-        pytest.skip(f"no RabbitMQ: {type(error).__name__}")
-    async with connection, LocalQueue(amqp_url=url) as local:
+    url = require_broker()
+    async with await aio_pika.connect(url) as connection, LocalQueue(amqp_url=url) as local:
         channel = await connection.channel()
         inbox = await channel.declare_queue(exclusive=True)
         task_id = slugid()
