@@ -95,7 +95,12 @@ SessionT = TypeVar("SessionT")
 
 def _twin(of: T) -> T:
     """Return a shallow copy; faster than `copy.copy`, as workers make several copies for each run."""
-    other = object.__new__(type(of))
+    return with_attributes(type(of), of)
+
+
+def with_attributes(kind: type[T], of: object) -> T:
+    """Return an object of a class with the attributes of another object."""
+    other = object.__new__(kind)
     other.__dict__.update(of.__dict__)
     return other
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self, TypeVar
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import aiohttp
 
-from taskqueue_client._client import Client, Deferred
+from taskqueue_client._client import Client, Deferred, with_attributes
 from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
 from taskqueue_client._protocol.conversation import Call, called_async, performed_async, streamed_async
 from taskqueue_client._protocol.paging import iterated_async
@@ -148,6 +150,21 @@ class AsyncQueue(Client[aiohttp.ClientSession]):
     test_authenticate = called_async(calls.test_authenticate)
     test_authenticate_get = called_async(calls.test_authenticate_get)
     current_scopes = called_async(calls.current_scopes)
+
+    @classmethod
+    @asynccontextmanager
+    async def beside(cls, queue: Client[Any]) -> AsyncGenerator[Self]:
+        """Give a client with the settings of another one, and with separate connections."""
+        client = with_attributes(cls, queue)
+        transport = client._transport = own_transport(client._network)  # noqa: SLF001 - it is one of us
+        try:
+            yield client
+        finally:
+            await transport.aclose()
+            await queue.storage.leave_loop()
+
+    def for_event_loop(self) -> None:
+        """Return None: this client has an event loop."""
 
     def _open(self, session: aiohttp.ClientSession | None) -> None:
         if session is not None:

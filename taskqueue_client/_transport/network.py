@@ -80,6 +80,10 @@ class NetworkSettings:
             raise InvalidArgument(_variable(origin), proxy.url, f"{_HTTP}; SOCKS is not supported here")
         return proxy
 
+    def has_socks(self) -> bool:
+        """Return whether a proxy of the environment is a SOCKS proxy, which aiohttp cannot use."""
+        return any(url.startswith(SOCKS_PROXIES) for url in getproxies().values())
+
     def check(self, url: str, *, socks: bool = False) -> None:
         """Read what requests to a URL will need, so that a mistake in the environment is found early.
 

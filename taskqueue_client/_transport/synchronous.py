@@ -51,12 +51,15 @@ class SyncTransport:
         root_url: Where requests go.
         network: The settings of a session of our own.
 
+    Attributes:
+        owns_session: Whether the session is our own.
+
     Raises:
         InvalidArgument: The proxy or the CA bundle of the environment cannot be used.
     """
 
     def __init__(self, session: requests.Session | None, root_url: str, network: NetworkSettings) -> None:
-        self._owns_session = session is None
+        self.owns_session = session is None
         self._settings: dict[str, Any] = {}
         if session is None:
             network.check(root_url, socks=True)
@@ -69,7 +72,7 @@ class SyncTransport:
 
     def close(self) -> None:
         """Close the connections of the transport's own session; a later request opens new ones."""
-        if self._owns_session:
+        if self.owns_session:
             self._session.close()
 
     def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
@@ -102,13 +105,13 @@ class SyncTransport:
         prepared.method = request.method
         prepared.url = request.url
         prepared.headers = CaseInsensitiveDict[Any]({**self._session.headers, **request.headers})
-        if not self._owns_session:
+        if not self.owns_session:
             _drop_unsent(prepared.headers, request)
         if request.body is not None or request.method != "GET":
             prepared.headers["Content-Length"] = str(len(request.body or b""))
         prepared.body = request.body
         adapter = self._session.get_adapter(request.url)
-        if not self._owns_session and isinstance(adapter, HTTPAdapter):
+        if not self.owns_session and isinstance(adapter, HTTPAdapter):
             _add_deadline(adapter.get_connection_with_tls_context(prepared, **self._connection_settings))
         return adapter.send(prepared, timeout=(timeouts.connect, timeouts.read), **self._settings)
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from typing import Protocol
 
-from taskqueue_client._protocol.conversation import Conversation, Together
+from taskqueue_client._protocol.conversation import AsyncClient, Conversation, Together
 from taskqueue_client.errors import InvalidArgument
 
 from .naming import checked_name
@@ -21,6 +23,9 @@ from .uploading import Artifact, Options, UploadResult, uploading
 _TOGETHER = 64
 """Files that a thread opens at a time: switching threads costs as much as sending 4 kB. Opening reads small
 files into memory, together 4 MB at most."""
+
+_MANY = 200
+"""So many uploads take longer in threads than in an event loop with the import of aiohttp before."""
 
 CONCURRENCY = 16
 """The default number of simultaneous uploads."""
@@ -160,6 +165,19 @@ def _opened(content: Content | InvalidArgument) -> _Opened:
         return error
 
 
+def _are_many(every: list[Listed]) -> bool:
+    """Return whether uploads are many, and each of content that either client takes."""
+    return len(every) >= _MANY and not any(isinstance(content, AsyncIterable) for _, content in every)
+
+
+class ManyUploadsClient(TransferClient, Protocol):
+    """The properties of a client that uploads many artifacts."""
+
+    def for_event_loop(self) -> AbstractAsyncContextManager[AsyncClient] | None:
+        """Return a client for a new event loop of this thread; None if only this client can send."""
+        ...
+
+
 class ManyUploads:
     """Uploads of a list of artifacts.
 
@@ -172,7 +190,7 @@ class ManyUploads:
 
     def __init__(
         self,
-        client: TransferClient,
+        client: ManyUploadsClient,
         run: tuple[str, int],
         options: Options,
         progress: Callable[[str, int, int | None], object],
@@ -188,7 +206,8 @@ class ManyUploads:
         every = yield from self._transfer.work(lambda: listed(contents))
         opener = _Opener(every)
         uploads = (self._one(opener, position, name) for position, (name, _) in enumerate(every))
-        together = iter(Together(uploads, max(1, min(concurrency, len(every)))))
+        in_loop = self._client.for_event_loop() if _are_many(every) else None
+        together = iter(Together(uploads, max(1, min(concurrency, len(every))), in_loop))
         outcomes = yield from self._transfer.releasing(opener.close, together)
         return UploadReport(tuple(outcomes))
 
@@ -207,7 +226,7 @@ class ManyUploads:
 
 
 def upload_artifacts(
-    client: TransferClient,
+    client: ManyUploadsClient,
     /,
     task_id: str,
     run_id: int,
@@ -233,8 +252,8 @@ def upload_artifacts(
         storage: As for `upload_artifact`.
         compress: As for `upload_artifact`.
         task_expires: As for `upload_artifact`.
-        progress: Called with a name, its bytes sent and the total: from several threads by `Queue`, in
-            the event loop by `AsyncQueue`.
+        progress: Called with a name, its bytes sent and the total: from any thread by `Queue`, in the event
+            loop by `AsyncQueue`.
 
     Returns:
         The result, or the error, of each artifact.

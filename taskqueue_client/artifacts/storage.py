@@ -36,6 +36,8 @@ from .storage_connections import (
 )
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from taskqueue_client._transport.asynchronous import AsyncTransport
 
 Progress = Callable[[int, int | None], object]
@@ -221,24 +223,35 @@ class Storage:
         self._lock = Lock()
         self._pools: dict[str, HTTPConnectionPool] = {}
         self._deadlines = Deadlines()
+        self._async_transports: dict[AbstractEventLoop, AsyncTransport] = {}
 
     @cached_property
     def threads(self) -> ThreadPoolExecutor:
         """Threads for the transfers of an event loop, whose default executor stays free for others."""
         return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="artifacts")
 
-    @cached_property
-    def async_transport(self) -> AsyncTransport:
-        """The transport for small content of an event loop. It belongs to the loop of its first request."""
-        from taskqueue_client._transport.asynchronous import own_transport  # noqa: PLC0415 - imports aiohttp
+    def _async_transport(self) -> AsyncTransport:
+        """Return the running event loop's transport for small content."""
+        from asyncio import get_running_loop  # noqa: PLC0415 - loaded already
 
-        return own_transport(self._network)
+        loop = get_running_loop()
+        if loop not in self._async_transports:
+            from taskqueue_client._transport.asynchronous import own_transport  # noqa: PLC0415 - imports aiohttp
+
+            self._async_transports[loop] = own_transport(self._network)
+        return self._async_transports[loop]
+
+    async def leave_loop(self) -> None:
+        """Close the connections of the running event loop."""
+        from asyncio import get_running_loop  # noqa: PLC0415 - loaded already
+
+        if transport := self._async_transports.pop(get_running_loop(), None):
+            await transport.aclose()
 
     async def aclose(self) -> None:
-        """Close idle connections, also those of an event loop."""
+        """Close idle connections, also those of the running event loop."""
         self.close()
-        if transport := vars(self).pop("async_transport", None):
-            await transport.aclose()
+        await self.leave_loop()
 
     def close(self) -> None:
         """Close idle connections, and stop the threads. A later transfer makes new ones."""
@@ -288,9 +301,8 @@ class Storage:
         url = f"{origin_of('PUT', put.url)}{target_of(put.url)}"
         request = Request("PUT", url, {"User-Agent": USER_AGENT, **put.headers}, content)
         try:
-            response = await self.async_transport.request(
-                request, put.limits.timeouts(len(content)), _LONGEST_RESPONSE
-            )
+            timeouts = put.limits.timeouts(len(content))
+            response = await self._async_transport().request(request, timeouts, _LONGEST_RESPONSE)
         except TransportFailed as error:
             raise StorageFailed("PUT", put.url, error.reason) from error.__cause__
         except ResponseRefused as error:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
+from requests.adapters import HTTPAdapter
 
-from taskqueue_client import AsyncQueue
+from taskqueue_client import AsyncQueue, Queue
 from taskqueue_client.artifacts import StorageRefused
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
@@ -201,3 +205,100 @@ async def test_cancelling_stops_all_of_them(local: LocalQueue, run: Run) -> None
             await uploads
         page = await queue.list_artifacts(run.task_id, run.run_id)
         assert 0 < len(page.artifacts) < 500
+
+
+MANY = {f"public/{number}.bin": b"%d" % number for number in range(250)}
+"""So many that the synchronous client uploads them in an event loop if it can."""
+
+
+@pytest.fixture
+def synchronous(local: LocalQueue) -> Iterator[Queue]:
+    with Queue(local.root_url, local.credentials, clock=local.clock) as queue:
+        yield queue
+
+
+def upload_many(queue: Queue, run: Run, artifacts: Any = MANY) -> set[threading.Thread]:
+    """Upload them, and return the threads in which progress was reported."""
+    threads = set[threading.Thread]()
+
+    def progress(*_: object) -> None:
+        threads.add(threading.current_thread())
+
+    report = queue.upload_artifacts(
+        run.task_id, run.run_id, artifacts, expires=run.expires, progress=progress
+    )
+    assert report.is_complete
+    return threads
+
+
+def test_many_small_artifacts_go_up_in_the_callers_thread_each_time(synchronous: Queue, run: Run) -> None:
+    for _ in range(2):
+        assert upload_many(synchronous, run) == {threading.current_thread()}
+    assert len(list(synchronous.iter_artifacts(run.task_id, run.run_id))) == len(MANY)
+
+
+def test_threads_that_share_a_client_upload_many_artifacts_each(synchronous: Queue, run: Run) -> None:
+    both = [{f"{name}-{part}": content for name, content in MANY.items()} for part in "ab"]
+    with ThreadPoolExecutor(2) as threads:
+        assert all(threads.map(partial(upload_many, synchronous, run), both))
+    assert len(list(synchronous.iter_artifacts(run.task_id, run.run_id))) == 2 * len(MANY)
+
+
+def test_failures_among_many_are_reported(synchronous: Queue, local: LocalQueue, run: Run) -> None:
+    local.faults.add(Respond(endpoint="storage.put", status=413))
+    local.faults.add(Respond(endpoint="storage.put", status=503))
+    contents: dict[str, Any] = {**MANY, "public/missing": "missing"}
+    report = synchronous.upload_artifacts(run.task_id, run.run_id, contents, expires=run.expires)
+    assert {type(outcome.error) for outcome in report.failed} == {StorageRefused, FileNotFoundError}
+    assert len(report.failed) == 2
+
+
+def test_an_event_loop_that_is_set_for_the_thread_stays_set(synchronous: Queue, run: Run) -> None:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        upload_many(synchronous, run)
+        assert asyncio.get_event_loop() is loop
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def test_many_artifacts_go_up_where_an_event_loop_runs(synchronous: Queue, run: Run) -> None:
+    assert threading.current_thread() not in upload_many(synchronous, run)
+
+
+def test_many_creations_go_over_an_injected_session(local: LocalQueue, run: Run) -> None:
+    with requests.Session() as session:
+        sent = Seen()
+        session.mount("http://", CountingAdapter(sent))
+        with Queue(local.root_url, local.credentials, session=session, clock=local.clock) as queue:
+            upload_many(queue, run)
+    assert len(sent) == len(MANY)
+
+
+class CountingAdapter(HTTPAdapter):
+    def __init__(self, sent: Seen) -> None:
+        super().__init__()
+        self.sent = sent
+
+    def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:  # type: ignore[override] # its options by name
+        self.sent(request.method)
+        return super().send(request, **options)
+
+
+def test_a_socks_proxy_keeps_uploads_in_threads(synchronous: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert synchronous.for_event_loop() is not None
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    assert synchronous.for_event_loop() is None
+
+
+def test_asynchronous_iterables_are_refused_among_many(synchronous: Queue, run: Run) -> None:
+    async def blocks() -> AsyncIterator[bytes]:
+        yield b"one"
+
+    contents: dict[str, Any] = {**MANY, "public/blocks": blocks()}
+    report = synchronous.upload_artifacts(run.task_id, run.run_id, contents, expires=run.expires)
+    assert [(outcome.name, type(outcome.error)) for outcome in report.failed] == [
+        ("public/blocks", InvalidArgument)
+    ]

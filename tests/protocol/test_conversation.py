@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 
 import pytest
@@ -152,6 +152,21 @@ def test_conversations_run_together_and_give_their_results_in_order(perform: Per
 
 def iter_together(conversations: Iterator[Conversation[R]], concurrency: int) -> Conversation[list[R]]:
     return (yield from Together(conversations, concurrency))
+
+
+def test_conversations_run_together_in_an_event_loop_of_the_callers_thread() -> None:
+    def conversation() -> Conversation[object]:
+        name = yield from Work(str, run_async=name_of_thread)
+        return (yield from calls.ping()), name
+
+    async def name_of_thread() -> str:
+        return threading.current_thread().name
+
+    def many() -> Conversation[list[object]]:
+        return (yield from Together((conversation() for _ in range(3)), 2, nullcontext(AsyncClient("it"))))
+
+    found = converse(Client(), many())
+    assert found == [(("ping", "it"), threading.current_thread().name)] * 3
 
 
 def test_the_first_error_of_conversations_that_run_together_is_raised(perform: Perform) -> None:
