@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from taskqueue_client import AsyncQueue, Queue
+from taskqueue_client.artifacts.sources import gzipped, open_source
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
@@ -214,6 +216,28 @@ def test_compression_without_isal_gives_the_same_content(
     monkeypatch.setattr("taskqueue_client.artifacts.compression.isal", no_isal)
     assert client.upload("public/live.log", BYTES).content_encoding == "gzip"
     assert client.download("public/live.log").content == BYTES
+
+
+@pytest.mark.parametrize("has_isal", [True, False])
+@pytest.mark.parametrize("size", [100_000, 5_000_000])
+def test_content_is_compressed_with_and_without_isal(
+    size: int, monkeypatch: pytest.MonkeyPatch, *, has_isal: bool
+) -> None:
+    if not has_isal:
+        monkeypatch.setattr("taskqueue_client.artifacts.sources.isal", no_isal)
+    content = b"one line of a log\n" * (size // 18)
+    with closing(gzipped(open_source(content), list)) as compressed:
+        assert gzip.decompress(b"".join(map(bytes, compressed.blocks()))) == content
+
+
+def test_content_of_100_kb_is_compressed_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting several takes four times the processor time."""
+
+    def several(*_: object, **_options: object) -> None:
+        pytest.fail("compressed by several threads")
+
+    monkeypatch.setattr("isal.igzip_threaded.open", several)
+    gzipped(open_source(bytes(100_000)), list).close()
 
 
 def test_the_expiry_is_cut_down_to_the_task_s(client: EitherClient) -> None:
