@@ -17,7 +17,7 @@ from tests.docs import documents
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changelog/*.md")])
-PAGES_WITH_EXAMPLES = [path for path in PAGES if "```" in path.read_text()]
+PAGES_WITH_EXAMPLES = [path for path in PAGES if re.search(r"^```\w", path.read_text(), re.MULTILINE)]
 MODULES = sorted(ROOT.glob("taskqueue_client/**/*.py"))
 MODULES_WITH_EXAMPLES = [path for path in MODULES if ">>> " in path.read_text()]
 FRAGMENTS = sorted(path for path in ROOT.glob("changelog/*") if path.name != "README.md")
