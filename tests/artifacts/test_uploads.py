@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from taskqueue_client import AsyncQueue, Queue
-from taskqueue_client.artifacts.sources import gzipped, open_source
+from taskqueue_client.artifacts.sources import Source, gzipped, open_source
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
@@ -186,6 +186,14 @@ def test_text_is_compressed_and_what_is_compressed_is_left_alone(
     assert client.download(name).content == BYTES
 
 
+def test_a_worker_s_log_that_is_gzip_already_is_stored_with_that_encoding(client: EitherClient) -> None:
+    packed = gzip.compress(BYTES)
+    source = Source("the task's log", io.BytesIO(packed), size=len(packed), is_gzip=True)
+    uploaded = client.upload("public/live.log", source)
+    assert (uploaded.content_encoding, uploaded.stored_size) == ("gzip", len(packed))
+    assert client.download("public/live.log").content == BYTES
+
+
 @pytest.mark.parametrize(("size", "encoding"), [(1023, None), (1024, "gzip")])
 def test_text_that_fits_into_a_packet_is_not_compressed(
     client: EitherClient, size: int, encoding: str | None
@@ -308,7 +316,7 @@ def test_what_cannot_be_uploaded_is_refused_before_anything_happens(
     ],
 )
 def test_a_bad_option_is_refused(client: EitherClient, options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument, match=next(reversed(options))):
+    with pytest.raises(InvalidArgument, match=f"^{next(reversed(options))}: "):
         client.upload("x", b"1", **options)
 
 
