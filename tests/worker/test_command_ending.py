@@ -167,6 +167,16 @@ def test_a_daemon_that_a_command_has_left_is_ended_with_the_run_by_the_mark_in_i
 
 
 @pytest.mark.usefixtures("no_control_groups")
+def test_a_process_with_a_large_environment_is_found(context: CommandContext, tmp_path: Path) -> None:
+    processes = RunProcesses(f"{tmp_path}/large", context.guardian)
+    processes.watch()
+    padding = {f"PADDING_{number}": "x" * 100_000 for number in range(3)}
+    with subprocess.Popen(["sleep", "1000"], env={**padding, **processes.variable}) as process:
+        assert processes.end(30) == 1
+    assert process.returncode == -signal.SIGTERM
+
+
+@pytest.mark.usefixtures("no_control_groups")
 def test_a_daemon_that_cannot_be_looked_for_without_free_descriptors_ends_with_the_worker(
     context: CommandContext, fifo: Fifo
 ) -> None:

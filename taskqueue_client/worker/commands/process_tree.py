@@ -121,6 +121,9 @@ MARK = "TASKQUEUE_RUN"
 TICK = 0.02
 """Seconds between looks whether processes that got a signal are gone."""
 
+_CHUNK = 64 * 1024
+"""Bytes of an environment to read at a time."""
+
 PATIENCE = 10.0
 """Seconds that a process has to be gone after SIGKILL; one that hangs in the kernel is left alone then."""
 
@@ -306,8 +309,17 @@ def _marked(variable: str) -> Iterator[int]:
     with suppress(FileNotFoundError):  # another system
         for pid in _pids():
             with suppress(*_GONE_OR_HIDDEN):
-                if wanted in b"\0" + (PROC / str(pid) / "environ").read_bytes():
+                if wanted in b"\0" + _environment(pid):
                     yield pid
+
+
+def _environment(pid: int) -> bytes:
+    """Return the environment of a process. pathlib would take three times as long, for all processes."""
+    file = os.open(f"{PROC}/{pid}/environ", os.O_RDONLY)
+    try:
+        return b"".join(iter(partial(os.read, file, _CHUNK), b""))
+    finally:
+        os.close(file)
 
 
 _GONE_OR_HIDDEN = (ProcessLookupError, FileNotFoundError, PermissionError)
