@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from taskqueue_client.local import LocalQueue
-from tests.worker.queue_world import World
+from taskqueue_client.worker.claims import task_source
+from tests.worker.queue_world import WAIT, World
 
 
 @pytest.fixture
@@ -17,3 +18,9 @@ def world() -> Iterator[World]:
         world = World(local)
         yield world
         world.close()
+
+
+@pytest.fixture
+def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No claim request is aborted for its age when claiming stops: a busy machine is slow."""
+    monkeypatch.setattr(task_source, "PROMPT", 10 * WAIT)

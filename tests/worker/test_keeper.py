@@ -104,6 +104,7 @@ class TestClaiming:
                 keeper.claiming_ended()
             world.close()
 
+    @pytest.mark.usefixtures("prompt")
     def test_a_claim_under_way_is_waited_for_when_it_stops(self, world: World, told: Told) -> None:
         world.local.faults.add(Delay(endpoint="queue.claimWork", seconds=0.3, after=True, real_time=True))
         task_id = world.create()

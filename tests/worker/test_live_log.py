@@ -21,7 +21,6 @@ from taskqueue_client import Credentials, Queue
 from taskqueue_client.cli.log import FollowedLog
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.errors import CallFailed, InvalidArgument
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay, Respond
 from taskqueue_client.models import StorageType
 from taskqueue_client.worker.commands.task_log import TaskLog
@@ -35,14 +34,6 @@ from tests.worker.worker_world import Working, log_of, work, worker_for
 
 LINK, BACKING = "public/logs/live.log", "public/logs/live_backing.log"
 MIB = 1024 * 1024
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import random
 import threading
 import weakref
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,6 @@ from benchmarks.capacity.virtual_time import VirtualClock
 from taskqueue_client.artifacts import compression
 from taskqueue_client.clock import Clock, MovableClock, SystemClock
 from taskqueue_client.errors import CallFailed
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
 from taskqueue_client.worker.commands.task_log import LONG_LINE, LogView, TaskLog
 from taskqueue_client.worker.run import log_checkpoints
@@ -36,14 +35,6 @@ from tests.worker.run_outcomes import reasons
 from tests.worker.worker_world import Working, log_of, work, worker_for
 
 LOG = "public/logs/live_backing.log"
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue() as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 @contextmanager

@@ -87,6 +87,7 @@ class TestStages:
         assert not serving.is_alive()
         assert not world.queue.list_workers(TASK_QUEUE_ID).workers
 
+    @pytest.mark.usefixtures("prompt")
     def test_a_claim_call_that_waits_for_work_is_the_last_one(self, world: World) -> None:
         worker = worker_for(world, lambda _: None)
         with requests_noted(world.local) as requests, Working(world, worker) as working:
@@ -97,6 +98,7 @@ class TestStages:
             until(lambda: claims_answered(requests))
         assert claims_answered(requests) == [200]
 
+    @pytest.mark.usefixtures("prompt")
     def test_a_claim_that_arrives_afterwards_is_handed_back_untouched(self, world: World) -> None:
         world.local.faults.add(Delay(endpoint="queue.claimWork", seconds=0.3, after=True, real_time=True))
         task_id = world.create()
