@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import sys
 import threading
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -33,6 +35,13 @@ def test_a_handler_that_computes_for_ten_leases_keeps_its_claim_and_is_shown(
     """The leases are of two seconds, on a clock that moves only after a reclaim."""
     monkeypatch.setattr(handlers, "BlockedLoopWatch", partial(BlockedLoopWatch, blocked_after=0.1))
     started, finish = threading.Event(), threading.Event()
+    current_frames, collected_meanwhile = sys._current_frames, list[bool]()  # pyright: ignore[reportPrivateUsage]
+
+    def note_collection() -> dict[int, FrameType]:
+        collected_meanwhile.append(gc.isenabled())  # which could stop all threads, before Python 3.11.9
+        return current_frames()
+
+    monkeypatch.setattr(sys, "_current_frames", note_collection)
 
     async def compute_without_pause(task: TaskRun) -> None:
         del task
@@ -60,6 +69,8 @@ def test_a_handler_that_computes_for_ten_leases_keeps_its_claim_and_is_shown(
         world.close()
     assert run.reason_resolved == "completed"
     assert "compute_without_pause" in caplog.text
+    assert set(collected_meanwhile) == {False}
+    assert gc.isenabled()
 
 
 def declare(task: TaskRun) -> None:

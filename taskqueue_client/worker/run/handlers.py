@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import inspect
 import logging
 import sys
@@ -16,6 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
+from types import FrameType
 from typing import Any, Protocol, Self, cast
 
 from taskqueue_client.aio import AsyncQueue
@@ -241,7 +243,7 @@ class BlockedLoopWatch:
                 patience *= 2
 
     def _warn(self, seconds: float) -> None:
-        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 - the documented way to another thread's stack  # pyright: ignore[reportPrivateUsage]
+        frame = _frame_of(self._thread)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else "(the thread has ended)"
         log.warning(
             "a handler has blocked the event loop of all handlers for %.1f s; it should await, or be a "
@@ -249,6 +251,21 @@ class BlockedLoopWatch:
             seconds,
             stack,
         )
+
+
+def _frame_of(thread: EventThread) -> FrameType | None:
+    """Return what a thread is executing.
+
+    Meanwhile there is no garbage collection: with one, the call may stop all threads for good, up to Python
+    3.11.8 (https://github.com/python/cpython/issues/106883).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - the documented way to another thread's stack  # pyright: ignore[reportPrivateUsage]
+    finally:
+        if collects:
+            gc.enable()
 
 
 _WORKER = "taskqueue_client.worker"
