@@ -178,6 +178,15 @@ def test_two_windows_show_the_same_and_each_other_s_actions(scenery: Scenery, op
     expect(first.locator(".title .chip")).to_contain_text("canceled")
 
 
+REMEMBER_NOTICES = """() => {
+    window.noticed = [];
+    const note = (records) =>
+        records.forEach((each) => each.addedNodes.forEach((node) => noticed.push(node.textContent)));
+    new MutationObserver(note).observe(document.getElementById("notices"), { childList: true });
+}"""
+"""A notice goes after five seconds."""
+
+
 def test_a_queue_that_is_restarted_is_found_again(browser: Browser, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -191,10 +200,11 @@ def test_a_queue_that_is_restarted_is_found_again(browser: Browser, tmp_path: Pa
         assert local.page_url is not None
         page.goto(local.page_url)
         expect(page.get_by_role("link", name="before")).to_be_visible()
+        page.evaluate(REMEMBER_NOTICES)
     expect(page.get_by_text("queue is away")).to_be_visible()
     with LocalQueue(page=True, db=db, port=port) as local:
         expect(page.get_by_text("live", exact=True)).to_be_visible()
-        expect(page.get_by_text("The queue was started again")).to_be_visible()
+        page.wait_for_function("noticed.includes('The queue was started again.')")
         scenery = Scenery(local)
         scenery.create("after the restart")
         scenery.queue.close()

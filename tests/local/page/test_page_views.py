@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
     from taskqueue_client.local import LocalQueue
 
@@ -270,6 +270,20 @@ def test_messages_are_shown_as_they_are_published(scenery: Scenery, open_page: O
         expect(entries).to_have_count(2)
         page.get_by_label("Task, group, queue or route").fill(second)
         expect(entries).to_have_count(1)
+
+
+def test_a_request_is_shown_that_comes_while_the_view_is_loaded(scenery: Scenery, open_page: Open) -> None:
+    page = open_page()
+
+    def respond_late(route: Route) -> None:
+        response = route.fetch()
+        scenery.create("meanwhile")
+        page.wait_for_timeout(600)  # the stream brings it
+        route.fulfill(response=response)
+
+    page.route("**/history", respond_late)
+    page.evaluate("location.hash = '#/requests'")
+    expect(page.locator(".entry").filter(has_text="PUT")).to_have_count(1)
 
 
 def test_requests_say_who_was_refused_and_why(scenery: Scenery, open_page: Open, tmp_path: Path) -> None:

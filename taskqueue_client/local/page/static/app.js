@@ -32,6 +32,7 @@ let shown = "";
 /** What a view may ask of the frame. */
 const frame = { draw: throttled(draw, () => FASTEST), reload: null };
 const reading = { busy: false, again: false, took: 0 };
+const early = []; // events that came while the view was being loaded: they may be newer than what it got
 frame.reload = throttled(reload, () => Math.max(RELOAD, 4 * reading.took));
 
 function throttled(act, pause) {
@@ -71,6 +72,7 @@ async function navigate() {
   }
   view?.close?.();
   view = null;
+  early.length = 0;
   const key = location.hash;
   shown = key;
   const make = await (VIEWS[name] ?? VIEWS[""])();
@@ -101,6 +103,7 @@ async function reload() {
     if (current) current.isLoaded = true;
     reading.busy = false;
     reading.took = performance.now() - started;
+    if (current === view) for (const event of early.splice(0)) view?.receive?.(event);
   }
   draw();
   if (reading.again || current !== view) {
@@ -172,7 +175,7 @@ function applyTheme() {
 function receive(event) {
   if (event.restarted) notice("The queue was started again.");
   if (event.returned) frame.reload();
-  if (view?.isLoaded && event.messages) view.receive?.(event);
+  if (event.messages) view?.isLoaded ? view.receive?.(event) : early.push(event);
   frame.draw();
 }
 
