@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from io import RawIOBase
 from pathlib import Path
 
@@ -26,7 +27,13 @@ from taskqueue_client.worker.commands.command import (
     run_command,
     run_command_async,
 )
-from taskqueue_client.worker.commands.process_tree import ControlGroup, ProcessTree, RunProcesses
+from taskqueue_client.worker.commands.process_tree import (
+    MARK,
+    ControlGroup,
+    ProcessTree,
+    RunProcesses,
+    kill_marked,
+)
 from taskqueue_client.worker.outcomes import ClaimLost, TaskFailed, WorkerShutdown
 from tests.worker.running_commands import (
     Fifo,
@@ -174,6 +181,18 @@ def test_a_process_with_a_large_environment_is_found(context: CommandContext, tm
     with subprocess.Popen(["sleep", "1000"], env={**padding, **processes.variable}) as process:
         assert processes.end(30) == 1
     assert process.returncode == -signal.SIGTERM
+
+
+def test_a_process_that_is_about_to_start_its_program_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(30):  # half of them have no environment yet when Popen returns
+        mark = f"{os.getpid()}-starting-{number}"
+        with subprocess.Popen(["sleep", "1000"], env={MARK: mark}) as process:
+            monkeypatch.setattr(process_tree, "_pids", partial(iter, [process.pid]))  # looked at first
+            try:
+                kill_marked(mark)
+                assert process.poll() == -signal.SIGTERM
+            finally:
+                process.kill()
 
 
 @pytest.mark.usefixtures("no_control_groups")

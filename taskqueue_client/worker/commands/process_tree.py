@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -123,6 +123,9 @@ TICK = 0.02
 
 _CHUNK = 64 * 1024
 """Bytes of an environment to read at a time."""
+
+STARTING = 1.0
+"""Seconds to wait for the environment of a process that is about to start a program."""
 
 PATIENCE = 10.0
 """Seconds that a process has to be gone after SIGKILL; one that hangs in the kernel is left alone then."""
@@ -308,16 +311,38 @@ def _marked(variable: str) -> Iterator[int]:
     wanted = b"\0" + variable.encode()
     with suppress(FileNotFoundError):  # another system
         for pid in _pids():
-            with suppress(*_GONE_OR_HIDDEN):
-                if wanted in b"\0" + _environment(pid):
-                    yield pid
+            try:
+                environment = _environment(pid)
+            except _GONE_OR_HIDDEN:  # so are all threads of the kernel
+                continue
+            if wanted in b"\0" + environment:
+                yield pid
 
 
 def _environment(pid: int) -> bytes:
-    """Return the environment of a process. pathlib would take three times as long, for all processes."""
+    """Return the environment of a process. While `execve` replaces its program, there is none."""
+    deadline = time.monotonic() + STARTING
+    while not (found := _environment_now(pid)) and _is_in_execve(pid) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return found
+
+
+def _is_in_execve(pid: int) -> bool:
+    """Whether a process has memory (a zombie has none), but no place for its environment in it yet."""
+    fields = _status(pid)
+    size, environment_end = fields[20], fields[48]
+    return size != b"0" and environment_end == b"0"
+
+
+def _environment_now(pid: int) -> bytes:
+    # pathlib would take three times as long, for all processes
     file = os.open(f"{PROC}/{pid}/environ", os.O_RDONLY)
     try:
-        return b"".join(iter(partial(os.read, file, _CHUNK), b""))
+        content = chunk = os.read(file, _CHUNK)
+        while len(chunk) == _CHUNK:
+            chunk = os.read(file, _CHUNK)
+            content += chunk
+        return content
     finally:
         os.close(file)
 
@@ -368,8 +393,9 @@ class ControlGroup:
                 each.rmdir()
 
 
+@cache
 def _own_control_group() -> Path | None:
-    """The directory of this process's control group (version 2), where there is one."""
+    """The directory of this process's control group (version 2), where there is one. It stays the same."""
     mounted = _mounted_control_groups()
     lines = (PROC / "self/cgroup").read_text().splitlines()
     own = next((line[3:] for line in lines if line.startswith("0::")), None)
@@ -391,10 +417,14 @@ def _mounted_control_groups() -> tuple[str, Path] | None:
 def _living() -> Iterator[_Process]:
     for pid in _pids():
         with suppress(*_GONE_OR_HIDDEN):
-            # the name, in parentheses, may hold anything
-            status = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+            status = _status(pid)
             if status[0] not in b"ZX":
                 yield _Process(pid, int(status[1]), int(status[2]), int(status[3]), int(status[19]))
+
+
+def _status(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat from the third on: the name before may hold anything."""
+    return (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
 
 
 def _pids() -> Iterator[int]:
