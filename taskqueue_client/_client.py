@@ -264,7 +264,8 @@ class Client(ABC, Generic[SessionT]):
         """The settings of this client that transfers of artifacts use."""
         from taskqueue_client.artifacts.transfers import TransferSettings  # noqa: PLC0415 - imported with the first transfer
 
-        return TransferSettings(self._policy, self._clock, self._wire.server_time, self._artifact_storage)
+        wire = self._wire
+        return TransferSettings(self._policy, self._clock, wire.server_time, wire.url, self._artifact_storage)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.root_url} {self.credentials!r}>"

@@ -165,12 +165,11 @@ class Queue(Client[requests.Session]):
         self.close()
 
     def for_event_loop(self) -> AbstractAsyncContextManager[AsyncQueue] | None:
-        """Return an `AsyncQueue` with this client's settings for a new event loop of this thread.
+        """Return an `AsyncQueue` with this client's settings for a new event loop.
 
-        None if there is an event loop already, or if only this client can send: over an injected session, or
-        through a SOCKS proxy.
+        None if only this client can send: over an injected session, or through a SOCKS proxy.
         """
-        if not self._transport.owns_session or self._network.has_socks() or _is_in_event_loop():
+        if not self._transport.owns_session or self._network.has_socks():
             return None
         from .aio import AsyncQueue  # noqa: PLC0415 - imports aiohttp, which takes 200 ms
 
@@ -200,13 +199,3 @@ class Queue(Client[requests.Session]):
                     step = steps.send(response)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return] # StopIteration is not generic
-
-
-def _is_in_event_loop() -> bool:
-    import asyncio  # noqa: PLC0415 - costs 20 ms that most synchronous programs do not need
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -18,9 +18,11 @@ settings.register_profile("exploring", deadline=None, suppress_health_check=[Hea
 settings.register_profile("steady", settings.get_profile("exploring"), derandomize=True)
 settings.load_profile("steady")
 
-# A shell ignores these for commands in the background, and children of the tests would inherit that.
+# A shell ignores these for commands in the background, and `nohup` the last one; children of the tests would
+# inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 LONGEST = (
     "tests/types/test_types.py",

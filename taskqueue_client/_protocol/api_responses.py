@@ -102,7 +102,7 @@ def unpacked(status: int, headers: Mapping[str, str], body: bytes, limit: int) -
         ResponseRefused: The body is too large, or not compressed by gzip or deflate.
         TransportFailed: The body is damaged or incomplete.
     """
-    coding = headers.get("content-encoding", "").strip().lower()
+    coding = headers["content-encoding"].strip().lower()
     if coding in {"identity", ""} or not body:
         return body
     if coding not in {"gzip", "x-gzip", "deflate"}:

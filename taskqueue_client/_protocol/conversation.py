@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, closing
+from contextlib import AbstractAsyncContextManager, closing, suppress
 from contextvars import copy_context
 from functools import wraps
 from types import CoroutineType, GenericAlias
@@ -137,8 +137,8 @@ class Together(_Step[list[R]], frozen=True):
     Attributes:
         conversations: The conversations.
         concurrency: The number of conversations at the same time.
-        in_loop: The client with which `converse` performs them in a new event loop; None: in threads, with
-            its own client.
+        in_loop: The client with which `converse` performs them in a new event loop, on one thread; None: in
+            threads, with its own client.
     """
 
     conversations: Iterable[Conversation[R]]
@@ -232,26 +232,38 @@ def _perform(client: Client, step: Step) -> Any:
         case Pause():
             return (step.clock or SystemClock()).sleep(step.seconds)
         case Together():
-            return _perform_together(client, step)
+            if step.in_loop is None:
+                return _together_in_threads(client, step)
+            return _together_in_loop(step.in_loop, step)
         case Item():
             raise TypeError(step)
 
 
-def _perform_together(client: Client, step: Together[R]) -> list[R]:
-    if step.in_loop is not None:
-        return _together_in_loop(step.in_loop, step)
-    return _together_in_threads(client, step)
-
-
 def _together_in_loop(client: AbstractAsyncContextManager[AsyncClient], step: Together[R]) -> list[R]:
+    """Perform conversations in an event loop on another thread.
+
+    An error that a signal handler raises on this thread is not taken for one of the conversation that runs.
+    """
     import asyncio  # noqa: PLC0415 - costs 20 ms that most synchronous programs do not need
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - most programs never need it
 
     async def together() -> list[R]:
         async with client as opened:
             return await _together_async(opened, step)
 
-    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:  # leaves the thread's own loop set
-        return runner.run(together())
+    def run() -> list[R]:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            return runner.run(together())
+
+    loop = asyncio.new_event_loop()
+    with ThreadPoolExecutor(1, thread_name_prefix="conversations") as thread:
+        work = thread.submit(copy_context().run, run)
+        try:
+            return work.result()
+        except BaseException:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(loop.stop)
+            raise
 
 
 def _together_in_threads(client: Client, step: Together[R]) -> list[R]:

@@ -32,6 +32,7 @@ from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import InvalidArgument
 
+from .forks import forget_in_children
 from .network import USER_AGENT, NetworkSettings
 
 POOL_SIZE = 32
@@ -241,6 +242,7 @@ class _OneOrigin(HTTPAdapter):
     def __init__(self, network: NetworkSettings) -> None:
         self._network = network
         super().__init__()
+        forget_in_children(self)
 
     def get_connection_with_tls_context(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> Any:
         if self._pool is None:
@@ -270,8 +272,12 @@ class _OneOrigin(HTTPAdapter):
         """Close the connections; a later call opens new ones."""
         if self._pool is not None:
             self._pool.close()
-        self._pool = None
+        self.forget()
         super().close()
+
+    def forget(self) -> None:
+        """Drop the connections, without a word to the server: the parent goes on with them."""
+        self._pool = None
 
 
 def _own_session(network: NetworkSettings) -> requests.Session:

@@ -151,7 +151,7 @@ class _Download:
         call = self._wanted.call()
         content = yield from call
         if content.storage_type == StorageType.ERROR:
-            raise _error_artifact(call, content)
+            raise _error_artifact(call, self._transfer.settings.url(call), content)
         return content
 
     def _attempt(self, content: ArtifactContent, receiver: Receiver) -> Conversation[None]:
@@ -209,11 +209,11 @@ class _Download:
         )
 
 
-def _error_artifact(call: Call[ArtifactContent], content: ArtifactContent) -> ErrorArtifact:
+def _error_artifact(call: Call[ArtifactContent], url: str, content: ArtifactContent) -> ErrorArtifact:
     """Return the error that the endpoint getArtifact would have caused."""
     said = {"reason": content.reason, "message": content.message}
     refused = Refused(status=424, message=content.message or "", document=said)
-    return ErrorArtifact(Attempted(call.endpoint, call.method, call.path), refused)
+    return ErrorArtifact(Attempted(call.endpoint, call.method, url), refused)
 
 
 class Receiver:

@@ -174,7 +174,7 @@ class ManyUploadsClient(TransferClient, Protocol):
     """The properties of a client that uploads many artifacts."""
 
     def for_event_loop(self) -> AbstractAsyncContextManager[AsyncClient] | None:
-        """Return a client for a new event loop of this thread; None if only this client can send."""
+        """Return a client for a new event loop; None if only this client can send."""
         ...
 
 

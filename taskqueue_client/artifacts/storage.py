@@ -20,6 +20,7 @@ from urllib3 import HTTPConnectionPool, HTTPResponse
 
 from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
 from taskqueue_client._protocol.wire import Request
+from taskqueue_client._transport.forks import forget_in_children
 from taskqueue_client._transport.network import USER_AGENT, NetworkSettings
 
 from .artifact_errors import RedirectRefused, StorageFailed, StorageRefused
@@ -152,6 +153,11 @@ class Incoming:
             return self._response.read1(_READ)
 
 
+_BATCH = 256 * 1024
+"""Bytes that are handed to the threads that hash at a time, at least. TLS brings 16 kB at a time; handing
+these over would take longer than everything else in a download."""
+
+
 class Hashes:
     """Hashes of a stream by several algorithms, each computed on a separate thread.
 
@@ -163,6 +169,8 @@ class Hashes:
 
     def __init__(self, algorithms: Collection[str]) -> None:
         self._hashers = {algorithm: hashlib.new(algorithm) for algorithm in algorithms}
+        self._small: list[Block] = []
+        self._size = 0
         self._queues: list[Queue[Block | None]] = []
         self._threads: list[Thread] = []
 
@@ -179,9 +187,17 @@ class Hashes:
         self._finish()
 
     def update(self, block: Block) -> None:
-        """Add a block. Waits while a thread has `AHEAD` blocks to hash."""
+        """Add a block. Waits while a thread has `AHEAD` batches to hash."""
+        self._small.append(block)
+        self._size += len(block)
+        if self._size >= _BATCH:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        batch = self._small[0] if len(self._small) == 1 else b"".join(self._small)
+        self._small, self._size = [], 0
         for blocks in self._queues:
-            blocks.put(block)
+            blocks.put(batch)
 
     def hexdigests(self) -> dict[str, str]:
         """Return the hashes of all blocks, in hex by algorithm. No block can be added afterwards."""
@@ -189,6 +205,8 @@ class Hashes:
         return {algorithm: hasher.hexdigest() for algorithm, hasher in self._hashers.items()}
 
     def _finish(self) -> None:
+        if self._small:
+            self._hand_over()
         for blocks in self._queues:
             blocks.put(None)
         for thread in self._threads:
@@ -220,10 +238,20 @@ class Storage:
 
     def __init__(self, network: NetworkSettings | None = None) -> None:
         self._network = network or NetworkSettings()
+        self._start()
+        forget_in_children(self)
+
+    def _start(self) -> None:
         self._lock = Lock()
         self._pools: dict[str, HTTPConnectionPool] = {}
         self._deadlines = Deadlines()
         self._async_transports: dict[AbstractEventLoop, AsyncTransport] = {}
+
+    def forget(self) -> None:
+        """Begin anew, without a word to the servers: the parent goes on with its connections."""
+        self._of_parent = self._async_transports  # at their end, they would stop the parent's event loops
+        vars(self).pop("threads", None)
+        self._start()
 
     @cached_property
     def threads(self) -> ThreadPoolExecutor:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from taskqueue_client._protocol.conversation import Conversation, Pause, Work
+from taskqueue_client._protocol.conversation import Call, Conversation, Pause, Work
 from taskqueue_client._protocol.retry import RetryPolicy
 from taskqueue_client.clock import Clock
 
@@ -44,6 +44,7 @@ class TransferSettings:
             and does not bound the transfer of content.
         clock: The clock of the pauses between attempts.
         server_time: Returns the service's time, in seconds since the epoch.
+        url: Returns the URL of a call, without a signature.
         storage: The default storage type of uploads.
         gives_up: Returns whether a transfer is retried no more, given its last error and the seconds until
             the next attempt. Default: after as many attempts as `retry` says.
@@ -52,6 +53,7 @@ class TransferSettings:
     retry: RetryPolicy
     clock: Clock
     server_time: Callable[[], float]
+    url: Callable[[Call[Any]], str]
     storage: StorageName
     gives_up: Callable[[BaseException | None, float], bool] | None = None
 

@@ -108,7 +108,8 @@ def test_an_error_artifact_is_a_typed_error(client: EitherClient) -> None:
     assert caught.value.reason == "file-missing-on-worker"
     assert caught.value.refused.status == 424
     assert (caught.value.endpoint, caught.value.attempted.method) == ("latestArtifact", "GET")
-    assert caught.value.attempted.url.endswith(f"/{task_id}/artifact-content/x")
+    url = f"{client.queue.root_url}/api/queue/v1/task/{task_id}/artifact-content/x"
+    assert caught.value.attempted.url == url
 
 
 def test_memory_has_a_limit(client: EitherClient, stored: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -231,9 +232,11 @@ def upload_many(queue: Queue, run: Run, artifacts: Any = MANY) -> set[threading.
     return threads
 
 
-def test_many_small_artifacts_go_up_in_the_callers_thread_each_time(synchronous: Queue, run: Run) -> None:
+def test_many_small_artifacts_go_up_in_one_other_thread_each_time(synchronous: Queue, run: Run) -> None:
     for _ in range(2):
-        assert upload_many(synchronous, run) == {threading.current_thread()}
+        (thread,) = upload_many(synchronous, run)
+        assert thread is not threading.current_thread()
+        assert not thread.is_alive()
     assert len(list(synchronous.iter_artifacts(run.task_id, run.run_id))) == len(MANY)
 
 
@@ -253,6 +256,29 @@ def test_failures_among_many_are_reported(synchronous: Queue, local: LocalQueue,
     assert len(report.failed) == 2
 
 
+def test_an_error_of_a_signal_handler_ends_the_uploads(synchronous: Queue, run: Run) -> None:
+    class Interrupted(Exception):
+        """Not the error of an artifact."""
+
+    def handler(*_: object) -> None:
+        raise Interrupted
+
+    def progress(*_: object) -> None:
+        for number in signals:
+            signal.raise_signal(number)
+
+    signals = iter([signal.SIGUSR1])
+    previous = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Interrupted):
+            synchronous.upload_artifacts(
+                run.task_id, run.run_id, MANY, expires=run.expires, progress=progress
+            )
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert upload_many(synchronous, run)
+
+
 def test_an_event_loop_that_is_set_for_the_thread_stays_set(synchronous: Queue, run: Run) -> None:
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
@@ -265,7 +291,7 @@ def test_an_event_loop_that_is_set_for_the_thread_stays_set(synchronous: Queue, 
 
 
 async def test_many_artifacts_go_up_where_an_event_loop_runs(synchronous: Queue, run: Run) -> None:
-    assert threading.current_thread() not in upload_many(synchronous, run)
+    assert len(upload_many(synchronous, run)) == 1
 
 
 def test_many_creations_go_over_an_injected_session(local: LocalQueue, run: Run) -> None:

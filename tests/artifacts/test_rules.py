@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import mimetypes
 import pickle
+import queue
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ from taskqueue_client.artifacts import (
     content_type_of,
     is_compressed,
 )
+from taskqueue_client.artifacts import storage as storage_module
 from taskqueue_client.artifacts.compression import Gunzip
 from taskqueue_client.artifacts.naming import COMPRESSED_ENDINGS, CONTENT_TYPES
 from taskqueue_client.artifacts.storage import Hashes, hexdigests
@@ -90,6 +92,22 @@ def test_hashes_on_threads_are_the_hashes(blocks: list[bytes]) -> None:
         for block in blocks:
             hashes.update(block)
     assert hashes.hexdigests() == hexdigests(("sha256", "sha512"), b"".join(blocks))
+
+
+def test_blocks_of_tls_are_handed_to_the_thread_that_hashes_sixteen_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One at a time, a download over HTTPS takes twice as long."""
+    sizes: list[int] = []
+
+    def noted(_: object, blocks: queue.Queue[bytes | None]) -> None:
+        sizes.extend(map(len, iter(blocks.get, None)))
+
+    monkeypatch.setattr(storage_module, "_hash", noted)
+    with Hashes(("sha256",)) as hashes:
+        for _ in range(40):
+            hashes.update(bytes(16_384))
+    assert sizes == [262_144, 262_144, 131_072]
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,8 @@ def test_content_of_100_kb_is_compressed_by_one_thread(monkeypatch: pytest.Monke
         pytest.fail("compressed by several threads")
 
     monkeypatch.setattr("isal.igzip_threaded.open", several)
-    gzipped(open_source(bytes(100_000)), list).close()
+    with closing(gzipped(open_source(bytes(100_000)), list)) as compressed:
+        assert gzip.decompress(b"".join(map(bytes, compressed.blocks()))) == bytes(100_000)
 
 
 def test_the_expiry_is_cut_down_to_the_task_s(client: EitherClient) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import pytest
@@ -154,19 +155,21 @@ def iter_together(conversations: Iterator[Conversation[R]], concurrency: int) ->
     return (yield from Together(conversations, concurrency))
 
 
-def test_conversations_run_together_in_an_event_loop_of_the_callers_thread() -> None:
+def test_conversations_run_together_in_an_event_loop_on_another_thread() -> None:
     def conversation() -> Conversation[object]:
         name = yield from Work(str, run_async=name_of_thread)
         return (yield from calls.ping()), name
 
     async def name_of_thread() -> str:
-        return threading.current_thread().name
+        return f"{threading.current_thread().name} in {span.get()}"
 
     def many() -> Conversation[list[object]]:
         return (yield from Together((conversation() for _ in range(3)), 2, nullcontext(AsyncClient("it"))))
 
+    span = ContextVar("span", default="none")
+    span.set("the caller's span")
     found = converse(Client(), many())
-    assert found == [(("ping", "it"), threading.current_thread().name)] * 3
+    assert found == [(("ping", "it"), "conversations_0 in the caller's span")] * 3
 
 
 def test_the_first_error_of_conversations_that_run_together_is_raised(perform: Perform) -> None:

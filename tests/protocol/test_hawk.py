@@ -140,7 +140,9 @@ def test_a_certificate_with_too_many_scopes_is_refused_with_the_reason(what: str
         "header": lambda: signer.header("GET", Origin("h", "80"), "/", timestamp=1, nonce="n"),
         "URL": lambda: signer.signed_url("http://h/", expires=1),
     }
-    with pytest.raises(InvalidArgument, match=rf"{what} of at most 4096 characters, not \d{{4}}: .*scopes"):
+    with pytest.raises(
+        InvalidArgument, match=rf"^credentials: .* {what} of at most 4096 characters, not \d{{4}}: .*scopes"
+    ):
         made[what]()
 
 

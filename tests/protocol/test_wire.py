@@ -38,6 +38,12 @@ def test_a_body_may_have_nulls_and_dates(wire: Wire) -> None:
     assert json.loads(body) == {"a": None, "when": "2026-11-22T00:00:00Z"}
 
 
+@pytest.mark.parametrize(("service", "path"), [("queue", "/api/queue/v1/x"), ("", "/v1/x")])
+def test_old_calls_that_belong_to_no_service_have_a_short_path(wire: Wire, service: str, path: str) -> None:
+    call = Call("x", "GET", "/x", dict[str, Any], service=service)
+    assert wire.encode(call).url == f"https://tc.example.com{path}"
+
+
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 def test_a_number_that_json_lacks_is_refused(wire: Wire, wrong: float) -> None:
     with pytest.raises(errors.InvalidArgument, match="JSON"):
@@ -61,6 +67,18 @@ def test_a_time_to_retry_that_has_passed_is_no_wait(wire: Wire, clock: MovableCl
     with pytest.raises(errors.ServerError) as refused:
         wire.decode(CALL, Response(503, {"retry-after": past}, b""))
     assert refused.value.refused.retry_after == 0
+
+
+def test_the_beginning_of_a_long_page_is_the_message_of_its_error(wire: Wire) -> None:
+    page = b"<h1>" + b"sorry " * 200 + b"</h1>"
+    with pytest.raises(errors.ServerError) as refused:
+        wire.decode(CALL, Response(502, {}, page))
+    assert refused.value.refused.message == ("sorry " * 84)[:500] + "…"
+
+
+@pytest.mark.parametrize("coding", ["gzip", "x-gzip", " GZIP "])
+def test_gzip_has_two_names(coding: str) -> None:  # RFC 9110, 8.4.1.3
+    assert unpacked(200, {"content-encoding": coding}, gzip.compress(b"{}"), 100) == b"{}"
 
 
 def test_a_redirect_without_an_address_has_an_empty_one(wire: Wire) -> None:
