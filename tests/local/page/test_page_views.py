@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from taskqueue_client import local as local_queue
 
 from .conftest import go, no_errors, picture
 from .scenery import EVIL, LOG, SVG, Scenery, png
@@ -15,7 +18,6 @@ expect: Any = playwright.expect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from playwright.sync_api import Browser, Page, Route
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     Open = Callable[..., Page]
 
+STATIC = Path(local_queue.__file__).parent / "page/static"
 MOST_NODES = 1500
 """Elements of a view, however many tasks, messages or lines there are."""
 
@@ -283,7 +286,8 @@ def test_a_request_is_shown_that_comes_while_the_view_is_loaded(scenery: Scenery
 
     page.route("**/history", respond_late)
     page.evaluate("location.hash = '#/requests'")
-    expect(page.locator(".entry").filter(has_text="PUT")).to_have_count(1)
+    expect(page.locator(".entry").filter(has=page.get_by_text("PUT", exact=True))).to_have_count(1)
+    page.unroute_all(behavior="wait")
 
 
 def test_requests_say_who_was_refused_and_why(scenery: Scenery, open_page: Open, tmp_path: Path) -> None:
@@ -291,7 +295,7 @@ def test_requests_say_who_was_refused_and_why(scenery: Scenery, open_page: Open,
     page = open_page("/requests")
     with no_errors(page):
         scenery.refused(task_id)
-        entry = page.locator(".entry").filter(has_text="403")
+        entry = page.locator(".entry").filter(has=page.get_by_text("403", exact=True))
         expect(entry).to_contain_text("poor/reader")
         entry.click()
         details = page.get_by_role("region", name="Details")
@@ -300,6 +304,33 @@ def test_requests_say_who_was_refused_and_why(scenery: Scenery, open_page: Open,
         picture(page, "requests", tmp_path)
         page.get_by_label("All statuses").select_option("4xx")
         expect(page.locator(".entry")).to_have_count(1)
+
+
+def test_everything_that_the_first_view_needs_is_fetched_at_once() -> None:
+    html = (STATIC / "index.html").read_text()
+    preloaded = re.findall(r'rel="modulepreload" href="/page/static/([a-z]+)\.js"', html)
+    found = ["app"]
+    for name in found:  # grows while it is read
+        imports = re.findall(
+            r'^import .* from "\./([a-z]+)\.js";', (STATIC / f"{name}.js").read_text(), re.MULTILINE
+        )
+        found += [each for each in imports if each not in found]
+    assert sorted(preloaded) == sorted(found[1:])
+
+
+def test_times_are_written_on_the_clock_of_the_machine_with_the_day_of_another_one(open_page: Open) -> None:
+    page = open_page()
+    written = page.evaluate(
+        """async () => {
+          const { clockTime } = await import("/page/static/words.js");
+          const { now } = await import("/page/static/queue.js");
+          const date = new Date(now() * 1000);
+          date.setHours(9, 5, 7);
+          const other = new Date(2024, 0, 3, 23, 4, 5);
+          return [clockTime(date / 1000), clockTime(other / 1000)];
+        }"""
+    )
+    assert written == ["09:05:07", "3 Jan 2024 23:04:05"]
 
 
 def test_the_first_view_is_small_and_the_page_is_usable_on_every_screen(

@@ -180,9 +180,10 @@ function receive(event) {
 }
 
 async function start() {
+  const entered = enter(); // the queue answers while the bar is drawn
   drawBar();
   try {
-    await enter();
+    await entered;
     link.state = link.state === "locked" ? "connecting" : link.state;
   } catch (error) {
     if (error.status !== 401) notice(error.message, "error");
@@ -191,9 +192,9 @@ async function start() {
   if (link.state !== "locked") connect();
 }
 
+start();
 applyTheme();
 listen(receive);
 addEventListener("hashchange", navigate);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => view?.themed?.());
 setInterval(() => document.hidden || frame.draw(), 1000);
-start();
