@@ -20,12 +20,12 @@ RECLAIM_BETWEEN = (0.5, 0.7)
 least 6 are left for retries; runs that were claimed together are not all reclaimed at the same time."""
 
 RETRY_FIRST = 0.25
-RETRY_GROWTH = 3.0
+RETRY_GROWTH = 4.0
 RETRY_LEAST = 0.05
-"""Seconds between attempts to reclaim: three times as long after each failure, and at most a quarter of the
-time that is left, so that short leases get several attempts as well. The waits grow with the outage, because
-after it all runs that have waited are reclaimed: with waits of 30 s at most, a deployment had 2.6 times its
-requests after an outage of 5 minutes (`docs/capacity.md`)."""
+RETRY_MOST = 300.0
+"""Seconds between attempts to reclaim, report or upload: four times as long after each failure, and at most a
+third of the time that is left, so that short leases get several attempts as well. The waits grow with the
+outage, because after it all runs that have waited make their requests (`docs/capacity.md`)."""
 
 ATTEMPT_MOST = 30.0
 ATTEMPT_LEAST = 0.5
@@ -74,15 +74,15 @@ class Lease:
 
 
 def retry_in(failures: int, left: float, chance: float) -> float:
-    """Return the seconds to wait before the next attempt to reclaim.
+    """Return the seconds to wait before the next attempt to reclaim, report or upload.
 
     Args:
         failures: The number of attempts that failed in a row, 1 or more.
-        left: Seconds until the lease ends.
+        left: Seconds until the lease ends, or for how long an upload is retried.
         chance: Random, from 0 to 1; varies the wait by up to a half.
     """
     grown = RETRY_FIRST * RETRY_GROWTH ** min(failures - 1, 16)
-    return max(min(grown, left / 4) * (0.5 + chance), RETRY_LEAST)
+    return max(min(grown, left / 3, RETRY_MOST) * (0.5 + chance), RETRY_LEAST)
 
 
 def attempt_timeout(left: float) -> float:

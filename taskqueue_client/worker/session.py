@@ -262,6 +262,7 @@ class Session:
             calls=self._calls,
             metrics=self._metrics,
             clock=worker.clock,
+            retry_clock=self._shutdown.retry_clock,
             before_worker_shutdown=self._until_handed_over,
             ended=self._on_end_of_run,
             left_behind=self._runs.left_behind,

@@ -23,6 +23,7 @@ from .event_thread import DaemonThreads, ThreadsafeCalls
 from .outcomes import InternalError, WorkerShutdown
 from .run.handlers import ThreadCall
 from .run.lifecycle import RunLifecycle, TaskEnd
+from .run.patience import RetryClock
 
 log = logging.getLogger("taskqueue_client.worker")
 
@@ -166,11 +167,13 @@ class Shutdown:
     Attributes:
         was_asked: Whether the worker was told to shut down, so that it did not decide that itself.
         timed_out: Gets the reason when the worker ends, whatever hangs.
+        retry_clock: The clock of the waits between attempts to upload or report, which this makes shorter.
     """
 
     def __init__(self, config: WorkerConfig, keeper: Keeper, runs: LiveRuns, clock: Clock) -> None:
         self.was_asked = False
         self.timed_out: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.retry_clock = RetryClock(clock)
         self._config = config
         self._keeper = keeper
         self._runs = runs
@@ -230,6 +233,7 @@ class Shutdown:
             "ask again (second signal, Ctrl-C) to stop the runs now",
             *(self._runs.unresolved, plan.stop_runs, plan.end),
         )
+        self.retry_clock.hurry(plan.end)
         self._following = asyncio.create_task(self._take_steps(plan))
 
     async def _take_steps(self, plan: ShutdownPlan) -> None:
@@ -250,6 +254,7 @@ class Shutdown:
     def _hurry(self) -> None:
         log.info("stopping all runs now: the worker ends within %.0f s", HURRIED)
         self._keeper.abort_claiming()
+        self.retry_clock.hurry(HURRIED)
         self._stop_runs()
         for each in self._runs:
             each.hurry()

@@ -116,9 +116,14 @@ class QuickRetries:
 
 
 class Told:
-    """The events of a keeper, as queues that a test can wait on."""
+    """The events of a keeper, as queues that a test can wait on.
+
+    Attributes:
+        asked: The task queues of the claim requests.
+    """
 
     def __init__(self) -> None:
+        self.asked: list[str] = []
         self.claims: queue.Queue[list[ClaimedRun]] = queue.Queue()
         self.failures: queue.Queue[CallFailed] = queue.Queue()
         self.refusals: queue.Queue[CallFailed] = queue.Queue()
@@ -126,11 +131,11 @@ class Told:
         self.failed_reclaims: queue.Queue[None] = queue.Queue()
 
     def claimed(self, task_queue_id: str, runs: list[ClaimedRun]) -> None:
-        del task_queue_id
+        self.asked.append(task_queue_id)
         self.claims.put(runs)
 
     def claim_failed(self, task_queue_id: str, error: CallFailed) -> None:
-        del task_queue_id
+        self.asked.append(task_queue_id)
         self.failures.put(error)
 
     def claiming_refused(self, error: CallFailed) -> None:

@@ -22,7 +22,7 @@ def test_a_steady_fleet_makes_as_many_requests_as_its_settings_say() -> None:
 
 
 def test_only_runs_that_last_until_the_first_checkpoint_upload_their_log_twice() -> None:
-    rates = steady(Load(workers=1, concurrency=4, duration=2.0, poll=60.0), hours=0.2)
+    rates = steady(Load(workers=1, concurrency=4, duration=8.0, poll=60.0), hours=1)
     assert rates["createArtifact"] == about(2.49 * rates["report"])  # 49 % of the runs last that long
 
 

@@ -25,7 +25,7 @@ from taskqueue_client.worker.outcomes import (
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from tests.worker.queue_world import WAIT, QuickRetries, Told, World, running_keeper, until
+from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, QuickRetries, Told, World, running_keeper, until
 
 
 @pytest.fixture
@@ -54,6 +54,8 @@ class TestClaiming:
             keeper.release_slot(first[1])
             assert {held.task_id for held in [*first, *told.runs(2)]} == created
             assert told.claims.empty()
+        assert [held.outage for held in first] == [0, 0, 0]
+        assert set(told.asked) == {TASK_QUEUE_ID}
 
     def test_claims_no_more_than_it_may_in_all(self, world: World, told: Told) -> None:
         for _ in range(3):
@@ -79,7 +81,10 @@ class TestClaiming:
         task_id = world.create()
         with running_keeper(world, told):
             assert told.failures.get(timeout=WAIT).attempted.outcome_unknown
-            assert told.runs(1)[0].task_id == task_id
+            (run,) = told.runs(1)
+        assert run.task_id == task_id
+        assert 0.5 <= run.outage < WAIT
+        assert set(told.asked) == {TASK_QUEUE_ID}
 
     @pytest.mark.parametrize("status", [429, 503])
     def test_waits_for_as_long_as_the_service_asks_it_to(

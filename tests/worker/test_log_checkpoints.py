@@ -25,9 +25,11 @@ from taskqueue_client.artifacts import compression
 from taskqueue_client.clock import Clock, MovableClock, SystemClock
 from taskqueue_client.errors import CallFailed
 from taskqueue_client.local.faults import Respond
+from taskqueue_client.worker.claims import keeper
+from taskqueue_client.worker.commands import task_log
 from taskqueue_client.worker.commands.task_log import LONG_LINE, LogView, TaskLog
 from taskqueue_client.worker.run import log_checkpoints
-from taskqueue_client.worker.run.log_checkpoints import CompressedLog, LogCheckpoints
+from taskqueue_client.worker.run.log_checkpoints import CompressedLog, LogCheckpoints, first_after
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.request_log import Request, requests_noted
@@ -210,15 +212,37 @@ def moments_of_run(compressed: CompressedLog, interval: float, lasts: float) -> 
 
 @pytest.mark.usefixtures("clock")
 class TestFirst:
-    @pytest.mark.parametrize(
-        ("interval", "moments"),
-        [(10.0, [1.25, 11.25, 26.25]), (1.5, [1.25, 2.75, 5.0]), (0.5, [0.5, 1.0, 1.75])],
-    )
-    def test_the_first_checkpoint_comes_after_little_more_than_a_second_or_a_shorter_interval(
-        self, tmp_path: Path, interval: float, moments: list[float]
+    @pytest.mark.parametrize("interval", [20.0, 1.5])
+    def test_the_first_checkpoint_comes_within_ten_seconds_or_a_shorter_interval(
+        self, tmp_path: Path, interval: float
+    ) -> None:
+        firsts: list[float] = []
+        with log_in(tmp_path) as (log, _):
+            for _ in range(20):
+                first, second, third = moments_of_run(CompressedLog(log), interval, lasts=70)[:3]
+                firsts.append(first)
+                assert (second - first, third - second) == pytest.approx((interval, 1.5 * interval))
+        assert min(firsts) >= 1.25
+        assert max(firsts) <= min(interval, 10) + 0.001
+
+    def test_runs_that_start_together_upload_their_logs_at_different_times(self, tmp_path: Path) -> None:
+        with log_in(tmp_path) as (log, _):
+            firsts = [moments_of_run(CompressedLog(log), 10.0, lasts=11)[0] for _ in range(40)]
+        assert min(firsts) < 5 < max(firsts)
+
+    @pytest.mark.parametrize(("outage", "latest"), [(5.0, 10.0), (60.0, 60.0)])
+    def test_after_an_outage_the_first_checkpoints_are_spread_over_as_long_as_it_lasted(
+        self, outage: float, latest: float
+    ) -> None:
+        firsts = [first_after(10.0, outage) for _ in range(1000)]
+        assert min(firsts) >= 1.25
+        assert 0.9 * latest < max(firsts) <= latest
+
+    def test_an_interval_of_less_than_a_second_is_the_time_of_the_first_checkpoint_too(
+        self, tmp_path: Path
     ) -> None:
         with log_in(tmp_path) as (_, compressed):
-            assert moments_of_run(compressed, interval, lasts=30)[:3] == pytest.approx(moments)
+            assert moments_of_run(compressed, 0.5, lasts=30)[:3] == pytest.approx([0.5, 1.0, 1.75])
 
     def test_a_run_of_a_second_has_no_checkpoint_and_compresses_nothing(self, tmp_path: Path) -> None:
         with log_in(tmp_path) as (_, compressed):
@@ -380,17 +404,53 @@ class TestRuns:
     def test_a_run_that_ends_before_its_first_checkpoint_uploads_its_log_once(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(log_checkpoints, "FIRST", WAIT)
+        monkeypatch.setattr(log_checkpoints, "FIRST_BETWEEN", (WAIT, WAIT))
         world.create()
         with requests_noted(world.local) as made:
             work(world, lambda task: task.log.info("a line"), log_checkpoint_interval=WAIT)
         assert uploads_in(made) == 1
+
+    def test_a_run_that_is_claimed_after_an_outage_knows_how_long_that_was(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def noted(_: float, outage: float) -> float:
+            outages.append(outage)
+            return WAIT
+
+        outages: list[float] = []
+        monkeypatch.setattr(keeper, "BACKOFF_FIRST", 0.01)
+        monkeypatch.setattr(log_checkpoints, "first_after", noted)
+        world.create()
+        world.local.faults.add(Respond("queue.claimWork", 3, status=503))
+        work(world, lambda _: None, log_checkpoint_interval=WAIT)
+        assert len(outages) == 1
+        assert 0.03 <= outages[0] < WAIT
 
     def test_zero_means_that_the_log_is_uploaded_only_at_the_end(self, world: World) -> None:
         world.create()
         with requests_noted(world.local) as made:
             work(world, lambda task: task.run_command(["true"]), log_checkpoint_interval=0)
         assert uploads_in(made) == 1
+
+    @pytest.mark.parametrize("end", ["\n", "\r"])
+    def test_the_log_is_closed_after_its_upload(
+        self, world: World, monkeypatch: pytest.MonkeyPatch, end: str
+    ) -> None:
+        views: list[LogView] = []
+
+        class Noted(LogView):
+            def __init__(self, *args: Any) -> None:
+                super().__init__(*args)
+                views.append(self)
+
+        def handler(task: TaskRun) -> None:
+            task.run_command(["printf", f"some progress{end}"])
+
+        monkeypatch.setattr(task_log, "LogView", Noted)
+        world.create()
+        work(world, handler, log_checkpoint_interval=0)
+        assert views
+        assert all(view.closed for view in views)
 
     def test_a_canceled_run_has_its_log_up_to_then(self, world: World) -> None:
         task_id, canceled = world.create(), threading.Event()

@@ -97,6 +97,23 @@ def test_an_outage_of_ten_minutes_costs_ten_minutes_and_not_the_run(
     assert "the task is completed" in log_of(world, task_id)
 
 
+@pytest.mark.parametrize("endpoint", ["reportCompleted", "createArtifact"])
+def test_what_waits_after_an_outage_is_done_before_the_worker_shuts_down(world: World, endpoint: str) -> None:
+    """The clock stands still: without the shutdown, the next attempt would come after a minute and more."""
+    task_id = world.create()
+    world.local.faults.add(Respond(f"queue.{endpoint}", OFTEN, status=503))
+    with requests_noted(world.local) as requests, working(world) as running:
+        until_struck_first(world)
+        pass_time(world, 300)
+        world.local.faults.clear()
+        failed = len(requests)
+        running.worker.shutdown()
+        until(lambda: world.status(task_id).state == "completed")
+        running.left()
+    assert failed < len(requests)
+    assert world.queue.download_artifact(task_id, "public/x").content == b"x" * 10_000
+
+
 def test_a_report_is_retried_for_longer_than_a_lease_as_the_run_is_reclaimed(world: World) -> None:
     task_id = world.create()
     world.local.faults.add(Respond("queue.reportCompleted", OFTEN, status=503))

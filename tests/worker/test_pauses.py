@@ -6,30 +6,39 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from taskqueue_client import AsyncQueue
+from taskqueue_client import AsyncQueue, calls
 from taskqueue_client._protocol.lease import Lease
-from taskqueue_client.errors import CallFailed
+from taskqueue_client.clock import MovableClock, SystemClock
+from taskqueue_client.errors import Attempted, CallFailed, ConnectionFailed, ServerError
 from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event, State
 from taskqueue_client.worker.claims.keeper import Claiming, Slots
 from taskqueue_client.worker.claims.reclaiming import Reclaiming
-from taskqueue_client.worker.claims.task_source import QueueTaskSource, SourceContext, WorkerIdentity
+from taskqueue_client.worker.claims.task_source import (
+    QueueTaskSource,
+    SourceContext,
+    TaskSource,
+    WorkerIdentity,
+)
 from taskqueue_client.worker.outcomes import COMPLETED, LossReason
+from taskqueue_client.worker.run.patience import Patience, RetryClock
 from taskqueue_client.worker.run.reporting import Reporter
 from tests.worker.passing_clock import PassingClock
-from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, Told, World
+from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, Told, World, iso
 from tests.worker.request_log import Request, requests_noted
 
 LEASE = 1200.0
 """Seconds that the Queue grants."""
 
-GROWING = [0.25, 0.75, 2.25, 6.75, 20.25]
-"""Seconds between attempts to reclaim or report, while most of a lease of 20 minutes is left."""
+GROWING = [0.25, 1, 4, 16, 64]
+"""Seconds between attempts to reclaim, report or upload, while most of a lease of 20 minutes is left."""
 
 
 @pytest.fixture
@@ -85,7 +94,7 @@ async def holds(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-def is_spread_around(waits: list[float], nominal: list[float], spread: float) -> bool:
+def is_spread_around(waits: Sequence[float], nominal: Sequence[float], spread: float) -> bool:
     return all(
         (1 - spread) * middle <= wait <= (1 + spread) * middle
         for wait, middle in zip(waits, nominal, strict=False)
@@ -269,6 +278,20 @@ class TestReporting:
         assert run.lost.reason is LossReason.LEASE_ENDED
         await holds(lambda: sum(each.path.endswith("/completed") for each in requests) == reports)
 
+    async def test_a_run_with_most_of_its_lease_left_is_not_reclaimed_between_reports(
+        self, world: World, clock: PassingClock, queue: AsyncQueue
+    ) -> None:
+        run, reclaims = await claimed(world, queue, clock), list[ClaimedRun]()
+
+        async def reclaim(reclaimed: ClaimedRun) -> None:
+            reclaims.append(reclaimed)
+
+        fail(world, "queue.reportCompleted", times=3)
+        reporter = Reporter(run, run.credentials.client(queue), reclaim, clock)
+        assert await reporter.report(COMPLETED) is State.RESOLVED
+        assert clock.monotonic() < 0.1 * LEASE
+        assert reclaims == []
+
     async def test_a_report_that_succeeds_in_the_end_resolves_the_run(
         self, world: World, clock: PassingClock, queue: AsyncQueue
     ) -> None:
@@ -317,15 +340,113 @@ class TestReporting:
         assert "canceled" in str(run.lost)
 
 
+class TestUploading:
+    async def send(self, run: ClaimedRun, queue: AsyncQueue, clock: PassingClock) -> None:
+        deadline = queue.now() + timedelta(days=1)
+        patience = Patience(run, run.credentials.client(queue), 900, deadline, clock)
+        expires = iso(run.claim.status.expires)
+        link: Any = {"storageType": "link", "artifact": "y", "contentType": "text/plain", "expires": expires}
+        request = calls.create_artifact(run.task_id, run.run_id, "x", link)
+        await patience.client("x").send(request)
+
+    async def test_calls_that_fail_are_retried_after_pauses_that_grow_with_the_outage(
+        self, world: World, clock: PassingClock, queue: AsyncQueue
+    ) -> None:
+        """After an outage, a fleet does not upload within half a minute what it could not upload in ten."""
+        run = await claimed(world, queue, clock)
+        fail(world, "queue.createArtifact")
+        with pytest.raises(ServerError):
+            await self.send(run, queue, clock)
+        assert is_spread_around(clock.sleeps[:5], GROWING, 0.5)
+        assert 64 * 1.5 < max(clock.sleeps) <= 450
+        assert 890 <= sum(clock.sleeps) <= 900
+
+    async def test_the_next_call_of_an_upload_begins_with_a_short_pause(
+        self, world: World, clock: PassingClock, queue: AsyncQueue
+    ) -> None:
+        run = await claimed(world, queue, clock)
+        for _ in range(2):
+            fail(world, "queue.createArtifact", times=3)
+            await self.send(run, queue, clock)
+        assert is_spread_around(clock.sleeps, [*GROWING[:3], *GROWING[:3]], 0.5)
+
+
+class TestRetryClock:
+    async def test_waits_end_when_the_worker_shuts_down_and_again_when_it_hurries(self) -> None:
+        clock = RetryClock(MovableClock(start=0, held=True))
+        for left in (3600.0, 10.0):
+            waiting = [asyncio.create_task(clock.sleep_async(300)) for _ in range(2)]
+            await asyncio.sleep(0)
+            assert not any(each.done() for each in waiting)
+            clock.hurry(left)
+            async with asyncio.timeout(WAIT):
+                await asyncio.gather(*waiting)
+
+    @pytest.mark.parametrize(
+        ("left", "given", "waits"),
+        [
+            (3600.0, 300.0, [300.0, 300.0]),
+            (30.0, 300.0, [10.0, 20 / 3]),
+            (0.0, 300.0, [1.0, 1.0]),
+            (30.0, 0.5, [0.5]),
+        ],
+    )
+    async def test_later_waits_take_a_third_of_the_time_until_the_end_of_the_worker(
+        self, clock: PassingClock, left: float, given: float, waits: list[float]
+    ) -> None:
+        retry_clock = RetryClock(clock)
+        await retry_clock.sleep_async(1000)
+        retry_clock.hurry(left)
+        for _ in waits:
+            await retry_clock.sleep_async(given)
+        assert clock.sleeps == pytest.approx([1000, *waits])
+
+    async def test_a_canceled_wait_leaves_nothing_behind(self) -> None:
+        before = asyncio.all_tasks()
+        waiting = asyncio.create_task(RetryClock(SystemClock()).sleep_async(300))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == before
+
+
+class Recovering:
+    """A task source that fails at first, then has no work once, and does not respond to later calls."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.calls = -failures
+
+    async def claim(self, count: int) -> list[TaskClaim]:
+        del count
+        self.calls += 1
+        if self.calls > 1:
+            await asyncio.Event().wait()
+        if self.calls <= 0:
+            raise ConnectionFailed(Attempted("claimWork", "POST", "/"), "connection refused")
+        return []
+
+    def stop(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
 class TestClaiming:
     @asynccontextmanager
     async def claiming(
-        self, queue: AsyncQueue, told: Told, clock: PassingClock, *, free: int = 1, most: int | None = None
+        self,
+        queue: AsyncQueue,
+        told: Told,
+        clock: PassingClock,
+        *,
+        free: int = 1,
+        most: int | None = None,
+        source: TaskSource | None = None,
     ) -> AsyncGenerator[tuple[Claiming, list[Sequence[TaskClaim]]]]:
         granted: list[Sequence[TaskClaim]] = []
         identity = WorkerIdentity(TASK_QUEUE_ID, "group", "worker")
         claiming = Claiming(
-            QueueTaskSource(SourceContext(queue, identity, clock)),
+            source or QueueTaskSource(SourceContext(queue, identity, clock)),
             Slots(free, most),
             granted=granted.append,
             events=told,
@@ -379,6 +500,40 @@ class TestClaiming:
             world.create()
             await holds(lambda: len(granted) == 2 or told.failures.qsize() > 8)
         assert all(wait <= 1.5 for wait in clock.sleeps)
+
+    async def test_a_response_without_work_is_a_response(
+        self, queue: AsyncQueue, told: Told, clock: PassingClock
+    ) -> None:
+        source = Recovering()
+        async with self.claiming(queue, told, clock, source=source) as (claiming, _):
+            await holds(lambda: source.calls == 2)
+            assert clock.monotonic() > 0
+            assert claiming.unanswered_for() == 0
+            assert claiming.outage() == 0
+
+    @pytest.mark.parametrize("failures", [4, 12])
+    async def test_an_outage_is_remembered_for_as_long_as_it_lasted_and_for_three_minutes_at_most(
+        self, queue: AsyncQueue, told: Told, clock: PassingClock, failures: int
+    ) -> None:
+        source = Recovering(failures)
+        async with self.claiming(queue, told, clock, source=source) as (claiming, _):
+            assert claiming.outage() == 0
+            await holds(lambda: source.calls == 2)
+            outage, lasted = claiming.outage(), sum(clock.sleeps[:failures])
+            assert outage == pytest.approx(min(lasted, 180))
+            clock.sleep(outage - (clock.monotonic() - lasted) - 0.01)
+            assert claiming.outage() == outage
+            clock.sleep(0.02)
+            assert claiming.outage() == 0
+
+    async def test_a_loop_that_waits_for_a_free_slot_can_be_stopped(
+        self, queue: AsyncQueue, told: Told, clock: PassingClock
+    ) -> None:
+        async with self.claiming(queue, told, clock, free=0) as (claiming, _):
+            await asyncio.sleep(0)
+            claiming.stop()
+            async with asyncio.timeout(WAIT):
+                await claiming.ended()
 
     async def test_a_claim_counts_as_due_for_as_long_as_every_request_fails(
         self, world: World, clock: PassingClock, queue: AsyncQueue

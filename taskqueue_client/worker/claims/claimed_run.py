@@ -148,6 +148,7 @@ class ClaimedRun:
         state: The run's state.
         credentials: The run's credentials.
         trace: The span of the run.
+        outage: Seconds for which the Queue could not be reached shortly before the claim; 0: it could.
         lost: Why this worker has lost the claim; None as long as it has the claim.
     """
 
@@ -160,6 +161,7 @@ class ClaimedRun:
         "credentials",
         "lease",
         "lost",
+        "outage",
         "run_id",
         "state",
         "task_id",
@@ -167,13 +169,19 @@ class ClaimedRun:
     )
 
     def __init__(
-        self, claim: TaskClaim, lease: Lease, queue: AsyncQueue, trace: RunTrace | None = None
+        self,
+        claim: TaskClaim,
+        lease: Lease,
+        queue: AsyncQueue,
+        trace: RunTrace | None = None,
+        outage: float = 0.0,
     ) -> None:
         self.claim = claim
         self.trace = trace or NO_TRACING.begin_run(claim)
         self.task_id = claim.status.task_id
         self.run_id = claim.run_id
         self.lease = lease
+        self.outage = outage
         self.state = State.CLAIMED
         self.credentials = LiveCredentials(claim.credentials)
         self._client = queue

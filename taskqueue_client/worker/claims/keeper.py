@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -48,6 +49,9 @@ BACKOFF_MOST = 60.0
 BETWEEN_EMPTY = 1.0
 """Seconds from the start of a claim request that found nothing to the next one: the Queue's own long poll
 takes longer, but a proxy may respond at once."""
+
+OUTAGE_MOST = 180.0
+"""Seconds after an outage in which a worker remembers it at most: see `Claiming.outage`."""
 
 
 class Slots:
@@ -126,6 +130,8 @@ class Claiming:
         self._failures = 0
         self.has_claimed = False
         self._due_since: float | None = None
+        self._recovered = -math.inf
+        self._outage = 0.0
         self._task = asyncio.create_task(self._run(), name="claiming")
 
     def stop(self) -> None:
@@ -150,6 +156,13 @@ class Claiming:
         """
         since = self._due_since
         return None if since is None or self._stopping else self._clock.monotonic() - since
+
+    def outage(self) -> float:
+        """Return how long claim requests failed before, in seconds; 0 if that was longer ago than it lasted.
+
+        A fleet starts many runs together after an outage, which should not all make requests at once.
+        """
+        return self._outage if self._clock.monotonic() - self._recovered < self._outage else 0.0
 
     async def ended(self) -> None:
         """Wait for the end of the loop.
@@ -196,6 +209,9 @@ class Claiming:
         return 0.0 if claims else BETWEEN_EMPTY
 
     def _note(self, claims: Sequence[TaskClaim]) -> None:
+        if self._failures:
+            self._recovered = self._clock.monotonic()
+            self._outage = min(self.unanswered_for() or 0.0, OUTAGE_MOST)
         self.has_claimed, self._failures = True, 0
         self._due_since = None
         self._slots.take(len(claims))
@@ -339,9 +355,11 @@ class Keeper:
         )
 
     def _granted(self, claims: Sequence[TaskClaim]) -> None:
-        now = self._clock.monotonic()
+        now, outage = self._clock.monotonic(), self._claiming.outage()
         runs = [
-            ClaimedRun(claim, Lease.of_claim(claim, now), self._single, self._tracing.begin_run(claim))
+            ClaimedRun(
+                claim, Lease.of_claim(claim, now), self._single, self._tracing.begin_run(claim), outage
+            )
             for claim in claims
         ]
         for run in runs:

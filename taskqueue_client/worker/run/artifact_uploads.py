@@ -113,7 +113,7 @@ class ArtifactUploads:
         Raises:
             Exception: It was not uploaded.
         """
-        source, client = _gzip(view), self._queue
+        source, client = _source(view, is_gzip=True), self._queue
         await (self._put_log(client, source) if self._is_streamed else self._upload_log(client, source))
 
     async def log(self) -> Outcome | None:
@@ -139,11 +139,11 @@ class ArtifactUploads:
         """Return the log; as gzip, if checkpoints have left only the end of it to compress."""
         task_log, compressed = self._resources.log, self._resources.compressed_log
         if task_log.has_progress:
-            return open_source(cast("BinaryIO", await asyncio.to_thread(task_log.finished)))
+            return _source(await asyncio.to_thread(task_log.finished))
         if compressed is not None and not compressed.is_broken and self._chain is None:
             with suppress(OSError):  # then it is compressed again, in the directory of temporary files
-                return _gzip(await asyncio.to_thread(compressed.checkpoint))
-        return open_source(cast("BinaryIO", task_log.checkpoint()))
+                return _source(await asyncio.to_thread(compressed.checkpoint), is_gzip=True)
+        return _source(task_log.checkpoint())
 
     async def _put_log(self, client: AsyncQueue | PatientQueue, source: Source) -> None:
         # The object service has no way to replace the log as it grows.
@@ -295,8 +295,9 @@ def outcome_of_failed_upload(name: str, error: Exception) -> Outcome:
     return outcome
 
 
-def _gzip(view: LogView) -> Source:
-    return Source("the task's log", view, size=view.size, is_gzip=True)
+def _source(view: LogView, *, is_gzip: bool = False) -> Source:
+    """Return a source that closes the view."""
+    return Source("the task's log", view, size=view.size, is_gzip=is_gzip)
 
 
 def _is_about_the_file(error: Exception) -> bool:

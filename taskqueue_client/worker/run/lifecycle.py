@@ -114,6 +114,7 @@ class RunContext:
         calls: Calls to the loop of the runs.
         metrics: The worker's metrics.
         clock: The source of time.
+        retry_clock: The clock of the waits between attempts to upload or report.
         before_worker_shutdown: Waits until no worker that shuts down now can claim a run that is given up.
         ended: Is told how each run ended, and what is secret about it.
         left_behind: Done when the worker does not wait any longer for runs to clean up.
@@ -129,6 +130,7 @@ class RunContext:
     calls: ThreadsafeCalls
     metrics: WorkerMetrics
     clock: Clock
+    retry_clock: Clock
     before_worker_shutdown: Callable[[], Awaitable[object]]
     ended: Callable[[TaskEnd, Secrets], object]
     left_behind: asyncio.Future[None]
@@ -173,12 +175,12 @@ class RunLifecycle:
         chain = None if key is None else key.chain_for(self.run.claim, self._context.config)
         context = self._context
         deadline, timeout = self.run.claim.status.deadline, context.config.upload_timeout
-        patience = Patience(self.run, self._queue, timeout, deadline, context.clock)
+        patience = Patience(self.run, self._queue, timeout, deadline, context.retry_clock)
         return ArtifactUploads(self._resources, self._queue, patience, context.metrics, chain)
 
     @cached_property
     def _reporter(self) -> Reporter:
-        return Reporter(self.run, self._queue, self._context.keeper.reclaim, self._context.clock)
+        return Reporter(self.run, self._queue, self._context.keeper.reclaim, self._context.retry_clock)
 
     def stop(self, reason: Outcome) -> None:
         """Stop the handler and the uploads before the report: the claim is lost, or the worker shuts down."""
@@ -245,7 +247,7 @@ class RunLifecycle:
         context, compress = self._context, self._resources.compress_log
         checkpoints = LogCheckpoints(str(self.run), compress, self._upload_checkpoint, context.clock)
         if interval := context.config.log_checkpoint_interval:
-            checkpoints.start(interval)
+            checkpoints.start(interval, self.run.outage)
         return checkpoints
 
     async def _upload_checkpoint(self, view: LogView) -> None:

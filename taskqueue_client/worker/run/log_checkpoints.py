@@ -9,6 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
+from random import uniform
 
 from taskqueue_client.artifacts.compression import GrowingGzip
 from taskqueue_client.clock import Clock
@@ -96,9 +97,10 @@ class CompressedLog:
             self._path.unlink(missing_ok=True)
 
 
-FIRST = 1.25
-"""Seconds from the start of a run to its first checkpoint, unless the interval is shorter. So a log can be
-read nearly from the start of its run, and a run that takes one second has no checkpoint to pay for."""
+FIRST_BETWEEN = (1.25, 10.0)
+"""Seconds from the start of a run to its first checkpoint, unless the interval is shorter. The time is
+random, as many runs may start at once; after a long outage, the latest is as late as the outage was long. A
+run of one second has no checkpoint."""
 
 SLOWER = 1.5
 """How much longer each interval is than the one before."""
@@ -119,6 +121,13 @@ MOST = 16 * 1024 * 1024
 SHARE = 0.3
 """A log is very large if this part of it is more than `MOST`. It is uploaded again when what was sent before
 is at most this part of it."""
+
+
+def first_after(interval: float, outage: float) -> float:
+    """Return the seconds from the start of a run to its first checkpoint; see `LogCheckpoints.start`."""
+    earliest, latest = FIRST_BETWEEN
+    latest = max(min(latest, interval), outage)
+    return uniform(min(earliest, latest), latest)  # noqa: S311 - spreads calls, keeps no secret
 
 
 class LogCheckpoints:
@@ -152,14 +161,15 @@ class LogCheckpoints:
         self._sent = 0
         self._uploaded = 0  # bytes of the log, which are more than those that were sent
 
-    def start(self, interval: float) -> None:
+    def start(self, interval: float, outage: float = 0.0) -> None:
         """Upload the first checkpoint soon, and more from then on. Until then, there is only a timer.
 
         Args:
             interval: Seconds from the first checkpoint to the second.
+            outage: Seconds for which the Queue could not be reached shortly before.
         """
         loop = asyncio.get_running_loop()
-        self._beginning = loop.call_later(min(interval, FIRST), self._begin, interval)
+        self._beginning = loop.call_later(first_after(interval, outage), self._begin, interval)
 
     async def stop(self) -> None:
         """Upload no more; cancel the upload that is on its way."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 from dataclasses import replace
 from datetime import datetime
 from random import random
 from typing import TypeVar
 
 from taskqueue_client._protocol.conversation import Call
+from taskqueue_client._protocol.lease import retry_in
 from taskqueue_client._protocol.retry import asked_to_wait, is_temporary, may_repeat
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.storage import Storage
@@ -21,19 +24,57 @@ log = logging.getLogger("taskqueue_client.worker")
 
 R = TypeVar("R")
 
-RETRY_FIRST = 0.1
-RETRY_MOST = 30.0
-"""Seconds between two attempts at a call: doubled from the first to the most."""
-
 BEFORE_DEADLINE = 30.0
 """Seconds before the task's deadline at which uploads are given up, so that the run can still be reported."""
 
 QUIET = 10.0
 """Seconds after which retries of an upload are logged: most failures have ended by then."""
 
+HURRIED_LEAST = 1.0
+"""Seconds between two attempts shortly before the end of the worker."""
+
 MOST_500 = 6
 """Attempts at creating and at finishing an object artifact that the Queue may refuse with 500. If it created
 the artifact and the response was lost, or has a content length of it, it refuses each further attempt."""
+
+
+class RetryClock:
+    """The clock of the waits between attempts to upload or report, which the end of the worker makes shorter.
+
+    A worker that is shut down just after an outage reports what it has, instead of waiting for too long.
+
+    Args:
+        clock: The source of time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ends = math.inf
+        self._hurried = asyncio.Event()
+        self.now, self.monotonic, self.sleep = clock.now, clock.monotonic, clock.sleep
+
+    def hurry(self, left: float) -> None:
+        """End all waits now, in this clock's loop; each later one takes at most a third of the time left.
+
+        Args:
+            left: Seconds until the end of the worker.
+        """
+        self._ends = self.monotonic() + left
+        self._hurried.set()
+        self._hurried = asyncio.Event()
+
+    async def sleep_async(self, seconds: float) -> None:
+        """Wait for so many seconds at most."""
+        seconds = min(seconds, max((self._ends - self.monotonic()) / 3, HURRIED_LEAST))
+        sleeping = asyncio.create_task(self._clock.sleep_async(seconds))
+        hurried = asyncio.create_task(self._hurried.wait())
+        try:
+            ended, _ = await asyncio.wait([sleeping, hurried], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+            hurried.cancel()
+        for each in ended:
+            each.result()
 
 
 class Patience:
@@ -104,16 +145,21 @@ class _Upload:
         self._ends: float | None = None
         self._quiet_until = 0.0
 
-    def gives_up(self, error: BaseException | None, wait: float) -> bool:
-        """Note a failure; return whether an attempt after `wait` seconds would come too late."""
+    def left(self) -> float:
+        """Note a failure; return for how many more seconds the upload is retried."""
         now = self._patience.clock.monotonic()
         if self._ends is None:
             self._ends, self._quiet_until = now + self._patience.left(), now + QUIET
-        if now + wait >= self._ends:
+        return self._ends - now
+
+    def gives_up(self, error: BaseException | None, wait: float) -> bool:
+        """Note a failure; return whether an attempt after `wait` seconds would come too late."""
+        left = self.left()
+        if wait >= left:
             self._patience.give_up()
             return True
-        if now >= self._quiet_until:
-            self._patience.warn(self._name, self._ends - now, error)
+        if self._patience.clock.monotonic() >= self._quiet_until:
+            self._patience.warn(self._name, left, error)
         return False
 
     async def sleep(self, seconds: float) -> None:
@@ -156,8 +202,8 @@ class PatientQueue:
                 return await self._queue.send(call)
             except CallFailed as error:
                 failures += 1
-                doubled = min(RETRY_FIRST * 2.0 ** min(failures, 16), RETRY_MOST)
-                wait = max(doubled * (0.75 + random() / 2), asked_to_wait(error))  # noqa: S311 - spreads calls, keeps no secret
+                grown = retry_in(failures, self._upload.left(), random())  # noqa: S311 - spreads calls, keeps no secret
+                wait = max(grown, asked_to_wait(error))
                 is_final = not (may_repeat(call) and is_temporary(error))
                 gives_up = self._gives_up if call.endpoint == "finishArtifact" else self._upload.gives_up
                 if is_final or gives_up(error, wait):
