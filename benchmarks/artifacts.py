@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -38,6 +39,7 @@ from benchmarks.measure import (
     at_most,
     compare,
     folder_in_memory,
+    possible,
     processor_seconds,
     slowest,
     worst,
@@ -212,6 +214,25 @@ def _rows_over_tls(
     download = run(*curl, f"{root}/file", "-o", folder / "downloaded")
     ratio = compare(lambda: ours("download"), download, before=partial(same_memory, folder))
     yield at_most("1 GiB down, verified, https, time", "curl -o", ratio, 0.9)
+
+
+def curl_and_hash() -> Iterator[Row]:
+    """The floor of hashed transfers over HTTPS: curl, with openssl beside it."""
+    with folder_in_memory(3 * SIZE) as folder, certificate_and_bundle() as (certificate, _):
+        large, downloaded = folder / "large", folder / "downloaded"
+        write_large(large)
+        with running_tls(large, certificate) as root:
+            curl = ("curl", "-sS", "-f", "--cacert", certificate)
+            up = (*curl, "-T", large, f"{root}/put/curl")
+            hashed = run("bash", "-ec", f"openssl dgst -sha256 {large} & {shlex.join(map(str, up))}; wait $!")
+            yield possible(
+                "1 GiB up by curl, while openssl hashes the file", "curl -T", compare(hashed, run(*up))
+            )
+            down = (*curl, f"{root}/file")
+            pipe = f"{shlex.join(map(str, down))} | tee {downloaded} | openssl dgst -sha256"
+            hashed, before = run("bash", "-ec", pipe), partial(same_memory, folder)
+            ratio = compare(hashed, run(*down, "-o", downloaded), before=before)
+            yield possible("1 GiB down by curl, kept by tee, hashed by openssl", "curl -o", ratio)
 
 
 def same_memory(folder: Path) -> None:

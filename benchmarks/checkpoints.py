@@ -107,7 +107,8 @@ def rows() -> Iterator[Row]:
 def run(root_url: str, file: str, interval: str, faster: str) -> None:
     """Be the worker of one run, and print its processor time and the time after its handler."""
     log_checkpoints.PACE *= float(faster)
-    log_checkpoints.FIRST /= float(faster)
+    earliest, latest = log_checkpoints.FIRST_BETWEEN
+    log_checkpoints.FIRST_BETWEEN = earliest / float(faster), latest / float(faster)
     logging.disable(logging.CRITICAL)
     worker = Writing(
         root_url=root_url,

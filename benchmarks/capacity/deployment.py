@@ -266,8 +266,15 @@ class SimulatedQueue:
             yield each
 
     async def send(self, call: Call[Any]) -> object:
-        """Report a run: the only call that a worker sends in this form."""
+        """Create an artifact or report a run: the calls that a worker sends in this form."""
+        if call.endpoint == "createArtifact":
+            await self._deployment.request(call.endpoint)
+            return None
         return await self._deployment.report(call.path.removeprefix("/").split("/")[1])
+
+    def now(self) -> datetime:
+        """Return the time of the simulation."""
+        return datetime.fromtimestamp(self._deployment.clock.now(), UTC)
 
 
 def _status(task_id: str, now: datetime, until: datetime | None) -> TaskStatus:

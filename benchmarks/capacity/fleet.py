@@ -6,8 +6,9 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 import tenacity
@@ -22,18 +23,26 @@ from taskqueue_client.worker.claims.keeper import Claiming, Slots
 from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.claims.task_source import QueueTaskSource, SourceContext, WorkerIdentity
 from taskqueue_client.worker.outcomes import COMPLETED
-from taskqueue_client.worker.run.log_checkpoints import FIRST
+from taskqueue_client.worker.run.log_checkpoints import first_after
+from taskqueue_client.worker.run.patience import Patience
 from taskqueue_client.worker.run.reporting import Reporter
 
 from .deployment import Deployment, SimulatedQueue
 from .virtual_time import VirtualClock
 
 if TYPE_CHECKING:
+    from taskqueue_client._protocol.conversation import Call
     from taskqueue_client.aio import AsyncQueue
     from taskqueue_client.models import TaskClaim
 
 LOG, LINK = "public/logs/live_backing.log", "public/logs/live.log"
 """The artifacts of a run that declares none. A run has one checkpoint, as the log does not grow after it."""
+
+UPLOAD_TIMEOUT = 900.0
+"""The worker's setting `upload_timeout`, by default."""
+
+CHECKPOINT_INTERVAL = 10.0
+"""The worker's setting `log_checkpoint_interval`, by default."""
 
 SPREAD = 1.0
 """Of the durations of runs, which are distributed log-normally: the standard deviation of the logarithm."""
@@ -150,7 +159,8 @@ class SimulatedWorker:
     def _granted(self, claims: Sequence[TaskClaim]) -> None:
         now = self._clock.monotonic()
         for claim in claims:
-            run = ClaimedRun(claim, Lease.of_claim(claim, now), self._queue)
+            lease = Lease.of_claim(claim, now)
+            run = ClaimedRun(claim, lease, self._queue, outage=self._claiming.outage())
             self._reclaiming.start(run)
             self._lives[run] = self._fleet.begin(self._live(run))
 
@@ -160,7 +170,8 @@ class SimulatedWorker:
         run.apply(Event.START)
         await self._handle(run, lost)
         if run.has_claim:
-            await self._upload_log(run)
+            await self._upload_whole_log(run, lost)
+        if run.has_claim:
             await Reporter(run, self._queue, self._reclaiming.reclaim_once, self._clock).report(COMPLETED)
         self._linked.discard(run)
         self._fleet.ended[run.state] += 1
@@ -171,34 +182,47 @@ class SimulatedWorker:
     async def _handle(self, run: ClaimedRun, lost: asyncio.Future[None]) -> None:
         """Wait for the end of the handler, and upload the log so far meanwhile."""
         duration = self._fleet.load.sample()
-        await asyncio.wait([lost], timeout=min(duration, FIRST))
-        if duration > FIRST and run.has_claim:
-            checkpoint = self._fleet.begin(self._upload_log(run))
-            await asyncio.wait([lost], timeout=duration - FIRST)
+        first = first_after(CHECKPOINT_INTERVAL, run.outage)
+        await asyncio.wait([lost], timeout=min(duration, first))
+        if duration > first and run.has_claim:
+            checkpoint = self._fleet.begin(self._upload_log(run, self._attempted))
+            await asyncio.wait([lost], timeout=duration - first)
             checkpoint.cancel()
 
-    async def _upload_log(self, run: ClaimedRun) -> None:
+    async def _upload_whole_log(self, run: ClaimedRun, lost: asyncio.Future[None]) -> None:
+        """Upload the log after the handler, with the retries of that; give up when the claim is lost."""
+        deadline = self._queue.now() + timedelta(days=1)
+        patience = Patience(run, self._queue, UPLOAD_TIMEOUT, deadline, self._clock)
+        upload = asyncio.create_task(self._upload_log(run, patience.client(LOG).send))
+        await asyncio.wait([upload, lost], return_when=asyncio.FIRST_COMPLETED)
+        if not upload.done():
+            upload.cancel()
+            return
+        upload.result()
+
+    async def _upload_log(self, run: ClaimedRun, send: Callable[[Call[Any]], Awaitable[Any]]) -> None:
         """Create the log, and the link to it unless there is one."""
-        await self._create_artifact(run, LOG)
-        if run not in self._linked and await self._create_artifact(run, LINK):
+        await self._create_artifact(run, LOG, send)
+        if run not in self._linked and await self._create_artifact(run, LINK, send):
             self._linked.add(run)
 
-    async def _create_artifact(self, run: ClaimedRun, name: str) -> bool:
-        """Create an artifact as the clients do, with their retries; return whether it was created."""
-        call = calls.create_artifact(
-            run.task_id,
-            run.run_id,
-            name,
-            {"storageType": "s3", "contentType": "text/plain", "expires": "2030-01-01T00:00:00Z"},
-        )
-        started = self._clock.monotonic()
-        retries = schedule(RetryPolicy(), call, lambda: self._clock.monotonic() - started)
+    async def _create_artifact(
+        self, run: ClaimedRun, name: str, send: Callable[[Call[Any]], Awaitable[Any]]
+    ) -> bool:
+        """Return whether an artifact was created."""
+        request: Any = {"storageType": "s3", "contentType": "text/plain", "expires": "2030-01-01T00:00:00Z"}
         try:
-            await tenacity.AsyncRetrying(**retries)(self._fleet.deployment.request, call.endpoint)
+            await send(calls.create_artifact(run.task_id, run.run_id, name, request))
         except CallFailed:
             self._fleet.failed_calls += 1
             return False
         return True
+
+    async def _attempted(self, call: Call[Any]) -> None:
+        """Make a call as the clients do, with their retries."""
+        started = self._clock.monotonic()
+        retries = schedule(RetryPolicy(), call, lambda: self._clock.monotonic() - started)
+        await tenacity.AsyncRetrying(**retries)(self._queue.send, call)
 
     def claimed(self, task_queue_id: str, runs: list[ClaimedRun]) -> None:
         """See `KeeperEvents`."""

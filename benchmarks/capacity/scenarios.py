@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from taskqueue_client.worker.claims import reclaiming
+from taskqueue_client.worker.claims import keeper, reclaiming
 from taskqueue_client.worker.claims.claimed_run import State
-from taskqueue_client.worker.run import reporting
+from taskqueue_client.worker.run import patience, reporting
 
 from . import virtual_time
 from .deployment import Deployment
@@ -124,13 +124,19 @@ def spot_termination(load: Load, seed: int = 1) -> Herd:
 
 @contextmanager
 def former_policy() -> Generator[None]:
-    """Retry as before: waits of 30 s at most, doubled, varied by a quarter."""
+    """Wait 30 s at most before retries, doubled, varied by a quarter; upload the first logs within 10 s."""
 
     def retry_in(failures: int, left: float, chance: float) -> float:
         doubled = 0.25 * 2.0 ** min(failures - 1, 16)
         return max(min(doubled, 30.0, left / 4) * (0.75 + chance / 2), 0.05)
 
-    with patch.object(reclaiming, "retry_in", retry_in), patch.object(reporting, "retry_in", retry_in):
+    def outage(_: keeper.Claiming) -> float:
+        return 0.0
+
+    with ExitStack() as patches:
+        for module in (reclaiming, reporting, patience):
+            patches.enter_context(patch.object(module, "retry_in", retry_in))
+        patches.enter_context(patch.object(keeper.Claiming, "outage", outage))
         yield
 
 
