@@ -289,10 +289,11 @@ class TestEnvironment:
 
     @pytest.mark.parametrize("kind", [Queue, AsyncQueue])
     def test_a_ca_bundle_that_is_missing_is_named(
-        self, monkeypatch: pytest.MonkeyPatch, kind: type[Queue | AsyncQueue]
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: type[Queue | AsyncQueue]
     ) -> None:
-        monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nonexistent")
-        with pytest.raises(InvalidArgument, match="/nonexistent"):
+        missing = str(tmp_path / "missing")
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", missing)
+        with pytest.raises(InvalidArgument, match=missing):
             kind("https://tc.example.test")
 
 
