@@ -46,6 +46,8 @@ from tests.worker.running_commands import (
     wait_until_gone,
 )
 
+PATH = {"PATH": os.environ["PATH"]}
+
 IGNORES_SIGTERM = "trap '' TERM; while :; do sleep 1000; done"
 
 
@@ -193,6 +195,34 @@ def test_a_process_that_is_about_to_start_its_program_is_found(monkeypatch: pyte
                 assert process.poll() == -signal.SIGTERM
             finally:
                 process.kill()
+
+
+def test_a_process_that_starts_its_program_while_it_is_looked_at_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    open_file, mark = os.open, f"{os.getpid()}-starts-meanwhile"
+    script = ["sh", "-c", "read line; exec sleep 1000"]
+    with subprocess.Popen(script, env={MARK: mark, **PATH}, stdin=subprocess.PIPE) as process:
+        proc = Path(f"/proc/{process.pid}")
+
+        def open_and_start(path: str, flags: int) -> int:
+            opened = open_file(path, flags)
+            if path == f"{proc}/environ" and process.stdin is not None and not process.stdin.closed:
+                process.stdin.close()
+                while not (proc / "cmdline").read_bytes().startswith(b"sleep") or not has_environment():
+                    pass
+            return opened
+
+        def has_environment() -> bool:
+            return mark.encode() in (proc / "environ").read_bytes()
+
+        monkeypatch.setattr(os, "open", open_and_start)
+        monkeypatch.setattr(process_tree, "_pids", partial(iter, [process.pid]))
+        try:
+            kill_marked(mark)
+            assert process.poll() == -signal.SIGTERM
+        finally:
+            process.kill()
 
 
 @pytest.mark.usefixtures("no_control_groups")

@@ -320,18 +320,22 @@ def _marked(variable: str) -> Iterator[int]:
 
 
 def _environment(pid: int) -> bytes:
-    """Return the environment of a process. While `execve` replaces its program, there is none."""
+    """Return the environment of a process, also of one whose program `execve` is replacing."""
     deadline = time.monotonic() + STARTING
-    while not (found := _environment_now(pid)) and _is_in_execve(pid) and time.monotonic() < deadline:
+    while not (found := _environment_now(pid)) and _has_more(pid) and time.monotonic() < deadline:
         time.sleep(0.001)
     return found
 
 
-def _is_in_execve(pid: int) -> bool:
-    """Whether a process has memory (a zombie has none), but no place for its environment in it yet."""
+def _has_more(pid: int) -> bool:
+    """Whether a process has an environment, or will have one, although none was read.
+
+    While `execve` replaces the program, its memory has no place for an environment yet. A file that was
+    opened before shows the former memory, of which nothing is left. A zombie has no memory.
+    """
     fields = _status(pid)
-    size, environment_end = fields[20], fields[48]
-    return size != b"0" and environment_end == b"0"
+    size, start, end = fields[20], fields[47], fields[48]
+    return size != b"0" and (end == b"0" or start != end)
 
 
 def _environment_now(pid: int) -> bytes:
