@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from io import RawIOBase
@@ -223,6 +224,31 @@ def test_a_process_that_starts_its_program_while_it_is_looked_at_is_found(
             assert process.poll() == -signal.SIGTERM
         finally:
             process.kill()
+
+
+def test_a_process_whose_parent_ends_while_processes_are_looked_for_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    look, mark = process_tree._environment_now, f"{os.getpid()}-forks-meanwhile"  # pyright: ignore[reportPrivateUsage]
+    script = ["sh", "-c", "read line; sleep 1000 >&- 2>&- & echo $!"]
+    with subprocess.Popen(
+        script, env={MARK: mark, **PATH}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        daemons: list[int] = []
+
+        def let_end_and_look(pid: int) -> bytes:
+            if pid == process.pid and not daemons:
+                daemons.append(int(process.communicate()[0]))
+            return look(pid)
+
+        monkeypatch.setattr(process_tree, "_environment_now", let_end_and_look)
+        kill_marked(mark)
+    (daemon,) = daemons
+    try:
+        wait_until_gone(daemon)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(daemon, signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("no_control_groups")

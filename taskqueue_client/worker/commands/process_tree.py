@@ -432,11 +432,15 @@ def _status(pid: int) -> list[bytes]:
 
 
 def _pids() -> Iterator[int]:
-    """Yield the ids of all processes but this one.
+    """Yield the ids of all processes but this one, at last of those that have started since the first.
+
+    Without these, a process that starts another one and ends, as daemons do, would hide both: one is gone
+    when it is looked at, the other is not listed yet.
 
     Raises:
         OSError: There is no /proc, or no file descriptor is free.
     """
-    own = os.getpid()
-    found = [int(name) for name in os.listdir(PROC) if name.isdecimal()]  # noqa: PTH208 - half the time
-    return (pid for pid in found if pid != own)
+    seen = {os.getpid()}
+    while new := {int(name) for name in os.listdir(PROC) if name.isdecimal()} - seen:  # noqa: PTH208 - half the time
+        yield from sorted(new)
+        seen |= new
