@@ -12,6 +12,7 @@ from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from queue import SimpleQueue
+from selectors import DefaultSelector
 from typing import Any, NamedTuple, ParamSpec, TypeVar, TypeVarTuple
 
 log = logging.getLogger("taskqueue_client.worker")
@@ -132,7 +133,12 @@ class WorkerEventLoop(asyncio.SelectorEventLoop):
     """asyncio's event loop with an executor that is never waited for; see `DaemonExecutor`."""
 
     def __init__(self) -> None:
-        super().__init__()
+        selector = DefaultSelector()
+        try:
+            super().__init__(selector)
+        except BaseException:
+            selector.close()  # or each attempt without a free file descriptor takes another one
+            raise
         self.set_default_executor(DaemonExecutor())
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as in the base class
@@ -182,15 +188,22 @@ class EventThread:
 
     Args:
         name: The thread's name.
+
+    Raises:
+        OSError: No file descriptor is free for the loop.
+        RuntimeError: The system starts no more threads.
     """
 
     def __init__(self, name: str) -> None:
-        started: Future[asyncio.AbstractEventLoop] = Future()
-        self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, args=(started,), name=name, daemon=True)
-        self._thread.start()
-        self.loop = started.result()
+        self.loop = WorkerEventLoop()
         self._calls = ThreadsafeCalls(self.loop)
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        try:
+            self._thread.start()
+        except BaseException:
+            self.loop.close()
+            raise
 
     @property
     def ident(self) -> int | None:
@@ -212,11 +225,9 @@ class EventThread:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def _run(self, started: Future[asyncio.AbstractEventLoop]) -> None:
-        with asyncio.Runner(loop_factory=WorkerEventLoop) as runner:
-            loop = runner.get_loop()
-            loop.call_soon(started.set_result, loop)
-            self._run_until_stopped(loop)
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+            self._run_until_stopped(runner.get_loop())
 
     def _run_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
         """A `sys.exit` in a task of user code ends that task alone."""

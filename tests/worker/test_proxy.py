@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
@@ -552,3 +553,40 @@ def test_a_proxy_signs_with_the_credentials_of_the_last_reclaim_and_ends_with_th
     assert clients[0] != clients[1]
     with pytest.raises(requests.ConnectionError):
         requests.get(f"{urls[0]}/api/queue/v1/ping", timeout=30)
+
+
+FEW_DESCRIPTORS = """
+import resource, time
+from pathlib import Path
+from taskqueue_client import Credentials
+from taskqueue_client.worker.surroundings.proxy import TaskProxy
+
+def start_and_close():
+    TaskProxy("http://localhost:1", Credentials("test", "token"), (), time.time).close()
+
+def count():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+start_and_close()
+before, open_now = resource.getrlimit(resource.RLIMIT_NOFILE), count()
+for limit in range(3, open_now + 16):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    try:
+        start_and_close()
+        print("started")
+    except OSError as error:
+        print(error.strerror)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+print(count() - open_now)
+"""
+
+
+def test_without_free_descriptors_a_proxy_is_an_error_and_leaves_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FEW_DESCRIPTORS], capture_output=True, text=True, timeout=100, check=False
+    )
+    *results, left_open = done.stdout.splitlines()
+    assert left_open == "0", done.stderr
+    assert set(results) == {"Too many open files", "started"}
+    assert results[-1] == "started"
