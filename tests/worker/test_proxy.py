@@ -24,6 +24,7 @@ import taskcluster
 from taskqueue_client import Credentials, Queue, slugid
 from taskqueue_client.errors import InsufficientScopes
 from taskqueue_client.models import TaskClaim
+from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.surroundings import proxy as proxy_module
 from taskqueue_client.worker.surroundings.proxy import TaskProxy
 from taskqueue_client.worker.task_run import TaskRun
@@ -553,6 +554,17 @@ def test_a_proxy_signs_with_the_credentials_of_the_last_reclaim_and_ends_with_th
     assert clients[0] != clients[1]
     with pytest.raises(requests.ConnectionError):
         requests.get(f"{urls[0]}/api/queue/v1/ping", timeout=30)
+
+
+def test_a_thread_that_outlives_the_run_starts_no_proxy(world: World) -> None:
+    runs: list[TaskRun] = []
+    world.create()
+    work(world, runs.append)
+    with pytest.raises(InternalError, match="has ended"):
+        runs[0].proxy()
+    with pytest.raises(InternalError, match="has ended"):
+        runs[0].run_command(["true"], proxy=True)
+    assert "task proxy" not in {each.name for each in threading.enumerate()}
 
 
 FEW_DESCRIPTORS = """

@@ -192,7 +192,11 @@ class RunResources:
                 log.warning("cannot remove all of %s: %s", path, error)
 
     def proxy(self, *, plain: bool = False) -> TaskProxy:
-        """Start a proxy that signs with the run's current credentials, until it is closed or the run ends."""
+        """Start a proxy that signs with the run's current credentials, until it is closed or the run ends.
+
+        Raises:
+            InternalError: The run has ended: a thread that its handler has left behind asks for it.
+        """
         from taskqueue_client.worker.surroundings.proxy import TaskProxy  # noqa: PLC0415 - few runs need it
 
         run = self.run
@@ -203,10 +207,16 @@ class RunResources:
             lambda: run.queue.now().timestamp(),
             plain=plain,
         )
+        with self._lock:
+            has_ended = self._has_ended
+            if not has_ended:
+                self._proxies.append(proxy)
+        if has_ended:  # so nobody else would close it
+            proxy.close()
+            message = f"run {run} has ended, and its proxies are closed"
+            raise InternalError(message)
         if proxy.path:
             self.log.register_secret(proxy.path)
-        with self._lock:
-            self._proxies.append(proxy)
         run.credentials.watch(proxy.use_credentials)
         return proxy
 
