@@ -272,7 +272,7 @@ class Session:
     def _watch(self) -> None:
         """Watch, in the background, for the end of claiming and for reasons to shut down."""
         worker = self._worker
-        self._claiming = asyncio.create_task(self._keeper.claiming_ended())
+        self._claiming = asyncio.create_task(self._claiming_ended())
         self._claiming.add_done_callback(self._check_finished)
         self._expiry = self._in_background(_warn_of_expiry(self._credentials, worker.clock))
         self._in_background(self._watch_for_notice())
@@ -284,6 +284,17 @@ class Session:
             ids = worker.config.task_queue_ids
             identities = [replace(self._identity, task_queue_id=each) for each in ids]
             self._in_background(consume_cancellations(worker.pulse, identities, hint))
+
+    async def _claiming_ended(self) -> None:
+        """Wait until there are no more claim requests, and all claimed runs have begun.
+
+        Without the second wait, the worker would end while the last claims are still on their way here: they
+        come in calls from the keeper's thread, which a suspended thread can hold up.
+        """
+        await self._keeper.claiming_ended()
+        begun = asyncio.Event()
+        self._calls.call(begun.set)
+        await begun.wait()
 
     def _log_start(self) -> None:
         config = self._worker.config

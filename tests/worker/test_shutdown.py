@@ -10,7 +10,7 @@ import textwrap
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -22,6 +22,8 @@ from taskqueue_client.errors import AuthenticationFailed, InsufficientScopes
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Delay
 from taskqueue_client.worker import session, shutdown
+from taskqueue_client.worker.claims.keeper import Keeper
+from taskqueue_client.worker.event_thread import ThreadsafeCalls
 from taskqueue_client.worker.loop import WorkerSettings
 from taskqueue_client.worker.outcomes import InternalError, Outcome, WorkerShutdown
 from taskqueue_client.worker.run import lifecycle
@@ -535,3 +537,36 @@ class TestSignals:
             process.send_signal(signal.SIGTERM)
             assert process.wait(WAIT) == 0
         assert reasons(world, task_id) == HANDED_BACK
+
+
+class SuspendedWake(ThreadsafeCalls):
+    """A thread was suspended just before it wakes the loop: calls wait until `wake`."""
+
+    made: ClassVar[list[SuspendedWake]] = []
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._is_woken = True
+        self.made.append(self)
+
+    def wake(self) -> None:
+        self._make_calls()
+
+
+def test_the_last_claim_is_begun_if_the_thread_that_wakes_the_loop_is_suspended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = Keeper.claiming_ended
+
+    async def wake_after_the_end(keeper: Keeper) -> None:
+        await ended(keeper)
+        loop = asyncio.get_running_loop()
+        [calls] = SuspendedWake.made
+        loop.call_soon(loop.call_soon, calls.wake)  # after the callbacks of what waits for this
+
+    monkeypatch.setattr(SuspendedWake, "made", [])
+    monkeypatch.setattr(session, "ThreadsafeCalls", SuspendedWake)
+    monkeypatch.setattr(Keeper, "claiming_ended", wake_after_the_end)
+    task_id = world.create()
+    worker_for(world, lambda _: None, max_tasks=1).serve()
+    assert world.status(task_id).state == "completed"
