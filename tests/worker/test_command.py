@@ -117,12 +117,35 @@ def test_a_command_need_not_read_its_input(context: CommandContext) -> None:
     assert run_command(["true"], context, input="x" * 3_000_000).exit_code == 0
 
 
-@pytest.mark.parametrize(("name", "given"), [("capture", "both"), ("capture", []), ("input", 3)])
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("capture", "both"),
+        ("capture", []),
+        ("input", 3),
+        ("timeout", "5 minutes"),
+        ("timeout", float("nan")),
+        ("timeout", True),
+    ],
+)
 def test_an_option_that_is_not_valid_is_refused(context: CommandContext, name: str, given: Any) -> None:
     options: Any = {name: given}
     with pytest.raises(InvalidArgument, match=f"^{name}: "):
         run_command(["true"], context, **options)
     assert not text_of(context)
+
+
+def test_an_unknown_option_is_refused(context: CommandContext) -> None:
+    options: Any = {"time_out": 3}
+    with pytest.raises(InvalidArgument, match=r"options: 'time_out' is not valid; .*timeout"):
+        run_command(["true"], context, **options)
+    assert not text_of(context)
+
+
+@pytest.mark.parametrize("given", [5, b"5", None])
+def test_an_argument_that_is_not_text_is_named(context: CommandContext, given: Any) -> None:
+    with pytest.raises(InvalidArgument, match=rf"^command\[1\]: {given!r} is not valid"):
+        run_command(["sleep", given], context)
 
 
 def test_without_input_there_is_nothing_to_read(context: CommandContext) -> None:

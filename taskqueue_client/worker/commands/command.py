@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import resource
 import shlex
@@ -270,13 +271,14 @@ class _Run:
     """One command, from its arguments to its result."""
 
     def __init__(self, command: Command, context: CommandContext, options: CommandOptions) -> None:
+        _check_names(options)
         self._args = _arguments(command, shell=options.get("shell", False))
         self._shown = command if isinstance(command, str) else shlex.join(self._args)
         self._context = context
         self._cwd = context.work_directory / options.get("cwd", "")
         self._input = _encoded(options.get("input", b""))
         self._captured = _captured(options.get("capture", False))
-        self._timeout = options.get("timeout")
+        self._timeout = _seconds(options.get("timeout"))
         self._check = options.get("check", True)
         self._keep_children = options.get("keep_children", False)
         self._env = self._environment(options)
@@ -352,7 +354,7 @@ class _Run:
 
     def _follow(self, process: CommandProcess) -> bool:
         """See the command through; return whether it ended by itself."""
-        deadline = time.monotonic() + (float("inf") if self._timeout is None else self._timeout)
+        deadline = time.monotonic() + self._timeout
         finished = process.wait(deadline, self._is_stopped)
         if process.end_tree(self._context.grace) and finished:
             self._context.log.logger.warning("ended processes that %s had left running", self.program)
@@ -396,6 +398,21 @@ class _Stream:
         return None if self._content is None else self._content.decode(errors="surrogateescape")
 
 
+def _check_names(options: Mapping[str, object]) -> None:
+    """Refuse options that do not exist: a mistyped `timeout` would be no time limit."""
+    known = CommandOptions.__optional_keys__
+    for name in options.keys() - known:
+        raise InvalidArgument("options", name, f"one of {', '.join(sorted(known))}")
+
+
+def _seconds(timeout: object) -> float:
+    if timeout is None:
+        return math.inf
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or math.isnan(timeout):
+        raise InvalidArgument("timeout", timeout, "seconds as a number, or None")
+    return timeout
+
+
 def _captured(capture: object) -> tuple[str, ...]:
     """The names of the streams to capture."""
     try:
@@ -426,10 +443,18 @@ def _arguments(command: Command, *, shell: bool) -> list[str]:
         raise InvalidArgument(
             "command", command, "a list of a program and its arguments; with shell=True, one text"
         )
-    args = [_SHELL, "-c", command] if isinstance(command, str) else [os.fspath(each) for each in command]
+    parts = [_SHELL, "-c", command] if isinstance(command, str) else command
+    args = [_argument(position, each) for position, each in enumerate(parts)]
     if not args or not args[0] or any("\0" in each for each in args):
         raise InvalidArgument("command", command, "a program and its arguments, without NUL characters")
     return args
+
+
+def _argument(position: int, given: str | os.PathLike[str]) -> str:
+    with suppress(TypeError):
+        if not isinstance(os.fspath(given), bytes):
+            return os.fspath(given)
+    raise InvalidArgument(f"command[{position}]", given, "text or a path")
 
 
 def _result(ended: Ended, streams: Mapping[str, _Stream]) -> CommandResult:
