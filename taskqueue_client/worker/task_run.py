@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
+from functools import wraps
+from inspect import CORO_CREATED, getcoroutinestate
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -44,6 +46,29 @@ if TYPE_CHECKING:
     from taskqueue_client.worker.surroundings.proxy import TaskProxy
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _to_await(
+    method: Callable[Concatenate[TaskRun, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[TaskRun, P], Coroutine[Any, Any, T]]:
+    """Note which calls of a method are not awaited: a task without its command must not be completed."""
+
+    @wraps(method)
+    def call(task: TaskRun, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        async def begin() -> T:
+            del not_begun[made]
+            return await method(task, *args, **kwargs)
+
+        not_begun = task._not_begun  # noqa: SLF001 - this is one of its methods  # pyright: ignore[reportPrivateUsage]
+        made = begin()
+        not_begun[made] = method.__name__
+        return made
+
+    return call
+
+
 class TaskRun:
     """One run of a task: its definition, its clients, its log, its commands and its artifacts.
 
@@ -57,6 +82,7 @@ class TaskRun:
     def __init__(self, resources: RunResources) -> None:
         self._resources = resources
         self._definition: dict[str, Any] | None = None
+        self._not_begun: dict[Coroutine[Any, Any, Any], str] = {}
 
     @property
     def _claim(self) -> TaskClaim:
@@ -173,6 +199,7 @@ class TaskRun:
         content = _one_of(source, text)
         self._resources.artifacts.declare(name, content, lambda: self.work_directory, options)
 
+    @_to_await
     async def upload_artifact_async(
         self,
         name: str,
@@ -234,6 +261,7 @@ class TaskRun:
         steps = downloading_to(queue, self.work_directory, task_id, name, self._resources.tracing, **options)
         return converse(queue, steps)
 
+    @_to_await
     async def download_artifact_async(
         self, task_id: str, name: str, **options: Unpack[DownloadOptions]
     ) -> DownloadResult:
@@ -267,6 +295,7 @@ class TaskRun:
         queue = self.queue
         return converse(queue, self._downloading_upstream(queue, upstream, options))
 
+    @_to_await
     async def upstream_artifacts_async(
         self, upstream: Iterable[Mapping[str, Any]] | None = None, **options: Unpack[UpstreamOptions]
     ) -> list[UpstreamArtifact]:
@@ -323,6 +352,7 @@ class TaskRun:
         """
         return run_command(command, self._resources.command_context(proxy=proxy), **options)
 
+    @_to_await
     async def run_command_async(
         self, command: Command, *, proxy: bool = False, **options: Unpack[CommandOptions]
     ) -> CommandResult:
@@ -331,6 +361,15 @@ class TaskRun:
 
     def __repr__(self) -> str:
         return f"<TaskRun {self._resources.run}>"
+
+
+def check_awaited(task: TaskRun) -> None:
+    """Raise a TypeError if a handler has called an asynchronous method of its task without `await`."""
+    for call, name in task._not_begun.items():  # noqa: SLF001 - not a method: handlers do not call it  # pyright: ignore[reportPrivateUsage]
+        if getcoroutinestate(call) == CORO_CREATED:  # one that was canceled before it began is closed
+            call.close()  # or Python warns that it was never awaited
+            message = f"{name} was called and not awaited; write `await task.{name}(…)`"
+            raise TypeError(message)
 
 
 def _one_of(source: Content | None, text: str | None) -> Content:

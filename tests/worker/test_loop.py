@@ -334,6 +334,49 @@ def check_not_completed(world: World, function: Callable[[TaskRun], Any]) -> Non
     assert "that was not run" in log_of(world, task_id)
 
 
+class TestNotAwaited:
+    @pytest.mark.parametrize(
+        ("name", "arguments"),
+        [
+            ("run_command_async", (["false"],)),
+            ("upload_artifact_async", ("public/x", b"x")),
+            ("download_artifact_async", ("x", "public/x")),
+            ("upstream_artifacts_async", ()),
+        ],
+    )
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_a_method_that_was_called_without_await_is_an_internal_error(
+        self,
+        world: World,
+        name: str,
+        arguments: tuple[Any, ...],
+        is_async: bool,  # noqa: FBT001 - a parameter of the test
+    ) -> None:
+        class Plain(WorkerLoop):
+            def run_task(self, task: TaskRun) -> None:
+                getattr(task, name)(*arguments)
+
+        class Asynchronous(WorkerLoop):
+            async def run_task(self, task: TaskRun) -> None:
+                getattr(task, name)(*arguments)
+
+        task_id = world.create()
+        serve_one(world, Asynchronous if is_async else Plain)
+        assert reasons(world, task_id) == ["internal-error"]
+        assert f"TypeError: {name} was called and not awaited" in log_of(world, task_id)
+
+    def test_a_call_that_was_canceled_before_it_began_is_none_of_them(self, world: World) -> None:
+        class Canceling(WorkerLoop):
+            async def run_task(self, task: TaskRun) -> None:
+                call = asyncio.create_task(task.run_command_async(["false"]))
+                call.cancel()
+                await asyncio.wait([call])
+
+        task_id = world.create()
+        serve_one(world, Canceling)
+        assert reasons(world, task_id) == ["completed"]
+
+
 class TestUploads:
     def test_declared_artifacts_and_the_log_are_up_when_the_task_is_completed(self, world: World) -> None:
         task_id = world.create()

@@ -23,7 +23,7 @@ from typing import Any, Protocol, Self, cast
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.worker.commands.task_log import UnlockedHandler
 from taskqueue_client.worker.event_thread import DaemonThreads, EventThread, Job, ThreadsafeCalls
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.task_run import TaskRun, check_awaited
 
 log = logging.getLogger("taskqueue_client.worker")
 
@@ -72,10 +72,11 @@ class Handlers:
         context = copy_context()
         name = f"run {task.task_id}/{task.run_id}"
         if self._thread is None:
-            handler = cast("Callable[[], object]", partial(context.run, self._run_task, task))
-            return ThreadCall(name, handler, self._threads, self._calls)
+            handler = partial(_call, self._run_task, task)
+            return ThreadCall(name, partial(context.run, handler), self._threads, self._calls)
         function = cast("Callable[[TaskRun], Coroutine[Any, Any, object]]", self._run_task)
-        return CoroutineCall(name, partial(function, task), self._thread, self._calls, context)
+        handling = partial(_call_coroutine, function, task)
+        return CoroutineCall(name, handling, self._thread, self._calls, context)
 
     def _stop(self, thread: EventThread) -> None:
         closing = thread.submit(self._queue.close())
@@ -122,13 +123,25 @@ def _check_done(returned: object) -> None:
         raise TypeError(message)
 
 
+def _call(run_task: Callable[[TaskRun], object], task: TaskRun) -> None:
+    """Call a plain handler, and check that it has left no work behind."""
+    _check_done(run_task(task))
+    check_awaited(task)
+
+
+async def _call_coroutine(run_task: Callable[[TaskRun], Coroutine[Any, Any, object]], task: TaskRun) -> None:
+    """Call a coroutine handler, and check that it has left no work behind."""
+    _check_done(await run_task(task))
+    check_awaited(task)
+
+
 def _raised_by(function: Callable[[], object]) -> BaseException | None:
     """Return what a handler raises.
 
     Not a method: the traceback refers to this frame, and a call to what was raised.
     """
     try:
-        _check_done(function())
+        function()
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is how its run ends
         return error
     return None
@@ -137,7 +150,7 @@ def _raised_by(function: Callable[[], object]) -> BaseException | None:
 async def _raised_by_coroutine(function: Callable[[], Coroutine[Any, Any, object]]) -> BaseException | None:
     """Return what a coroutine raises."""
     try:
-        _check_done(await function())
+        await function()
     except BaseException as error:  # noqa: BLE001 - as above
         return error
     return None
