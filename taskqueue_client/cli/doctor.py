@@ -28,6 +28,7 @@ from taskqueue_client.errors import (
 from taskqueue_client.events import Listener, PulseSettings, task_exception
 from taskqueue_client.models import Priority, StorageType
 from taskqueue_client.scopes import ScopeExpression, in_words, satisfies, unsatisfied
+from taskqueue_client.worker.config import worker_id_of
 
 from .arguments import SlugId, connect
 from .failures import ExitStatus, Failure, in_one_line
@@ -89,16 +90,24 @@ def _listed(_context: click.Context, _parameter: click.Parameter, text: str | No
 @json_option
 @click.pass_context
 def command(
-    ctx: click.Context, /, *, as_json: bool, task_queue_ids: tuple[str, ...], **subject: str | None
+    ctx: click.Context,
+    /,
+    *,
+    as_json: bool,
+    task_queue_ids: tuple[str, ...],
+    worker_id: str | None,
+    **subject: str | None,
 ) -> None:
     """Check connection, clock, credentials, Pulse and, for TASK_QUEUE_ID, the scopes to submit and to work.
 
-    Several task queues are separated by commas. With --task, the storage of artifacts is checked as well.
+    Several task queues are separated by commas. With --worker-group and --worker-id, missing scopes to work
+    and a quarantine of the worker are wrong. With --task, the storage of artifacts is checked as well.
     Nothing is created or claimed. The exit status is 0 if nothing is wrong. With --json, prints an object for
     each check, with `verdict`: `good`, `note` or `wrong`.
     """
     worst = ExitStatus.DONE
-    for finding in findings(Subject(task_queue_ids, **subject)):
+    worker_id = worker_id_of(worker_id)  # as the worker's own settings do
+    for finding in findings(Subject(task_queue_ids, worker_id=worker_id, **subject)):
         if finding.verdict is Verdict.WRONG:
             worst = ExitStatus.NOT_COMPLETED
         if as_json:
@@ -174,6 +183,8 @@ def _access(queue: Queue, subject: Subject) -> Iterator[Finding]:
     for each in subject.task_queue_ids:
         try:
             yield _task_queue(queue, each)
+            if subject.worker_group and subject.worker_id:
+                yield _worker(queue, each, subject.worker_group, subject.worker_id)
         except (CallFailed, InvalidArgument) as error:
             yield Finding("task queue", Verdict.WRONG, in_one_line(error))
         else:
@@ -220,6 +231,26 @@ def _task_queue(queue: Queue, task_queue_id: str) -> Finding:
     return Finding("task queue", Verdict.GOOD, message)
 
 
+def _worker(queue: Queue, task_queue_id: str, group: str, worker_id: str) -> Finding:
+    """Say whether the worker is in quarantine: such a worker gets no tasks, and no error says why."""
+    name = f"{task_queue_id}: {group}/{worker_id}"
+    try:
+        worker = queue.get_worker(task_queue_id, worker_group=group, worker_id=worker_id)
+    except ResourceNotFound:
+        return Finding("worker", Verdict.NOTE, f"{name} has not claimed lately")
+    except InsufficientScopes as error:
+        message = f"{name}: unknown whether it is in quarantine: {in_one_line(error)}"
+        return Finding("worker", Verdict.NOTE, message)
+    until = worker.quarantine_until
+    if until is None or until <= queue.now():
+        return Finding("worker", Verdict.GOOD, f"{name} is not in quarantine")
+    message = (
+        f"{name} is in quarantine until {until:%Y-%m-%d %H:%M:%S} UTC, and gets no tasks; "
+        f"to lift it, run taskqueue quarantine {task_queue_id} {group} {worker_id} --hours 0"
+    )
+    return Finding("worker", Verdict.WRONG, message)
+
+
 Holder = Callable[[str], bool]
 """Returns whether the credentials satisfy a scope."""
 
@@ -252,7 +283,7 @@ def _scopes(holds: Holder | None, queue_id: str, subject: Subject) -> Iterator[F
     yield _allowed("to submit", queue_id, to_submit(queue_id), holds)
     if subject.worker_group and subject.worker_id:
         worker = f"{subject.worker_group}/{subject.worker_id}"
-        yield _allowed("to work", queue_id, to_work(queue_id, worker), holds)
+        yield _allowed("to work", queue_id, to_work(queue_id, worker), holds, otherwise=Verdict.WRONG)
         return
     claiming = _allowed("to work", queue_id, f"queue:claim-work:{queue_id}", holds)
     message = f"{claiming.message}; give --worker-group and --worker-id to check queue:worker-id as well"
@@ -275,11 +306,18 @@ def to_work(task_queue_id: str, worker: str) -> ScopeExpression:
     return {"AllOf": [f"queue:claim-work:{task_queue_id}", f"queue:worker-id:{worker}"]}
 
 
-def _allowed(what: str, queue_id: str, expression: ScopeExpression, holds: Holder) -> Finding:
+def _allowed(
+    what: str,
+    queue_id: str,
+    expression: ScopeExpression,
+    holds: Holder,
+    *,
+    otherwise: Verdict = Verdict.NOTE,
+) -> Finding:
     missing = unsatisfied(expression, [scope for scope in _leaves(expression) if holds(scope)])
     if missing is None:
         return Finding(f"scopes {what}", Verdict.GOOD, f"{queue_id}: held")
-    return Finding(f"scopes {what}", Verdict.NOTE, f"{queue_id}: missing: {in_words(missing)}")
+    return Finding(f"scopes {what}", otherwise, f"{queue_id}: missing: {in_words(missing)}")
 
 
 def _leaves(expression: ScopeExpression) -> Iterator[str]:

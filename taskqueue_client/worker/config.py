@@ -260,7 +260,7 @@ class WorkerConfig:
     )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "worker_id", _worker_id_of(self.worker_id))
+        object.__setattr__(self, "worker_id", worker_id_of(self.worker_id))
         given = self.task_queue_id
         if not isinstance(given, str):
             object.__setattr__(self, "task_queue_id", _several(given))
@@ -286,7 +286,7 @@ def _several(given: object) -> str | tuple[str, ...]:
     return tuple(names) if len(names) > 1 else names[0]
 
 
-def _worker_id_of(name: Any) -> Any:
+def worker_id_of(name: Any) -> Any:
     """Return a host name as a worker id: as it is, or its beginning and a hash of all of it."""
     if not isinstance(name, str) or not _HOST_NAME.fullmatch(name):
         return name  # refused later, with the rule

@@ -16,6 +16,7 @@ from taskqueue_client import Credentials, Queue, temporary_credentials
 from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import ExpireUrl
+from taskqueue_client.worker import WorkerConfig
 from tests.cli.command import run, run_json
 
 
@@ -130,6 +131,52 @@ SUBMITTING = [
 WORKER = ("--worker-group", "rack", "--worker-id", "one")
 
 
+def quarantined(queue: Queue, hours: float) -> None:
+    """Put the worker that has claimed the task of `running` in quarantine."""
+    queue.quarantine_worker(
+        "proj/linux",
+        worker_group="g",
+        worker_id="w",
+        quarantine_until=queue.now() + timedelta(hours=hours),
+        quarantine_info="a test",
+    )
+
+
+@pytest.mark.usefixtures("deployment", "running")
+def test_a_quarantine_of_the_worker_is_wrong(queue: Queue) -> None:
+    worker = ("proj/linux", "--worker-group", "g", "--worker-id", "w")
+    assert verdicts(*worker)["worker"] == ("good", "proj/linux: g/w is not in quarantine")
+    quarantined(queue, 1)
+    verdict, message = verdicts(*worker)["worker"]
+    assert verdict == "wrong"
+    assert re.fullmatch(
+        r"proj/linux: g/w is in quarantine until [-0-9]+ [:0-9]+ UTC, and gets no tasks; "
+        r"to lift it, run taskqueue quarantine proj/linux g w --hours 0",
+        message,
+    )
+    quarantined(queue, -1)
+    assert verdicts(*worker)["worker"][0] == "good"
+
+
+def test_a_worker_that_is_not_known_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    with client_with(monkeypatch, "queue:*", "auth:current-scopes"):
+        assert verdicts("proj/linux", *WORKER)["worker"] == (
+            "note",
+            "proj/linux: rack/one has not claimed lately",
+        )
+
+
+def test_the_worker_id_of_a_host_name_is_the_one_that_the_worker_uses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    named = ("--worker-group", "rack", "--worker-id", "one.example.com")
+    shortened = WorkerConfig(task_queue_id="a/b", worker_group="rack", worker_id="one.example.com").worker_id
+    scopes = ("queue:claim-work:proj/linux", f"queue:worker-id:rack/{shortened}")
+    with client_with(monkeypatch, *scopes):
+        found = verdicts("proj/linux", *named)
+    assert found["scopes to work"] == ("good", "proj/linux: held")
+
+
 @contextmanager
 def client_with(monkeypatch: pytest.MonkeyPatch, *scopes: str) -> Generator[LocalQueue]:
     """A private deployment, and credentials with these scopes in the environment."""
@@ -169,7 +216,7 @@ def test_missing_scopes_are_named_with_their_alternatives(
 ) -> None:
     with client_with(monkeypatch, "queue:claim-work:proj/*", "queue:scheduler-id:-", *listing):
         found = verdicts("proj/linux", *WORKER)
-    assert found["scopes to work"] == ("note", "proj/linux: missing: queue:worker-id:rack/one")
+    assert found["scopes to work"] == ("wrong", "proj/linux: missing: queue:worker-id:rack/one")
     alternatives = ", ".join(SUBMITTING)
     assert found["scopes to submit"] == (
         "note",
@@ -262,6 +309,6 @@ def test_each_of_several_task_queues_is_checked_by_itself(monkeypatch: pytest.Mo
     assert [queues[0][1], queues[2][1]] == ["proj/linux", "proj/mac"]
     to_work = [each for check, *each in found if check == "scopes to work"]
     assert to_work == [
-        ["note", "proj/linux: missing: queue:claim-work:proj/linux"],
+        ["wrong", "proj/linux: missing: queue:claim-work:proj/linux"],
         ["good", "proj/mac: held"],
     ]
