@@ -12,7 +12,8 @@ import os
 import re
 import time
 from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TypeVar, cast
 from urllib.parse import urlsplit
@@ -221,12 +222,14 @@ def from_environment(environ: Mapping[str, str] | None = None) -> tuple[str, Cre
     An empty variable counts as unset.
 
     Raises:
-        InvalidArgument: Neither URL is set, or only one of client id and token.
+        InvalidArgument: Neither URL is set, or only one of client id and token, or a variable is malformed.
+            The error names the variable.
     """
     environ = os.environ if environ is None else environ
     proxy_url = environ.get("TASKCLUSTER_PROXY_URL")
     if proxy_url:
-        return checked_root_url(proxy_url), None
+        with _naming({"root_url": "TASKCLUSTER_PROXY_URL"}):
+            return checked_root_url(proxy_url), None
     root_url = environ.get("TASKCLUSTER_ROOT_URL")
     if not root_url:
         raise InvalidArgument(
@@ -235,7 +238,26 @@ def from_environment(environ: Mapping[str, str] | None = None) -> tuple[str, Cre
             "the deployment's root URL",
             "the environment variable is not set",
         )
-    return checked_root_url(root_url), _credentials_in(environ)
+    with _naming(_VARIABLES):
+        return checked_root_url(root_url), _credentials_in(environ)
+
+
+_VARIABLES = {
+    "root_url": "TASKCLUSTER_ROOT_URL",
+    "client_id": "TASKCLUSTER_CLIENT_ID",
+    "access_token": "TASKCLUSTER_ACCESS_TOKEN",
+    "certificate": "TASKCLUSTER_CERTIFICATE",
+}
+
+
+@contextmanager
+def _naming(variables: Mapping[str, str]) -> Generator[None]:
+    """Name the variable, instead of an argument that the caller has not written, in the errors of a block."""
+    try:
+        yield
+    except InvalidArgument as error:
+        name = variables.get(error.argument, error.argument)
+        raise InvalidArgument(name, error.given, error.allowed, error.finding) from None
 
 
 def _credentials_in(environ: Mapping[str, str]) -> Credentials | None:

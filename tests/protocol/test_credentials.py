@@ -101,6 +101,28 @@ def test_what_cannot_work_is_refused_with_the_name_of_the_argument(argument: str
     assert argument in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("variable", "malformed"),
+    [
+        ("TASKCLUSTER_PROXY_URL", "taskcluster"),
+        ("TASKCLUSTER_ROOT_URL", "tc.example.com"),
+        ("TASKCLUSTER_CLIENT_ID", "with space"),
+        ("TASKCLUSTER_ACCESS_TOKEN", "with space"),
+        ("TASKCLUSTER_CERTIFICATE", "{"),
+    ],
+)
+def test_a_malformed_variable_is_named(variable: str, malformed: str) -> None:
+    environ = {
+        "TASKCLUSTER_ROOT_URL": "http://h",
+        "TASKCLUSTER_CLIENT_ID": "me",
+        "TASKCLUSTER_ACCESS_TOKEN": "token",
+        variable: malformed,
+    }
+    with pytest.raises(InvalidArgument) as caught:
+        from_environment(environ)
+    assert caught.value.argument == variable
+
+
 def test_the_longest_life_that_the_auth_service_allows_is_allowed() -> None:
     made = certificate(temporary_credentials(ISSUER, [], lifetime=timedelta(days=31)))
     assert isinstance(made["expiry"], int)
