@@ -93,7 +93,9 @@ def in_one_line(error: BaseException | None) -> str:
     if isinstance(error, ConnectionFailed):
         return f"cannot reach {_root_url(error)} ({error.reason}): check TASKCLUSTER_ROOT_URL and the network"
     if isinstance(error, ApiError):
-        return _of_answer(error)
+        return (
+            _of_answer(error) if error.code or isinstance(error, ServerError) else _of_another_server(error)
+        )
     return str(error)
 
 
@@ -120,6 +122,13 @@ def _of_answer(error: ApiError) -> str:
     if isinstance(error, ServerError):
         return f"{_root_url(error)} is in trouble (HTTP {error.status}: {first}): try later"
     return f"refused: {first}"
+
+
+def _of_another_server(error: ApiError) -> str:
+    return (
+        f"{_root_url(error)} responded to {error.endpoint} with HTTP {error.status} and no error code of "
+        f"Taskcluster ({' '.join(error.message.split())}): check TASKCLUSTER_ROOT_URL"
+    )
 
 
 def _root_url(error: CallFailed) -> str:

@@ -12,6 +12,7 @@ import pytest
 from taskqueue_client.cli import main
 from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.cli.program import taskqueue
+from taskqueue_client.local import LocalQueue
 from tests.cli.command import COMMAND, run
 
 COMMANDS = sorted(taskqueue.list_commands(taskqueue.make_context("taskqueue", [], resilient_parsing=True)))
@@ -66,6 +67,19 @@ def test_an_unknown_task_is_reported_in_one_line_with_the_status_of_a_refusal() 
     assert result.exit_code == ExitStatus.REFUSED
     assert result.stderr.startswith("Error: not found: ")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["status", "fN1SbArXTPSVFNUvaOlinQ"], ["doctor"]])
+def test_a_root_url_of_another_server_is_named(
+    arguments: list[str], deployment: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root_url = f"{deployment.root_url}/elsewhere"
+    monkeypatch.setenv("TASKCLUSTER_ROOT_URL", root_url)
+    result = run(*arguments)
+    assert f"{root_url} responded to" in result.output
+    assert "with HTTP 404 and no error code of Taskcluster (Not found): check TASKCLUSTER_ROOT_URL\n" in (
+        result.output
+    )
 
 
 def test_an_invalid_task_id_is_refused_before_any_request() -> None:
