@@ -170,6 +170,10 @@ class ThreadsafeCalls:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._make_calls, context=self._context)
 
+    def forget(self) -> None:
+        """Do not make the calls that are still to be made."""
+        self._calls.clear()
+
     def _make_calls(self) -> None:
         self._is_woken = False  # before looking, so that a later call wakes the loop again
         while self._calls:

@@ -272,6 +272,8 @@ class WorkerLoop(ABC):
                 await session.run(signals=signals)
         finally:
             with self._lock:
+                if self._session is not None:
+                    self._session.forget_calls()
                 self._session = None
             if self.runner is not None:
                 self.runner.flush()

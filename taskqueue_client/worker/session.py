@@ -94,6 +94,13 @@ class Session:
         """Begin to shut down; called again with 0, stop the runs now, and report them in the usual time."""
         self._calls.call(lambda: self._shutdown.terminate(within))
 
+    def forget_calls(self) -> None:
+        """Ignore the calls of other methods that have had no effect yet; called when there is no more `run`.
+
+        Without that, a shutdown before `run` would be a call of something that was never started.
+        """
+        self._calls.forget()
+
     def hint_canceled(self, task_id: str) -> None:
         """See `WorkerLoop.hint_canceled`."""
         self._calls.call(lambda: self._keeper.hint_canceled(task_id))

@@ -30,6 +30,7 @@ from taskqueue_client.worker.runner import (
 )
 from tests.cli.command import COMMAND
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
+from tests.worker.worker_world import worker_for
 
 Message = dict[str, Any]
 
@@ -337,6 +338,23 @@ def test_a_worker_whose_runner_is_gone_finishes_its_runs_and_ends(
         (tmp_path / "go").touch()
         assert parent.ended() == 0
     assert world.run(task_id).state == "completed"
+
+
+def test_a_worker_whose_runner_is_gone_before_it_starts_ends_without_an_error(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Gone(WorkerRunner):
+        def start(self, *, on_closed: Callable[[], object], **_: object) -> None:
+            on_closed()
+
+    reading, writing = os.pipe()
+    worker = worker_for(world, lambda _: None)
+    worker.runner = Gone(reading, writing)
+    worker.serve()
+    os.close(reading)
+    os.close(writing)
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+    assert not world.queue.list_workers(TASK_QUEUE_ID).workers
 
 
 def test_log_lines_go_to_standard_error_once_the_runner_does_not_read(
