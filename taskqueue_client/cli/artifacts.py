@@ -247,8 +247,11 @@ def signed_url(task_id: str, name: str, run_id: int | None, lifetime: str, *, as
 
 def _expiry(lifetime: str, now: datetime) -> datetime:
     try:
-        moment = instant(from_now(lifetime, now))
+        moment = instant(from_now(lifetime, now)) or now
     except InvalidArgument as error:
         message = f"--lifetime: {lifetime!r} is not valid; expected {error.allowed}"
         raise Failure(message) from error
-    return moment or now
+    if moment <= now:
+        message = f"--lifetime: {lifetime!r} is not valid; expected more than 0 seconds"
+        raise Failure(message)
+    return moment

@@ -295,7 +295,8 @@ def test_a_signed_url_gives_access_without_credentials(create: Create) -> None:
     )  # not AuthenticationFailed: it is let in
 
 
-def test_a_lifetime_that_cannot_be_read_is_refused(create: Create) -> None:
-    result = run("signed-url", create("compile"), "private/a.txt", "--lifetime", "for ever")
+@pytest.mark.parametrize("lifetime", ["for ever", "-5 minutes", "0 seconds"])
+def test_a_lifetime_that_cannot_be_used_is_refused(create: Create, lifetime: str) -> None:
+    result = run("signed-url", create("compile"), "private/a.txt", "--lifetime", lifetime)
     assert result.exit_code == ExitStatus.WRONG_USE
-    assert "--lifetime: 'for ever'" in result.stderr
+    assert f"--lifetime: {lifetime!r} is not valid; expected" in result.stderr
