@@ -203,7 +203,8 @@ class WorkerLoop(ABC):
         Raises:
             ApiError: The Queue refused the first claim request: wrong credentials, missing scopes, …
             InternalError: `max_internal_errors` in a row had the same cause.
-            InvalidArgument: Commands of tasks can read the file of `signing_key`.
+            InvalidArgument: Commands of tasks can read the file of `signing_key`, or `work_directory` cannot
+                be used.
         """
         self._serve(signals=threading.current_thread() is threading.main_thread())
 

@@ -15,7 +15,7 @@ from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials, expires_at
-from taskqueue_client.errors import CallFailed, TaskQueueError, UnreadableResponse
+from taskqueue_client.errors import CallFailed, InvalidArgument, TaskQueueError, UnreadableResponse
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.claims.cancellation import consume_cancellations
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
@@ -32,6 +32,7 @@ from taskqueue_client.worker.run.run_resources import RunResources, SharedResour
 
 from . import shutdown
 from .commands.process_tree import Guardian
+from .config import WorkerConfig
 from .event_thread import DaemonThreads, ThreadsafeCalls
 from .monitoring.worker_metrics import Vitals
 from .shutdown import LiveRuns
@@ -116,7 +117,7 @@ class Session:
         Raises:
             ApiError: The Queue refused the first claim request.
             InternalError: Too many internal errors in a row.
-            InvalidArgument: Commands of tasks can read the signing key.
+            InvalidArgument: Commands of tasks can read the signing key, or `work_directory` cannot be used.
         """
         with shutdown.signals_handled(self._on_signal) if signals else nullcontext():
             async with AsyncExitStack() as stack:
@@ -208,10 +209,9 @@ class Session:
         worker, config = self._worker, self._worker.config
         live_logs = self._serve_logs(stack)  # before anything is claimed, as the port may be taken
         clock = worker.clock
-        directories = WorkDirectories(config.work_directory, keep=config.keep_work_directories)
         return SharedResources(
             config=config,
-            directories=stack.enter_context(directories),
+            directories=stack.enter_context(_work_directories(config)),
             root_url=worker.root_url,
             guardian=stack.enter_context(closing(Guardian())),
             queue=stack.enter_context(Queue(worker.root_url, **self._client_options)),
@@ -415,6 +415,20 @@ class Session:
         if not self._shutdown.has_begun:
             log.warning("termination notice received: %.0f s left", left)
             self._shutdown.begin(left=left)
+
+
+def _work_directories(config: WorkerConfig) -> WorkDirectories:
+    """Make the worker's directory: a wrong path is an error of the setting, a full disk of the machine."""
+    try:
+        return WorkDirectories(config.work_directory, keep=config.keep_work_directories)
+    except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        finding = f"no directory can be created in {config.work_directory or 'the one for temporary files'}"
+        raise InvalidArgument(
+            "work_directory",
+            config.work_directory,
+            "a directory that the worker may write to",
+            f"{finding}: {error}",
+        ) from error
 
 
 async def _warn_of_expiry(credentials: Credentials | None, clock: Clock) -> None:

@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.commands.work_directory import WorkDirectories, remove_tree
+from tests.worker.queue_world import World
+from tests.worker.worker_world import worker_for
 
 NOBODY = 65534
 
@@ -253,3 +256,13 @@ def test_a_directory_that_cannot_be_removed_at_the_end_is_logged(
     directories.path.rename(tmp_path / "moved")
     directories.close()
     assert f"cannot remove all of {directories.path}" in caplog.text
+
+
+@pytest.mark.parametrize("path", ["file", "file/below"])
+def test_a_work_directory_that_cannot_be_used_names_the_setting(
+    world: World, tmp_path: Path, path: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidArgument, match=f"^work_directory: .*{path}") as caught:
+        worker_for(world, work_directory=tmp_path / path).serve()
+    assert caught.value.argument == "work_directory"
