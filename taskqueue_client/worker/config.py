@@ -406,10 +406,10 @@ def _check_variables(environ: Mapping[str, str]) -> None:
         if not name.startswith(ENVIRONMENT_PREFIX) or name.startswith(_OTHER_VARIABLES):
             continue
         closest = max(known, key=lambda each: SequenceMatcher(None, name, each).ratio())
-        words = f"unknown variable; the closest known one is {closest}"
         if get_close_matches(name[_PREFIX_LENGTH:], [closest[_PREFIX_LENGTH:]], cutoff=_LIKENESS):
+            words = f"unknown variable; the closest known one is {closest}"
             raise InvalidArgument(name, environ[name], "", words)
-        log.warning("%s: %s", name, words)
+        log.warning("%s: ignored, because no setting has this name", name)
 
 
 def _in_environment(environ: Mapping[str, str]) -> dict[str, _Setting]:
