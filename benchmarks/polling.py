@@ -16,8 +16,7 @@ import aiohttp
 
 from benchmarks.measure import Row, at_most, compare, possible, seconds
 from taskqueue_client import Queue
-from taskqueue_client.legacy import PollQueue, poll_task_urls
-from taskqueue_client.legacy.azure_source import StoragePolling
+from taskqueue_client.legacy import PollQueue, StoragePolling, poll_task_urls
 from taskqueue_client.local import LocalQueue
 from tests.legacy.azurite import MAIN, Azurite
 

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from taskqueue_client import AsyncQueue, Credentials
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import ApiError, InsufficientScopes, NotFound, ServerError
-from taskqueue_client.legacy import AzureTaskSource, poll_task_urls
-from taskqueue_client.legacy.azure_source import UrlRefused
+from taskqueue_client.legacy import AzureTaskSource, UrlRefused, poll_task_urls
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Respond
 from taskqueue_client.models import TaskClaim

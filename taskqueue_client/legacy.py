@@ -1,6 +1,7 @@
-"""`AzureTaskSource`: claims for a worker from Azure storage queues, in the final form of legacy polling.
+"""Legacy polling: workers that poll Azure storage queues, as those of the Queue did from 2014 to 2019.
 
-`StoragePolling` polls the queues, and deletes messages, with signed URLs.
+The functions return calls that both clients make: `queue.send(poll_task_urls("proj/worker-type"))`, or with
+`AsyncQueue`, `await queue.send(…)`. `WorkerLoop(task_source=AzureTaskSource)` is a worker that polls.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import logging
 from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from datetime import datetime
 from random import random
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 from taskqueue_client import errors
 from taskqueue_client._protocol.api_responses import Response, ResponseRefused, TransportFailed
+from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.queue_messages import (
     MAX_XML,
     QueueMessage,
@@ -27,45 +30,158 @@ from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client._transport.asynchronous import own_transport
 from taskqueue_client._transport.network import NetworkSettings
+from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.errors import Attempted, CallTimedOut, ConnectionFailed, UnreadableResponse
-from taskqueue_client.models import TaskClaim
+from taskqueue_client.models import TaskClaim, TaskStatus
+from taskqueue_client.models._base import Model
 from taskqueue_client.worker import SourceContext
 
-from .poll_calls import PollQueue, PollTaskUrls, poll_task_urls
+__all__ = [
+    "AzureTaskSource", "PollQueue", "PollTaskUrl", "PollTaskUrls", "PolledClaim", "claim_work",
+    "poll_task_url", "poll_task_urls",
+]  # fmt: skip
 
 log = logging.getLogger("taskqueue_client.worker")
 
-MOST_MESSAGES = 32
+_MOST_MESSAGES = 32
 """The number of messages that Azure hands out in one response, at most."""
 
 _STORAGE_TIMEOUTS = Timeouts(connect=5.0, read=10.0, total=15.0)
 _REFUSED = (401, 403, 404)
 _GONE = (404, 400)  # MessageNotFound, PopReceiptMismatch
 
-POISONOUS = 15
+_POISONOUS = 15
 """A message that was polled so often is deleted without a claim: each worker before may have died of it."""
 
-REFRESH_EARLY = 310.0
+_REFRESH_EARLY = 310.0
 """Seconds before their end at which signed URLs are replaced, but not before half of their time: a message
 must still be deleted after a poll, within the 300 s for which it is invisible."""
 
-IDLE_FIRST = 1.0
-IDLE_MOST = 30.0
+_IDLE_FIRST = 1.0
+_IDLE_MOST = 30.0
 """Seconds between polls that find nothing; they double, and are spread by half to both sides."""
 
-CLAIM_ATTEMPTS = 3
-CLAIM_TIMEOUT = 10.0
+_CLAIM_ATTEMPTS = 3
+_CLAIM_TIMEOUT = 10.0
 """`claimTask` may be repeated by the same worker. The lease is measured from the end of all claims, so all of
 them must end soon."""
 
-DELETE_ATTEMPTS = 3
-DELETE_WAIT = 1.0
+_DELETE_ATTEMPTS = 3
+_DELETE_WAIT = 1.0
 """Attempts to delete a message, and seconds between them. A message that stays is polled again."""
 
-MOST_REMEMBERED = 100_000
+_MOST_REMEMBERED = 100_000
 """Claimed runs that a source remembers: the Queue would give this worker the same claim again."""
 
 R = TypeVar("R")
+
+
+class PollTaskUrl(Model, frozen=True, kw_only=True):
+    """A signed URL to poll one Azure queue with, valid until `expires`."""
+
+    signed_poll_task_url: str
+    expires: datetime
+
+
+class PollQueue(Model, frozen=True, kw_only=True):
+    """The signed URLs of one Azure queue.
+
+    `{{messageId}}` and `{{popReceipt}}` in `signed_delete_url` stand for a message's values, URI-encoded.
+    """
+
+    signed_poll_url: str
+    signed_delete_url: str
+
+
+class PollTaskUrls(Model, frozen=True, kw_only=True):
+    """The Azure queues of a task queue, the highest priority first; the URLs are valid until `expires`."""
+
+    queues: list[PollQueue]
+    expires: datetime
+
+
+class PolledClaim(Model, frozen=True, kw_only=True):
+    """A claimed run, without the task's definition and without credentials of the run."""
+
+    status: TaskStatus
+    run_id: int
+    worker_group: str
+    worker_id: str
+    taken_until: datetime
+
+
+def poll_task_urls(
+    task_queue_id: str | None = None, *, provisioner_id: str | None = None, worker_type: str | None = None
+) -> Call[PollTaskUrls]:
+    """Return the signed URLs to poll a task queue with: the call as it was from February 2015 to 2019.
+
+    Scopes: `queue:poll-task-urls:<provisionerId>/<workerType>`, or both `queue:poll-task-urls` and
+    `assume:worker-type:<provisionerId>/<workerType>`.
+
+    Args:
+        task_queue_id: The task queue; or pass the old pair, the next two arguments.
+        provisioner_id: The first part of the task queue id.
+        worker_type: The second part of the task queue id.
+
+    Raises:
+        NotFound: The Queue does not have the endpoint: version 24 (November 2019) removed it.
+    """
+    pair = arguments.task_queue_pair(task_queue_id, provisioner_id, worker_type)
+    return Call("pollTaskUrls", "GET", arguments.path("poll-task-url", *pair), PollTaskUrls)
+
+
+def poll_task_url(
+    task_queue_id: str | None = None, *, provisioner_id: str | None = None, worker_type: str | None = None
+) -> Call[PollTaskUrl]:
+    """Return the signed URL to poll a task queue with: the call of the first draft, at `<root URL>/v1`.
+
+    Scopes: both `queue:poll-task` and `assume:worker-type:<provisionerId>/<workerType>`. The arguments are
+    those of `poll_task_urls`.
+
+    Raises:
+        NotFound: The Queue does not have the endpoint.
+    """
+    pair = arguments.task_queue_pair(task_queue_id, provisioner_id, worker_type)
+    return Call("pollTaskUrl", "GET", arguments.path("poll-task-url", *pair), PollTaskUrl, service="")
+
+
+def claim_work(
+    task_queue_id: str | None = None,
+    *,
+    provisioner_id: str | None = None,
+    worker_type: str | None = None,
+    worker_group: str,
+    worker_id: str,
+    xml_message: str | None = None,
+) -> Call[PolledClaim | None]:
+    """Claim one run: the `claimWork` of the first draft, at `<root URL>/v1`. None if there is no work.
+
+    Never retried automatically. Scopes: all of `queue:claim-task`,
+    `assume:worker-type:<provisionerId>/<workerType>` and `assume:worker-id:<worker_group>/<worker_id>`.
+
+    Args:
+        task_queue_id: The task queue; or pass the old pair, the next two arguments.
+        provisioner_id: The first part of the task queue id.
+        worker_type: The second part of the task queue id.
+        worker_group: The worker's group, such as a region.
+        worker_id: The worker's id, unique within its group.
+        xml_message: The whole response to a poll with the URL of `poll_task_url`, if it contains
+            `<MessageId>`; None lets the Queue look for a pending run.
+
+    Raises:
+        InputError: `xml_message` is malformed, or its run belongs to another task queue.
+        AuthenticationFailed: The Queue did not sign the message.
+        ResourceNotFound: The task or run does not exist.
+        RequestConflict: The run is not pending any more.
+    """
+    pair = arguments.task_queue_pair(task_queue_id, provisioner_id, worker_type)
+    body = {
+        "workerGroup": arguments.identifier("worker_group", worker_group),
+        "workerId": arguments.identifier("worker_id", worker_id),
+        **({} if xml_message is None else {"xmlMessage": xml_message}),
+    }
+    returns = cast("type[PolledClaim | None]", PolledClaim | None)
+    return Call("claimWork", "POST", arguments.path("claim-work", *pair), returns, body=body, service="")
 
 
 class AzureTaskSource:
@@ -82,7 +198,7 @@ class AzureTaskSource:
     def __init__(self, context: SourceContext) -> None:
         self._context = context
         self._clock = context.clock
-        self._claiming_queue = context.queue.with_options(attempts=CLAIM_ATTEMPTS, timeout=CLAIM_TIMEOUT)
+        self._claiming_queue = context.queue.with_options(attempts=_CLAIM_ATTEMPTS, timeout=_CLAIM_TIMEOUT)
         self._storage = StoragePolling()
         self._queues: Sequence[PollQueue] = ()
         self._refresh_at = 0.0
@@ -112,7 +228,7 @@ class AzureTaskSource:
     async def close(self) -> None:
         """See `TaskSource.close`; deletes of messages are given a little time."""
         if self._deleting:
-            _, late = await asyncio.wait(self._deleting, timeout=DELETE_WAIT)
+            _, late = await asyncio.wait(self._deleting, timeout=_DELETE_WAIT)
             for each in late:
                 each.cancel()
         await self._storage.close()
@@ -132,7 +248,7 @@ class AzureTaskSource:
             self._waiting = None
 
     async def _idle(self) -> None:
-        doubled = min(IDLE_FIRST * 2.0 ** min(self._empty_polls, 16), IDLE_MOST)
+        doubled = min(_IDLE_FIRST * 2.0 ** min(self._empty_polls, 16), _IDLE_MOST)
         self._empty_polls += 1
         await self._clock.sleep_async(doubled * (0.5 + random()))  # noqa: S311 - spreads polls, keeps no secret
 
@@ -144,7 +260,7 @@ class AzureTaskSource:
             asked = self._clock.monotonic()
             urls = await self._ask_for_urls()
             valid = max((urls.expires - self._context.queue.now()).total_seconds(), 0.0)
-            self._refresh_at = asked + max(valid - REFRESH_EARLY, valid / 2)
+            self._refresh_at = asked + max(valid - _REFRESH_EARLY, valid / 2)
             self._queues = urls.queues
         return self._queues
 
@@ -214,7 +330,7 @@ class AzureTaskSource:
 
     def _remember(self, key: tuple[str, int]) -> None:
         self._claimed[key] = None
-        if len(self._claimed) > MOST_REMEMBERED:
+        if len(self._claimed) > _MOST_REMEMBERED:
             self._claimed.popitem(last=False)
 
     # Deleting
@@ -226,14 +342,14 @@ class AzureTaskSource:
         task.add_done_callback(self._deleting.discard)
 
     async def _delete_persistently(self, queue: PollQueue, message: QueueMessage) -> None:
-        for left in reversed(range(DELETE_ATTEMPTS)):
+        for left in reversed(range(_DELETE_ATTEMPTS)):
             try:
                 await self._storage.delete(queue, message)
             except errors.CallFailed as error:
                 if not left:
                     log.warning("cannot delete the message %s: %s", message.message_id, error)
                     return
-                await self._clock.sleep_async(DELETE_WAIT)
+                await self._clock.sleep_async(_DELETE_WAIT)
             else:
                 return
 
@@ -249,7 +365,7 @@ def _run_of(message: QueueMessage) -> RunMessage | None:
     except ValueError as error:
         log.error("deleting message %s, whose text cannot be read: %s", message.message_id, error)  # noqa: TRY400 - the error says all
         return None
-    if message.dequeue_count < POISONOUS:
+    if message.dequeue_count < _POISONOUS:
         return run
     log.error(
         "operator alert: the message about run %s/%d was polled %d times, deleting it without a claim: it may"
@@ -290,7 +406,7 @@ class StoragePolling:
             UrlRefused: The storage refused the URL.
             CallFailed: The poll failed.
         """
-        url = f"{queue.signed_poll_url}&numofmessages={min(count, MOST_MESSAGES)}"
+        url = f"{queue.signed_poll_url}&numofmessages={min(count, _MOST_MESSAGES)}"
         response, attempted = await self._request("pollQueue", "GET", url)
         try:
             return parse_messages(response.body)
