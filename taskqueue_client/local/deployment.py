@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping
 
-    from .legacy import LegacyPolling
+    from .legacy_endpoints import LegacyPolling
     from .messages import Audience
     from .page import Page
 
@@ -186,8 +186,11 @@ class Deployment:
         return Parts(api, buckets, self.faults, self._admin(), work, now, own_host, routes, self.page)
 
     def _open_legacy(self, connection_string: str) -> LegacyPolling:
-        from .legacy import LegacyPolling  # noqa: PLC0415 - needs an extra
-
+        try:
+            from .legacy_endpoints import LegacyPolling  # noqa: PLC0415 - needs an extra
+        except ModuleNotFoundError as error:
+            message = "legacy polling needs azure-storage-queue: pip install 'taskqueue_client[azure]'"
+            raise ImportError(message) from error
         key, expire_claim = self._issuer.access_token, self.background.expire_claim
         return LegacyPolling(connection_string, self.core, key, expire_claim)
 

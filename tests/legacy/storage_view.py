@@ -15,7 +15,7 @@ class StorageView:
     def __init__(self, azurite: Azurite, task_queue_id: str) -> None:
         from azure.storage.queue import QueueServiceClient
 
-        from taskqueue_client.local.legacy.message_sync import queue_names
+        from taskqueue_client.local.legacy_messages import queue_names
 
         self.service = QueueServiceClient.from_connection_string(azurite.connection_string)
         self.names = dict(zip("7654321", queue_names(task_queue_id, [*"7654321"]), strict=True))

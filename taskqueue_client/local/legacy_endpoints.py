@@ -1,4 +1,8 @@
-"""The endpoints of legacy polling, of the first draft and of the final form."""
+"""Legacy polling: the endpoints of the first draft and of the final form.
+
+Loaded only for a local queue with a connection string, as it needs an extra. The database is the truth: it
+decides about each claim, and messages follow it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from taskqueue_client.local.engine.worker_records import worker_seen
 from taskqueue_client.local.http.endpoints import ENDPOINTS, LEGACY, Endpoint
 from taskqueue_client.local.refusal import Caller, Refusal, refuse
 
-from .message_sync import BY_PRIORITY, SINGLE, VALID, AzureQueues, MessageSync, Receipt
+from .legacy_messages import BY_PRIORITY, SINGLE, VALID, AzureQueues, MessageSync, Receipt
 
 if TYPE_CHECKING:
     from taskqueue_client.local.engine import Core

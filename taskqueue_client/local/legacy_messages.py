@@ -1,4 +1,4 @@
-"""The Azure storage queues, and keeping their messages in line with the database.
+"""The Azure storage queues of legacy polling, and keeping their messages in line with the database.
 
 Triggers note each task whose runs or priority change, in the transaction of the change; a background task
 brings the messages of these tasks up to date. So no crash and no outage of the storage loses a message.
