@@ -1,6 +1,7 @@
-"""Network settings, read from the environment in one place: proxies, trusted certificates, user agent.
+"""What all connections have in common: network settings, and that no forked child uses them.
 
-API calls and storage, synchronous and asynchronous, use the same settings.
+Proxies, trusted certificates and the user agent are read from the environment in one place: API calls and
+storage, synchronous and asynchronous, use the same settings.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies
+from weakref import WeakSet
 
 from taskqueue_client._version import __version__
 from taskqueue_client.errors import InvalidArgument
@@ -202,3 +204,32 @@ def _context_of(variable: str, path: str) -> ssl.SSLContext:
     except OSError as error:
         allowed = f"a file or folder of PEM certificates ({error})"
         raise InvalidArgument(variable, path, allowed) from error
+
+
+class Forked(Protocol):
+    """An owner of connections or threads.
+
+    Two processes that share a connection get each other's responses. Threads and locked locks of the parent
+    would keep a child waiting for ever.
+    """
+
+    def forget(self) -> None:
+        """Drop the parent's connections and threads, in a child that was forked just now."""
+        ...
+
+
+_owners: WeakSet[Forked] = WeakSet()
+
+
+def forget_in_children(owner: Forked) -> None:
+    """Call the owner's `forget` in every child that is forked while the owner lives."""
+    _owners.add(owner)
+
+
+def _forget() -> None:
+    for owner in list(_owners):
+        owner.forget()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_forget)

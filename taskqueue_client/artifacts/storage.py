@@ -20,8 +20,7 @@ from urllib3 import HTTPConnectionPool, HTTPResponse
 
 from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
 from taskqueue_client._protocol.wire import Request
-from taskqueue_client._transport.forks import forget_in_children
-from taskqueue_client._transport.network import USER_AGENT, NetworkSettings
+from taskqueue_client._transport.network import USER_AGENT, NetworkSettings, forget_in_children
 
 from .artifact_errors import RedirectRefused, StorageFailed, StorageRefused
 from .sources import AHEAD, Block, Source
