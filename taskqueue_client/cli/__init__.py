@@ -1,20 +1,93 @@
-"""The `taskqueue` command."""
+"""The `taskqueue` command: the group of subcommands.
+
+Exit statuses: 0, done, and the tasks that were waited for are completed; 1, a task that was waited for is not
+completed, or a part of the command failed; 2, wrong command line, file or environment; 3, the Queue refused;
+4, no response from the Queue or its storage; 130, interrupted.
+"""
 
 from __future__ import annotations
 
-import sys
+import importlib
 
-_EXTRA = frozenset({"click", "rich", "yaml"})
-"""The packages of the extra `cli`."""
+import click
+
+_COMMANDS = {
+    "artifacts": ("artifacts", "command", "List and download the artifacts of a task."),
+    "cancel": ("task_actions", "cancel", "Cancel tasks, or a whole task group."),
+    "doctor": ("doctor", "command", "Check connection, credentials, scopes and clock, and name problems."),
+    "listen": ("listen", "command", "Print the Queue's messages as they are published."),
+    "local": ("local", "command", "Run a Taskcluster Queue on this machine."),
+    "log": ("log", "command", "Print the log of a task, and follow it while the task runs."),
+    "priority": ("task_actions", "priority", "Change the priority of tasks, or of a whole task group."),
+    "quarantine": ("task_actions", "quarantine", "Give a worker no tasks for a while."),
+    "rerun": ("task_actions", "rerun", "Add a run to resolved tasks."),
+    "retrigger": ("task_actions", "retrigger", "Create copies of tasks, with new ids."),
+    "schedule": ("task_actions", "schedule", "Schedule tasks without waiting for their dependencies."),
+    "signed-url": ("artifacts", "signed_url", "Make a URL that gives access to an artifact for a while."),
+    "status": ("status", "command", "Show the state of tasks, or of a task group."),
+    "submit": ("submit", "command", "Create a task, or a graph of tasks, from a YAML or JSON file."),
+    "watch": ("status", "watch", "Follow tasks, or a task group, until they are resolved."),
+    "work": ("work", "command", "Run a worker."),
+}
+"""Each subcommand's module, function and line of help. A module is imported when its command is run."""
+
+_EPILOG = """\b
+Exit statuses:
+  0    done; tasks that were waited for are completed
+  1    a task that was waited for is not completed, or a part of the command failed
+  2    wrong command line, file or environment
+  3    the Queue refused
+  4    no response from the Queue or its storage
+  130  interrupted
+"""
+
+_INTERRUPTED = 130
 
 
-def main() -> None:
-    """Run the command; without the extra `cli`, say how to install it."""
-    try:
-        from .program import taskqueue  # noqa: PLC0415 - may be missing
+class _LazyGroup(click.Group):
+    """Subcommands whose modules are imported when they are run; errors in one line each."""
 
-        taskqueue(prog_name="taskqueue")
-    except ModuleNotFoundError as error:
-        if error.name not in _EXTRA:
-            raise
-        sys.exit(f"taskqueue needs {error.name}: pip install 'taskqueue_client[cli]'")
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in _COMMANDS:
+            return None
+        module, function, _ = _COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(f"{__name__}.{module}"), function)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in sorted(_COMMANDS.items())])
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            ctx.exit(_INTERRUPTED)
+        except Exception as error:
+            from .failures import failure_of  # noqa: PLC0415 - needs the client, which takes time to import
+
+            failure = failure_of(error)
+            if failure is None:
+                raise
+            raise failure from error
+
+
+@click.group(cls=_LazyGroup, epilog=_EPILOG)
+@click.version_option(package_name="taskqueue_client")
+def taskqueue() -> None:
+    """Submit tasks to a Taskcluster Queue, watch them, work on them, and run a Queue on this machine.
+
+    The environment names the Queue: TASKCLUSTER_ROOT_URL with the credentials in TASKCLUSTER_CLIENT_ID,
+    TASKCLUSTER_ACCESS_TOKEN and, for temporary credentials, TASKCLUSTER_CERTIFICATE; or
+    TASKCLUSTER_PROXY_URL, a proxy that adds credentials. `taskqueue local` runs a Queue on this machine.
+
+    With --json, a command prints JSON, one value per line. An error is one line on standard error, after the
+    usage if the command line is wrong.
+    """

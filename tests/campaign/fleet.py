@@ -181,8 +181,7 @@ class Fleet:
         place = self.place
         options = ["--host", QUEUE_HOST, "--port", str(place.port), "--db", str(place.database), "--no-page"]
         options += ["--access-token", TOKEN, "--claim-timeout", str(place.lease), "--json"]
-        program = "from taskqueue_client.cli import main; main()"
-        self._queue = member = await self._start("queue", ["-c", program, "local", *options])
+        self._queue = member = await self._start("queue", ["-m", "taskqueue_client", "local", *options])
         assert member.process.stdout is not None
         line = await asyncio.wait_for(member.process.stdout.readline(), _READY_SECONDS)
         if not line:

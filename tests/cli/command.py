@@ -12,11 +12,11 @@ from typing import Any, Literal
 from click.testing import CliRunner, Result
 
 from taskqueue_client import Queue
-from taskqueue_client.cli.program import taskqueue
+from taskqueue_client.cli import taskqueue
 
 Report = Literal["completed", "failed", "malformed-payload"]
 
-COMMAND = [sys.executable, "-c", "from taskqueue_client.cli import main; main()"]
+COMMAND = [sys.executable, "-m", "taskqueue_client"]
 
 
 def run(*arguments: str, stdin: str | None = None) -> Result:

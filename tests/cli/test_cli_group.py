@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue_client.cli import main
+from taskqueue_client.__main__ import main
+from taskqueue_client.cli import taskqueue
 from taskqueue_client.cli.failures import ExitStatus
-from taskqueue_client.cli.program import taskqueue
 from taskqueue_client.local import LocalQueue
 from tests.cli.command import COMMAND, run
 
@@ -22,7 +22,7 @@ SLOW = ("aiohttp", "jsonschema", "requests", "rich", "tenacity", "yaml")
 
 def test_help_imports_no_slow_modules() -> None:
     script = (
-        "import sys, taskqueue_client.cli.program as cli\n"
+        "import sys, taskqueue_client.cli as cli\n"
         "cli.taskqueue(['--help'], standalone_mode=False)\n"
         f"print([name for name in {SLOW} if name in sys.modules])"
     )
@@ -109,7 +109,7 @@ def test_the_package_runs_as_a_module() -> None:
 def test_without_the_extra_one_line_says_how_to_install_it(missing: str, tmp_path: Path) -> None:
     script = (
         f"import sys; sys.modules[{missing!r}] = None; sys.argv = ['taskqueue', 'submit', '-']\n"
-        "from taskqueue_client.cli import main; main()"
+        "from taskqueue_client.__main__ import main; main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False
@@ -124,7 +124,7 @@ def test_without_the_extra_one_line_says_how_to_install_it(missing: str, tmp_pat
 )
 def test_a_shell_completes_commands_and_options(line: str, expected: str) -> None:
     words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_TASKQUEUE_COMPLETE": "bash_complete"}
-    script = "from taskqueue_client.cli import main; main()"
+    script = "from taskqueue_client.__main__ import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | words, check=False
     )

@@ -102,7 +102,7 @@ def test_a_modern_deployment_ends_a_polling_worker_with_the_reason(
 def test_nothing_else_imports_legacy_polling() -> None:
     names = ["taskqueue_client.legacy", "taskqueue_client.local.legacy_endpoints", "azure"]
     program = (
-        "import sys, taskqueue_client.worker, taskqueue_client.local, taskqueue_client.cli.program;"
+        "import sys, taskqueue_client.worker, taskqueue_client.local, taskqueue_client.cli;"
         "import taskqueue_client.cli.work, taskqueue_client.cli.local;"
         f"print([name for name in {names} if name in sys.modules])"
     )

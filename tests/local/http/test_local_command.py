@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from taskqueue_client.testing import TaskFactory
 
-_COMMAND = [sys.executable, "-c", "from taskqueue_client.cli import main; main()", "local"]
+_COMMAND = [sys.executable, "-m", "taskqueue_client", "local"]
 
 
 @contextmanager

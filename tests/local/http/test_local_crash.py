@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
-_COMMAND = [sys.executable, "-c", "from taskqueue_client.cli import main; main()", "local", "--json"]
+_COMMAND = [sys.executable, "-m", "taskqueue_client", "local", "--json"]
 _CLIENT = {"clientId": "local", "accessToken": "of-the-crash-test"}
 _ROUNDS = 5
 _WORKERS = 3

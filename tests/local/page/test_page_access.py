@@ -184,7 +184,7 @@ def test_the_token_is_the_same_after_a_restart_of_a_queue_with_a_file(tmp_path: 
 def test_the_command_prints_the_address_unless_there_is_no_page(
     options: tuple[str, ...], *, has_page: bool
 ) -> None:
-    command = [sys.executable, "-c", "from taskqueue_client.cli import main; main()", "local", "--json"]
+    command = [sys.executable, "-m", "taskqueue_client", "local", "--json"]
     with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         settings = json.loads(process.stdout.readline())

@@ -133,12 +133,7 @@ def test_what_is_shown_in_python_and_in_a_shell_does_the_same(
     dialog = _dialog(page, "Cancel")
     dialog.get_by_role("button", name="Copy").last.click()
     copied: str = page.evaluate("navigator.clipboard.readText()")
-    command = [
-        sys.executable,
-        "-c",
-        "from taskqueue_client.cli import main; main()",
-        *shlex.split(copied)[1:],
-    ]
+    command = [sys.executable, "-m", "taskqueue_client", *shlex.split(copied)[1:]]
     settings = {
         "TASKCLUSTER_ROOT_URL": local.root_url,
         "TASKCLUSTER_CLIENT_ID": local.client_id,
