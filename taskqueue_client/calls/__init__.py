@@ -32,6 +32,8 @@ from ._tasks import (
     cancel_task_group,
     change_task_group_priority,
     change_task_priority,
+    claim_task,
+    claim_work,
     create_task,
     get_task_group,
     iter_dependent_tasks,
@@ -40,6 +42,10 @@ from ._tasks import (
     iter_tasks,
     list_dependent_tasks,
     list_task_group,
+    reclaim_task,
+    report_completed,
+    report_exception,
+    report_failed,
     rerun_task,
     schedule_task,
     seal_task_group,
@@ -48,7 +54,6 @@ from ._tasks import (
     task,
     tasks,
 )
-from ._work import claim_task, claim_work, reclaim_task, report_completed, report_exception, report_failed
 from ._workers import (
     current_scopes,
     declare_worker,
