@@ -1,4 +1,450 @@
-"""A web page that shows what the local queue does, and lets a developer act on it."""
+"""A web page that shows what the local queue does, and lets a developer act on it.
 
-from .page import Page as Page
-from .page import PageParts as PageParts
+Here are its routes, its files, and who may use it.
+
+`Access` lets in only a browser that was given the token, and only from the page itself. Cookies do not know
+ports: every server on this host name gets the page's cookie, and a page served by one of them counts as the
+same site. So a cookie alone never lets a request in; where the request comes from is checked as well. The
+check of the `Host` header keeps out DNS rebinding: a name that somebody else controls and that points to this
+machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import hmac
+import inspect
+import logging
+import math
+import re
+import time
+import weakref
+from base64 import b64encode
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from aiohttp import web
+from yarl import URL
+
+from taskqueue_client._protocol.schemas import check_definition
+from taskqueue_client.clock import MovableClock
+from taskqueue_client.errors import InvalidDefinition
+from taskqueue_client.local.auth.validator import Identity
+from taskqueue_client.local.engine.task_artifacts import get_artifact
+from taskqueue_client.local.http.api import Api
+from taskqueue_client.local.http.endpoint_routes import find_endpoint
+from taskqueue_client.local.http.server import is_address
+from taskqueue_client.local.refusal import Refusal
+
+from .views import Feed, Views
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from taskqueue_client.local.auth.validator import SignedRequest
+    from taskqueue_client.local.engine.core import Core
+    from taskqueue_client.local.faults import AnyFault, Faults
+    from taskqueue_client.local.messages import Message
+
+
+class Access:
+    """Checks requests to the page.
+
+    Args:
+        secret: What the token and the cookie are derived from; with the same one they outlive a restart.
+        host: The name or address that the queue listens on.
+    """
+
+    def __init__(self, secret: str, host: str) -> None:
+        self._host = host.lower()
+        self.token = _derived(secret, "page token")
+        self._cookie = _derived(secret, "page cookie")
+
+    def check_host(self, request: web.BaseRequest) -> None:
+        """Refuse a request whose `Host` is neither an address, `localhost` nor the queue's own name."""
+        name = _host_name(request)
+        if name not in {"localhost", self._host} and not is_address(name):
+            message = f"Host: {request.headers.get('Host')!r} is not this queue; use the address it printed"
+            raise Refusal("InsufficientScopes", message)
+
+    def check_origin(self, request: web.BaseRequest) -> None:
+        """Refuse a request that another page makes; one that changes something has to name its origin."""
+        origin = request.headers.get("Origin")
+        is_read = request.method in {"GET", "HEAD"}
+        if (origin is None and not is_read) or origin not in {None, f"http://{request.headers['Host']}"}:
+            message = f"Origin: {origin!r} is not this page"
+            raise Refusal("InsufficientScopes", message)
+        if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
+            raise Refusal("InsufficientScopes", "Only the page itself may make this request")
+
+    def check_cookie(self, request: web.BaseRequest) -> None:
+        """Refuse a request of a browser that has not exchanged the token for a cookie."""
+        try:
+            cookie = SimpleCookie(request.headers.get("Cookie", "")).get(_cookie_name(request))
+        except CookieError:
+            cookie = None
+        if cookie is None or not _are_equal(cookie.value, self._cookie):
+            raise Refusal("AuthenticationFailed", "Open the page by the address that the queue printed")
+
+    def cookie_for(self, request: web.BaseRequest, token: str) -> str:
+        """The `Set-Cookie` header that a browser with the right token gets.
+
+        Raises:
+            Refusal: 401, it is another token.
+        """
+        if not _are_equal(token, self.token):
+            raise Refusal("AuthenticationFailed", "This is not the token in the address that was printed")
+        return f"{_cookie_name(request)}={self._cookie}; Path=/page/; HttpOnly; SameSite=Strict"
+
+
+def _derived(secret: str, purpose: str) -> str:
+    return hmac.new(secret.encode(), purpose.encode(), hashlib.sha256).hexdigest()
+
+
+def _are_equal(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
+
+
+def _cookie_name(request: web.BaseRequest) -> str:
+    """Two queues on one machine must not take each other's cookie, so its name has the port."""
+    return f"taskqueue-page-{_split_host(request)[1] or 80}"
+
+
+def _host_name(request: web.BaseRequest) -> str:
+    return _split_host(request)[0]
+
+
+def _split_host(request: web.BaseRequest) -> tuple[str, int | None]:
+    try:
+        parts = urlsplit(f"//{request.headers.get('Host', '')}")
+        name, port = parts.hostname or "", parts.port
+    except ValueError:
+        return ("", None)
+    return (name, port)
+
+
+_STATIC = Path(__file__).parent / "static"
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_CLIENT_ID = "page"
+_READ_BY_POST = {"tasks", "statuses"}
+_LONGEST_BODY = 10 << 20
+_LONGEST_STEP = 366 * 24 * 60 * 60
+"""How far the clock moves in one request, in seconds."""
+
+_STYLE = (_STATIC / "page.css").read_bytes()
+"""Sent within the HTML: a browser paints nothing before it has the style."""
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; img-src 'self' blob:; connect-src 'self';"
+    f" style-src 'sha256-{b64encode(hashlib.sha256(_STYLE).digest()).decode()}';"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none';"
+    " require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": _POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_ARTIFACT = re.compile(r"/page/artifact/([^/]+)/([0-9]{1,3})/(.+)", re.DOTALL)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PageParts:
+    """The parts of a local queue that the page shows and acts on.
+
+    Args:
+        core: The state of the queue, its clock and its artifacts.
+        faults: The faults that the page adds and removes.
+        secret: The secret from which the page's token is derived.
+        host: The name or address that the queue listens on.
+        root_url: Asked for when it is shown.
+    """
+
+    core: Core
+    faults: Faults
+    secret: str
+    host: str
+    root_url: Callable[[], str]
+
+
+class Page:
+    """Answers the requests of the page, and remembers what happens for it.
+
+    Args:
+        parts: What it shows and acts on.
+    """
+
+    def __init__(self, parts: PageParts) -> None:
+        self._parts = parts
+        self._views = Views(parts.core.store, parts.core.clock)
+        self._access = Access(parts.secret, parts.host)
+        self._feed = Feed(parts.core.clock, self._time)
+        services = {"queue": parts.core}
+        self._api = Api(services, _PageValidator(), parts.faults.now, parts.root_url)
+        self._files: dict[str, _File] = {}
+        self._struck: dict[int, str] = {}  # by the id of a request that lives: requests have no hash
+        parts.faults.on_strike = self._note_strike
+        if isinstance(parts.core.clock, MovableClock):
+            parts.core.clock.after_move(self._feed.wake_from_any_thread)
+        self._reads: dict[str, Callable[[], object]] = {
+            "/page/state": self._state,
+            "/page/overview": self._views.overview,
+            "/page/history": self._feed.history,
+        }
+        self._acts: dict[tuple[str, str], Callable[[Any], object]] = {
+            ("POST", "/page/check"): self._check,
+            ("POST", "/page/clock/advance"): self._advance,
+            ("POST", "/page/clock/hold"): lambda _: self._movable.hold(),
+            ("POST", "/page/clock/release"): lambda _: self._movable.release(),
+            ("POST", "/page/faults"): self._parts.faults.add_json,
+            ("POST", "/page/faults/remove"): lambda body: self._parts.faults.remove(_Fault.of(body).fault),
+        }
+
+    @property
+    def url(self) -> str:
+        """The address to open, with the token that lets a browser in."""
+        return f"{self._parts.root_url()}/#token={self._access.token}"
+
+    def owns(self, path: str) -> bool:
+        """Whether a request to this path is the page's."""
+        return path == "/" or path.startswith("/page/")
+
+    def note_message(self, message: Message) -> None:
+        """Show a message of the queue."""
+        self._feed.add_message(message)
+        self._views.sample()
+
+    def note_request(
+        self, request: web.BaseRequest, response: web.StreamResponse, milliseconds: float
+    ) -> None:
+        """Show a request that somebody else than the page has made."""
+        self._feed.add_request(request, response, milliseconds, fault=self._struck.get(id(request)))
+
+    def _note_strike(self, request: web.BaseRequest, fault: AnyFault) -> None:
+        self._struck[id(request)] = msgspec.to_builtins(fault)["kind"]
+        weakref.finalize(request, self._struck.pop, id(request))
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The response to a request; never an exception, unless the browser has hung up."""
+        try:
+            self._access.check_host(request)
+            return await self._answer(request, request.raw_path.partition("?")[0])
+        except Refusal as refusal:
+            return _json({"code": refusal.code, "message": refusal.message}, refusal.status)
+        except Exception:  # noqa: BLE001 - whatever goes wrong, its inside is for the log only
+            _log.exception("page: %s %s failed", request.method, request.path)
+            return _json({"code": "InternalServerError", "message": "See the log of the queue"}, 500)
+
+    async def _answer(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
+        if path == "/" or path.startswith("/page/static/"):
+            return self._file(request, path.removeprefix("/page/static/").removeprefix("/") or "index.html")
+        self._access.check_origin(request)
+        if (request.method, path) == ("POST", "/page/session"):
+            token = msgspec.json.decode(await _read(request), type=_Session).token
+            return _json({}, headers={"Set-Cookie": self._access.cookie_for(request, token)})
+        self._access.check_cookie(request)
+        if path == "/page/stream" and request.method == "GET":
+            return await self._feed.stream(request, _HEADERS)
+        if path.startswith("/page/api/"):
+            return _private(await self._call(request, path.removeprefix("/page")))
+        if (found := _ARTIFACT.fullmatch(path)) and request.method in {"GET", "HEAD"}:
+            return await self._artifact(request, unquote(found[1]), int(found[2]), unquote(found[3]))
+        return await self._own(request, path)
+
+    async def _call(self, request: web.BaseRequest, path: str) -> web.Response:
+        """The response of an ordinary endpoint; what changes something is shown among the requests."""
+        started = time.perf_counter()
+        match = find_endpoint(request.method, path)
+        if match is None:
+            raise Refusal("ResourceNotFound", f"The Queue has no route {request.method} {path}")
+        response = await self._api.answer(request, match)
+        if request.method not in {"GET", "HEAD"} and match.endpoint.name not in _READ_BY_POST:
+            taken = 1000 * (time.perf_counter() - started)
+            self._feed.add_request(request, response, taken, path=path, client=_CLIENT_ID)
+        return response
+
+    async def _own(self, request: web.BaseRequest, path: str) -> web.Response:
+        """Respond to a request of the page that is not one of the Queue's endpoints."""
+        if request.method == "GET" and path in self._reads:
+            return _json(self._reads[path]())
+        if request.method == "GET" and path.startswith("/page/group/"):
+            return _json(self._views.group(unquote(path.removeprefix("/page/group/"))))
+        act = self._acts.get((request.method, path))
+        if act is None:
+            raise Refusal("ResourceNotFound", f"The page has no route {request.method} {path}")
+        try:
+            result = act(msgspec.json.decode(await _read(request) or b"{}"))
+            result = await result if inspect.isawaitable(result) else result
+        except (ValueError, RecursionError) as error:
+            raise Refusal("InputError", str(error)) from None
+        self._feed.wake()
+        return _json(result if isinstance(result, dict) else {})
+
+    def _time(self) -> dict[str, Any]:
+        """The queue's time, and how it runs."""
+        clock = self._parts.core.clock
+        if not isinstance(clock, MovableClock):
+            return {"now": clock.now(), "clock": "fixed"}
+        return {"now": clock.now(), "clock": "held" if clock.is_held else "running"}
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            **self._time(),
+            "moments": self._views.moments(),
+            "faults": self._parts.faults.waiting(),
+            "endpoints": self._parts.faults.endpoints,
+            "rootUrl": self._parts.root_url(),
+        }
+
+    async def _check(self, definition: Any) -> dict[str, Any]:
+        """The problems that the SDK finds in a definition before it sends it; jsonschema takes a while."""
+        try:
+            await asyncio.to_thread(check_definition, definition, self._parts.faults.now())
+        except InvalidDefinition as error:
+            problems = [{"path": each.path, "allowed": each.allowed} for each in error.problems]
+            return {"problems": problems}
+        return {"problems": []}
+
+    @property
+    def _movable(self) -> MovableClock:
+        if not isinstance(self._parts.core.clock, MovableClock):
+            raise Refusal("RequestConflict", "This queue follows the machine's clock, which cannot be moved")
+        return self._parts.core.clock
+
+    def _advance(self, body: Any) -> None:
+        """Move the clock by seconds or to a moment."""
+        step = msgspec.convert(body, _Step)
+        seconds = step.seconds if step.to is None else max(step.to - self._movable.now() + 0.001, 0)
+        if not 0 <= seconds <= _LONGEST_STEP:
+            message = f"seconds: {seconds} is out of range; allowed are 0 to {_LONGEST_STEP}"
+            raise ValueError(message)
+        self._movable.advance(seconds)
+
+    async def _artifact(
+        self, request: web.BaseRequest, task_id: str, run_id: int, name: str
+    ) -> web.StreamResponse:
+        """An artifact's bytes, of a type that no browser runs."""
+        found = get_artifact(self._parts.core, _Anybody(), task_id, run_id, name)
+        url: str = getattr(found, "url", "")
+        if not url.startswith(f"{self._parts.root_url()}/storage/"):
+            raise Refusal("InputError", f"The content of {name} is not in this queue")
+        parts = urlsplit(url)
+        stored = request.clone(rel_url=URL(f"{parts.path}?{parts.query}", encoded=True))
+        response = await self._parts.core.storage.buckets.get(stored)
+        response.headers.update(_HEADERS)
+        response.headers["Content-Type"] = "application/octet-stream"
+        response.headers["Content-Security-Policy"] = "sandbox; default-src 'none'"
+        response.headers["Content-Disposition"] = "attachment"
+        return response
+
+    def _file(self, request: web.BaseRequest, name: str) -> web.Response:
+        """One of the page's own files."""
+        path = _STATIC / name
+        if request.method not in {"GET", "HEAD"} or path.parent != _STATIC or path.suffix not in _TYPES:
+            raise Refusal("ResourceNotFound", f"The page has no file {name}")
+        if name not in self._files:
+            try:
+                self._files[name] = _File.read(path)
+            except OSError:
+                raise Refusal("ResourceNotFound", f"The page has no file {name}") from None
+        return self._files[name].response(request)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of the page, as it is sent."""
+
+    content_type: str
+    body: bytes
+    compressed: bytes
+    etag: str
+
+    @classmethod
+    def read(cls, path: Path) -> _File:
+        body = path.read_bytes().replace(b"/* page.css */", _STYLE)
+        etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+        return cls(f"{_TYPES[path.suffix]}; charset=utf-8", body, gzip.compress(body, mtime=0), etag)
+
+    def response(self, request: web.BaseRequest) -> web.Response:
+        headers = {**_HEADERS, "Cache-Control": "no-cache", "ETag": self.etag}
+        if request.headers.get("If-None-Match") == self.etag:
+            return web.Response(status=304, headers=headers)
+        headers |= {"Content-Type": self.content_type, "Vary": "Accept-Encoding"}
+        if "gzip" in request.headers.get("Accept-Encoding", ""):
+            return web.Response(body=self.compressed, headers={**headers, "Content-Encoding": "gzip"})
+        return web.Response(body=self.body, headers=headers)
+
+
+class _Anybody:
+    """A caller who may read everything: the page was let in by its token."""
+
+    client_id = "page"
+    scopes = ("*",)
+
+    def require(self, **params: object) -> None:
+        """Nothing is missing."""
+
+
+class _PageValidator:
+    """Takes every request for the page's: its cookie was checked."""
+
+    def authenticate(self, request: SignedRequest) -> Identity:
+        del request
+        return Identity(_CLIENT_ID, ["*"], math.inf)
+
+
+class _Session(msgspec.Struct, forbid_unknown_fields=True):
+    token: str
+
+
+class _Step(msgspec.Struct, forbid_unknown_fields=True):
+    seconds: float = 0
+    to: float | None = None
+
+
+class _Fault(msgspec.Struct, forbid_unknown_fields=True):
+    fault: dict[str, Any]
+
+    @classmethod
+    def of(cls, body: object) -> _Fault:
+        return msgspec.convert(body, cls)
+
+
+async def _read(request: web.BaseRequest) -> bytes:
+    """The body.
+
+    Raises:
+        Refusal: 413, it is too long.
+    """
+    if (request.content_length or 0) > _LONGEST_BODY:
+        raise Refusal("InputTooLarge", f"The body is longer than {_LONGEST_BODY} bytes")
+    return await request.read()
+
+
+def _json(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    content = msgspec.json.encode(body)
+    return web.Response(
+        body=content,
+        status=status,
+        headers={**_HEADERS, "Content-Type": "application/json", **(headers or {})},
+    )
+
+
+def _private(response: web.StreamResponse) -> web.StreamResponse:
+    """The response of an endpoint, without the headers that let every origin read it."""
+    for name in [each for each in response.headers if each.startswith("Access-Control-")]:
+        del response.headers[name]
+    response.headers.update(_HEADERS)
+    return response

@@ -144,7 +144,7 @@ def test_no_response_lets_other_origins_read_it(queue: LocalQueue, session: requ
 
 @pytest.mark.parametrize(
     "path",
-    ["/page/static/../page.py", "/page/static/%2e%2e/page.py", "/page/static//etc/passwd", "/page/static/"],
+    ["/page/static/../views.py", "/page/static/%2e%2e/views.py", "/page/static//etc/passwd", "/page/static/"],
 )
 def test_only_the_pages_own_files_are_served(queue: LocalQueue, path: str) -> None:
     request = requests.Request("GET", queue.root_url).prepare()
