@@ -22,7 +22,7 @@ from taskqueue_client.local.http.api import Api
 from taskqueue_client.local.http.endpoint_routes import route_table
 from taskqueue_client.local.http.endpoints import ENDPOINTS
 from taskqueue_client.local.http.server import Parts, Server
-from taskqueue_client.local.storage.artifact_storage import ArtifactStorage, Variant
+from taskqueue_client.local.storage import ArtifactStorage, Variant
 
 from .engine import BackgroundWork, Core, Store
 from .engine import Settings as EngineSettings

@@ -12,7 +12,7 @@ from taskqueue_client.clock import Clock, MovableClock
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.local.auth.known_clients import ANONYMOUS_SCOPES, Client, Roles, check_clients
 from taskqueue_client.local.http.server import check_host
-from taskqueue_client.local.storage.artifact_storage import Variant
+from taskqueue_client.local.storage import Variant
 from taskqueue_client.local.storage.objects import OBJECT_METHODS
 from taskqueue_client.slugid import slugid
 

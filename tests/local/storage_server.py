@@ -13,7 +13,7 @@ from aiohttp import web
 
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.local.faults import Faults
-from taskqueue_client.local.storage.artifact_storage import ArtifactStorage
+from taskqueue_client.local.storage import ArtifactStorage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

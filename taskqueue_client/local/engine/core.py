@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from taskqueue_client.clock import Clock
     from taskqueue_client.local.messages import Audience
-    from taskqueue_client.local.storage.artifact_storage import ArtifactStorage
+    from taskqueue_client.local.storage import ArtifactStorage
 
     from .store import Store
     from .task_records import Run, Task

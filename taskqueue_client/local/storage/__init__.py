@@ -1,1 +1,158 @@
-"""Storage for artifacts: S3-like buckets behind signed URLs, and the object service."""
+"""Where the local queue keeps artifacts: the engine's `Storage`, on buckets and the object service."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import secrets
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import rmtree
+from tempfile import gettempdir, mkdtemp
+from typing import TYPE_CHECKING
+
+from .body_store import BodyStore
+from .buckets import GRACE_SECONDS, PRIVATE, PUBLIC, Buckets, UrlSigner
+from .objects import OBJECT_METHODS, ObjectService
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Collection, Generator
+
+    from taskqueue_client.clock import Clock
+
+_GET_SECONDS = 30 * 60
+_PREFIX = "taskqueue-artifacts-"
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS url_signer (only INTEGER PRIMARY KEY CHECK (only = 1), secret TEXT NOT NULL)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The differences between the storage of deployments.
+
+    Args:
+        sign_public_artifacts: Whether URLs of public artifacts are signed, too.
+        object_methods: The upload and download methods of the object service.
+    """
+
+    sign_public_artifacts: bool = False
+    object_methods: Collection[str] = OBJECT_METHODS
+
+
+class ArtifactStorage:
+    """Makes URLs for artifacts and keeps their data; `close` it when the server has stopped.
+
+    Data of a store in memory lies in a temporary directory; data of a store in a file lies in
+    `<file>.artifacts/` beside it, which is made readable for its owner only.
+
+    Args:
+        connection: Of the store, in autocommit mode; transactions of the engine take part.
+        store_path: `:memory:`, or the store's file.
+        clock: What URLs and uploads expire on.
+        base_url: The server's `http://host:port`, asked for each URL.
+        variant: What deployments differ in.
+
+    Raises:
+        OSError: The directory cannot be made or read.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        store_path: str,
+        clock: Clock,
+        base_url: Callable[[], str],
+        variant: Variant | None = None,
+    ) -> None:
+        self._variant = variant or Variant()
+        self._clock = clock
+        self._on_close = ExitStack()
+        self.directory = self._open_directory(store_path)
+        bodies = BodyStore(connection, self.directory)
+        self.buckets = Buckets(bodies, _signer(connection), clock, base_url)
+        self.objects = ObjectService(connection, self.buckets, clock, self._variant.object_methods)
+
+    def close(self) -> None:
+        """Remove what lies in a temporary directory."""
+        self._on_close.close()
+
+    def put_url(self, key: str, expires_ms: int) -> str:
+        """Return a URL to PUT an S3 artifact, which works until ten seconds after `expires_ms`.
+
+        As with S3, another content type than the announced one is accepted.
+        """
+        seconds = math.ceil(expires_ms / 1000 - self._clock.now()) + GRACE_SECONDS
+        return self.buckets.put_url(_bucket(key), key, seconds)
+
+    def get_url(self, key: str) -> str:
+        """Return a URL to GET an S3 artifact: unsigned for names in `public/`, else signed for 30 minutes."""
+        bucket = _bucket(key)
+        if bucket == PUBLIC and not self._variant.sign_public_artifacts:
+            return self.buckets.plain_url(bucket, key)
+        return self.buckets.get_url(bucket, key, _GET_SECONDS)
+
+    def delete(self, key: str) -> None:
+        """Delete the data of an S3 artifact, if it exists."""
+        self.buckets.remove(_bucket(key), key)
+
+    def _open_directory(self, store_path: str) -> Path:
+        if store_path == ":memory:":
+            _remove_leftovers()
+            return self._on_close.enter_context(_temporary_directory())
+        directory = Path(f"{store_path}.artifacts")
+        directory.mkdir(mode=0o700, exist_ok=True)
+        return directory
+
+
+@contextmanager
+def _temporary_directory() -> Generator[Path]:
+    """A directory that is locked while its process lives, so that another queue's start leaves it alone.
+
+    It gets its name when it is locked: one with that name and without a lock was left by a killed queue.
+    """
+    with ExitStack() as stack:
+        new = Path(mkdtemp(prefix=f".{_PREFIX}"))
+        stack.enter_context(_locked(str(new)))
+        path = new.rename(new.with_name(new.name.removeprefix(".")))
+        stack.callback(rmtree, path, ignore_errors=True)
+        yield path
+
+
+def _remove_leftovers() -> None:
+    """Remove temporary directories of queues that were killed."""
+    for path in Path(gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError), _locked(str(path)):  # it is in use, or another user's
+            rmtree(path)
+
+
+@contextmanager
+def _locked(directory: str) -> Generator[None]:
+    """Hold the lock of a directory.
+
+    Raises:
+        OSError: It cannot be opened, or another process holds its lock.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _bucket(key: str) -> str:
+    """Return the bucket for an S3 artifact, by its name: what comes after task id and run id."""
+    (_task_id, _run_id, name) = key.split("/", 2)
+    return PUBLIC if name.startswith("public/") else PRIVATE
+
+
+def _signer(connection: sqlite3.Connection) -> UrlSigner:
+    """Return the store's own signer, made at its first start, so that URLs outlive a restart."""
+    connection.execute(_TABLE)
+    connection.execute("INSERT OR IGNORE INTO url_signer VALUES (1, ?)", (secrets.token_urlsafe(30),))
+    (secret,) = connection.execute("SELECT secret FROM url_signer").fetchone()
+    return UrlSigner("LOCALTASKQUEUE", secret)

@@ -13,7 +13,7 @@ from taskqueue_client.local.engine import BackgroundWork, Core, Settings, Store
 from taskqueue_client.local.http.endpoints import ENDPOINTS
 from taskqueue_client.local.messages import EXCHANGE_PREFIX, Audience, Message
 from taskqueue_client.local.refusal import Refusal
-from taskqueue_client.local.storage.artifact_storage import ArtifactStorage
+from taskqueue_client.local.storage import ArtifactStorage
 from taskqueue_client.slugid import slugid
 
 START = 1_795_255_998.0
