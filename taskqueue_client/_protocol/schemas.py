@@ -327,11 +327,12 @@ def _validator() -> Any:  # of which the type stubs know only half
     import jsonschema  # noqa: PLC0415 - it takes longer to import than all the rest
 
     formats = jsonschema.FormatChecker(formats=())
-    formats.checks("date-time")(_is_date_time_if_text)
+    formats.checks("date-time")(is_date_time_if_text)
     return jsonschema.Draft6Validator(DEFINITION, format_checker=formats)
 
 
-def _is_date_time_if_text(given: object) -> bool:
+def is_date_time_if_text(given: object) -> bool:
+    """Return whether a value is accepted by the format `date-time`, which concerns text only."""
     return not isinstance(given, str) or is_date_time(given)
 
 
@@ -341,22 +342,22 @@ def _problems_of(error: jsonschema.ValidationError) -> Iterator[Problem]:
     if error.validator == "required":
         for key in schema["required"]:
             if key not in given:
-                yield Problem(_json_path(*here, key), None, _allowed_in(schema, key), "missing")
+                yield Problem(json_path(*here, key), None, _allowed_in(schema, key), "missing")
     elif error.validator == "additionalProperties":
         for key in given:
             if key not in schema["properties"]:
                 finding = f"unknown key; known keys: {', '.join(schema['properties'])}"
-                yield Problem(_json_path(*here, key), given[key], "", finding)
+                yield Problem(json_path(*here, key), given[key], "", finding)
     else:
-        yield Problem(_json_path(*here), given, schema["description"])
+        yield Problem(json_path(*here), given, schema["description"])
 
 
 def _allowed_in(schema: Schema, key: str) -> str:
     return str(schema["properties"][key]["description"])
 
 
-def _json_path(*steps: str | int) -> str:
-    """`$.metadata.owner`, `$.routes[3]`, `$.tags['two words']`."""
+def json_path(*steps: str | int) -> str:
+    """Return the JSON path of a place in a document, such as `$.env['two words'][3]`."""
     return "$" + "".join(
         f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{step!r}]" for step in steps
     )
@@ -373,7 +374,7 @@ def _surrogate_problems(definition: object) -> list[Problem]:
 def _text_problems(document: object) -> Iterator[Problem]:
     for path, given in _everything_in(document):
         if isinstance(given, str) and _NO_TEXT.search(given):
-            yield Problem(_json_path(*path), given, "text without U+0000 and without lone surrogates")
+            yield Problem(json_path(*path), given, "text without U+0000 and without lone surrogates")
 
 
 def _number_problems(definition: object) -> list[Problem]:
@@ -381,7 +382,7 @@ def _number_problems(definition: object) -> list[Problem]:
     if not _may_have_odd_numbers(definition):
         return []
     return [
-        Problem(_json_path(*path), given, "a finite number")
+        Problem(json_path(*path), given, "a finite number")
         for path, given in _everything_in(msgspec.to_builtins(definition, str_keys=True))
         if isinstance(given, float) and not math.isfinite(given)
     ]
@@ -418,7 +419,7 @@ def _relation_problems(document: dict[str, Any], now: float) -> Iterator[Problem
     scopes = document.get("scopes")
     for index, scope in enumerate(cast("list[object]", scopes) if isinstance(scopes, list) else ()):
         if isinstance(scope, str) and _is_odd_scope(scope):
-            yield Problem(_json_path("scopes", index), scope, "a scope that ends in at most one *")
+            yield Problem(json_path("scopes", index), scope, "a scope that ends in at most one *")
     created, deadline, expires = (_seconds(document.get(key)) for key in ("created", "deadline", "expires"))
     for key, allowed in _broken_date_rules(created, deadline, expires, now):
         yield Problem(f"$.{key}", document[key], allowed)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from taskqueue_client._dates import is_date_time
+from taskqueue_client._protocol.schemas import is_date_time_if_text, json_path
 from taskqueue_client.errors import InvalidArgument, Problem
 from taskqueue_client.worker.outcomes import MalformedPayload
 
@@ -81,13 +81,6 @@ def check_payload(schema: PayloadSchema | None, payload: object) -> None:
         raise MalformedPayload(message)
 
 
-def json_path(*steps: str | int) -> str:
-    """Return the JSON path of a place in a document, such as `$.env['two words'][3]`."""
-    return "$" + "".join(
-        f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{step!r}]" for step in steps
-    )
-
-
 def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomplete
     import jsonschema  # noqa: PLC0415 - it takes longer to import than all the rest
     import jsonschema.validators  # noqa: PLC0415 - as above
@@ -101,7 +94,7 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
         raise _wrong_schema(error.absolute_path, None, "", error.message) from None
     _check_references(schema, str(kind.META_SCHEMA["$schema"]), EMPTY_REGISTRY)
     formats = jsonschema.FormatChecker(formats=FORMATS)
-    formats.checks("date-time")(_is_date_time_if_text)
+    formats.checks("date-time")(is_date_time_if_text)
     return kind(schema, format_checker=formats, registry=EMPTY_REGISTRY)
 
 
@@ -151,10 +144,6 @@ def too_deep(payload: object) -> list[Problem]:
         if not level:
             return []
     return [Problem("$", None, f"at most {DEEPEST} levels", "lists and objects are nested too deeply")]
-
-
-def _is_date_time_if_text(given: object) -> bool:
-    return not isinstance(given, str) or is_date_time(given)
 
 
 def _each_once(problems: Iterable[Problem]) -> Iterator[Problem]:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from taskqueue_client._protocol.schemas import json_path
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.worker.payload import DEEPEST, MOST, PayloadSchema, json_path
+from taskqueue_client.worker.payload import DEEPEST, MOST, PayloadSchema
 
 BUILD: dict[str, Any] = {
     "$schema": "http://json-schema.org/draft-07/schema#",
