@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+import resource
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -217,3 +219,14 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     path.write_bytes(private + signed.public_bytes(serialization.Encoding.PEM))
     return path
+
+
+@contextmanager
+def file_size_limit(size: int) -> Generator[None]:
+    """No file may grow larger: what a full disk does, for this process."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

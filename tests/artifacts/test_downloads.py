@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import resource
 from base64 import b64encode
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ from taskqueue_client.artifacts import DownloadTooLarge, HashMismatch, StorageFa
 from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotFound
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import CutDownload, Respond
-from tests.artifacts.conftest import EitherClient, Run, Seen
+from tests.artifacts.conftest import EitherClient, Run, Seen, file_size_limit
 from tests.artifacts.raw_server import RawResponse, RawServer
 from tests.worker.request_log import requests_noted
 
@@ -212,17 +209,6 @@ def test_credentials_of_an_object_that_expired_during_an_interruption_are_replac
     local.faults.add(CutDownload(endpoint="storage.get", at=500_000))
     client.clock.sleeps_at_least = 2 * 3600
     assert client.download("private/x").content == content.read_bytes()
-
-
-@contextmanager
-def file_size_limit(size: int) -> Generator[None, None, None]:
-    """No file may grow larger: what a full disk does, for this process."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.usefixtures("stored")

@@ -113,7 +113,6 @@ def end(worker: str, t: float = 1004.9) -> HandlerEvent:
     return HandlerEvent("end", worker, DONE, 0, t)
 
 
-KILL = Incident("worker killed", "w1-1", KILLED_AT, KILLED_AT)
 QUEUE_KILL = Incident("queue killed", "queue", 1005.5, 1006)
 
 PLANTED: dict[str, tuple[str, Plant]] = {

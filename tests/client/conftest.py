@@ -13,6 +13,7 @@ import pytest
 
 from taskqueue_client import AsyncQueue, Credentials, Queue
 from taskqueue_client._transport import aiohttp_inner
+from taskqueue_client.local import LocalQueue
 from tests.client.scripted import ScriptedServer
 from tests.restless_clock import RestlessClock
 
@@ -98,3 +99,10 @@ def clock() -> RestlessClock:
 def client(make_client: Any, clock: RestlessClock) -> Any:
     """A client of the scripted server that never waits."""
     return make_client(clock=clock)
+
+
+@pytest.fixture
+def local() -> Iterator[LocalQueue]:
+    """A local queue."""
+    with LocalQueue() as local:
+        yield local

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import urllib.request
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,6 @@ from taskqueue_client.local.faults import Drop
 from taskqueue_client.models import ReasonResolved, TaskState
 
 WORKER = {"worker_group": "wg", "worker_id": "w1"}
-
-
-@pytest.fixture
-def local() -> Iterator[LocalQueue]:
-    with LocalQueue() as local:
-        yield local
 
 
 @pytest.fixture

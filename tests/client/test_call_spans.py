@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -24,12 +23,6 @@ from taskqueue_client.local.faults import Respond
 from tests.recorded_spans import Spans, attributes_of, spans
 
 __all__ = ["spans"]
-
-
-@pytest.fixture
-def local() -> Iterator[LocalQueue]:
-    with LocalQueue() as local:
-        yield local
 
 
 def port_of(local: LocalQueue) -> int:

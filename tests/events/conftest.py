@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.events import AsyncListener, PulseSettings, State, StateChange
+from taskqueue_client.local import LocalQueue
 from taskqueue_client.slugid import slugid
 from tests.broker import require_broker
 from tests.events.messages_published import Publisher
@@ -56,6 +57,13 @@ def through_wire(settings: PulseSettings, wire: Proxy) -> PulseSettings:
         password=settings.password,
         vhost=settings.vhost,
     )
+
+
+@pytest.fixture
+def local(broker_url: str) -> Iterator[LocalQueue]:
+    """A local queue that publishes messages."""
+    with LocalQueue(amqp_url=broker_url) as local:
+        yield local
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import aiormq
 from aiormq.abc import AbstractChannel, AbstractConnection
 from pamqp.commands import Basic
 
-from taskqueue_client.events import EXCHANGES, TaskRoutingKey
+from taskqueue_client.events import EXCHANGES, Event, TaskRoutingKey
+from taskqueue_client.models.messages import TaskMessage
 from taskqueue_client.slugid import slugid
 
 NOW = "2026-11-21T10:13:18.865Z"
@@ -136,3 +137,9 @@ class Publisher:
 
 def task_ids(count: int) -> list[str]:
     return [slugid() for _ in range(count)]
+
+
+def task_of(event: Event) -> str:
+    """The task that a message is about."""
+    assert isinstance(event.message, TaskMessage)
+    return event.message.status.task_id

@@ -22,15 +22,10 @@ from taskqueue_client.events import (
     TaskRoutingKey,
     UnreadableMessage,
 )
-from taskqueue_client.models.messages import TaskCompletedMessage, TaskMessage
+from taskqueue_client.models.messages import TaskCompletedMessage
 from tests.events.conftest import States, WatchedClock, until_buffered
-from tests.events.messages_published import Publisher, body, key_of, task_ids
+from tests.events.messages_published import Publisher, body, key_of, task_ids, task_of
 from tests.events.proxy import Proxy
-
-
-def task_of(event: Event) -> str:
-    assert isinstance(event.message, TaskMessage)
-    return event.message.status.task_id
 
 
 async def take(listener: AsyncListener, count: int) -> list[str]:

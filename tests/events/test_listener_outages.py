@@ -11,16 +11,14 @@ from taskqueue_client import events
 from taskqueue_client.events import (
     AsyncListener,
     BrokerLost,
-    Event,
     Gap,
     PulseSettings,
     QueueDeleted,
     ReconcileFailed,
     State,
 )
-from taskqueue_client.models.messages import TaskMessage
 from tests.events.conftest import States, WatchedClock, until_buffered
-from tests.events.messages_published import Publisher, task_ids
+from tests.events.messages_published import Publisher, task_ids, task_of
 from tests.events.proxy import Proxy
 
 
@@ -29,11 +27,6 @@ class Gaps(list[Gap]):
 
     async def note(self, gap: Gap) -> None:
         self.append(gap)
-
-
-def task_of(event: Event) -> str:
-    assert isinstance(event.message, TaskMessage)
-    return event.message.status.task_id
 
 
 async def test_no_message_of_4000_is_lost_when_connections_break(

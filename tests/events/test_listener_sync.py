@@ -19,16 +19,10 @@ from taskqueue_client.events import (
     State,
     StateChange,
 )
-from taskqueue_client.models.messages import TaskMessage
 from taskqueue_client.slugid import slugid
-from tests.events.messages_published import Publisher, task_ids
+from tests.events.messages_published import Publisher, task_ids, task_of
 
 Publish = Callable[[list[str], str], None]
-
-
-def task_of(event: Event) -> str:
-    assert isinstance(event.message, TaskMessage)
-    return event.message.status.task_id
 
 
 def _at_the_broker(url: str, act: Callable[[Publisher], Coroutine[Any, Any, None]]) -> None:

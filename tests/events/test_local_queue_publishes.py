@@ -23,12 +23,6 @@ SCHEMAS = {"task-group-resolved": "task-group-changed", "task-group-sealed": "ta
 
 
 @pytest.fixture
-def local(broker_url: str) -> Iterator[LocalQueue]:
-    with LocalQueue(amqp_url=broker_url) as local:
-        yield local
-
-
-@pytest.fixture
 def queue(local: LocalQueue) -> Iterator[Queue]:
     with Queue(local.root_url, local.credentials) as queue:
         yield queue

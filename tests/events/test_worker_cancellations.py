@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,12 +26,6 @@ class Waiting(WorkerLoop):
         self.started.set()
         if task.canceled.wait(FUSE):
             self.stopped.set()
-
-
-@pytest.fixture
-def local(broker_url: str) -> Iterator[LocalQueue]:
-    with LocalQueue(amqp_url=broker_url) as local:
-        yield local
 
 
 @pytest.mark.parametrize("whole_group", [False, True])

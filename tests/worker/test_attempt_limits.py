@@ -27,12 +27,7 @@ NEARLY_OVER = Lease(length=1200, ends=1.5)
 CONCURRENT_UPLOADS = 16
 """Artifacts of one run that are uploaded at a time, beside its log."""
 
-
-@pytest.fixture
-def world(world: World) -> World:
-    """A queue whose clock stands still: what is delayed on it never arrives."""
-    world.local.clock.hold()
-    return world
+pytestmark = pytest.mark.usefixtures("held_clock")
 
 
 async def limited(attempt: Awaitable[Any]) -> Any:

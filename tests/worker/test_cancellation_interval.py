@@ -19,12 +19,7 @@ from tests.worker.worker_world import Working, worker_for
 A_LITTLE = 0.001
 """Seconds that make sure that a moment is reached, whatever is lost where seconds are added up."""
 
-
-@pytest.fixture
-def world(world: World) -> World:
-    """A queue whose clock stands still."""
-    world.local.clock.hold()
-    return world
+pytestmark = pytest.mark.usefixtures("held_clock")
 
 
 class Diary:

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,12 +23,6 @@ from taskqueue_client.worker.commands.command import (
 )
 from taskqueue_client.worker.outcomes import InternalError, TaskFailed
 from tests.worker.running_commands import context_in, open_descriptors, printed_in, text_of
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Iterator[CommandContext]:
-    with context_in(tmp_path) as found:
-        yield found
 
 
 def python(code: str) -> list[str]:

@@ -38,7 +38,6 @@ from taskqueue_client.worker.commands.process_tree import (
 from taskqueue_client.worker.outcomes import ClaimLost, TaskFailed, WorkerShutdown
 from tests.worker.running_commands import (
     Fifo,
-    context_in,
     guardians,
     open_descriptors,
     printed_in,
@@ -50,12 +49,6 @@ from tests.worker.running_commands import (
 PATH = {"PATH": os.environ["PATH"]}
 
 IGNORES_SIGTERM = "trap '' TERM; while :; do sleep 1000; done"
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Iterator[CommandContext]:
-    with context_in(tmp_path) as found:
-        yield found
 
 
 @pytest.fixture

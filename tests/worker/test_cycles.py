@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,15 +15,7 @@ from tests.worker.queue_world import Told, World, running_keeper, until
 from tests.worker.worker_world import AsyncHandler, Handler, artifact_names, work
 
 
-@pytest.fixture
-def _no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("is_awaited", [False, True])
 def test_a_run_that_has_ended_is_freed_at_once(world: World, *, is_awaited: bool) -> None:
     freed: list[weakref.ref[object]] = []
@@ -45,7 +36,7 @@ def test_a_run_that_has_ended_is_freed_at_once(world: World, *, is_awaited: bool
     assert [each() for each in freed] == [None, None]
 
 
-@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.usefixtures("no_collection")
 def test_a_worker_forgets_a_run_that_has_ended_before_the_next_run_ends(world: World) -> None:
     """It neither reclaims nor polls it."""
     first = world.create()
@@ -81,7 +72,7 @@ async def has_an_awaited_command_that_fails(task: TaskRun) -> None:
     await task.run_command_async(["false"])
 
 
-@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("handler", [fails, has_a_command_that_fails])
 def test_so_is_one_that_has_failed(world: World, handler: Handler) -> None:
     """Though the traceback of what it raised holds it."""
@@ -97,7 +88,7 @@ def test_so_is_one_that_has_failed(world: World, handler: Handler) -> None:
     assert [each() for each in freed] == [None, None]
 
 
-@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("handler", [fails_awaited, has_an_awaited_command_that_fails])
 def test_so_is_one_that_has_failed_and_was_awaited(world: World, handler: AsyncHandler) -> None:
     freed: list[weakref.ref[object]] = []
@@ -112,7 +103,7 @@ def test_so_is_one_that_has_failed_and_was_awaited(world: World, handler: AsyncH
     assert [each() for each in freed] == [None, None]
 
 
-@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.usefixtures("no_collection")
 def test_so_is_one_whose_log_is_refused(world: World) -> None:
     freed: list[weakref.ref[object]] = []
     world.create()
@@ -121,7 +112,7 @@ def test_so_is_one_whose_log_is_refused(world: World) -> None:
     assert [each() for each in freed] == [None]
 
 
-@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("is_under_way", [False, True])
 def test_so_is_one_that_has_uploaded_its_log_before(world: World, *, is_under_way: bool) -> None:
     """Though the end of its handler cancels a checkpoint that is under way."""

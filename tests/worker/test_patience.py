@@ -19,12 +19,7 @@ from tests.worker.worker_world import Working, artifact, artifact_names, log_of,
 OFTEN = 1_000_000
 REPORTS = ("/completed", "/failed", "/exception")
 
-
-@pytest.fixture
-def world(world: World) -> World:
-    """A queue whose clock moves only when the test moves it."""
-    world.local.clock.hold()
-    return world
+pytestmark = pytest.mark.usefixtures("held_clock")
 
 
 def upload(task: TaskRun) -> None:

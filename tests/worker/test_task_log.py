@@ -5,12 +5,10 @@ from __future__ import annotations
 import io
 import logging
 import os
-import resource
 import threading
 import tracemalloc
 import weakref
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +19,7 @@ from hypothesis import strategies as st
 
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.worker.commands.task_log import TaskLog
+from tests.artifacts.conftest import file_size_limit
 from tests.worker.queue_world import WAIT
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
@@ -283,17 +282,6 @@ def test_a_full_disk_is_kept_as_an_error_and_told_once(
     assert isinstance(log.error, OSError)
     assert "No space left on device" in str(log.error)
     assert [each.getMessage() for each in caplog.records] == [f"the task log {path} is cut: {log.error}"]
-
-
-@contextmanager
-def file_size_limit(size: int) -> Generator[None]:
-    """No file may grow beyond it, as if the disk was full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_when_there_is_space_again_the_log_goes_on_and_tells_what_is_missing(log: TaskLog) -> None:

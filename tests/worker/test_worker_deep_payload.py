@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,14 +14,8 @@ from tests.worker.worker_world import Working, log_of, worker_for
 
 PLACE = "the payload goes here"
 
-
-@pytest.fixture(autouse=True)
-def no_collection() -> Iterator[None]:
-    """Let no garbage of other tests be collected while Python is at its last level, where nothing works."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+# No garbage of other tests may be collected while Python is at its last level, where nothing works.
+pytestmark = pytest.mark.usefixtures("no_collection")
 
 
 def in_front_of(local: LocalQueue, levels: int) -> ScriptedServer:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+import pytest
 
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.local import times
@@ -161,3 +164,10 @@ class World:
         messages = list(self.messages)
         self.messages.clear()
         return messages
+
+
+def refused(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Refusal:
+    """The refusal that a call raises."""
+    with pytest.raises(Refusal) as caught:
+        call(*args, **kwargs)
+    return caught.value

@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from taskqueue_client.local.engine.task_artifacts import ErrorContent, Redirect
-from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
-from tests.local.engine.engine_world import GROUP, HOUR, WORKER, Asker
+from tests.local.engine.engine_world import GROUP, HOUR, WORKER, Asker, refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.local.engine.engine_world import World
 
 MINUTE = 60
@@ -26,12 +23,6 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "error": {"reason": "file-missing-on-worker", "message": "no such file"},
 }
 NAME = "public/some"
-
-
-def refused(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Refusal:
-    with pytest.raises(Refusal) as caught:
-        call(*args, **kwargs)
-    return caught.value
 
 
 def put(world: World, task_id: str, storage_type: str, name: str = NAME, **more: Any) -> dict[str, Any]:

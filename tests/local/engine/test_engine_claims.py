@@ -10,19 +10,13 @@ import pytest
 
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
-from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, WORKER, Asker, World
+from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, WORKER, Asker, World, refused
 
 TIMEOUT = 1200
 
 
 def ids(claims: list[dict[str, Any]]) -> list[str]:
     return [claim["status"]["taskId"] for claim in claims]
-
-
-def refused(call: Any, *args: Any) -> Refusal:
-    with pytest.raises(Refusal) as caught:
-        call(*args)
-    return caught.value
 
 
 async def end(waiting: asyncio.Task[list[dict[str, Any]]]) -> list[dict[str, Any]]:

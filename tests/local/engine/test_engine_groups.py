@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
-from tests.local.engine.engine_world import HOUR, QUEUE, Asker
+from tests.local.engine.engine_world import HOUR, QUEUE, Asker, refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.local.engine.engine_world import World
 
 ALL = 1000
-
-
-def refused(call: Callable[..., Any], *args: Any) -> Refusal:
-    with pytest.raises(Refusal) as caught:
-        call(*args)
-    return caught.value
 
 
 def group_of(world: World, size: int) -> list[str]:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
-from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, WORKER, World
+from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, WORKER, World, refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 RETRIED = {"worker-shutdown": "retry", "intermittent-task": "task-retry"}
 FINAL = ["malformed-payload", "resource-unavailable", "internal-error"]
-
-
-def refused(call: Callable[..., Any], *args: Any) -> Refusal:
-    with pytest.raises(Refusal) as caught:
-        call(*args)
-    return caught.value
 
 
 def claimed(world: World) -> int:

@@ -6,22 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from taskqueue_client.local.refusal import Refusal
-from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, WORKER, Asker
+from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, WORKER, Asker, refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.local.engine.engine_world import World
 
 DAY = 24 * HOUR
 ALL = 1000
-
-
-def refused(call: Callable[..., Any], *args: Any) -> Refusal:
-    with pytest.raises(Refusal) as caught:
-        call(*args)
-    return caught.value
 
 
 async def seen(world: World, worker: str = WORKER, queue: str = QUEUE) -> None:
