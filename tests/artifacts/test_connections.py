@@ -22,21 +22,27 @@ from taskqueue_client.artifacts.storage_connections import Canceled, Cancellatio
 from taskqueue_client.artifacts.transfers import silently
 from tests.artifacts.conftest import EitherClient, Seen
 from tests.artifacts.raw_server import RawResponse, RawServer, Request, json_response, responding_early
+from tests.certificates import Authority, make_authority
 
 LIMITS = Limits(5, 5)
 
 
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return make_authority(tmp_path_factory.mktemp("authority"), "127.0.0.1")
+
+
 @pytest.fixture
-def tls_server(certificate: Path) -> Iterator[RawServer]:
+def tls_server(authority: Authority) -> Iterator[RawServer]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+    context.load_cert_chain(authority.server)
     with RawServer(context) as server:
         yield server
 
 
 @pytest.fixture
-def trusting(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+def trusting(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(authority.certificate))
 
 
 @pytest.fixture

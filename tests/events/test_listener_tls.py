@@ -5,48 +5,26 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from taskqueue_client import events
 from taskqueue_client.events import AsyncListener, BrokerRefused, PulseSettings
+from tests.certificates import Authority, make_authority
 from tests.events.messages_published import Publisher, task_ids
 from tests.events.proxy import Proxy
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A PEM file with a key and a certificate for localhost, signed by itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    signed = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    file = tmp_path_factory.mktemp("tls") / "localhost.pem"
-    file.write_bytes(private + signed.public_bytes(serialization.Encoding.PEM))
-    return file
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return make_authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture
-async def encrypted(settings: PulseSettings, certificate: Path) -> AsyncIterator[PulseSettings]:
+async def encrypted(settings: PulseSettings, authority: Authority) -> AsyncIterator[PulseSettings]:
     """The broker behind a wire that speaks TLS; the certificate is not trusted yet."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+    context.load_cert_chain(authority.server)
     proxy = Proxy(settings.host, settings.effective_port, context)
     await proxy.open()
     yield replace(settings, host="localhost", port=proxy.port, tls=True)
@@ -54,10 +32,10 @@ async def encrypted(settings: PulseSettings, certificate: Path) -> AsyncIterator
 
 
 async def test_messages_are_received_over_tls(
-    encrypted: PulseSettings, certificate: Path, publisher: Publisher, pool: str
+    encrypted: PulseSettings, authority: Authority, publisher: Publisher, pool: str
 ) -> None:
     sent = task_ids(3)
-    trusting = replace(encrypted, ca_file=str(certificate))
+    trusting = replace(encrypted, ca_file=str(authority.certificate))
     async with AsyncListener(trusting, [events.task_completed(task_queue_id=pool)]) as listener:
         await publisher.complete(sent, pool)
         for _ in sent:
@@ -71,8 +49,10 @@ async def test_an_untrusted_certificate_is_refused(encrypted: PulseSettings) -> 
             pytest.fail("it listens")
 
 
-async def test_a_certificate_for_another_name_is_refused(encrypted: PulseSettings, certificate: Path) -> None:
-    elsewhere = replace(encrypted, ca_file=str(certificate), host="127.0.0.1")
+async def test_a_certificate_for_another_name_is_refused(
+    encrypted: PulseSettings, authority: Authority
+) -> None:
+    elsewhere = replace(encrypted, ca_file=str(authority.certificate), host="127.0.0.1")
     with pytest.raises(BrokerRefused, match="certificate"):
         async with AsyncListener(elsewhere, [events.task_completed()]):
             pytest.fail("it listens")

@@ -20,7 +20,7 @@ from taskqueue_client._protocol.wire import Request
 from taskqueue_client._transport import asynchronous
 from taskqueue_client._transport.asynchronous import ConnectorTransport
 from taskqueue_client._transport.network import USER_AGENT, NetworkSettings
-from tests.transport.conftest import Authority
+from tests.certificates import Authority
 
 FOREVER = 60
 """Seconds after which a test has failed that waits for what does not come."""

@@ -22,7 +22,7 @@ from taskqueue_client import AsyncQueue, Queue, RetryPolicy
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._transport import aiohttp_inner
 from taskqueue_client.errors import ConnectionFailed
-from tests.transport.conftest import Authority
+from tests.certificates import Authority
 
 PING = Call("ping", "GET", "/ping", dict[str, Any])
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"

@@ -11,7 +11,7 @@ import pytest
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.worker.claims import task_source
 from taskqueue_client.worker.commands.command import CommandContext
-from tests.worker.queue_world import WAIT, World
+from tests.worker.queue_world import WAIT, Told, World
 from tests.worker.running_commands import context_in
 
 
@@ -22,6 +22,12 @@ def world() -> Iterator[World]:
         world = World(local)
         yield world
         world.close()
+
+
+@pytest.fixture
+def told() -> Told:
+    """What a keeper has told its worker."""
+    return Told()
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -22,15 +20,7 @@ from taskqueue_client.worker.outcomes import (
     TaskFailed,
     WorkerShutdown,
 )
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, QuickRetries, Told, World, running_keeper, until
-
-
-@pytest.fixture
-def told() -> Told:
-    return Told()
 
 
 @pytest.fixture

@@ -13,8 +13,6 @@ from types import FrameType
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 from taskqueue_client import AsyncQueue, RetryPolicy
 from taskqueue_client._protocol.lease import RECLAIM_BETWEEN
 from taskqueue_client.local import LocalQueue

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import InvalidArgument
@@ -20,9 +17,9 @@ from taskqueue_client.worker import WorkerLoop, outcomes
 from taskqueue_client.worker.commands.task_log import TaskLog
 from taskqueue_client.worker.run.run_resources import RunResources
 from taskqueue_client.worker.task_run import TaskRun
-from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
+from tests.worker.queue_world import WAIT, World, until
 from tests.worker.run_outcomes import OUTCOMES, check, raising, reasons
-from tests.worker.worker_world import Working, artifact, artifact_names, log_of, work, worker_for
+from tests.worker.worker_world import Working, artifact, artifact_names, log_of, serve_one, work, worker_for
 
 REPORTS = "queue.report*"
 WEATHER: dict[str, list[Respond | Drop]] = {
@@ -306,18 +303,6 @@ class TestWhatAHandlerGives:
 
         work(world, awaited=handler)
         assert reasons(world, task_id) == ["failed"]
-
-
-def serve_one(world: World, kind: type[WorkerLoop]) -> None:
-    """Have a worker of this kind work on one task."""
-    kind(
-        root_url=world.local.root_url,
-        credentials=world.local.credentials,
-        task_queue_id=TASK_QUEUE_ID,
-        worker_group="group",
-        worker_id="worker",
-        max_tasks=1,
-    ).serve()
 
 
 def check_not_completed(world: World, function: Callable[[TaskRun], Any]) -> None:

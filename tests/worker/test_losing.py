@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
@@ -11,8 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from taskqueue_client._protocol.lease import RECLAIM_BETWEEN
 from taskqueue_client.local.faults import Delay

@@ -47,11 +47,6 @@ def clock() -> PassingClock:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
-
-
-@pytest.fixture
 async def queue(world: World, clock: PassingClock) -> AsyncIterator[AsyncQueue]:
     async with AsyncQueue(world.local.root_url, world.local.credentials, clock=clock) as queue:
         yield queue.with_options(attempts=1)

@@ -11,9 +11,9 @@ from taskqueue_client.worker.config import TimeoutOutcome
 from taskqueue_client.worker.loop import WorkerLoop
 from taskqueue_client.worker.outcomes import IntermittentTask, MalformedPayload
 from taskqueue_client.worker.task_run import TaskRun
-from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World
+from tests.worker.queue_world import WAIT, World
 from tests.worker.run_outcomes import reasons
-from tests.worker.worker_world import log_of
+from tests.worker.worker_world import log_of, serve_one
 
 
 class Limited(WorkerLoop):
@@ -41,16 +41,7 @@ class Awaiting(Limited):
 def ended(world: World, kind: type[WorkerLoop], payload: dict[str, Any], **settings: Any) -> tuple[str, str]:
     """Return how a run ended, and its log."""
     task_id = world.create(payload)
-    kind(
-        root_url=world.local.root_url,
-        credentials=world.local.credentials,
-        task_queue_id=TASK_QUEUE_ID,
-        worker_group="group",
-        worker_id="worker",
-        max_tasks=1,
-        termination_grace=1,
-        **settings,
-    ).serve()
+    serve_one(world, kind, termination_grace=1, **settings)
     return reasons(world, task_id)[0], log_of(world, task_id)
 
 

@@ -14,8 +14,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 from taskqueue_client import Credentials
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.errors import AuthenticationFailed, InsufficientScopes

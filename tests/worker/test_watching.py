@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import logging
 import socket
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 import requests
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue

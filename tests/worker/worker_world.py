@@ -154,3 +154,16 @@ def log_of(world: World, task_id: str, run_id: int = 0) -> str:
 
 def artifact_names(world: World, task_id: str, run_id: int = 0) -> set[str]:
     return {each.name for each in world.queue.iter_artifacts(task_id, run_id)}
+
+
+def serve_one(world: World, kind: type[WorkerLoop], **settings: Any) -> None:
+    """Have a worker of this kind work on one task."""
+    kind(
+        root_url=world.local.root_url,
+        credentials=world.local.credentials,
+        task_queue_id=TASK_QUEUE_ID,
+        worker_group="group",
+        worker_id="worker",
+        max_tasks=1,
+        **settings,
+    ).serve()

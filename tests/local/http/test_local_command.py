@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,25 +16,14 @@ import requests
 import taskcluster
 
 from taskqueue_client import slugid
+from tests.cli.command import running
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from pathlib import Path
 
     from taskqueue_client.testing import TaskFactory
 
 _COMMAND = [sys.executable, "-m", "taskqueue_client", "local"]
-
-
-@contextmanager
-def _running(*options: str) -> Generator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [*_COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def _settings(process: subprocess.Popen[str]) -> dict[str, str]:
@@ -74,7 +62,7 @@ def test_a_script_reads_its_settings_as_the_help_says(tmp_path: Path) -> None:
 
 
 def test_it_responds_as_soon_as_it_has_printed_one_line_of_json() -> None:
-    with _running("--json") as process:
+    with running("local", "--json") as process:
         settings = _settings(process)
         names = ["TASKCLUSTER_ROOT_URL", "TASKCLUSTER_CLIENT_ID", "TASKCLUSTER_ACCESS_TOKEN", "page"]
         assert list(settings) == names
@@ -83,7 +71,7 @@ def test_it_responds_as_soon_as_it_has_printed_one_line_of_json() -> None:
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_and_the_log_has_requests_without_secrets(stop: signal.Signals) -> None:
-    with _running("--json", "--access-token", "s3cret-token") as process:
+    with running("local", "--json", "--access-token", "s3cret-token") as process:
         settings = _settings(process)
         url = _official(settings).buildSignedUrl("listTaskQueues")
         assert requests.get(url, timeout=30).status_code == 200
@@ -98,9 +86,9 @@ def test_a_signal_ends_it_and_the_log_has_requests_without_secrets(stop: signal.
 def test_state_in_a_file_is_there_again_the_next_time(tmp_path: Path, task_factory: TaskFactory) -> None:
     options = ("--json", "--db", str(tmp_path / "tasks.sqlite"))
     task_id = slugid()
-    with _running(*options) as process:
+    with running("local", *options) as process:
         _official(_settings(process)).createTask(task_id, task_factory())
-    with _running(*options) as process:
+    with running("local", *options) as process:
         assert _official(_settings(process)).status(task_id)["status"]["state"] == "pending"
 
 
@@ -111,7 +99,7 @@ def test_clients_and_roles_come_from_options_and_a_file(tmp_path: Path) -> None:
         "roles:\n  lister: ['queue:list-task-queues']\nanonymousScopes: []\n"
     )
     options = ("--json", "--config", str(config), "--client", "given=t=queue:list-task-queues,queue:x")
-    with _running(*options) as process:
+    with running("local", *options) as process:
         settings = _settings(process)
         for name in ("filed", "given"):
             assert _official(settings, clientId=name, accessToken="t").listTaskQueues() == {"taskQueues": []}
@@ -122,7 +110,7 @@ def test_clients_and_roles_come_from_options_and_a_file(tmp_path: Path) -> None:
 
 
 def test_the_claim_timeout_and_the_admin_routes_can_be_set(task_factory: TaskFactory) -> None:
-    with _running("--json", "--claim-timeout", "60", "--admin-secret", "sesame") as process:
+    with running("local", "--json", "--claim-timeout", "60", "--admin-secret", "sesame") as process:
         settings = _settings(process)
         queue, task_id = _official(settings), slugid()
         queue.createTask(task_id, task_factory(retries=0))
