@@ -17,6 +17,7 @@ from taskqueue_client.clock import MovableClock
 from taskqueue_client.definitions import task_definition
 from taskqueue_client.local import LocalQueue
 from tests.artifacts.raw_server import RawServer
+from tests.client.conftest import EitherClient as ClientWithoutRun
 
 
 class WaitlessClock:
@@ -57,8 +58,8 @@ class Run(NamedTuple):
     expires: datetime
 
 
-class EitherClient:
-    """A client whose methods block, whichever of the two it is."""
+class EitherClient(ClientWithoutRun):
+    """A client whose methods block, whichever of the two it is, and a run to upload to."""
 
     def __init__(
         self,
@@ -67,29 +68,13 @@ class EitherClient:
         run: Run,
         clock: WaitlessClock,
     ) -> None:
-        self.queue = queue
+        super().__init__(queue, runner)
         self.run = run
         self.clock = clock
-        self._runner = runner
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self.queue, name)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return self.result(method(*args, **kwargs))
-
-        return call
-
-    @property
-    def runner(self) -> asyncio.Runner | None:
-        return self._runner
 
     @property
     def is_async(self) -> bool:
-        return self._runner is not None
-
-    def result(self, given: Any) -> Any:
-        return self._runner.run(given) if self._runner and asyncio.iscoroutine(given) else given
+        return self.runner is not None
 
     def upload(self, name: str, source: object, **options: Any) -> Any:
         options.setdefault("expires", self.run.expires)
@@ -103,21 +88,14 @@ class EitherClient:
         return self.download_artifact(self.run.task_id, name, **options)
 
     def stream(self, name: str, **options: Any) -> list[bytes]:
-        blocks = self.queue.stream_artifact(self.run.task_id, name, **options)
-        if self._runner is None:
-            return list(blocks)  # type: ignore[arg-type] # it is the blocking client's
-
-        async def collect() -> list[bytes]:
-            return [block async for block in blocks]  # type: ignore[union-attr] # it is the awaited client's
-
-        return self._runner.run(collect())
+        return self.all("stream_artifact", self.run.task_id, name, **options)
 
     def iterator(self, blocks: Iterable[bytes]) -> Iterator[bytes] | AsyncIterator[bytes]:
         async def give() -> AsyncIterator[bytes]:
             for block in blocks:
                 yield block
 
-        return iter(blocks) if self._runner is None else give()
+        return iter(blocks) if self.runner is None else give()
 
 
 def make_run(queue: Queue, clock: MovableClock) -> Run:

@@ -31,35 +31,35 @@ class EitherClient:
 
     def __init__(self, queue: Queue | AsyncQueue, runner: asyncio.Runner | None) -> None:
         self.queue = queue
-        self._runner = runner
+        self.runner = runner
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.queue, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return self._run(method(*args, **kwargs))
+            return self.result(method(*args, **kwargs))
 
         return call
 
     def with_options(self, **options: Any) -> EitherClient:
-        return EitherClient(self.queue.with_options(**options), self._runner)
+        return EitherClient(self.queue.with_options(**options), self.runner)
 
     def with_credentials(self, credentials: Credentials) -> EitherClient:
-        return EitherClient(self.queue.with_credentials(credentials), self._runner)
+        return EitherClient(self.queue.with_credentials(credentials), self.runner)
 
     def all(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Everything that an `iter_*` method yields."""
         items = getattr(self.queue, name)(*args, **kwargs)
-        if self._runner is None:
+        if self.runner is None:
             return list(items)
 
         async def collect() -> list[Any]:
             return [item async for item in items]
 
-        return self._runner.run(collect())
+        return self.runner.run(collect())
 
-    def _run(self, result: Any) -> Any:
-        return result if self._runner is None or not asyncio.iscoroutine(result) else self._runner.run(result)
+    def result(self, result: Any) -> Any:
+        return result if self.runner is None or not asyncio.iscoroutine(result) else self.runner.run(result)
 
 
 KINDS: dict[str, Any] = {"sync": Queue, "async": AsyncQueue, "async over ClientSession": AsyncQueue}

@@ -37,7 +37,7 @@ def definition(**keys: Any) -> Any:
 
 
 def as_run(queue: Any, claim: Any) -> Any:
-    return type(queue)(queue.queue.with_credentials(claim.credentials), queue._runner)
+    return queue.with_credentials(claim.credentials)
 
 
 def test_a_task_is_created_claimed_reclaimed_and_completed(queue: Any) -> None:

@@ -193,7 +193,7 @@ def test_credentials_can_be_replaced_while_a_slow_call_is_under_way(server: Scri
 
 def test_a_client_for_somebody_else_shares_the_connections(client: Any, server: ScriptedServer) -> None:
     client.send(PING)
-    other = type(client)(client.queue.with_credentials(Credentials("other", "secret")), client._runner)
+    other = client.with_credentials(Credentials("other", "secret"))
     other.send(PING)
     assert 'id="other"' in server.received[1].headers["Authorization"]
     assert client.queue.credentials == CREDENTIALS
