@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -27,6 +28,25 @@ class Gaps(list[Gap]):
 
     async def note(self, gap: Gap) -> None:
         self.append(gap)
+
+
+def durable(
+    settings: PulseSettings,
+    pool: str,
+    queue: str,
+    states: States,
+    reconcile: Callable[[Gap], Awaitable[None]],
+) -> AsyncListener:
+    """A listener with a queue that outlives its connection."""
+    return AsyncListener(
+        settings,
+        [events.task_completed(task_queue_id=pool)],
+        queue=queue,
+        on_state=states,
+        wait_initial=0.01,
+        wait_max=0.01,
+        reconcile=reconcile,
+    )
 
 
 async def test_no_message_of_4000_is_lost_when_connections_break(
@@ -169,14 +189,7 @@ async def test_a_deleted_queue_is_declared_again_at_once(
 ) -> None:
     sent = task_ids(2)
     gaps = Gaps()
-    async with AsyncListener(
-        settings,
-        [events.task_completed(task_queue_id=pool)],
-        queue=queue,
-        on_state=states,
-        wait_initial=0.01,
-        reconcile=gaps.note,
-    ) as listener:
+    async with durable(settings, pool, queue, states, gaps.note) as listener:
         await publisher.channel.queue_delete(listener.queue or "")
         await states.until(lambda names: names.count(State.LISTENING) == 2)
         deleted = next(change for change in states.changes if change.state is State.QUEUE_DELETED)
@@ -191,15 +204,7 @@ async def test_buffered_events_are_yielded_when_the_queue_was_deleted_during_an_
 ) -> None:
     sent = task_ids(5)
     gaps = Gaps()
-    async with AsyncListener(
-        through_wire,
-        [events.task_completed(task_queue_id=pool)],
-        queue=queue,
-        on_state=states,
-        wait_initial=0.01,
-        wait_max=0.01,
-        reconcile=gaps.note,
-    ) as listener:
+    async with durable(through_wire, pool, queue, states, gaps.note) as listener:
         await publisher.complete(sent[:4], pool)
         await until_buffered(listener, 4)
         await wire.shut()
@@ -218,14 +223,7 @@ async def test_buffered_events_are_yielded_once_when_the_queue_redelivers_them(
 ) -> None:
     sent = task_ids(4)
     gaps = Gaps()
-    async with AsyncListener(
-        through_wire,
-        [events.task_completed(task_queue_id=pool)],
-        queue=queue,
-        on_state=states,
-        wait_initial=0.01,
-        reconcile=gaps.note,
-    ) as listener:
+    async with durable(through_wire, pool, queue, states, gaps.note) as listener:
         await publisher.complete(sent[:3], pool)
         await until_buffered(listener, 3)
         wire.cut()
@@ -296,14 +294,7 @@ async def test_a_failed_reconcile_is_called_again_with_the_information_about_the
         if len(gaps) == 1:
             raise OSError
 
-    async with AsyncListener(
-        settings,
-        [events.task_completed(task_queue_id=pool)],
-        queue=queue,
-        on_state=states,
-        wait_initial=0.01,
-        reconcile=reconcile,
-    ) as listener:
+    async with durable(settings, pool, queue, states, reconcile) as listener:
         await publisher.channel.queue_delete(listener.queue or "")
         await states.until(lambda names: names.count(State.LISTENING) == 2)
     assert [gap.queue_was_lost for gap in gaps] == [True, True]
