@@ -86,13 +86,11 @@ class Fleet:
 
     Attributes:
         ended: How many runs ended, by state.
-        failed_calls: How many calls for artifacts failed after all attempts.
     """
 
     deployment: Deployment
     load: Load
     ended: Counter[State] = field(default_factory=Counter[State])
-    failed_calls: int = 0
     workers: list[SimulatedWorker] = field(default_factory=list["SimulatedWorker"])
     _tasks: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
@@ -214,7 +212,6 @@ class SimulatedWorker:
         try:
             await send(calls.create_artifact(run.task_id, run.run_id, name, request))
         except CallFailed:
-            self._fleet.failed_calls += 1
             return False
         return True
 
