@@ -65,6 +65,15 @@ def test_an_object_that_somebody_else_began_is_a_conflict(client: EitherClient, 
         client.upload("public/x.bin", content, storage="object")
 
 
+def test_an_internal_error_of_a_beginning_says_that_there_may_be_an_earlier_one(
+    client: EitherClient, local: LocalQueue, content: Path
+) -> None:
+    local.faults.add(Respond(endpoint="queue.createArtifact", status=500, times=100))
+    with pytest.raises(InternalServerError) as caught:
+        client.upload("public/x.bin", content, storage="object")
+    assert "was created before" in "".join(caught.value.__notes__)
+
+
 @pytest.mark.parametrize("storage", ["s3", "object"])
 @pytest.mark.parametrize("quarter", [0, 1, 2, 3, 4])
 def test_a_body_that_is_cut_is_sent_again_from_its_start(

@@ -101,8 +101,10 @@ def test_the_object_service_gets_small_content_within_the_request(
     client: EitherClient, local: LocalQueue, size: int, puts: int
 ) -> None:
     local.faults.add(Respond(endpoint="storage.put", status=500, times=2))
-    client.upload("public/x.bin", BYTES[:size], storage="object")
+    seen = Seen()
+    client.upload("public/x.bin", BYTES[:size], storage="object", progress=seen)
     assert sum(fault["times"] for fault in local.faults.waiting()) == 2 - 2 * puts
+    assert seen[-1] == (size, size)
 
 
 def test_every_upload_to_s3_is_hashed(client: EitherClient, tmp_path: Path) -> None:
