@@ -88,8 +88,9 @@ class LiveRuns:
 
     def _note_end(self, lifecycle: RunLifecycle, task: asyncio.Task[None]) -> None:
         del self._tasks[lifecycle]
-        if not task.cancelled():
-            task.result()
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):  # a SystemExit has ended the loop, and must not end its cleaning up
+            raise error
 
 
 _VARYING = re.compile(r"[\w-]{22}|\d+|/\S+")

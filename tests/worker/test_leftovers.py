@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from taskqueue_client.worker import TaskEnd, TaskRun
 from taskqueue_client.worker.event_thread import DaemonThreads, Job
 from tests.worker.queue_world import WAIT, World
 from tests.worker.run_outcomes import OUTCOMES, reasons
+from tests.worker.worker_world import worker_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -120,3 +122,25 @@ def test_of_every_outcome(world: World, tmp_path: Path, kind: str) -> None:
     assert list(tmp_path.iterdir()) == []
     ended = {outcome: reasons(world, task_id) for outcome, task_id in tasks.items()}
     assert ended == {outcome: each[2][:1] for outcome, each in OUTCOMES.items()} | {"canceled": ["canceled"]}
+
+
+def test_of_a_worker_that_a_hook_exits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [world.create(), world.create()]
+    both_started, let_go = threading.Barrier(len(tasks)), threading.Event()
+
+    def handler(task: TaskRun) -> None:
+        both_started.wait(WAIT)
+        if task.task_id != tasks[0]:
+            assert let_go.wait(WAIT)
+
+    def on_task_end(_: TaskEnd) -> None:
+        sys.exit(7)
+
+    worker = worker_for(world, handler, concurrency=2)
+    monkeypatch.setattr(worker, "on_task_end", on_task_end)
+    try:
+        with pytest.raises(SystemExit):
+            worker.serve()
+        assert "taskqueue keeper" not in {each.name for each in threading.enumerate()}
+    finally:
+        let_go.set()
