@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import subprocess
 import sys
 import textwrap
@@ -12,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from taskqueue_client.worker import TaskEnd, TaskRun
+from taskqueue_client.worker.commands.task_log import TaskLog
 from taskqueue_client.worker.event_thread import DaemonThreads, Job
 from tests.worker.queue_world import WAIT, World
 from tests.worker.run_outcomes import OUTCOMES, reasons
-from tests.worker.worker_world import worker_for
+from tests.worker.worker_world import work, worker_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -122,6 +125,20 @@ def test_of_every_outcome(world: World, tmp_path: Path, kind: str) -> None:
     assert list(tmp_path.iterdir()) == []
     ended = {outcome: reasons(world, task_id) for outcome, task_id in tasks.items()}
     assert ended == {outcome: each[2][:1] for outcome, each in OUTCOMES.items()} | {"canceled": ["canceled"]}
+
+
+def test_of_a_run_but_the_log_that_cannot_be_removed(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: TaskLog) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", "a.log")
+
+    monkeypatch.setattr(TaskLog, "remove", refuse)
+    task_id = world.create()
+    work(world, lambda _: None)
+    assert reasons(world, task_id) == ["completed"]
+    problems = [each.getMessage() for each in caplog.records if each.levelno > logging.INFO]
+    assert problems == [f"cannot remove a log of run {task_id}/0: [Errno 30] Read-only file system: 'a.log'"]
 
 
 def test_of_a_worker_that_a_hook_exits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -307,9 +307,11 @@ class RunResources:
         if self._shared.live_logs is not None and self._live_url is not None:
             self._shared.live_logs.remove(self._live_url)
         with self._lock:
-            for each in (self._log, self.compressed_log):
-                if each is not None:
+            for each in filter(None, (self._log, self.compressed_log)):
+                try:
                     each.remove()
+                except OSError as error:
+                    log.warning("cannot remove a log of run %s: %s", self.run, error)
 
     @property
     def _variables(self) -> dict[str, str]:
