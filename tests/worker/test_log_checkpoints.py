@@ -391,8 +391,9 @@ class TestRuns:
         assert encoding_of_log(world, task_id) == "gzip"
 
     def test_the_link_leads_to_the_log_from_the_start_though_the_handler_has_written_nothing(
-        self, world: World
+        self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(log_checkpoints, "FIRST_BETWEEN", (0.0, 0.0))
         task_id, handler = world.create(), Paused()
         with Working(world, worker_for(world, handler, max_tasks=1, log_checkpoint_interval=3600)) as working:
             until(partial(shows, world, task_id, f"run 0 of task {task_id}, on worker group/worker"))

@@ -135,15 +135,19 @@ def test_a_graph_from_far_is_painted_in_the_colors_of_the_page(
     page = open_page(f"/group/{scenery.group}", scheme=scheme)
     page.get_by_role("button", name="Graph").click()
     expect(page.get_by_text("301 tasks")).to_be_visible()
-    page.wait_for_function(
-        """([red, green, blue]) => {
-          const canvas = document.querySelector("canvas");
-          const pixels = canvas?.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data ?? [];
-          for (let at = 0; at < pixels.length; at += 4)
-            if (pixels[at] === red && pixels[at + 1] === green && pixels[at + 2] === blue) return true;
-          return false;
+    page.evaluate(
+        """async ([red, green, blue]) => {
+          const isPainted = () => {
+            const canvas = document.querySelector("canvas");
+            const image = canvas?.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+            const pixels = image?.data ?? [];
+            for (let at = 0; at < pixels.length; at += 4)
+              if (pixels[at] === red && pixels[at + 1] === green && pixels[at + 2] === blue) return true;
+            return false;
+          };
+          while (!isPainted()) await new Promise(requestAnimationFrame);
         }""",
-        arg=ground,
+        ground,
     )
 
 
