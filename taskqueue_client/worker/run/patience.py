@@ -33,7 +33,7 @@ QUIET = 10.0
 HURRIED_LEAST = 1.0
 """Seconds between two attempts shortly before the end of the worker."""
 
-MOST_500 = 6
+MOST_500 = 4
 """Attempts at creating and at finishing an object artifact that the Queue may refuse with 500. If it created
 the artifact and the response was lost, or has a content length of it, it refuses each further attempt."""
 
