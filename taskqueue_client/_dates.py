@@ -99,13 +99,13 @@ _OFFSET = re.compile(
 )
 
 
-def shifted(argument: str, offset: str, start: datetime, allowed: str = "") -> datetime:
+def shifted(argument: str, offset: object, start: datetime, allowed: str = "") -> datetime:
     """Return the time at a distance from another one, such as `14 days`; see `definitions.from_now`.
 
     Raises:
         InvalidArgument: `offset` cannot be parsed, or the result is out of range.
     """
-    distance = _distance(offset)
+    distance = _distance(offset) if isinstance(offset, str) else None
     if distance is None:
         allowed = allowed or "numbers with units, largest first, like '1 day 12 hours'"
         raise InvalidArgument(argument, offset, allowed)

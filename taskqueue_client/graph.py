@@ -119,6 +119,7 @@ def plan_graph(document: Mapping[str, Any], *, created: datetime | None = None) 
         InvalidDefinition: With every problem: an unknown dependency, a dependency cycle, and whatever the
             Queue would refuse in a definition.
     """
+    _check_object(document)
     problems = [*_shape_problems(document)]
     given = document.get("taskGroupId")
     group = given if isinstance(given, str) and is_slugid(given) else slugid()
@@ -148,6 +149,7 @@ def plan_task(document: Mapping[str, Any], *, created: datetime | None = None) -
     Raises:
         InvalidDefinition: With every problem.
     """
+    _check_object(document)
     task_id = slugid()
     group = document.get("taskGroupId", task_id)
     problems = [*_task_problems("$", {"taskGroupId": group, **document}, group, None)]
@@ -155,6 +157,11 @@ def plan_task(document: Mapping[str, Any], *, created: datetime | None = None) -
     definition = writer.definition("task", document, "$", group)
     _raise_any(problems)
     return Graph(group, (GraphTask("task", task_id, definition),))
+
+
+def _check_object(document: object) -> None:
+    if not isinstance(document, Mapping):
+        raise InvalidDefinition([Problem("$", document, "an object")])
 
 
 def _raise_any(problems: list[Problem]) -> None:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from taskqueue_client import AsyncQueue, Queue, slugid
 from taskqueue_client.clock import MovableClock
-from taskqueue_client.errors import InvalidDefinition, RequestConflict, ServerError
+from taskqueue_client.errors import InvalidDefinition, Problem, RequestConflict, ServerError
 from taskqueue_client.graph import (
+    Graph,
     GraphTask,
     SubmissionFailed,
     are_settled,
@@ -53,6 +54,14 @@ def problems(given: dict[str, Any]) -> dict[str, str]:
     with pytest.raises(InvalidDefinition) as caught:
         plan_graph(given)
     return {problem.path: problem.allowed for problem in caught.value.problems}
+
+
+@pytest.mark.parametrize("plan", [plan_graph, plan_task])
+@pytest.mark.parametrize("given", [[1], [], None, "tasks.yml"])
+def test_a_document_that_is_not_an_object_is_refused(plan: Callable[[Any], Graph], given: object) -> None:
+    with pytest.raises(InvalidDefinition) as caught:
+        plan(given)
+    assert caught.value.problems == (Problem("$", given, "an object"),)
 
 
 @given(st.integers(1, 12), st.data())

@@ -54,6 +54,12 @@ def _official(offset: str) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+@pytest.mark.parametrize("offset", [3600, None, ["1 day"]])
+def test_an_offset_that_is_not_text_is_refused(offset: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^offset: .* is not valid; expected numbers with units"):
+        from_now(offset)
+
+
 @settings(deadline=None)
 @given(offsets())
 def test_an_offset_means_what_it_does_to_the_official_client(offset: str) -> None:
