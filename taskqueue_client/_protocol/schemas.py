@@ -24,7 +24,7 @@ import msgspec
 from taskqueue_client._dates import epoch_seconds, is_date_time
 from taskqueue_client.errors import InvalidDefinition, Problem
 from taskqueue_client.models import Priority
-from taskqueue_client.slugid import SLUGID
+from taskqueue_client.slugid import SLUGID, slugid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -198,7 +198,7 @@ def check_definition(definition: TaskDefinition, now: float) -> bytes:
         encoded = msgspec.json.encode(definition)
         odd_numbers = _number_problems(definition) if b"null" in encoded else []
     except (TypeError, ValueError, RecursionError) as error:
-        problems = _surrogate_problems(definition) or [
+        problems = _encoding_problems(definition) or [
             Problem("$", type(definition), f"values that JSON has ({error})")
         ]
         raise InvalidDefinition(problems) from error
@@ -363,12 +363,26 @@ def json_path(*steps: str | int) -> str:
     )
 
 
-def _surrogate_problems(definition: object) -> list[Problem]:
-    """The texts that keep a definition from being encoded; none if there is something else."""
+def _encoding_problems(definition: object) -> list[Problem]:
+    """The texts and values that keep a definition from being encoded; none if there is something else."""
+    unknown: dict[object, object] = {}  # by what stands for them, in a document that can be walked to its end
+
+    def replaced(value: object) -> str:
+        unknown[stand_in := slugid()] = value
+        return stand_in
+
     try:
-        return [*_text_problems(msgspec.to_builtins(definition, str_keys=True))]
+        document = msgspec.to_builtins(definition, str_keys=True, enc_hook=replaced)
     except (TypeError, ValueError, RecursionError):
         return []
+    return [*_text_problems(document), *_unknown_problems(document, unknown)]
+
+
+def _unknown_problems(document: object, unknown: Mapping[object, object]) -> Iterator[Problem]:
+    for path, given in _everything_in(document):
+        if given in unknown:
+            steps = (str(unknown[step]) if step in unknown else step for step in path)
+            yield Problem(json_path(*steps), unknown[given], "a value that JSON has")
 
 
 def _text_problems(document: object) -> Iterator[Problem]:

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -97,7 +98,25 @@ def test_an_odd_text_is_found_however_deep() -> None:
 
 
 def test_a_surrogate_beside_what_json_cannot_hold_is_still_one_error() -> None:
-    assert paths_of({**GOOD, "payload": {"a": "\ud800", "b": object()}}) == ["$"]
+    payload = {"a": "\ud800", "b": object()}
+    assert paths_of({**GOOD, "payload": payload}) == ["$.payload.a", "$.payload.b"]
+
+
+def test_a_value_that_json_does_not_have_is_reported_at_its_path() -> None:
+    folder, unknown = Path("/builds"), object()
+    payload = {"env": [{"HOME": folder}, 1], "keys": {folder: {"in": unknown}}}
+    allowed = "a value that JSON has"
+    assert problems_of({**GOOD, "payload": payload}) == [
+        Problem("$.payload.env[0].HOME", folder, allowed),
+        Problem("$.payload.keys['/builds']", folder, allowed),
+        Problem("$.payload.keys['/builds'].in", unknown, allowed),
+    ]
+
+
+def test_a_value_that_json_does_not_have_in_a_document_that_contains_itself_is_an_error() -> None:
+    payload: dict[str, Any] = {"a": Path("/builds")}
+    payload["b"] = payload
+    assert paths_of({**GOOD, "payload": payload}) == ["$"]
 
 
 def test_the_error_says_what_was_given_and_what_is_allowed() -> None:
