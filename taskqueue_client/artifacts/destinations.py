@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from io import BytesIO, FileIO
 from pathlib import Path
@@ -92,7 +92,8 @@ class FileDestination(_Written):
         elif self._path.is_dir():
             raise InvalidArgument("to", str(self._path), _FILE)
         else:
-            self._file = FileIO(self._partial, "x")
+            with self._named_in_errors():
+                self._file = FileIO(self._partial, "x")
 
     def write(self, block: Block) -> None:
         """Append a block to the file.
@@ -102,14 +103,16 @@ class FileDestination(_Written):
         """
         assert self._file is not None  # noqa: S101 - restart comes first
         view = memoryview(block)
-        while view:
-            view = view[self._file.write(view) :]
+        with self._named_in_errors():
+            while view:
+                view = view[self._file.write(view) :]
 
     def commit(self) -> None:
         """Rename the temporary file to the path."""
         assert self._file is not None  # noqa: S101 - restart comes first
         self._file.close()
-        self._partial.replace(self._path)
+        with self._named_in_errors():
+            self._partial.replace(self._path)
         self._file = None
 
     def discard(self) -> None:
@@ -117,6 +120,14 @@ class FileDestination(_Written):
         if self._file is not None:
             self._file.close()
             self._partial.unlink(missing_ok=True)
+
+    @contextmanager
+    def _named_in_errors(self) -> Generator[None]:
+        """Name the path in errors: the caller does not know the temporary file."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
 
 class MemoryDestination(_Written):

@@ -213,9 +213,18 @@ def test_credentials_of_an_object_that_expired_during_an_interruption_are_replac
 
 @pytest.mark.usefixtures("stored")
 def test_a_full_disk_leaves_no_file(client: EitherClient, folder: Path) -> None:
-    with file_size_limit(300_000), pytest.raises(OSError, match="File too large"):
+    with file_size_limit(300_000), pytest.raises(OSError, match="File too large") as caught:
         client.download(NAME, to=folder / "x")
+    assert caught.value.filename == str(folder / "x")
     assert files(folder) == []
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_file_that_cannot_be_created_is_named(client: EitherClient, folder: Path) -> None:
+    target = folder / "missing" / "x"
+    with pytest.raises(FileNotFoundError) as caught:
+        client.download(NAME, to=target)
+    assert str(caught.value) == f"[Errno 2] No such file or directory: '{target}'"
 
 
 @pytest.mark.parametrize("name", ["x.bin", "x.log"])
