@@ -438,9 +438,10 @@ async def _warn_of_expiry(credentials: Credentials | None, clock: Clock) -> None
         return
     await clock.sleep_async(max(expires - EXPIRY_WARNING - clock.now(), 0))
     left = expires - clock.now()
-    log.warning(
-        "the worker's own credentials expire in %.0f s (client %s): claim requests will then be refused",
-        *(max(left, 0), credentials.client_id),
-    )
-    await clock.sleep_async(max(left, 0))
+    if left > 0:
+        log.warning(
+            "the worker's own credentials expire in %.0f s (client %s): claim requests will then be refused",
+            *(left, credentials.client_id),
+        )
+        await clock.sleep_async(left)
     log.error("the worker's own credentials have expired (client %s)", credentials.client_id)

@@ -9,12 +9,13 @@ import sys
 import textwrap
 import threading
 from collections.abc import Coroutine
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from taskqueue_client import Credentials
+from taskqueue_client import Credentials, temporary_credentials
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.errors import AuthenticationFailed, InsufficientScopes
 from taskqueue_client.local import Client, LocalQueue
@@ -447,6 +448,19 @@ class TestStart:
         worker.credentials = Credentials("local", "not-its-secret")
         with pytest.raises(AuthenticationFailed):
             worker.serve()
+
+    def test_credentials_that_have_expired_are_said_to_have_expired_only(
+        self, world: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        yesterday = datetime.now(UTC) - timedelta(days=1)
+        expired = temporary_credentials(
+            world.local.credentials, ["*"], start=yesterday, lifetime=timedelta(minutes=1)
+        )
+        with Working(world, worker_for(world, lambda _: None)) as working:
+            until(lambda: world.queue.list_workers(TASK_QUEUE_ID).workers)
+            working.worker.credentials = expired
+            until(lambda: "own credentials have expired" in caplog.text)
+        assert "own credentials expire in" not in caplog.text
 
     def test_a_queue_that_cannot_be_reached_is_tried_again_and_said_so(
         self, world: World, caplog: pytest.LogCaptureFixture
