@@ -205,6 +205,7 @@ class WorkerLoop(ABC):
             InternalError: `max_internal_errors` in a row had the same cause.
             InvalidArgument: Commands of tasks can read the file of `signing_key`, or `work_directory` cannot
                 be used.
+            RuntimeError: An event loop runs in this thread: `await asyncio.to_thread(worker.serve)`.
         """
         self._serve(signals=threading.current_thread() is threading.main_thread())
 
@@ -217,6 +218,7 @@ class WorkerLoop(ABC):
             ApiError: As for `run`.
             InternalError: As for `run`.
             InvalidArgument: As for `run`.
+            RuntimeError: As for `run`.
         """
         self._serve(signals=False)
 
@@ -248,6 +250,7 @@ class WorkerLoop(ABC):
                 self._session.terminate(within)
 
     def _serve(self, *, signals: bool) -> None:
+        _check_no_event_loop()
         self.on_start()
         try:
             with asyncio.Runner(loop_factory=WorkerEventLoop) as loop:
@@ -278,6 +281,18 @@ class WorkerLoop(ABC):
                 self._session = None
             if self.runner is not None:
                 self.runner.flush()
+
+
+def _check_no_event_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    message = (
+        "run() and serve() block until the worker ends: they cannot be called in a running event loop; "
+        "use `await asyncio.to_thread(worker.serve)`"
+    )
+    raise RuntimeError(message)
 
 
 def _source_for(config: WorkerConfig, given: TaskSourceFactory) -> TaskSourceFactory:

@@ -449,6 +449,17 @@ class TestStart:
         with pytest.raises(AuthenticationFailed):
             worker.serve()
 
+    @pytest.mark.parametrize("method", ["run", "serve"])
+    async def test_a_running_event_loop_is_an_error_that_says_what_to_call(
+        self, world: World, method: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        worker = worker_for(world, lambda _: None)
+        started: list[bool] = []
+        monkeypatch.setattr(worker, "on_start", lambda: started.append(True))
+        with pytest.raises(RuntimeError, match=r"await asyncio\.to_thread\(worker\.serve\)"):
+            getattr(worker, method)()
+        assert started == []
+
     def test_credentials_that_have_expired_are_said_to_have_expired_only(
         self, world: World, caplog: pytest.LogCaptureFixture
     ) -> None:
