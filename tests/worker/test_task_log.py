@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskqueue_client.clock import MovableClock
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.commands.task_log import TaskLog
 from tests.artifacts.conftest import file_size_limit
 from tests.worker.queue_world import WAIT
@@ -108,6 +110,14 @@ def test_secrets_are_masked_in_each_stream_by_itself(log: TaskLog) -> None:
     first.write(b"er2\n")
     second.write(b"ter2\n")
     assert lines_of(log) == [STAMP + "[masked]", STAMP + "[masked]"]
+
+
+@pytest.mark.parametrize("given", [None, b"hunter2", 7])
+def test_a_secret_that_is_not_text_is_refused_without_being_shown(log: TaskLog, given: Any) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        log.register_secret(given)
+    assert str(caught.value) == f"secret: {type(given)!r} is not valid; expected non-empty text"
+    assert caught.value.given is type(given)
 
 
 def test_a_secret_with_newlines_is_masked_before_times_come_in_between(log: TaskLog) -> None:

@@ -31,12 +31,14 @@ class Secrets:
         """All of them, as they are at the moment."""
         return self._own if self._shared is None else self._own + self._shared.known
 
-    def add(self, secret: str) -> None:
+    def add(self, secret: object) -> None:
         """Mask a text from now on, and each of its longer lines separately; white space around is ignored.
 
         Raises:
-            InvalidArgument: The text is empty or white space. The error does not show it.
+            InvalidArgument: Not a text, or one that is empty or white space. The error does not show it.
         """
+        if not isinstance(secret, str):
+            raise InvalidArgument("secret", type(secret), "non-empty text")
         whole = secret.strip()
         if not whole:
             raise InvalidArgument("secret", "", "non-empty text")
