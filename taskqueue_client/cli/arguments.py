@@ -17,7 +17,6 @@ from .failures import Failure
 if TYPE_CHECKING:
     from taskqueue_client.client import Queue
 
-_DAY = 86_400.0
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,9 +42,16 @@ class SlugId(click.ParamType[str]):
 
 
 class Duration(click.ParamType[float]):
-    """A number of seconds or text such as `5 minutes`, at most a day."""
+    """A number of seconds or text such as `5 minutes`.
+
+    Args:
+        longest: The longest one, as text.
+    """
 
     name = "duration"
+
+    def __init__(self, longest: str = "1 day") -> None:
+        self._longest = longest
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return a duration in seconds.
@@ -56,9 +62,9 @@ class Duration(click.ParamType[float]):
         seconds = seconds_of(str(value))
         with suppress(ValueError):
             seconds = float(value) if seconds is None else seconds
-        if seconds is None or not 0 < seconds <= _DAY:
-            expected = "expected seconds or text such as '5 minutes', more than 0 and at most a day"
-            self.fail(f"{value!r} is not valid; {expected}", param, ctx)
+        if seconds is None or not 0 < seconds <= (seconds_of(self._longest) or 0):
+            expected = f"seconds or text such as '5 minutes', more than 0 and at most {self._longest}"
+            self.fail(f"{value!r} is not valid; expected {expected}", param, ctx)
         return seconds
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,13 @@ import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from taskqueue_client import calls
-from taskqueue_client._dates import instant
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts import DownloadResult
 from taskqueue_client.client import Queue
-from taskqueue_client.definitions import from_now
 from taskqueue_client.errors import InvalidArgument, TaskQueueError
 from taskqueue_client.models import Artifact, StorageType
 
-from .arguments import connect, connect_with_credentials, run_option, task_argument
+from .arguments import Duration, connect, connect_with_credentials, run_option, task_argument
 from .failures import ExitStatus, Failure, in_one_line
 from .output import console, json_option, new_table, print_either, print_json, printable, size
 
@@ -221,17 +219,17 @@ def _as_json(outcome: _Outcome) -> dict[str, Any]:
     "--lifetime",
     default="15 minutes",
     show_default=True,
-    help='How long the URL is valid, such as "2 hours".',
+    type=Duration("100 years"),
+    help="How long the URL is valid, in seconds or text such as '2 hours'.",
 )
 @json_option
-def signed_url(task_id: str, name: str, run_id: int | None, lifetime: str, *, as_json: bool) -> None:
+def signed_url(task_id: str, name: str, run_id: int | None, lifetime: float, *, as_json: bool) -> None:
     """Make a URL that gives access to the artifact NAME of a task for a while, without credentials.
 
     Treat the URL as a secret. With --json, prints an object with `url`
     and `expires`.
     """
     with connect_with_credentials() as queue:
-        now = datetime.now(UTC)
         if queue.credentials is None:
             message = "a proxy cannot sign URLs: set TASKCLUSTER_ROOT_URL and credentials"
             raise Failure(message)
@@ -240,18 +238,7 @@ def signed_url(task_id: str, name: str, run_id: int | None, lifetime: str, *, as
             if run_id is None
             else calls.get_artifact(task_id, run_id, name)
         )
-        expires = _expiry(lifetime, now)
-        url = queue.signed_url(call, lifetime=expires - now)
+        valid = timedelta(seconds=lifetime)
+        expires = datetime.now(UTC) + valid
+        url = queue.signed_url(call, lifetime=valid)
     print_either({"url": url, "expires": expires}, url, as_json=as_json)
-
-
-def _expiry(lifetime: str, now: datetime) -> datetime:
-    try:
-        moment = instant(from_now(lifetime, now)) or now
-    except InvalidArgument as error:
-        message = f"--lifetime: {lifetime!r} is not valid; expected {error.allowed}"
-        raise Failure(message) from error
-    if moment <= now:
-        message = f"--lifetime: {lifetime!r} is not valid; expected more than 0 seconds"
-        raise Failure(message)
-    return moment

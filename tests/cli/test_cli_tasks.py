@@ -295,8 +295,23 @@ def test_a_signed_url_gives_access_without_credentials(create: Create) -> None:
     )  # not AuthenticationFailed: it is let in
 
 
-@pytest.mark.parametrize("lifetime", ["for ever", "-5 minutes", "0 seconds"])
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("300", timedelta(minutes=5)), ("2 hours", timedelta(hours=2)), ("400 days", timedelta(days=400))],
+)
+def test_a_lifetime_is_seconds_or_text(create: Create, given: str, meant: timedelta) -> None:
+    task_id, before = create("compile"), datetime.now(UTC)
+    (document,) = run_json("signed-url", task_id, "private/a.txt", "--lifetime", given)
+    left = datetime.fromisoformat(document["expires"]) - before
+    assert meant - timedelta(seconds=1) <= left <= meant + timedelta(minutes=5)
+
+
+@pytest.mark.parametrize("lifetime", ["for ever", "-5 minutes", "0 seconds", "0", "101 years"])
 def test_a_lifetime_that_cannot_be_used_is_refused(create: Create, lifetime: str) -> None:
     result = run("signed-url", create("compile"), "private/a.txt", "--lifetime", lifetime)
     assert result.exit_code == ExitStatus.WRONG_USE
-    assert f"--lifetime: {lifetime!r} is not valid; expected" in result.stderr
+    assert "'--lifetime'" in result.stderr
+    assert (
+        f"{lifetime!r} is not valid; expected seconds or text such as '5 minutes', "
+        "more than 0 and at most 100 years"
+    ) in " ".join(result.stderr.split())
