@@ -20,6 +20,7 @@ from taskqueue_client.errors import (
     NotFound,
     ServerError,
     TaskQueueError,
+    UnreadableResponse,
 )
 from taskqueue_client.graph import SubmissionFailed
 from taskqueue_client.scopes import in_words
@@ -90,12 +91,19 @@ def in_one_line(error: BaseException | None) -> str:
         return "; ".join(map(str, error.problems))
     if isinstance(error, InvalidArgument) and not error.given and not error.finding:
         return f"{error.argument} is not set; expected {error.allowed}"
+    return _of_call(error) if isinstance(error, CallFailed) else str(error)
+
+
+def _of_call(error: CallFailed) -> str:
     if isinstance(error, ConnectionFailed):
         return f"cannot reach {_root_url(error)} ({error.reason}): check TASKCLUSTER_ROOT_URL and the network"
+    if isinstance(error, UnreadableResponse):
+        return _of_another_server(error, f"an unreadable response ({error.reason})")
+    if isinstance(error, ServerError) or (isinstance(error, ApiError) and error.code):
+        return _of_answer(error)
     if isinstance(error, ApiError):
-        return (
-            _of_answer(error) if error.code or isinstance(error, ServerError) else _of_another_server(error)
-        )
+        said = " ".join(error.message.split())
+        return _of_another_server(error, f"no error code of Taskcluster ({said})")
     return str(error)
 
 
@@ -124,10 +132,10 @@ def _of_answer(error: ApiError) -> str:
     return f"refused: {first}"
 
 
-def _of_another_server(error: ApiError) -> str:
+def _of_another_server(error: ApiError | UnreadableResponse, response: str) -> str:
     return (
-        f"{_root_url(error)} responded to {error.endpoint} with HTTP {error.status} and no error code of "
-        f"Taskcluster ({' '.join(error.message.split())}): check TASKCLUSTER_ROOT_URL"
+        f"{_root_url(error)} responded to {error.endpoint} with HTTP {error.status} and {response}: "
+        "check TASKCLUSTER_ROOT_URL"
     )
 
 

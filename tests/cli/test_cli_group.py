@@ -13,6 +13,7 @@ from taskqueue_client.__main__ import main
 from taskqueue_client.cli import taskqueue
 from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.local import LocalQueue
+from taskqueue_client.local.faults import Respond
 from tests.cli.command import COMMAND, run
 
 COMMANDS = sorted(taskqueue.list_commands(taskqueue.make_context("taskqueue", [], resilient_parsing=True)))
@@ -80,6 +81,17 @@ def test_a_root_url_of_another_server_is_named(
     assert "with HTTP 404 and no error code of Taskcluster (Not found): check TASKCLUSTER_ROOT_URL\n" in (
         result.output
     )
+
+
+@pytest.mark.parametrize("arguments", [["status", "fN1SbArXTPSVFNUvaOlinQ"], ["doctor"]])
+def test_a_root_url_of_a_server_that_responds_with_a_web_page_is_named(
+    arguments: list[str], deployment: LocalQueue
+) -> None:
+    deployment.faults.add(Respond(endpoint="*", status=200, html=True, times=99))
+    result = run(*arguments)
+    assert f"{deployment.root_url} responded to" in result.output
+    assert "with HTTP 200 and an unreadable response (" in result.output
+    assert "): check TASKCLUSTER_ROOT_URL\n" in result.output
 
 
 def test_an_invalid_task_id_is_refused_before_any_request() -> None:
