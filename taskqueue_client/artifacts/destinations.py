@@ -127,7 +127,7 @@ class FileDestination(_Written):
         try:
             yield
         except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._path)) from error
+            raise OSError(error.errno, error.strerror, str(self._path)) from None
 
 
 class MemoryDestination(_Written):
