@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -193,6 +194,21 @@ class TestTimes:
         assert reasons(world, task_id) == ["failed"]
         assert "longer than max_run_time, 0.2 s" in seen[0]
         assert "longer than max_run_time, 0.2 s" in log_of(world, task_id)
+
+    def test_the_log_begins_with_the_run_even_if_its_handler_writes_nothing(self, world: World) -> None:
+        task_id = world.create()
+
+        def handler(_: TaskRun) -> None:
+            clock.advance(seconds=100)
+
+        worker = worker_for(world, handler, max_tasks=1)
+        worker.clock = clock = MovableClock()
+        with Working(world, worker) as working:
+            working.left()
+        first, last = (
+            datetime.fromisoformat(line.split()[0]) for line in log_of(world, task_id).splitlines()
+        )
+        assert last - first >= timedelta(seconds=100)
 
     def test_the_time_of_all_tries_counts(self, world: World) -> None:
         task_id = world.create()

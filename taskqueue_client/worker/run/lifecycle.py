@@ -225,6 +225,7 @@ class RunLifecycle:
         if self._stopped.done():
             return self._stopped.result()
         self.run.apply(Event.START)
+        _ = self._resources.log  # made now: its first line has the time of the run's start
         checkpoints, reference = self._log_checkpoints(), self._refer_to_live_log()
         try:
             check_payload(self._context.schema, self.run.claim.task["payload"])
