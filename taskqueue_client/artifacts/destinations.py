@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from io import BytesIO, FileIO
 from pathlib import Path
@@ -92,8 +92,10 @@ class FileDestination(_Written):
         elif self._path.is_dir():
             raise InvalidArgument("to", str(self._path), _FILE)
         else:
-            with self._named_in_errors():
+            try:
                 self._file = FileIO(self._partial, "x")
+            except OSError as error:
+                raise self._naming_path(error) from None
 
     def write(self, block: Block) -> None:
         """Append a block to the file.
@@ -103,16 +105,20 @@ class FileDestination(_Written):
         """
         assert self._file is not None  # noqa: S101 - restart comes first
         view = memoryview(block)
-        with self._named_in_errors():
+        try:
             while view:
                 view = view[self._file.write(view) :]
+        except OSError as error:
+            raise self._naming_path(error) from None
 
     def commit(self) -> None:
         """Rename the temporary file to the path."""
         assert self._file is not None  # noqa: S101 - restart comes first
         self._file.close()
-        with self._named_in_errors():
+        try:
             self._partial.replace(self._path)
+        except OSError as error:
+            raise self._naming_path(error) from None
         self._file = None
 
     def discard(self) -> None:
@@ -121,13 +127,9 @@ class FileDestination(_Written):
             self._file.close()
             self._partial.unlink(missing_ok=True)
 
-    @contextmanager
-    def _named_in_errors(self) -> Generator[None]:
-        """Name the path in errors: the caller does not know the temporary file."""
-        try:
-            yield
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._path)) from None
+    def _naming_path(self, error: OSError) -> OSError:
+        """Return the error with the path: the caller does not know the temporary file."""
+        return OSError(error.errno, error.strerror, str(self._path))
 
 
 class MemoryDestination(_Written):
