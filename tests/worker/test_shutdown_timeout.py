@@ -108,6 +108,7 @@ def test_a_handler_that_does_not_end_is_reported_before_the_timeout(
         working.left()
     assert world.run(task_id).reason_resolved == "worker-shutdown"
     assert f"handler of {task_id}/0 is still running" in caplog.text
+    assert "after it was asked to stop; it keeps its slot\n" in caplog.text
 
 
 SCRIPT = """

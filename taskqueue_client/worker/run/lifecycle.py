@@ -303,7 +303,10 @@ class RunLifecycle:
         await asyncio.wait(ending, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         if not call.ended.done():
             seconds = self._loop.time() - asked
-            log.warning("handler of %s is still running %.0f s after it was asked to stop", self.run, seconds)
+            log.warning(
+                "handler of %s is still running %.0f s after it was asked to stop; it keeps its slot",
+                *(self.run, seconds),
+            )
 
     async def _resolve(self, error: BaseException | None) -> tuple[str, BaseException | None]:
         """Report the run and upload its artifacts; return how it ended."""
