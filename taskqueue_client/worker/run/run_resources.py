@@ -307,9 +307,10 @@ class RunResources:
         if self._shared.live_logs is not None and self._live_url is not None:
             self._shared.live_logs.remove(self._live_url)
         with self._lock:
-            for each in filter(None, (self._log, self.compressed_log)):
+            for each in (self._log, self.compressed_log):
                 try:
-                    each.remove()
+                    if each is not None:
+                        each.remove()
                 except OSError as error:
                     log.warning("cannot remove a log of run %s: %s", self.run, error)
 
