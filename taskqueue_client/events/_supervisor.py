@@ -84,7 +84,7 @@ class Supervisor:
         self.state = State.CONNECTING
         self.buffer: deque[Delivery] = deque()
         self.changed = asyncio.Event()
-        self._session_type = _session_type()
+        self._session_type = session_type()
         self._counts = counts
         self._reconcile = reconcile
         self._on_state = on_state
@@ -253,7 +253,12 @@ async def _reason(future: asyncio.Future[Exception]) -> Exception:
     return await asyncio.shield(future)
 
 
-def _session_type() -> type[Session]:
+def session_type() -> type[Session]:
+    """Return the session of a listener.
+
+    Raises:
+        ImportError: aio-pika is not installed (the extra `events`).
+    """
     try:
         from ._broker_session import Session  # noqa: PLC0415 - the rest of this package works without the extra
     except ImportError as error:

@@ -89,7 +89,8 @@ class WorkerLoop(ABC):
         InvalidArgument: A setting, the URL, the credentials or `payload_schema` is not allowed, or
             `signing_key` cannot be read.
         ImportError: There is a `signing_key`, and cryptography is not installed (the extra `trust`); or
-            `tracing` is on, and opentelemetry-api is not (the extra `otel`).
+            `tracing` is on, and opentelemetry-api is not (the extra `otel`); or there is `pulse`, and
+            aio-pika is not (the extra `events`).
     """
 
     payload_schema: ClassVar[Mapping[str, Any] | None] = None
@@ -121,6 +122,8 @@ class WorkerLoop(ABC):
         self.root_url = checked_root_url(root_url)
         if self.config.tracing:
             import_module("taskqueue_client._protocol.call_spans")  # fails if the extra is missing
+        if pulse is not None:
+            import_module("taskqueue_client.events._supervisor").session_type()  # so does this
         self._credentials = None if credentials is None else checked(credentials)
         self.pulse = pulse
         self.clock = SystemClock() if clock is None else clock

@@ -18,6 +18,7 @@ import pytest
 from taskqueue_client import Credentials, temporary_credentials
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.errors import AuthenticationFailed, InsufficientScopes
+from taskqueue_client.events import PulseSettings
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Delay
 from taskqueue_client.worker import session, shutdown
@@ -448,6 +449,21 @@ class TestStart:
         worker.credentials = Credentials("local", "not-its-secret")
         with pytest.raises(AuthenticationFailed):
             worker.serve()
+
+    def test_messages_without_their_extra_are_an_error_when_the_worker_is_made(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "taskqueue_client.events._broker_session", None)
+        pulse = PulseSettings(host="localhost", user="worker", password="any", tls=False)
+        kind = type(worker_for(world, lambda _: None))
+        with pytest.raises(ImportError, match=r"taskqueue_client\[events\]"):
+            kind(
+                root_url=world.local.root_url,
+                pulse=pulse,
+                task_queue_id=TASK_QUEUE_ID,
+                worker_group="group",
+                worker_id="worker",
+            )
 
     @pytest.mark.parametrize("method", ["run", "serve"])
     async def test_a_running_event_loop_is_an_error_that_says_what_to_call(
