@@ -93,7 +93,11 @@ def command(
         from taskqueue_client.legacy import AzureTaskSource  # noqa: PLC0415 - few workers poll
 
         given["task_source"] = AzureTaskSource
-    made = _worker_class(worker)(config_file=config_file, runner=runner, pulse=pulse, **given)
+    kind = _worker_class(worker)
+    try:
+        made = kind(config_file=config_file, runner=runner, pulse=pulse, **given)
+    except ImportError as error:
+        raise Failure(str(error)) from error  # names the extra
     try:
         made.run()
     except (InternalError, OSError) as error:

@@ -205,3 +205,13 @@ def test_a_wrong_pulse_url_is_named_and_not_ignored(monkeypatch: pytest.MonkeyPa
     result = run("work", "greeting:Greeter", "--config", "worker.yml")
     assert result.exit_code == ExitStatus.WRONG_USE
     assert result.stderr.startswith("Error: PULSE_URL: ")
+
+
+@pytest.mark.usefixtures("files", "deployment")
+def test_a_missing_extra_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "taskqueue_client.events._broker_session", None)
+    monkeypatch.setenv("PULSE_URL", "amqp://guest:guest@localhost/")
+    result = run("work", "greeting:Greeter", "--config", "worker.yml")
+    assert result.exit_code == ExitStatus.WRONG_USE
+    assert result.stderr == 'Error: listeners need aio-pika: pip install "taskqueue_client[events]"\n'
