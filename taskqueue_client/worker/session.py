@@ -173,6 +173,8 @@ class Session:
             is_shutting_down=self._shutdown.has_begun,
             claimed=len(ends),
             lease_left=min(ends) - now if ends else None,
+            stuck=sum(each.is_stuck for each in self._runs),
+            slots=self._worker.config.concurrency,
         )
 
     # Start and end

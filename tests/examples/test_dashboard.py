@@ -27,7 +27,15 @@ WIDTH = 24
 @pytest.fixture(scope="module")
 def exposed() -> dict[str, set[str]]:
     """The names of all samples of a worker, with their labels."""
-    vitals = Vitals(has_claimed=True, since_claim=1.0, is_shutting_down=False, claimed=1, lease_left=60.0)
+    vitals = Vitals(
+        has_claimed=True,
+        since_claim=1.0,
+        is_shutting_down=False,
+        claimed=1,
+        lease_left=60.0,
+        stuck=0,
+        slots=2,
+    )
     body, _ = WorkerMetrics(WorkerIdentity("proj/linux", "rack", "w1"), lambda: vitals).exposition()
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(body.decode()):

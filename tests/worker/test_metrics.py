@@ -24,7 +24,9 @@ from tests.worker.queue_world import TASK_QUEUE_ID, World
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 """The `Accept` header of Prometheus."""
 
-VITALS = Vitals(has_claimed=True, since_claim=5.0, is_shutting_down=False, claimed=2, lease_left=600.0)
+VITALS = Vitals(
+    has_claimed=True, since_claim=5.0, is_shutting_down=False, claimed=2, lease_left=600.0, stuck=0, slots=2
+)
 
 
 def metrics_of(vitals: Vitals = VITALS) -> WorkerMetrics:

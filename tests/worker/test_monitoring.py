@@ -24,7 +24,9 @@ from taskqueue_client.worker.monitoring.worker_metrics import (
 )
 from tests.worker.running_commands import open_descriptors
 
-WELL = Vitals(has_claimed=True, since_claim=5.0, is_shutting_down=False, claimed=2, lease_left=600.0)
+WELL = Vitals(
+    has_claimed=True, since_claim=5.0, is_shutting_down=False, claimed=2, lease_left=600.0, stuck=0, slots=2
+)
 
 
 class Worker:
@@ -75,6 +77,16 @@ def test_a_worker_that_has_not_claimed_yet_is_live_but_not_ready() -> None:
 def test_a_worker_with_no_free_slots_needs_no_claims() -> None:
     vitals = replace(WELL, since_claim=None)
     assert live_problems(vitals) == ready_problems(vitals) == []
+
+
+@pytest.mark.parametrize(("stuck", "is_live"), [(1, True), (2, False)])
+def test_a_worker_whose_slots_are_all_held_by_stuck_handlers_is_not_live(
+    stuck: int, *, is_live: bool
+) -> None:
+    problems = live_problems(replace(WELL, stuck=stuck, since_claim=None))
+    assert problems == (
+        [] if is_live else ["handlers of runs that have ended do not stop, and hold all slots"]
+    )
 
 
 def test_a_worker_that_leaves_is_live_but_not_ready() -> None:

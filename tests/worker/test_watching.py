@@ -12,6 +12,7 @@ import requests
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
+from taskqueue_client.worker.run import lifecycle
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Working, worker_for
@@ -56,6 +57,25 @@ def test_a_worker_is_ready_as_soon_as_the_queue_has_answered_and_counts_what_it_
         until(lambda: f"tasks_total{{{labels}}} 1.0" in requests.get(page, timeout=WAIT).text)
     assert f'claim_calls_total{{result="unknown",task_queue_id="{TASK_QUEUE_ID}"}} 1' in held
     assert f'claims_total{{task_queue_id="{TASK_QUEUE_ID}"}} 1.0' in held
+
+
+def test_a_worker_whose_handler_does_not_stop_is_not_live_until_it_does(
+    world: World, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "HANDLER_GRACE", 0.01)
+    finish = threading.Event()
+    task_id = world.create()
+
+    def handler(_: TaskRun) -> None:
+        world.queue.cancel_task(task_id)
+        assert finish.wait(WAIT)
+
+    with Working(world, worker_for(world, handler, metrics_port=port, termination_grace=0.01)):
+        until(lambda: status(port, "live") == 503)
+        page = f"http://127.0.0.1:{port}/metrics"
+        assert "taskqueue_worker_handlers_stuck 1.0" in requests.get(page, timeout=WAIT).text
+        finish.set()
+        until(lambda: status(port, "live") == 200)
 
 
 def test_a_worker_that_cannot_reach_the_queue_is_alive_but_not_ready(world: World, port: int) -> None:

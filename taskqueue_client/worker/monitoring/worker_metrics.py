@@ -51,6 +51,8 @@ class Vitals:
         is_shutting_down: The shutdown has begun.
         claimed: How many runs are claimed.
         lease_left: What is left of the lease that ends first; negative if it has ended; None without a run.
+        stuck: How many slots are held by handlers that do not stop, though their runs have ended.
+        slots: How many slots there are: the setting `concurrency`.
     """
 
     has_claimed: bool
@@ -58,6 +60,8 @@ class Vitals:
     is_shutting_down: bool
     claimed: int
     lease_left: float | None
+    stuck: int
+    slots: int
 
 
 def live_problems(vitals: Vitals) -> list[str]:
@@ -67,6 +71,8 @@ def live_problems(vitals: Vitals) -> list[str]:
         problems.append(f"no response to a claim request for {vitals.since_claim:.0f} s")
     if vitals.lease_left is not None and vitals.lease_left < 0:
         problems.append(f"a lease ended {-vitals.lease_left:.0f} s ago, and its run is still being worked on")
+    if vitals.stuck >= vitals.slots:
+        problems.append("handlers of runs that have ended do not stop, and hold all slots")
     return problems
 
 
@@ -241,6 +247,7 @@ class _VitalsCollector:
                 vitals.since_claim,
             ),
             ("lease_left_seconds", "What is left of the lease that ends first.", vitals.lease_left),
+            ("handlers_stuck", "Handlers that do not stop, though their runs have ended.", vitals.stuck),
         ):
             yield GaugeMetricFamily(PREFIX + name, meaning, value)
 

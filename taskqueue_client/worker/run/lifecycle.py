@@ -148,12 +148,14 @@ class RunLifecycle:
     Attributes:
         run: The run.
         stage: What is being done for the run, for the log.
+        is_stuck: The run has ended, but its handler does not stop.
         resolved: Done when the run is reported and its uploads have ended, or when its claim is lost.
     """
 
     def __init__(self, run: ClaimedRun, resources: RunResources, context: RunContext) -> None:
         self.run = run
         self.stage = "its handler is still running"
+        self.is_stuck = False
         self._resources = resources
         self._context = context
         self._loop = asyncio.get_running_loop()
@@ -378,8 +380,10 @@ class RunLifecycle:
     async def _clean_up(self) -> None:
         """Remove everything that belongs to the run. A handler that is still running keeps its slot."""
         if self._call is not None and not self._call.ended.done():
+            self.is_stuck = True
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([self._call.ended])
+            self.is_stuck = False
         self._context.keeper.release_slot(self.run)
         if self._resources.close_at_once():
             return
