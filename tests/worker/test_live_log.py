@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import socket
 import threading
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 import requests
+from aiohttp import web
 
 from taskqueue_client import Credentials, Queue
 from taskqueue_client.cli.log import FollowedLog
@@ -59,6 +61,18 @@ def stream(url: str, **headers: str) -> Generator[http.client.HTTPResponse]:
         yield connection.getresponse()
     finally:
         connection.close()
+
+
+def unbuffered(
+    server: bounded_server.BoundedServer, handler: web.RequestHandler, transport: asyncio.Transport
+) -> None:
+    """Accept a connection that holds few bytes for a reader that takes none."""
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    transport.set_write_buffer_limits(0)
+    accept(server, handler, transport)
+
+
+accept = bounded_server.BoundedServer.connection_made
 
 
 class TestServer:
@@ -179,6 +193,22 @@ class TestServer:
             until(lambda: not live_logs.readers)
             with pytest.raises((http.client.HTTPException, ConnectionError)):  # not as if that was all
                 slow.read()
+
+    def test_a_reader_that_stops_before_the_last_bytes_of_an_ended_log_is_disconnected(
+        self, live_logs: LiveLogs, log: TaskLog, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(live_log, "STALLED", 0.05)
+        monkeypatch.setattr(bounded_server.BoundedServer, "connection_made", unbuffered)
+        with log.output() as output:
+            output.write(b"x" * 60_000)  # less than what aiohttp sends without a wait
+        url = live_logs.add(log.path)
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            reader.connect(("127.0.0.1", urlsplit(url).port))
+            reader.sendall(f"GET {urlsplit(url).path} HTTP/1.1\r\nHost: log\r\n\r\n".encode())
+            reader.recv(1)
+            live_logs.remove(url)
+            until(lambda: not live_logs.readers)
 
     def test_a_reader_that_disconnects_is_forgotten(self, live_logs: LiveLogs, log: TaskLog) -> None:
         with stream(live_logs.add(log.path)) as reader:

@@ -79,6 +79,12 @@ class _ServedLog:
             await asyncio.sleep(LOOK)
         return found
 
+    def patience(self) -> float:
+        """Return how many seconds a reader may take for a block now."""
+        if self.ended is None:
+            return STALLED
+        return min(STALLED, self.ended + AFTER_END - asyncio.get_running_loop().time())
+
     async def blocks(self, file: io.FileIO) -> AsyncIterator[bytes]:
         """Yield what the log has and gets, until its end."""
         while True:
@@ -209,16 +215,14 @@ async def _send(
     blocks: AsyncIterator[bytes],
 ) -> web.StreamResponse:
     """Send blocks as fast as the reader takes them, but not forever."""
-    loop, transport = asyncio.get_running_loop(), request.transport  # aiohttp forgets it when it closes
+    transport = request.transport  # aiohttp forgets it when it closes
     try:
         await response.prepare(request)
         async for block in blocks:
-            patience = STALLED
-            if served.ended is not None:
-                patience = min(patience, served.ended + AFTER_END - loop.time())
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(served.patience()):
                 await response.write(block)
-        await response.write_eof()
+        async with asyncio.timeout(served.patience()):  # it waits, too: `write` may leave a block in memory
+            await response.write_eof()
     except BaseException as error:
         if transport is not None:
             transport.abort()  # an incomplete log must not look like a whole one
