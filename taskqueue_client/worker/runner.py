@@ -322,8 +322,13 @@ class RunnerLog(logging.StreamHandler[Any]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send or write a record."""
-        body = self._json.document(record)
-        if not self._runner.send_log({"textPayload": body.pop("message"), **body}):
+        try:
+            body = self._json.document(record)
+            is_sent = self._runner.send_log({"textPayload": body.pop("message"), **body})
+        except Exception:  # noqa: BLE001 - as in logging's handlers: the program goes on after a bad message
+            self.handleError(record)
+            return
+        if not is_sent:
             super().emit(record)
 
     def close(self) -> None:

@@ -372,3 +372,11 @@ def test_log_lines_go_to_standard_error_once_the_runner_does_not_read(
     runner.flush()
     os.close(to_worker)
     assert "last" in capsys.readouterr().err
+
+
+def test_a_message_whose_arguments_do_not_fit_does_not_fail_the_code_that_logs_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    record = logging.makeLogRecord({"msg": "%d files", "args": ("many",)})
+    RunnerLog(WorkerRunner(0, 1)).handle(record)
+    assert "Message: '%d files'" in capsys.readouterr().err
