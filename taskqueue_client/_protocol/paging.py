@@ -3,6 +3,9 @@
 A function that describes an iteration returns the first page's call, so that invalid arguments are refused
 at once. `iterated` and `iterated_async` make it a method of a client. An iterator may be used after an error:
 it requests the same page again and continues with the item after the last one.
+
+A page of `list_pending_tasks` may begin with the last items of the page before it: the token has the time of
+the last item in milliseconds, and the Queue's database has microseconds. These items are not returned again.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
+from itertools import dropwhile
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import msgspec
 
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models import Page
 
 from .conversation import AsyncCaller, Call, Caller, signed
@@ -30,17 +35,34 @@ class Pages(Generic[PageT, Item]):
     Args:
         call: The request for the next page.
         items: Returns the items of a page.
+        known: The items of the page before.
+
+    Raises:
+        InvalidArgument: Pages of 0 items were asked for: the Queue's only page would be empty.
     """
 
     call: Call[PageT]
     items: Callable[[PageT], Sequence[Item]]
+    known: Sequence[Item] = ()
+
+    def __post_init__(self) -> None:
+        if self.call.query.get("limit") == "0":
+            raise InvalidArgument("page_size", 0, "a whole number, 1 or more")
+
+    def new_items(self, page: PageT) -> Iterator[Item]:
+        """Return the items of a page without those that it has in common with the page before."""
+        return dropwhile(self.known.__contains__, self.items(page))
 
     def after(self, page: PageT) -> Pages[PageT, Item] | None:
         """Return the pages after a page, or None if the page is the last one."""
-        if not page.continuation_token:
+        token, query = page.continuation_token, self.call.query
+        if not token:
             return None
-        query = {**self.call.query, "continuationToken": page.continuation_token}
-        return replace(self, call=msgspec.structs.replace(self.call, query=query))
+        if token == query.get("continuationToken") and "limit" in query:
+            # a page of nothing but known items would be followed by itself for ever
+            query = {**query, "limit": str(2 * int(query["limit"]))}
+        call = msgspec.structs.replace(self.call, query={**query, "continuationToken": token})
+        return replace(self, call=call, known=self.items(page))
 
 
 def iterated(
@@ -64,7 +86,7 @@ class _Unfolded(Generic[Item]):
 
     def turn(self, pages: Pages[PageT, Item], page: PageT) -> None:
         """Continue with a page that was received."""
-        self.items = iter(pages.items(page))
+        self.items = pages.new_items(page)
         self.pages = pages.after(page)
 
 

@@ -2,8 +2,8 @@
 
 The rules are those of the Queue's own schema and of what it does after that. What it accepts is never
 refused here, so some of its rules are not checked: that `metadata.source` is a URI or a regular
-expression (as JavaScript has them), and whatever it has to look up. Dates whose zone is missing are the
-server's local time and are not compared.
+expression (as JavaScript has them), how far away a deadline may be, which is a setting of the deployment, and
+whatever it has to look up. Dates whose zone is missing are the server's local time and are not compared.
 
 jsonschema finds the problems. It takes a second to import and a tenth of a millisecond to run, so that
 `_fits` goes before it: msgspec, with types made of the same schema, which lets most definitions pass.
@@ -163,9 +163,6 @@ DEFINITION: Schema = {
 
 _WINDOW = timedelta(minutes=15).total_seconds()
 """How far `created` may be from the Queue's time."""
-
-_LONGEST = timedelta(days=5).total_seconds()
-"""How far away a deadline may be, unless a deployment sets its MAX_TASK_DEADLINE_DAYS."""
 
 _UNCERTAIN = 60.0
 """Seconds: the Queue's clock is known to a few, and a call may be retried for a while."""
@@ -456,7 +453,6 @@ def _broken_date_rules(created: float, deadline: float, expires: float, now: flo
         ("created", created > now + _WINDOW + _UNCERTAIN, "at most 15 minutes from now"),
         ("created", created > deadline, "at or before deadline"),
         ("deadline", deadline < now - _UNCERTAIN, "in the future"),
-        ("deadline", deadline > now + _LONGEST + _WINDOW + _UNCERTAIN, "at most 5 days from now"),
         ("expires", expires < deadline, "at or after deadline"),
     ]
     return [(key, allowed) for key, is_broken, allowed in rules if is_broken]

@@ -49,9 +49,9 @@ def list_provisioners(
     return Call("listProvisioners", "GET", "/provisioners", ProvisionersPage, query)
 
 
-def iter_provisioners(*, page_size: int | None = None) -> Pages[ProvisionersPage, Provisioner]:
+def iter_provisioners() -> Pages[ProvisionersPage, Provisioner]:
     """Iterate over the provisioners, 1000 at most; see `list_provisioners`."""
-    return Pages(list_provisioners(limit=page_size), lambda page: page.provisioners)
+    return Pages(list_provisioners(), lambda page: page.provisioners)
 
 
 def get_provisioner(provisioner_id: str) -> Call[Provisioner]:
@@ -99,7 +99,8 @@ def list_pending_tasks(
 ) -> Call[PendingTasksPage]:
     """Return one page of the pending runs of a task queue, oldest first.
 
-    Scopes: `queue:pending-list:<task_queue_id>`. Safe to repeat. Pages may overlap by a run.
+    Scopes: `queue:pending-list:<task_queue_id>`. Safe to repeat. Pages may overlap by a few runs;
+    `iter_pending_tasks` returns each run once.
     """
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
     query = arguments.page_query(continuation_token, limit)
