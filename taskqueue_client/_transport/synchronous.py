@@ -39,6 +39,9 @@ POOL_SIZE = 32
 
 _LATE = "the response was not complete in time"
 
+_LARGEST_JOINED = 64 * 1024
+"""Bytes of a body that is sent together with the head of its request."""
+
 _PIECE = 2**20
 """Bytes that are read at a time of a body whose length is unknown."""
 
@@ -150,7 +153,31 @@ def _pieces(raw: Any, status: int, limit: int) -> Iterator[bytes]:
         yield raw.read(decode_content=False)
 
 
-# The deadline, below http.client
+# Below urllib3 and http.client: one send for a request, and the deadline
+
+
+class _JoinedSends:
+    """Mixin for urllib3's connections: the head of a request is sent together with its body.
+
+    `http.client` sends them one after the other: two packets, or two TLS records, for which the server wakes
+    up twice. Large bodies take several packets in any case, and are not copied.
+    """
+
+    _head: bytes | None = None  # of the request that is being sent with its body; empty: still to come
+
+    def request(self, method: str, url: str, body: Any = None, *args: Any, **options: Any) -> None:
+        self._head = b"" if isinstance(body, bytes) and 0 < len(body) <= _LARGEST_JOINED else None
+        try:
+            cast("Any", super()).request(method, url, body, *args, **options)
+        finally:
+            self._head = None
+
+    def send(self, data: Any) -> None:
+        if self._head == b"":
+            self._head = data
+            return
+        head, self._head = self._head, None  # sending may open the connection, and send to a proxy before
+        cast("Any", super()).send(head + data if head else data)
 
 
 class _Attempt(local):
@@ -227,7 +254,7 @@ def _add_deadline(pool: Any) -> None:
     kind: Any = getattr(pool, "ConnectionCls", None)
     if getattr(kind, "response_class", None) is not HTTPResponse:  # has one, or a class of its owner
         return
-    pool.ConnectionCls = type(f"Timed{kind.__name__}", (kind,), {"response_class": _Response})
+    pool.ConnectionCls = type(f"Timed{kind.__name__}", (_JoinedSends, kind), {"response_class": _Response})
     for idle in list(pool.pool.queue):
         if idle is not None:
             idle.response_class = _Response

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +20,10 @@ import responses
 
 from taskqueue_client import AsyncQueue, Credentials, Queue, calls
 from taskqueue_client._protocol.conversation import Call
+from taskqueue_client._protocol.retry import Timeouts
+from taskqueue_client._protocol.wire import Request
+from taskqueue_client._transport.network import NetworkSettings
+from taskqueue_client._transport.synchronous import SyncTransport
 from taskqueue_client.definitions import task_definition
 from taskqueue_client.errors import ClientUnusable, InvalidArgument, InvalidDefinition, UnreadableResponse
 from tests.client.scripted import Say, ScriptedServer, say
@@ -33,6 +38,32 @@ def test_a_thousand_calls_use_one_connection(client: Any, server: ScriptedServer
         client.send(PING)
     assert len(server.received) == 1000
     assert server.connections == 1
+
+
+@pytest.mark.parametrize("session", [None, requests.Session()])
+@pytest.mark.parametrize(("size", "sends"), [(0, 1), (1, 1), (64 * 1024, 1), (64 * 1024 + 1, 2)])
+def test_a_request_is_sent_together_with_its_body_unless_that_is_large(
+    session: requests.Session | None,
+    size: int,
+    sends: int,
+    server: ScriptedServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[bytes] = []
+    send_all = socket.socket.sendall
+
+    def note_and_send(self: socket.socket, data: bytes) -> None:
+        sent.append(data)
+        send_all(self, data)
+
+    monkeypatch.setattr(socket.socket, "sendall", note_and_send)
+    transport, body = SyncTransport(session, server.root_url, NetworkSettings()), b"x" * size
+    for _ in range(2):  # over the same connection
+        transport.request(Request("PUT", f"{server.root_url}/x", {}, body), Timeouts(5, 5, 5))
+    transport.close()
+    assert len(sent) == 2 * sends
+    assert b"".join(sent).count(b"\r\n\r\n" + body) == 2
+    assert [each.body for each in server.received] == [body, body]
 
 
 def test_one_client_serves_many_threads(server: ScriptedServer) -> None:

@@ -24,7 +24,8 @@ from taskqueue_client._transport import aiohttp_inner
 from taskqueue_client.errors import ConnectionFailed
 from tests.certificates import Authority
 
-PING = Call("ping", "GET", "/ping", dict[str, Any])
+CALL = Call("createTask", "PUT", "/task/x", dict[str, Any], body={"a": "body"})
+BODY = b'{"a":"body"}'
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
@@ -67,9 +68,10 @@ def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> Generator[int]
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The API: an empty object for every request."""
+    """The API: an empty object for every call with its body."""
     with contextlib.suppress(OSError, EOFError):
         while await reader.readuntil(b"\r\n\r\n"):
+            assert await reader.readexactly(len(BODY)) == BODY
             writer.write(OK)
     writer.close()
 
@@ -121,65 +123,65 @@ def hashed(authority: Authority, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["sync", "async", "async over ClientSession"])
-def ping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+def put(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     """A function that makes a client of a root URL and one call."""
     if request.param == "async over ClientSession":
         monkeypatch.setattr(aiohttp_inner, "is_supported", lambda: False)
 
     def sync(root_url: str) -> Any:
         with Queue(root_url, retry=RetryPolicy(attempts=1)) as queue:
-            return queue.send(PING)
+            return queue.send(CALL)
 
     async def asynchronous(root_url: str) -> Any:
         async with AsyncQueue(root_url, retry=RetryPolicy(attempts=1)) as queue:
-            return await queue.send(PING)
+            return await queue.send(CALL)
 
     return sync if request.param == "sync" else lambda root_url: asyncio.run(asynchronous(root_url))
 
 
 @pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"])
 def test_an_authority_in_a_file_is_trusted(
-    ping: Callable[[str], Any], api: str, authority: Authority, monkeypatch: pytest.MonkeyPatch, variable: str
+    put: Callable[[str], Any], api: str, authority: Authority, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     _only(monkeypatch, **{variable: str(authority.certificate)})
-    assert ping(api) == {}
+    assert put(api) == {}
 
 
 @pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_DIR"])
 def test_an_authority_in_a_folder_is_trusted(
-    ping: Callable[[str], Any], api: str, hashed: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+    put: Callable[[str], Any], api: str, hashed: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     _only(monkeypatch, **{variable: str(hashed)})
-    assert ping(api) == {}
+    assert put(api) == {}
 
 
 def test_an_authority_in_the_systems_store_is_trusted(
-    ping: Callable[[str], Any], api: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+    put: Callable[[str], Any], api: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(context: ssl.SSLContext, *_: object) -> None:
         context.load_verify_locations(authority.certificate)
 
     _only(monkeypatch)
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", load)
-    assert ping(api) == {}
+    assert put(api) == {}
 
 
 def test_the_first_variable_that_names_a_bundle_is_the_only_one_that_counts(
-    ping: Callable[[str], Any], api: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+    put: Callable[[str], Any], api: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import certifi
 
     _only(monkeypatch, REQUESTS_CA_BUNDLE=certifi.where(), SSL_CERT_FILE=str(authority.certificate))
     with pytest.raises(ConnectionFailed, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
-        ping(api)
+        put(api)
 
 
 def test_an_unknown_authority_is_not_trusted(
-    ping: Callable[[str], Any], api: str, monkeypatch: pytest.MonkeyPatch
+    put: Callable[[str], Any], api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _only(monkeypatch)
     with pytest.raises(ConnectionFailed, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
-        ping(api)
+        put(api)
 
 
 @pytest.fixture
@@ -192,7 +194,7 @@ def proxy() -> Iterator[tuple[ConnectProxy, str]]:
 @pytest.mark.parametrize("variable", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
 @pytest.mark.parametrize("user", ["", "me:hid%20den@"])
 def test_calls_go_through_the_proxy_of_the_environment(
-    ping: Callable[[str], Any],
+    put: Callable[[str], Any],
     api: str,
     authority: Authority,
     proxy: tuple[ConnectProxy, str],
@@ -203,7 +205,7 @@ def test_calls_go_through_the_proxy_of_the_environment(
     tunnels, address = proxy
     trust = str(authority.certificate)
     _only(monkeypatch, **{variable: f"http://{user}{address}", "REQUESTS_CA_BUNDLE": trust})
-    assert ping(api) == {}
+    assert put(api) == {}
     (head,) = tunnels.heads
     assert head.startswith(f"CONNECT {api.removeprefix('https://')} HTTP/1.")
     assert ("Proxy-Authorization: Basic bWU6aGlkIGRlbg==" in head) == bool(user)
@@ -212,7 +214,7 @@ def test_calls_go_through_the_proxy_of_the_environment(
 
 @pytest.mark.parametrize("exception", ["localhost", "localhost:PORT", ".localhost", "*"])
 def test_calls_go_past_the_proxy_where_no_proxy_says_so(
-    ping: Callable[[str], Any],
+    put: Callable[[str], Any],
     api: str,
     authority: Authority,
     proxy: tuple[ConnectProxy, str],
@@ -223,12 +225,12 @@ def test_calls_go_past_the_proxy_where_no_proxy_says_so(
     exception = exception.replace("PORT", api.rpartition(":")[2])
     trust = str(authority.certificate)
     _only(monkeypatch, HTTPS_PROXY=f"http://{address}", NO_PROXY=exception, REQUESTS_CA_BUNDLE=trust)
-    assert ping(api) == {}
+    assert put(api) == {}
     assert tunnels.heads == []
 
 
 def test_a_proxy_that_refuses_is_an_error_without_its_password(
-    ping: Callable[[str], Any], api: str, monkeypatch: pytest.MonkeyPatch
+    put: Callable[[str], Any], api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -238,7 +240,7 @@ def test_a_proxy_that_refuses_is_an_error_without_its_password(
     with listening(refuse) as port:
         _only(monkeypatch, HTTPS_PROXY=f"http://me:hidden@127.0.0.1:{port}")
         with pytest.raises(ConnectionFailed, match="407") as failed:
-            ping(api)
+            put(api)
     assert "hidden" not in str(failed.value)
 
 
