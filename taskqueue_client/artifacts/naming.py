@@ -57,13 +57,17 @@ def warn_if_unreadable(name: str, storage: str) -> None:
         )
 
 
-def checked_content_type(content_type: str) -> str:
+def checked_content_type(content_type: object) -> str:
     """Return a content type that can be sent as a header.
 
     Raises:
         InvalidArgument: The content type is empty, longer than 255 characters or not printable ASCII.
     """
-    if not _NAME.fullmatch(content_type) or len(content_type) > _LONGEST_CONTENT_TYPE:
+    if (
+        not isinstance(content_type, str)
+        or not _NAME.fullmatch(content_type)
+        or len(content_type) > _LONGEST_CONTENT_TYPE
+    ):
         raise InvalidArgument("content_type", content_type, "1 to 255 printable ASCII characters")
     return content_type
 

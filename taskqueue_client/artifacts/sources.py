@@ -13,10 +13,10 @@ import stat
 import tempfile
 import zlib
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from itertools import cycle, repeat
-from typing import BinaryIO, NamedTuple, Protocol, cast
+from typing import BinaryIO, NamedTuple, Protocol, Self, cast
 
 from taskqueue_client.errors import InvalidArgument
 
@@ -248,30 +248,67 @@ def _stamper_of(file: io.BufferedReader) -> Callable[[], _Stamp] | None:
     return (lambda: _Stamp.of(os.fstat(raw.fileno()))) if isinstance(raw, io.FileIO) else None
 
 
+class TemporaryFileFailed(OSError):
+    """A temporary file cannot be created or written, for example because the disk is full."""
+
+    @classmethod
+    def of(cls, error: OSError) -> Self:
+        """Return the error with the directory of temporary files, once that is known."""
+        what = f"cannot write a temporary file: {error.strerror or error}"
+        return cls(error.errno, what, tempfile.tempdir)
+
+
 class Spool:
-    """An unnamed temporary file that becomes a source."""
+    """An unnamed temporary file that becomes a source.
+
+    Raises:
+        TemporaryFileFailed: The file cannot be created.
+    """
 
     def __init__(self) -> None:
-        self.file = tempfile.TemporaryFile()  # noqa: SIM115 - the source closes it
+        try:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - the source closes it
+        except OSError as error:
+            raise TemporaryFileFailed.of(error) from error
 
     def write(self, block: object) -> None:
         """Append a block.
 
         Raises:
             InvalidArgument: The block is not bytes.
-            OSError: The block cannot be written, for example because the disk is full.
+            TemporaryFileFailed: The block cannot be written.
         """
         if not isinstance(block, (bytes, bytearray, memoryview)):
             raise InvalidArgument("source", block, "an iterable of bytes")
-        self.file.write(cast("bytes", block))
+        try:
+            self._file.write(cast("bytes", block))
+        except OSError as error:
+            raise TemporaryFileFailed.of(error) from error
+
+    def flush(self) -> None:
+        """Write what is buffered.
+
+        Raises:
+            TemporaryFileFailed: It cannot be written.
+        """
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise TemporaryFileFailed.of(error) from error
 
     def source(self) -> Source:
-        """Return a source of what was written. It owns the file: the spool must not be used afterwards."""
-        return Source("the temporary file", self.file, size=self.file.tell())
+        """Return a source of what was written. It owns the file: the spool must not be used afterwards.
+
+        Raises:
+            TemporaryFileFailed: The end of it cannot be written.
+        """
+        self.flush()
+        return Source("the temporary file", self._file, size=self._file.tell())
 
     def close(self) -> None:
         """Close the temporary file, which removes it."""
-        self.file.close()
+        with suppress(OSError):  # what is still buffered does not fit on the disk
+            self._file.close()
 
 
 def spooled(blocks: Iterable[bytes]) -> Source:
@@ -279,7 +316,7 @@ def spooled(blocks: Iterable[bytes]) -> Source:
 
     Raises:
         InvalidArgument: A block is not bytes.
-        OSError: The file cannot be written, for example because the disk is full.
+        TemporaryFileFailed: The file cannot be written.
     """
     spool = Spool()
     try:
@@ -306,7 +343,8 @@ def gzipped(source: Source, check: Callable[[], object]) -> Source:
 
     Raises:
         SourceChanged: The source was changed while it was read.
-        OSError: The source cannot be read, or the disk is full.
+        TemporaryFileFailed: The file cannot be written.
+        OSError: The source cannot be read.
     """
     spool = Spool()
     try:
@@ -329,7 +367,7 @@ def _compress(blocks: Iterable[Block], spool: Spool, size: int) -> None:
         _compress_in_one_thread(blocks, spool)
         return
     threads = min(os.cpu_count() or 1, _MOST_THREADS)
-    with closing(threaded.open(spool.file, "wb", threads=threads)) as stream:
+    with closing(threaded.open(spool, "wb", threads=threads)) as stream:
         for block in blocks:
             stream.write(block)
 

@@ -324,6 +324,8 @@ class Storage:
         Raises:
             StorageFailed: The storage did not accept the content.
         """
+        import asyncio  # noqa: PLC0415 - loaded already
+
         content = put.source.content or b""
         url = f"{origin_of('PUT', put.url)}{target_of(put.url)}"
         request = Request("PUT", url, {"User-Agent": USER_AGENT, **put.headers}, content)
@@ -337,6 +339,7 @@ class Storage:
         if response.status not in _SUCCESS:
             raise StorageRefused.of("PUT", put.url, response.status, response.body.decode(errors="replace"))
         put.progress(len(content), len(content))
+        await asyncio.sleep(0)  # now it is told, and not after the upload
         return PutResponse(hexdigests(put.algorithms, content), response.headers)
 
     @contextmanager

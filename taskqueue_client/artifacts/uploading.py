@@ -33,7 +33,7 @@ from .naming import (
     is_text,
     warn_if_unreadable,
 )
-from .sources import Content, Source, Spool, gzipped, gzipped_content, open_source
+from .sources import Content, Source, Spool, TemporaryFileFailed, gzipped, gzipped_content, open_source
 from .storage import UPLOADED, Get, Progress, PutResponse, hexdigests
 from .transfers import Putting, StorageName, Target, Transfer, TransferClient, reporter, silently
 
@@ -255,7 +255,12 @@ class _Upload:
 
     def _compressed_to_s3(self) -> Conversation[UploadResult]:
         source, check = self._source, self._transfer.cancellation.check
-        compressed = yield from self._transfer.work(lambda: gzipped(source, check))
+        try:
+            compressed = yield from self._transfer.work(lambda: gzipped(source, check))
+        except TemporaryFileFailed:
+            if self._options.compress:
+                raise
+            return (yield from self._to_s3(source, None))  # such as the log of a run that has filled the disk
         return (yield from self._transfer.releasing(compressed.close, self._to_s3(compressed, "gzip")))
 
     def _to_s3(self, body: Source, encoding: str | None) -> Conversation[UploadResult]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
@@ -231,8 +232,9 @@ def test_a_file_that_cannot_be_created_is_named(client: EitherClient, folder: Pa
 def test_a_full_disk_under_a_temporary_file_is_an_error(client: EitherClient, name: str) -> None:
     noise = b"".join(hashlib.sha256(number.to_bytes(4, "big")).digest() for number in range(30_000))
     source = client.iterator([noise]) if name == "x.bin" else noise
-    with file_size_limit(300_000), pytest.raises(OSError, match="File too large"):
-        client.upload(name, source)
+    with file_size_limit(300_000), pytest.raises(OSError, match="File too large") as caught:
+        client.upload(name, source, compress=name == "x.log")
+    assert caught.value.filename == tempfile.gettempdir()
     with pytest.raises(ResourceNotFound):
         client.download(name)
 

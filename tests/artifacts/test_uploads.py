@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import os
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from datetime import timedelta
@@ -15,11 +16,12 @@ from typing import Any
 import pytest
 
 from taskqueue_client import AsyncQueue, Queue
-from taskqueue_client.artifacts.sources import Source, gzipped, open_source
+from taskqueue_client.artifacts.sources import Source, TemporaryFileFailed, gzipped, open_source
+from taskqueue_client.artifacts.transfers import StorageName
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
-from tests.artifacts.conftest import EitherClient, Seen, no_isal
+from tests.artifacts.conftest import EitherClient, Run, Seen, file_size_limit, no_isal
 
 BYTES = b"".join(number.to_bytes(4, "big") for number in range(250_000))
 
@@ -240,6 +242,32 @@ def test_content_is_compressed_with_and_without_isal(
         assert gzip.decompress(b"".join(map(bytes, compressed.blocks()))) == content
 
 
+@pytest.mark.parametrize("has_isal", [True, False])
+@pytest.mark.parametrize("size", [100_000, 5_000_000])
+def test_content_that_does_not_fit_on_the_disk_when_compressed_raises_an_error_that_says_where(
+    size: int, monkeypatch: pytest.MonkeyPatch, *, has_isal: bool
+) -> None:
+    if not has_isal:
+        monkeypatch.setattr("taskqueue_client.artifacts.sources.isal", no_isal)
+    with file_size_limit(10), pytest.raises(TemporaryFileFailed) as caught:
+        gzipped(open_source(os.urandom(size)), list)
+    assert str(caught.value) == (
+        f"[Errno 27] cannot write a temporary file: File too large: '{tempfile.gettempdir()}'"
+    )
+
+
+def test_text_is_stored_as_it_is_if_it_cannot_be_compressed_on_the_disk(
+    client: EitherClient, content: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    uploaded = client.upload("public/x.txt", content)
+    assert uploaded.content_encoding is None
+    with pytest.raises(TemporaryFileFailed, match="missing"):
+        client.upload("public/y.txt", content, compress=True)
+    monkeypatch.undo()
+    assert client.download("public/x.txt").content == content.read_bytes()
+
+
 def test_content_of_100_kb_is_compressed_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Starting several takes four times the processor time."""
 
@@ -267,6 +295,19 @@ def test_progress_goes_from_the_first_block_to_the_last(
     assert seen == sorted(seen)
     assert len(seen) > 1
     assert seen[-1] == (1_000_000, 1_000_000)
+
+
+@pytest.mark.parametrize("storage", ["s3", "object"])
+@pytest.mark.parametrize("size", [0, 1, 8192, 524289])
+async def test_all_progress_is_told_before_an_asynchronous_upload_returns(
+    local: LocalQueue, run: Run, size: int, storage: StorageName
+) -> None:
+    seen = Seen()
+    async with AsyncQueue(local.root_url, local.credentials, clock=local.clock) as queue:
+        await queue.upload_artifact(
+            run.task_id, run.run_id, "x", BYTES[:size], expires=run.expires, storage=storage, progress=seen
+        )
+        assert seen[-1] == (size, size)
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "ä", "a\x7f", "a/../b", "..", "./a", "x" * 1025])
@@ -316,6 +357,7 @@ def test_what_cannot_be_uploaded_is_refused_before_anything_happens(
         {"expires": "tomorrow"},
         {"content_type": "text/plain\r\nX-Evil: 1"},
         {"content_type": ""},
+        {"content_type": 5},
     ],
 )
 def test_a_bad_option_is_refused(client: EitherClient, options: dict[str, Any]) -> None:
