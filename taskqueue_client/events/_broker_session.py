@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -178,11 +178,17 @@ class Session:
                     await self._verdicts.join()
                     with broker_errors(None):
                         await self._channel.close()  # sent after the acknowledgments, unlike connection.close
-                await self._connection.close()
         except (TimeoutError, BrokerLost, BrokerRefused) as error:
             self._end(error)
         finally:
             self._settling.cancel()
+            await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        """Close the connection, also one of a broker that does not respond: it may respond again."""
+        with suppress(TimeoutError):  # the connection is being closed all the same
+            async with asyncio.timeout(CLOSING):
+                await self._connection.close()
 
     def _end(self, reason: Exception) -> None:
         if not self.ended.done():

@@ -7,7 +7,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from taskqueue_client._protocol.conversation import end_tasks
@@ -162,22 +162,27 @@ class Supervisor:
 
     async def _listen(self) -> Exception:
         """Connect and receive messages; return why the session ended."""
-        try:
-            opening = self._session_type.open(self.plan, self._deliver, resumes=self._counts.connections > 0)
-            session = await within(self._clock, RESPONSE_TIMEOUT, opening)
-        except TimeoutError:
-            return BrokerLost(f"{self.plan.settings}: not connected within {RESPONSE_TIMEOUT:g} s")
-        except (BrokerLost, BrokerRefused) as error:
-            return error
-        self._session = session
-        try:
-            await self._begin(session)
-            return await self._watch(session)
-        except (BrokerLost, ReconcileFailed) as error:
-            return error
-        finally:
-            self._park(session)
-            await session.close()
+        async with AsyncExitStack() as at_end:
+            try:
+                session = await within(self._clock, RESPONSE_TIMEOUT, self._open(at_end))
+            except TimeoutError:
+                return BrokerLost(f"{self.plan.settings}: not connected within {RESPONSE_TIMEOUT:g} s")
+            except (BrokerLost, BrokerRefused) as error:
+                return error
+            self._session = session
+            try:
+                await self._begin(session)
+                return await self._watch(session)
+            except (BrokerLost, ReconcileFailed) as error:
+                return error
+
+    async def _open(self, at_end: AsyncExitStack) -> Session:
+        """Open a session, to be closed with `at_end`: a caller that is canceled now does not receive it."""
+        resumes = self._counts.connections > 0
+        session = await self._session_type.open(self.plan, self._deliver, resumes=resumes)
+        at_end.push_async_callback(session.close)
+        at_end.callback(self._park, session)  # before it is closed
+        return session
 
     async def _begin(self, session: Session) -> None:
         queue_was_lost = session.queue_was_lost or self.plan.queue is None

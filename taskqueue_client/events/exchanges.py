@@ -108,7 +108,8 @@ class TaskExchange(Exchange[M_co]):
         Args:
             task_id: The task.
             run_id: The run; messages that do not belong to a run, such as `task-defined`, have none.
-            worker_group: With `worker_id`, the worker; messages about unclaimed runs have none.
+            worker_group: With `worker_id`, the worker; messages about unclaimed runs, missed deadlines and
+                changes of priority have none.
             worker_id: See `worker_group`.
             task_queue_id: `<provisioner_id>/<worker_type>`; excludes the next two arguments.
             provisioner_id: The first part of the task queue's id.

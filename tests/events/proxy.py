@@ -53,6 +53,10 @@ class Proxy:
         """Forward again."""
         self._flowing.set()
 
+    async def ended(self) -> None:
+        """Wait until no connection is left."""
+        await asyncio.wait_for(asyncio.gather(*self._pumps), 30)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
         onward_reader, onward_writer = await asyncio.open_connection(*self._target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,9 @@ from taskqueue_client.events import (
     QueueDeleted,
     ReconcileFailed,
     State,
+    _broker_session,
 )
+from taskqueue_client.events._broker_session import Session
 from tests.events.conftest import States, WatchedClock, until_buffered
 from tests.events.messages_published import Publisher, task_ids, task_of
 from tests.events.proxy import Proxy
@@ -321,3 +324,46 @@ async def test_messages_are_received_while_reconcile_runs(
         assert states.names[-1] is State.CONNECTING
         end.set()
         await states.until(lambda names: names.count(State.LISTENING) == 2)
+
+
+async def test_a_listener_leaves_no_connection_to_a_broker_that_did_not_respond_when_it_was_closed(
+    through_wire: PulseSettings, wire: Proxy, pool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_broker_session, "CLOSING", 0.1)
+    async with AsyncListener(through_wire, [events.task_completed(task_queue_id=pool)]):
+        wire.silence()
+    wire.speak()
+    await wire.ended()
+
+
+async def test_a_listener_that_is_canceled_right_after_it_has_connected_leaves_no_consumer(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = asyncio.Event()
+
+    async def open_session(*arguments: Any, **options: Any) -> Session:
+        session = await original(*arguments, **options)
+        opened.set()
+        return session
+
+    original = Session.open
+    monkeypatch.setattr(Session, "open", open_session)
+    for steps in range(8):
+        opened.clear()
+        listener = AsyncListener(settings, [events.task_completed(task_queue_id=pool)], queue=queue)
+        entering = asyncio.create_task(listener.__aenter__())
+        await opened.wait()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        entering.cancel()
+        await asyncio.wait([entering])
+        if not entering.cancelled():
+            await listener.__aexit__(None, None, None)
+        async with asyncio.timeout(10):
+            await _no_consumers(publisher, f"queue/{settings.user}/{queue}")
+
+
+async def _no_consumers(publisher: Publisher, queue: str) -> None:
+    """Wait until the broker has noticed the end of all connections with a consumer of the queue."""
+    while (await publisher.channel.queue_declare(queue, passive=True)).consumer_count:
+        pass
