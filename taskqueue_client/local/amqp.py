@@ -327,14 +327,18 @@ class WorkerRemovals:
             def note_loss(*_: object) -> None:
                 lost.set()
 
-            connection.close_callbacks.add(note_loss)
-            queue = await self._declare(await connection.channel())
+            channel = await connection.channel()
+            channel.close_callbacks.add(note_loss)  # called as well if the connection ends
+            underlay = await channel.get_underlay_channel()
+            underlay.on_consumer_cancel_callbacks.add(note_loss)  # the queue was deleted
+            queue = await self._declare(channel)
             await queue.consume(self._handle)
             self._pause = FIRST_PAUSE
             self.consuming.set()
             await lost.wait()
             _log.warning(
-                "connection to RabbitMQ at %s lost: not consuming worker-manager messages", self._host
+                "consumer of %s at RabbitMQ on %s ended: not consuming worker-manager messages",
+                *(self._queue_name, self._host),
             )
 
     async def _declare(self, channel: Any) -> AbstractQueue:

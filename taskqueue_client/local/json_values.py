@@ -15,7 +15,7 @@ import msgspec
 from .refusal import refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 def is_object(value: object) -> TypeGuard[dict[str, Any]]:
@@ -78,9 +78,11 @@ def check_text(*texts: str | None) -> None:
 
 
 def _normalised(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
     if isinstance(value, dict):
         given = cast("dict[str, Any]", value)
-        return {key: _normalised(given[key]) for key in sorted(given, key=_key_order)}
+        return {key: _normalised(given[key]) for key in _in_order(given)}
     if isinstance(value, list):
         return [_normalised(element) for element in cast("Sequence[Any]", value)]
     if isinstance(value, int) and abs(value) > _EXACT:
@@ -88,6 +90,13 @@ def _normalised(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer() and abs(value) < _PLAIN:
         return int(Decimal(repr(value)))  # the digits that tell the double from others, then zeros
     return value
+
+
+def _in_order(keys: Iterable[str]) -> Iterable[str]:
+    names = sorted(keys)
+    if not names or (names[0] >= ":" and "".join(names).isascii()):  # after all digits
+        return sorted(names, key=len)
+    return sorted(names, key=_key_order)
 
 
 def _key_order(key: str) -> tuple[bool, int, bytes]:

@@ -390,11 +390,32 @@ async def test_removals_are_consumed_again_when_broker_and_queue_come_back(tmp_p
                 assert first.reason_resolved == "worker-shutdown"
 
 
+async def test_removals_are_consumed_again_when_their_queue_is_deleted() -> None:
+    pool = f"proj/w{uuid4().hex[:8]}"
+    body = json.dumps({"workerPoolId": pool, "workerGroup": "rack", "workerId": "one"}).encode()
+    async with LocalQueue(amqp_url=BROKER) as local:
+        exceptions = _Exceptions(local)
+        await _consuming(local)
+        task_id = await asyncio.to_thread(_running_task, local, pool)
+        removals = _removals(local)
+        removals.consuming.clear()
+        async with await aio_pika.connect(BROKER) as connection:
+            await (await connection.channel()).queue_delete(removals._queue_name)
+        await _consuming(local)
+        await _send_removal("worker-removed", body, pool)
+        assert await exceptions.next() == (task_id, "worker-shutdown")
+
+
+def _removals(local: LocalQueue) -> Any:
+    """The local queue's consumer of the worker manager's messages."""
+    running: Any = local._running  # pyright: ignore[reportPrivateUsage] - there is no other way to it
+    return running.removals
+
+
 async def _consuming(local: LocalQueue) -> None:
     """Return when the queue consumes the worker manager's messages."""
-    running: Any = local._running  # pyright: ignore[reportPrivateUsage] - there is no other sign
-    loop: Any = local._loop  # pyright: ignore[reportPrivateUsage] - as above
-    waiting = asyncio.run_coroutine_threadsafe(running.removals.consuming.wait(), loop)
+    loop: Any = local._loop  # pyright: ignore[reportPrivateUsage] - there is no other sign
+    waiting = asyncio.run_coroutine_threadsafe(_removals(local).consuming.wait(), loop)
     assert await asyncio.wait_for(asyncio.wrap_future(waiting), 30)
 
 

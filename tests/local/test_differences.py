@@ -11,13 +11,13 @@ import requests
 
 from taskqueue_client import Queue, slugid
 from taskqueue_client.definitions import task_definition
+from taskqueue_client.local import LocalQueue, amqp
 from tests.local.engine.engine_world import World
 from tests.local.local_http import NO_SUCH_TASK, QUEUE, Wire, payload_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from taskqueue_client.local import LocalQueue
     from taskqueue_client.testing import TaskFactory
 
 HERE = Path(__file__).parent
@@ -59,6 +59,14 @@ HELD_BY = {
         "test_service_defects.py",
         "test_a_limit_of_zero_gets_the_services_500_on_the_lists_that_have_it",
     ),
+    "rows of `listPendingTasks` with the same millisecond as the last one of a page": (
+        "engine/test_engine_workers.py",
+        "test_pending_tasks_are_listed_by_age_page_by_page",
+    ),
+    "the deadline of a task that `createTask` refused for its dependencies": (
+        "engine/test_engine_creation.py",
+        "test_nothing_is_sent_at_the_deadline_of_a_task_that_was_refused_for_its_dependencies",
+    ),
     "a continuation token that is JSON of wrong types": (
         "engine/test_engine_words.py",
         "test_garbage_is_not_an_index_token",
@@ -79,6 +87,11 @@ HELD_BY = {
         "test_differences.py",
         "test_a_payload_hash_of_the_wrong_length_is_an_authentication_failure",
     ),
+    "credentials with a client id that has other characters than `A-Z a-z 0-9 ! @ / : . + \\| _ -`,"
+    " such as those for an object named `a b`": (
+        "http/test_local_authentication.py",
+        "test_a_name_outside_the_alphabet_is_refused",
+    ),
     "data that is not base64, or a content type that no header can hold, in `createUpload`": (
         "test_object_service.py",
         "test_data_that_is_not_base64_is_refused_and_nothing_begins",
@@ -86,6 +99,14 @@ HELD_BY = {
     "overlapping repeats of a report or a reclaim": (
         "test_variants.py",
         "test_a_report_that_is_refused_after_it_was_done_leaves_the_run_resolved",
+    ),
+    "calls while RabbitMQ is away, other than `createTask`, `rerunTask` and `reportException`": (
+        "test_differences.py",
+        "test_a_call_does_not_fail_while_the_broker_is_away",
+    ),
+    "`task` after `changeTaskPriority`": (
+        "engine/test_engine_scheduling.py",
+        "test_a_changed_priority_shows_everywhere_and_counts_in_the_line",
     ),
     "`changeTaskPriority` right after a resolution": (
         "engine/test_engine_scheduling.py",
@@ -142,6 +163,10 @@ HELD_BY = {
     "auth service": (
         "http/test_local_authentication.py",
         "test_a_client_is_looked_up_by_those_who_may",
+    ),
+    "nightly jobs": (
+        "engine/test_engine_resolvers.py",
+        "test_everything_that_has_expired_is_removed_at_ten_past_one",
     ),
     "version endpoints": (
         "http/test_local_responses.py",
@@ -261,6 +286,19 @@ def test_dots_between_slashes_get_a_tilde_in_storage_urls_and_nowhere_else(
 ) -> None:
     for url in stored(name):
         assert unquote(urlsplit(url).path).endswith(f"/0/{kept}")
+
+
+def test_a_call_does_not_fail_while_the_broker_is_away(
+    monkeypatch: pytest.MonkeyPatch, task_factory: TaskFactory
+) -> None:
+    monkeypatch.setattr(amqp, "_PATIENCE", 0.05)
+    with (
+        LocalQueue(amqp_url="amqp://guest:guest@127.0.0.1:1") as local,  # nobody is there
+        Queue(local.root_url, local.credentials) as queue,
+    ):
+        task_id = slugid()
+        queue.create_task(task_id, task_factory())
+        assert queue.with_options(attempts=1).cancel_task(task_id).status.state == "exception"
 
 
 def test_a_text_may_differ_where_status_and_code_do_not(wire: Wire) -> None:

@@ -326,9 +326,9 @@ async def test_data_and_terms_of_expired_objects_go() -> None:
         objects.create_upload(Anyone(), "unfinished", terms())
         objects.create_upload(Anyone(), "later", terms(proposedUploadMethods=inline()))
         objects.finish_upload(Anyone(), "later", {"projectId": "example-project", "uploadId": UPLOAD_ID})
-        assert objects.expire() == 0
+        assert objects.expire(int(served.clock.now() * 1000)) == 0
         served.clock.advance(days=1, seconds=1)
-        assert objects.expire() == 2
+        assert objects.expire(int(served.clock.now() * 1000)) == 2
         assert len(served.files()) == 1
         assert create(objects, uploadId=OTHER_UPLOAD_ID)["uploadMethod"] == {}
         assert objects.object("later")["projectId"] == "example-project"

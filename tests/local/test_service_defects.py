@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 
 from taskqueue_client import Queue, errors, slugid
 from taskqueue_client.local import faults
 from taskqueue_client.worker import TaskRun, WorkerLoop
-from tests.local.local_http import NO_SUCH_TASK, QUEUE, Wire, payload_hash
+from tests.local.local_http import NO_SUCH_TASK, QUEUE, Key, Wire, payload_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,6 +114,26 @@ def test_a_payload_hash_of_the_wrong_length_gets_the_services_500_and_the_right_
     assert list(queue.statuses([NO_SUCH_TASK]).statuses) == []
 
 
+def test_an_object_whose_name_no_client_id_can_have_is_downloaded_in_spite_of_the_services_500(
+    local_queue: LocalQueue, queue: Queue, created: str
+) -> None:
+    queue.claim_work(TASK_QUEUE, **WHO)
+    expires = queue.task(created)["expires"]
+    queue.upload_artifact(created, 0, "public/a b", b"data", storage="object", expires=expires)
+    found = queue.latest_artifact(created, "public/a b")
+    assert found.credentials is not None
+    assert found.name is not None
+    path = f"/api/object/v1/start-download/{quote(found.name)}"
+    body: dict[str, Any] = {"acceptDownloadMethods": {"getUrl": True}}
+    ext = {"certificate": json.loads(str(found.credentials.certificate))}
+    key = Key(found.credentials.client_id, found.credentials.access_token, ext)
+    wire = Wire(local_queue)
+    assert wire.json("PUT", path, body, key=key).status == 401
+    local_queue.faults.add(faults.service_500("client id of odd characters"))
+    assert wire.json("PUT", path, body, key=key).status == 500
+    assert queue.download_artifact(created, "public/a b").content == b"data"
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -132,6 +154,17 @@ def test_a_limit_of_zero_gets_the_services_500_on_the_lists_that_have_it(
     local_queue.faults.add(faults.service_500("limit=0"))
     assert wire.send("GET", f"{resource}?limit=0", key=wire.root).status == status
     assert wire.send("GET", f"{resource}?limit=1", key=wire.root).status == 200
+
+
+@pytest.mark.parametrize("path", ["tasks", "tasks/status"])
+def test_a_limit_of_zero_gets_the_services_500_for_tasks_and_statuses(
+    local_queue: LocalQueue, created: str, path: str
+) -> None:
+    wire, body = Wire(local_queue), {"taskIds": [created]}
+    assert wire.json("POST", f"{QUEUE}/{path}?limit=0", body, key=wire.root).status == 200
+    local_queue.faults.add(faults.service_500("limit=0 of tasks"))
+    assert wire.json("POST", f"{QUEUE}/{path}?limit=0", body, key=wire.root).status == 500
+    assert wire.json("POST", f"{QUEUE}/{path}?limit=1", body, key=wire.root).status == 200
 
 
 _REQUESTS: dict[str, tuple[str, str, bytes, dict[str, str]]] = {

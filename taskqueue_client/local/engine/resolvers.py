@@ -74,11 +74,13 @@ class BackgroundWork:
         _expire(self._core)
 
     def _expire_at_night(self) -> int:
+        """Run the jobs as they ran in the last night: what has expired since stays until the next one."""
         now = self._core.now()
         if now < self._night:
             return 0
         self._night = _next_night(now)
-        self.expire()
+        with self._core.as_of(self._night - times.DAY):
+            self.expire()
         return 1
 
     def _resolve_at_once(self) -> None:
@@ -202,7 +204,7 @@ def _expire(core: Core) -> None:
 
     The data of objects goes with the object service's own job.
     """
-    core.storage.objects.expire()
+    core.storage.objects.expire(core.now())
     _delete_data(core)
     with core.transition() as now:
         core.store.change("DELETE FROM pending WHERE expires < ?", now)

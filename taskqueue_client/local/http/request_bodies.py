@@ -40,7 +40,8 @@ _NOT_CHARSETS = {"idna", "punycode", "raw_unicode_escape", "unicode_escape", "un
 _LARGEST_EXACT = 2**53
 _TOO_LARGE = 2**63
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_LONG_NUMBER = re.compile(r"[0-9]{19}")
+_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
+_LONG_NUMBER = b"0" * 19
 
 
 async def read_body(request: web.BaseRequest) -> bytes:
@@ -224,7 +225,8 @@ def _parsed(text: str) -> Any:
     value = _DECODER.decode(text)
     if "\\u0000" in text and any("\0" in each for each in _strings(value)):
         refuse("MalformedPayload", "Failed to parse JSON: a string holds the character NUL")
-    return _with_doubles(value) if _LONG_NUMBER.search(text) else value
+    may_be_long = _LONG_NUMBER in text.encode(errors="replace").translate(_AS_ZEROS)
+    return _with_doubles(value) if may_be_long else value
 
 
 def check_kind(value: object) -> None:

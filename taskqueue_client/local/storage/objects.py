@@ -196,9 +196,12 @@ class ObjectService:
         self._connection.execute("DELETE FROM objects WHERE name = ?", (name,))
         self._buckets.remove(OBJECTS, name)
 
-    def expire(self) -> int:
-        """Remove what has expired, and uploads that were not finished within a day; returns how many."""
-        now = self._now_ms()
+    def expire(self, now: int) -> int:
+        """Remove what has expired, and uploads that were not finished within a day; returns how many.
+
+        Args:
+            now: The time, in milliseconds.
+        """
         names = self._connection.execute(
             "SELECT name FROM objects WHERE expires < ? OR (upload_id IS NOT NULL AND upload_expires < ?)",
             (now, now),

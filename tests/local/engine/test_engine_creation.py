@@ -301,6 +301,14 @@ def test_dependencies_must_exist_and_outlive_the_deadline(world: World) -> None:
     assert short in refused(world, dependencies=[short], deadline=world.now(3 * HOUR)).message
 
 
+def test_nothing_is_sent_at_the_deadline_of_a_task_that_was_refused_for_its_dependencies(
+    world: World,
+) -> None:
+    refused(world, dependencies=[slugid()])
+    world.clock.advance(3 * HOUR)
+    assert world.sent() == []
+
+
 def test_a_task_with_open_dependencies_is_unscheduled(world: World) -> None:
     required = world.create()
     world.sent()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from taskqueue_client.local import times
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
-from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, START, WORKER, World
+from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, START, WORKER, World, refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -309,6 +309,30 @@ def test_the_night_removes_what_has_expired(world: World) -> None:
             read(gone)
         assert caught.value.status == 404
     world.create(gone, created=world.now())
+
+
+def test_a_task_is_served_until_the_night_after_it_has_expired_however_far_the_clock_jumps(
+    world: World,
+) -> None:
+    artifact: dict[str, Any] = {"contentType": "a/b", "expires": world.now(23 * HOUR)}
+    task_id = world.running(expires=world.now(23 * HOUR))
+    made = world.artifact(task_id, "public/x", "object", **artifact)
+    world.storage.objects.finish_upload(world.caller, made["name"], {**made, "hashes": {}})
+    world.clock.advance(days=1)  # the night was eight hours before the end of the task
+    assert world.status(task_id)["state"] == "exception"
+    assert world.storage.objects.is_finished(made["name"])
+    world.clock.advance(days=1)
+    assert refused(world.engine.status, task_id).status == 404
+    assert not world.storage.objects.is_finished(made["name"])
+
+
+def test_everything_that_has_expired_is_removed_at_ten_past_one(world: World) -> None:
+    task_id = world.completed(expires=world.now(3 * HOUR))
+    night = START // DAY * DAY + DAY + HOUR + 600
+    world.clock.advance(night - START - 0.001)
+    assert world.status(task_id)["state"] == "completed"
+    world.clock.advance(0.001)
+    assert refused(world.engine.status, task_id).status == 404
 
 
 def test_expired_tasks_stay_for_half_an_hour(world: World) -> None:

@@ -7,11 +7,14 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from taskqueue_client.local import times
 from taskqueue_client.local.engine import Store, pages
 from taskqueue_client.local.engine.pages import decode_index, encode_index
 from taskqueue_client.local.engine.store import sort_key
+from taskqueue_client.local.json_values import normalised
 from taskqueue_client.local.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -157,3 +160,19 @@ def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(sqlite3.DatabaseError, match="version"):
         Store(path)
+
+
+def _is_array_index(key: str) -> bool:
+    return key.isascii() and key.isdecimal() and str(int(key)) == key and int(key) < 2**32 - 1
+
+
+@given(st.lists(st.text(st.sampled_from("0129:/a_é\N{SNOWMAN}"), max_size=3) | st.text(max_size=12)))
+@example(["a", "90"])
+@example(["a", "10"])
+@example(["b", "a", "aa", "", "10", "9", "4294967294", "4294967295", "01", "é", "ab"])
+def test_keys_are_in_the_database_s_order_after_those_that_javascript_takes_for_indices(
+    keys: list[str],
+) -> None:
+    indices = [key for key in keys if _is_array_index(key)]
+    others = sorted({*keys} - {*indices}, key=lambda key: (len(key.encode()), key.encode()))
+    assert [*normalised(dict.fromkeys(keys, 1.0))] == [*sorted({*indices}, key=int), *others]
