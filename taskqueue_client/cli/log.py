@@ -143,6 +143,7 @@ class FollowedLog:
         self._log = GrowingLog(LineWriter(write))
         self._tell = tell
         self._told = ""
+        self._has_log = False  # from the first line on
         self._is_live = False
         self._has_told_of_dead_stream = False
 
@@ -155,7 +156,8 @@ class FollowedLog:
             ArtifactError: The download failed.
         """
         while interval is not None and self._is_unresolved(status := self._status()):
-            self._say(self._waiting_for(status, has_log=self._print_new()))
+            self._has_log = self._print_new() or self._has_log
+            self._say(self._waiting_for(status))
             clock.sleep(interval)
         self._print_last()
 
@@ -171,7 +173,7 @@ class FollowedLog:
         runs = status.runs
         return self._run_id >= len(runs) or runs[self._run_id].state in {RunState.PENDING, RunState.RUNNING}
 
-    def _waiting_for(self, status: TaskStatus, *, has_log: bool) -> str:
+    def _waiting_for(self, status: TaskStatus) -> str:
         if self._run_id >= len(status.runs):
             return f"waiting: task {self._task_id} is {status.state}"
         run = status.runs[self._run_id]
@@ -179,7 +181,7 @@ class FollowedLog:
         if run.state == RunState.PENDING:
             return f"{words} in the task queue {status.task_queue_id}"
         words = f"{words} on worker {run.worker_group}/{run.worker_id}"
-        if has_log:
+        if self._has_log:
             return f"{words}, which uploads new lines now and then"
         return f"{words}, which has not uploaded a log yet"
 

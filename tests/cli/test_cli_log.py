@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -28,6 +28,7 @@ from taskqueue_client.definitions import from_now
 from taskqueue_client.testing import TaskFactory
 from taskqueue_client.worker.commands.task_log import TaskLog
 from taskqueue_client.worker.run.log_checkpoints import CompressedLog
+from tests.artifacts.raw_server import RawResponse, RawServer
 from tests.cli.command import run, run_json
 from tests.cli.command import running as running_command
 
@@ -201,6 +202,22 @@ def test_after_the_end_of_a_worker_that_streamed_its_log_the_uploaded_log_is_pri
     run_client.create_reference_artifact(task_id, 0, LIVE, url, expires=EXPIRES, content_type="text/plain")
     run_client.upload_artifact(task_id, 0, BACKING, b"one\n", expires=EXPIRES)
     assert followed(running, queue) == "one\n"
+
+
+def test_after_the_end_of_a_stream_a_follower_does_not_say_that_there_was_no_log(
+    running: Running, queue: Queue
+) -> None:
+    task_id, run_client = running
+    server = RawServer()
+    server.answer = lambda _: RawResponse(body=b"one\n")
+    with ExitStack() as stream:
+        stream.enter_context(server)
+        run_client.create_reference_artifact(
+            task_id, 0, LIVE, server.url, expires=EXPIRES, content_type="text/plain"
+        )
+        told = told_of(running, queue, stream.close)
+    (words,) = told
+    assert words.endswith("is running on worker g/w, which uploads new lines now and then")
 
 
 def test_a_log_that_was_streamed_and_never_uploaded_is_an_error_that_says_so(
