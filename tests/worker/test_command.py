@@ -196,6 +196,12 @@ def test_an_error_does_not_show_the_arguments_and_the_log_masks_them(context: Co
     assert "correct" not in f"{caught.value} {caught.value!r}" + text_of(context)
 
 
+def test_a_secret_with_an_apostrophe_is_masked_in_the_arguments(context: CommandContext) -> None:
+    context.log.register_secret("it's secret")
+    run_command(["true", "--password=it's secret", "it's"], context)
+    assert "$ true '--password=[masked]' 'it'\"'\"'s'" in text_of(context)
+
+
 def test_time_and_memory_of_the_descendants_are_measured(context: CommandContext) -> None:
     busy = "import os\nblock = b'x' * 300_000_000\nwhile os.times().user < 0.3: pass"
     result = run_command(f'{sys.executable} -c "{busy}"; true', context, shell=True)
@@ -217,6 +223,28 @@ def test_a_command_that_cannot_be_started_fails_the_task(context: CommandContext
     with pytest.raises(CommandNotStarted, match=f"^{command[0]}: cannot be started: "):
         run_command(command, context)
     assert open_descriptors() <= before
+
+
+def test_a_program_that_is_open_for_writing_is_started_when_it_is_closed(
+    context: CommandContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = context.work_directory / "program"
+    program.write_text("#!/bin/sh\necho started\n")
+    program.chmod(0o755)
+    start = subprocess.Popen
+    with program.open("a") as writing:
+
+        def close_if_busy(*args: Any, **options: Any) -> Any:
+            try:
+                return start(*args, **options)
+            except OSError:
+                writing.close()
+                raise
+
+        monkeypatch.setattr(subprocess, "Popen", close_if_busy)
+        run_command(["./program"], context)
+        assert writing.closed
+    assert printed_in(context) == ["started"]
 
 
 def test_a_missing_directory_fails_the_task(context: CommandContext) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from io import RawIOBase
 from pathlib import Path
 
@@ -179,11 +178,55 @@ def test_a_process_with_a_large_environment_is_found(context: CommandContext, tm
     assert process.returncode == -signal.SIGTERM
 
 
+@pytest.mark.usefixtures("no_control_groups")
+def test_only_processes_that_have_started_since_the_run_are_looked_at(
+    context: CommandContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_marked(f"{tmp_path}/nobody")
+    processes = RunProcesses(f"{tmp_path}/later", context.guardian)
+    processes.watch()
+    looked_at: list[int] = []
+    look = process_tree._environment_now  # pyright: ignore[reportPrivateUsage]
+
+    def note_and_look(pid: int) -> bytes:
+        looked_at.append(pid)
+        return look(pid)
+
+    monkeypatch.setattr(process_tree, "_environment_now", note_and_look)
+    with subprocess.Popen(["sleep", "1000"], env=processes.variable) as process:
+        assert processes.end(30) == 1
+    assert process.pid in looked_at
+    assert os.getppid() not in looked_at
+
+
+def test_a_process_with_the_pid_of_one_that_has_ended_is_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_tree, "PROC", tmp_path)
+    listing = process_tree._Listing()  # pyright: ignore[reportPrivateUsage]
+    for name in ("1", "77", "self"):
+        (tmp_path / name).mkdir()
+    assert listing.look(1) == {1, 77}
+    assert listing.look(2) == set()
+    (tmp_path / "77").rename(tmp_path / "ended")  # its directory's number is not given to another one
+    (tmp_path / "77").mkdir()
+    assert listing.look(3) == {77}
+    assert listing.look(3) == {77}
+    assert listing.look(4) == set()
+
+
+def list_only(monkeypatch: pytest.MonkeyPatch, pid: int) -> None:
+    def pids(_: int) -> Iterator[int]:
+        return iter([pid])
+
+    monkeypatch.setattr(process_tree, "_pids", pids)
+
+
 def test_a_process_that_is_about_to_start_its_program_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(30):  # half of them have no environment yet when Popen returns
         mark = f"{os.getpid()}-starting-{number}"
         with subprocess.Popen(["sleep", "1000"], env={MARK: mark}) as process:
-            monkeypatch.setattr(process_tree, "_pids", partial(iter, [process.pid]))  # looked at first
+            list_only(monkeypatch, process.pid)  # looked at first
             try:
                 kill_marked(mark)
                 assert process.poll() == -signal.SIGTERM
@@ -211,7 +254,7 @@ def test_a_process_that_starts_its_program_while_it_is_looked_at_is_found(
             return mark.encode() in (proc / "environ").read_bytes()
 
         monkeypatch.setattr(os, "open", open_and_start)
-        monkeypatch.setattr(process_tree, "_pids", partial(iter, [process.pid]))
+        list_only(monkeypatch, process.pid)
         try:
             kill_marked(mark)
             assert process.poll() == -signal.SIGTERM

@@ -87,6 +87,26 @@ def test_messages_are_shown_nowhere_else(log: TaskLog, caplog: pytest.LogCapture
     assert not caplog.records
 
 
+def test_child_loggers_write_to_the_log_alone(log: TaskLog, caplog: pytest.LogCaptureFixture) -> None:
+    before = set(logging.Logger.manager.loggerDict)
+    log.register_secret("s3cret")
+    log.logger.getChild("step").getChild("part").info("with s3cret")
+    assert lines_of(log) == [f"{STAMP}INFO with [masked]"]
+    assert caplog.messages == []
+    assert set(logging.Logger.manager.loggerDict) == before
+
+
+def test_the_level_may_be_changed_at_any_time(log: TaskLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = log.logger.getChild("step")
+    for level in (logging.INFO, logging.WARNING, logging.INFO):
+        log.logger.setLevel(level)
+        log.logger.info("a line at %d", level)
+        child.info("a child's at %d", level)
+    monkeypatch.setattr(logging.Logger.manager, "disable", logging.INFO)
+    log.logger.info("disabled")
+    assert lines_of(log) == 2 * [f"{STAMP}INFO a line at 20", f"{STAMP}INFO a child's at 20"]
+
+
 def test_a_log_leaves_no_logger_behind(tmp_path: Path, clock: MovableClock) -> None:
     before = set(logging.Logger.manager.loggerDict)
     TaskLog(tmp_path / "task.log", clock).remove()

@@ -26,6 +26,7 @@ from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Span, Tracing
 from taskqueue_client.worker.outcomes import Canceled, InternalError, TaskFailed
 
 from .environment import CommandEnvironment
+from .masking import masked_text
 from .process import CommandProcess, Ended
 from .process_tree import Guardian, RunProcesses
 from .task_log import Output, TaskLog
@@ -273,7 +274,7 @@ class _Run:
     def __init__(self, command: Command, context: CommandContext, options: CommandOptions) -> None:
         _check_names(options)
         self._args = _arguments(command, shell=options.get("shell", False))
-        self._shown = command if isinstance(command, str) else shlex.join(self._args)
+        self._shown = command if isinstance(command, str) else self._quoted(context)
         self._context = context
         self._cwd = context.work_directory / options.get("cwd", "")
         self._input = _encoded(options.get("input", b""))
@@ -285,6 +286,10 @@ class _Run:
         self._streams: dict[str, _Stream] = {}
         self.program = self._args[0]
         self.abandoned = threading.Event()
+
+    def _quoted(self, context: CommandContext) -> str:
+        """Return the command for the log. Quoting would hide a secret with an apostrophe from its masking."""
+        return shlex.join(masked_text(each, context.log.secrets) for each in self._args)
 
     def _environment(self, options: CommandOptions) -> dict[str, str]:
         context = self._context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import select
@@ -28,6 +29,10 @@ CHUNK = 64 * 1024
 
 FULL_PIPE = 1024 * 1024
 """Bytes that a pipe of an unprivileged user holds at most."""
+
+BUSY = 2.0
+"""Seconds in which a program may be open for writing. A handler that has just written it has closed it, but
+a process that another thread started meanwhile has it open, too, until it executes its own program."""
 
 
 class Ended(NamedTuple):
@@ -83,14 +88,17 @@ class CommandProcess:
             on_error.callback(self._close_pipes)
             end = self._new_pipe(stdout, ends)
             stdin = ends.enter_context(_input_file(content)) if content else subprocess.DEVNULL
-            self._popen = subprocess.Popen(  # noqa: S603 - a worker is there to run commands
-                args,
-                stdin=stdin,
-                stdout=end,
-                stderr=end if stderr is None else self._new_pipe(stderr, ends),
-                cwd=cwd,
-                env=env,
-                start_new_session=True,
+            errors = end if stderr is None else self._new_pipe(stderr, ends)
+            self._popen = _started(
+                lambda: subprocess.Popen(  # noqa: S603 - a worker is there to run commands
+                    args,
+                    stdin=stdin,
+                    stdout=end,
+                    stderr=errors,
+                    cwd=cwd,
+                    env=env,
+                    start_new_session=True,
+                )
             )
             on_error.pop_all()
         self.pid = self._popen.pid
@@ -202,6 +210,18 @@ class CommandProcess:
     def _living(self) -> list[int]:
         survivors = self._tree.survivors()
         return survivors if self._has_ended() or self.pid in survivors else [self.pid, *survivors]
+
+
+def _started(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    """Start a program; wait for `BUSY` seconds if it is open for writing."""
+    until = time.monotonic() + BUSY
+    while True:
+        try:
+            return start()
+        except OSError as error:
+            if error.errno != errno.ETXTBSY or time.monotonic() > until:
+                raise
+        time.sleep(TICK)
 
 
 @contextmanager

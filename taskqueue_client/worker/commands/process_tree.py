@@ -254,12 +254,14 @@ class RunProcesses:
         self._group: ControlGroup | None = None
         self._is_watched = False
         self._lock = threading.Lock()
+        self._first_look = 0
 
     def watch(self) -> None:
         """Prepare for the first process."""
         with self._lock:
             if not self._is_watched:
                 self._is_watched = True
+                self._first_look = _listing.looks + 1
                 self._group = ControlGroup.create()
                 self._guardian.add(*self._watched)
 
@@ -288,7 +290,7 @@ class RunProcesses:
         return [self._marked, *([] if self._group is None else [str(self._group.path)])]
 
     def _living(self) -> list[int]:
-        found = set(_marked(self._marked))
+        found = set(_marked(self._marked, self._first_look))
         if self._group is not None:
             found.update(self._group.processes())
         return sorted(found)
@@ -299,18 +301,22 @@ def kill_marked(mark: str) -> None:
     end_processes(lambda: sorted(_marked(f"{MARK}={mark}")), 0, partial(time.sleep, TICK))
 
 
-def _marked(variable: str) -> Iterator[int]:
+def _marked(variable: str, first_look: int = 0) -> Iterator[int]:
     """Yield the ids of other processes with a variable in their environment that begins with this text.
 
     Not found are another user's processes, those that cleared their environment, and those that forbid
     to read it, such as `ssh-agent`.
+
+    Args:
+        variable: `NAME=value`, or its beginning.
+        first_look: Processes that were listed before this look at /proc are passed over.
 
     Raises:
         OSError: No file descriptor is free.
     """
     wanted = b"\0" + variable.encode()
     with suppress(FileNotFoundError):  # another system
-        for pid in _pids():
+        for pid in _pids(first_look):
             try:
                 environment = _environment(pid)
             except _GONE_OR_HIDDEN:  # so are all threads of the kernel
@@ -384,11 +390,16 @@ class ControlGroup:
     def processes(self) -> list[int]:
         """Return the processes in the group, and in the groups that they have created below it."""
         with suppress(OSError):
-            return [int(pid) for each in self.path.rglob("cgroup.procs") for pid in each.read_text().split()]
+            if "populated 1" in (self.path / "cgroup.events").read_text():  # of those below, too
+                files = self.path.rglob("cgroup.procs")
+                return [int(pid) for each in files for pid in each.read_text().split()]
         return []
 
     def remove(self) -> None:
         """Remove the group with those below it, and kill what is left in them."""
+        with suppress(OSError):
+            self.path.rmdir()
+            return
         with suppress(OSError):  # Linux before 5.14
             (self.path / "cgroup.kill").write_text("1")
         below = sorted(self.path.rglob("*/"), reverse=True)
@@ -431,16 +442,50 @@ def _status(pid: int) -> list[bytes]:
     return (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
 
 
-def _pids() -> Iterator[int]:
+class _Listing:
+    """Which processes there are, and since when: the environment of an old one need not be read again.
+
+    With the pid, the number of its directory tells a process from a later one with the same pid.
+
+    Attributes:
+        looks: How often /proc was listed.
+    """
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self._first_looks: dict[tuple[int, int], int] = {}
+        self._lock = threading.Lock()
+
+    def look(self, first_look: int) -> set[int]:
+        """List /proc; return the ids of the processes that were first seen in that look or later.
+
+        Raises:
+            OSError: There is no /proc, or no file descriptor is free.
+        """
+        with self._lock:
+            with os.scandir(PROC) as entries:
+                listed = [(int(each.name), each.inode()) for each in entries if each.name.isdecimal()]
+            self.looks += 1
+            self._first_looks = {each: self._first_looks.get(each, self.looks) for each in listed}
+            return {pid for (pid, _), look in self._first_looks.items() if look >= first_look}
+
+
+_listing = _Listing()
+
+
+def _pids(first_look: int = 0) -> Iterator[int]:
     """Yield the ids of all processes but this one, at last of those that have started since the first.
 
     Without these, a process that starts another one and ends, as daemons do, would hide both: one is gone
     when it is looked at, the other is not listed yet.
 
+    Args:
+        first_look: Processes that were listed before this look at /proc are passed over.
+
     Raises:
         OSError: There is no /proc, or no file descriptor is free.
     """
     seen = {os.getpid()}
-    while new := {int(name) for name in os.listdir(PROC) if name.isdecimal()} - seen:  # noqa: PTH208 - half the time
+    while new := _listing.look(first_look) - seen:
         yield from sorted(new)
         seen |= new

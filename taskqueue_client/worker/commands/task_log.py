@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
 import threading
 from bisect import bisect_right
@@ -76,6 +77,7 @@ class TaskLog:
         self.error: OSError | None = None
         self.lost = 0
         self._logger: logging.Logger | None = None
+        self._process = os.getpid()
         self._clock = clock
         self.secrets = Secrets(secrets)
         self._lock = threading.RLock()  # a finalizer may log here at any point
@@ -185,7 +187,13 @@ class TaskLog:
                 self.path.unlink(missing_ok=True)
 
     def append(self, writer: object, text: bytes) -> None:
-        """Write text that is masked already. It may end within a line."""
+        """Write text that is masked already. It may end within a line.
+
+        A forked child writes to standard error: the log's lock, size and memory are its parent's.
+        """
+        if os.getpid() != self._process:
+            os.write(2, text)
+            return
         with self._lock:
             if text and not self._file.closed:
                 self._put_off.append((writer, text))
@@ -254,9 +262,23 @@ class TaskLog:
 
 
 def _logger_of(task_log: TaskLog) -> logging.Logger:
-    logger = logging.Logger("taskqueue_client.task")  # noqa: LOG001 - a registered one would stay for ever
+    logger = _RunLogger("taskqueue_client.task")
     logger.addHandler(_Handler(task_log))
     return logger
+
+
+class _RunLogger(logging.Logger):
+    """A logger outside of the process's tree, in which it would stay for ever."""
+
+    def getChild(self, suffix: str) -> Self:  # noqa: N802 - its name
+        """A logger that is outside of the tree as well: in it, the messages would miss the task's log."""
+        child = type(self)(f"{self.name}.{suffix}")
+        child.parent = self
+        return child
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - its name
+        """Without the cache, which `setLevel` clears only in the tree."""
+        return not self.disabled and level > self.manager.disable and level >= self.getEffectiveLevel()
 
 
 def _file_with(path: Path, content: bytes) -> io.FileIO:
