@@ -68,7 +68,7 @@ class _Rule(NamedTuple):
             given = given if seconds is None else seconds
         try:
             value = msgspec.convert(given, self.type, dec_hook=_converted)
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, UnicodeEncodeError):
             raise InvalidArgument(name, given, self.words) from None
         if isinstance(value, float) and not math.isfinite(value):
             raise InvalidArgument(name, given, self.words)
@@ -110,6 +110,19 @@ def checked_seconds(name: str, given: object) -> float:
         InvalidArgument: The value is not a duration of more than 0 seconds.
     """
     seconds: float = _INTERVAL.checked(name, given)
+    return seconds
+
+
+def checked_time_left(name: str, given: Any) -> float | None:
+    """Return a number of seconds, which may be negative or infinite, or None.
+
+    Raises:
+        InvalidArgument: The value is something else, such as False, which would count as 0 seconds.
+    """
+    is_number = isinstance(given, (int, float)) and not isinstance(given, bool) and not math.isnan(given)
+    if given is not None and not is_number:
+        raise InvalidArgument(name, given, "a number of seconds, or None")
+    seconds: float | None = given
     return seconds
 
 
@@ -381,7 +394,9 @@ def load_custom_settings(kind: type[T] | None, file: str | os.PathLike[str] | No
         _check_custom(kind, custom)
         return None if kind is None else msgspec.convert(custom, kind, dec_hook=_converted)
     except msgspec.ValidationError as error:
-        source = f"{_OWN_TABLE}.custom in {file}"
+        source = (
+            f"{_OWN_TABLE}.custom in {file}" if file is not None else f"{_OWN_TABLE}.custom (no config_file)"
+        )
         raise InvalidArgument(source, custom, "", str(error)) from None
 
 
@@ -432,7 +447,7 @@ def setting_of_text(name: str, text: str) -> Any:
         return text.replace(",", " ").split()
     try:
         return msgspec.convert(text, _RULES[name].type, strict=False, dec_hook=_converted)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):  # a variable may hold bytes that are not UTF-8
         return text
 
 

@@ -149,7 +149,7 @@ def _trial(worker: WorkerLoop, claim: TaskClaim, stack: ExitStack) -> TaskResult
     error = thread.submit(_call(worker, run_task, resources, shared)).result()
     resources.end_commands()
     explain(resources.log, error)
-    artifacts, failure = _contents(resources.artifacts.all())
+    artifacts, failure = _contents(resources.artifacts.final())
     if failure is not None and _counts(failure, error):
         error = failure
         explain(resources.log, error)

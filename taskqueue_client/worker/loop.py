@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack
 
@@ -19,7 +20,14 @@ from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.events.settings import PulseSettings
 
 from .claims.task_source import QueueTaskSource, SeveralTaskQueues, TaskSourceFactory
-from .config import TimeoutOutcome, WorkerConfig, load_config, load_custom_settings, settings_described
+from .config import (
+    TimeoutOutcome,
+    WorkerConfig,
+    checked_time_left,
+    load_config,
+    load_custom_settings,
+    settings_described,
+)
 from .event_thread import WorkerEventLoop
 from .payload import PayloadSchema
 from .run.lifecycle import TaskEnd
@@ -86,8 +94,8 @@ class WorkerLoop(ABC):
         **settings: The settings below; the file and the environment may give them, too.
 
     Raises:
-        InvalidArgument: A setting, the URL, the credentials or `payload_schema` is not allowed, or
-            `signing_key` cannot be read.
+        InvalidArgument: A setting, the URL, the credentials or `payload_schema` is not allowed,
+            `signing_key` cannot be read, or a hook is declared as `async def`.
         ImportError: There is a `signing_key`, and cryptography is not installed (the extra `trust`); or
             `tracing` is on, and opentelemetry-api is not (the extra `otel`); or there is `pulse`, and
             aio-pika is not (the extra `events`).
@@ -114,6 +122,7 @@ class WorkerLoop(ABC):
         task_source: TaskSourceFactory = QueueTaskSource,
         **settings: Unpack[WorkerSettings],
     ) -> None:
+        _check_hooks(self)
         self.config: WorkerConfig = load_config(settings, file=config_file)
         self.settings = load_custom_settings(self.settings_type, config_file)
         if root_url is None:
@@ -124,16 +133,18 @@ class WorkerLoop(ABC):
             import_module("taskqueue_client._protocol.call_spans")  # fails if the extra is missing
         if pulse is not None:
             import_module("taskqueue_client.events._supervisor").session_type()  # so does this
-        self._credentials = None if credentials is None else checked(credentials)
+        self.__credentials = None if credentials is None else checked(credentials)
         self.pulse = pulse
         self.clock = SystemClock() if clock is None else clock
         self.runner = runner
         self.task_source = _source_for(self.config, task_source)
         self.schema = None if self.payload_schema is None else PayloadSchema(self.payload_schema)
         self.signing_key = None if self.config.signing_key is None else _load_key(self.config.signing_key)
-        self._lock = threading.RLock()  # a program's signal handler may call `shutdown` at any point
-        self._session: Session | None = None
-        self._shutdown_requested = False
+        # Two underscores, because subclasses have attributes such as `_lock` and `_session` themselves.
+        self.__lock = threading.RLock()  # a program's signal handler may call `shutdown` at any point
+        self.__serving = threading.Lock()
+        self.__session: Session | None = None
+        self.__shutdown_requested = False
 
     @abstractmethod
     def run_task(self, task: TaskRun) -> Coroutine[Any, Any, None] | None:
@@ -188,14 +199,14 @@ class WorkerLoop(ABC):
     @property
     def credentials(self) -> Credentials | None:
         """The worker's own credentials; may be replaced at any time, from any thread."""
-        return self._credentials
+        return self.__credentials
 
     @credentials.setter
     def credentials(self, credentials: Credentials) -> None:
-        with self._lock:
-            self._credentials = checked(credentials)
-            if self._session is not None:
-                self._session.use_credentials(credentials)
+        with self.__lock:
+            self.__credentials = checked(credentials)
+            if self.__session is not None:
+                self.__session.use_credentials(credentials)
 
     def run(self) -> None:
         """Work until the worker is asked to shut down.
@@ -208,14 +219,17 @@ class WorkerLoop(ABC):
             InternalError: `max_internal_errors` in a row had the same cause.
             InvalidArgument: Commands of tasks can read the file of `signing_key`, or `work_directory` cannot
                 be used.
-            RuntimeError: An event loop runs in this thread: `await asyncio.to_thread(worker.serve)`.
+            RuntimeError: An event loop runs in this thread: `await asyncio.to_thread(worker.serve)`. Or this
+                worker is running already, or the `__init__` of its class has not called that of `WorkerLoop`.
         """
-        self._serve(signals=threading.current_thread() is threading.main_thread())
+        self.__serve(signals=threading.current_thread() is threading.main_thread())
 
     def serve(self) -> None:
         """Work like `run`, in a program that handles signals itself and calls `shutdown`.
 
         In a thread, the worker shuts down when the program's main thread ends; join the thread before.
+        A coroutine awaits `asyncio.to_thread(worker.serve)`, and calls `worker.shutdown()` in a `finally`: on
+        Ctrl-C, `asyncio.run` waits for the thread.
 
         Raises:
             ApiError: As for `run`.
@@ -223,67 +237,95 @@ class WorkerLoop(ABC):
             InvalidArgument: As for `run`.
             RuntimeError: As for `run`.
         """
-        self._serve(signals=False)
+        self.__serve(signals=False)
 
     def shutdown(self, *, within: float | None = None) -> None:
         """Shut down; called again, stop all runs now. Returns at once; call it from any thread at any time.
 
         The worker claims no more. Runs may go on for a while; those that have not ended by then are stopped
-        and reported as `worker-shutdown`, so that the Queue retries them.
+        and reported as `worker-shutdown`, so that the Queue retries them. A worker that was shut down does
+        not run again: `run` and `serve` return at once.
 
         Args:
             within: Seconds that runs may go on; default: `graceful_shutdown_timeout`.
+
+        Raises:
+            InvalidArgument: `within` is not a number.
         """
-        with self._lock:
-            self._shutdown_requested = True
-            if self._session is not None:
-                self._session.shutdown(within)
+        within = checked_time_left("within", within)
+        with self.__lock:
+            self.__shutdown_requested = True
+            if self.__session is not None:
+                self.__session.shutdown(within)
 
     def hint_canceled(self, task_id: str) -> None:
         """Poll at once whether a task was canceled, as after a message about it."""
-        with self._lock:
-            if self._session is not None:
-                self._session.hint_canceled(task_id)
+        with self.__lock:
+            if self.__session is not None:
+                self.__session.hint_canceled(task_id)
 
-    def _terminate(self, within: float | None) -> None:
+    def __terminate(self, within: float | None) -> None:
         """Shut down as the runner asks: a later message may shorten the time, and never hurries."""
-        with self._lock:
-            self._shutdown_requested = True
-            if self._session is not None:
-                self._session.terminate(within)
+        with self.__lock:
+            self.__shutdown_requested = True
+            if self.__session is not None:
+                self.__session.terminate(within)
 
-    def _serve(self, *, signals: bool) -> None:
+    def __serve(self, *, signals: bool) -> None:
         _check_no_event_loop()
+        if not hasattr(self, "config"):
+            message = f"{type(self).__name__}.__init__ must call super().__init__(…) with the settings"
+            raise RuntimeError(message)
+        if not self.__serving.acquire(blocking=False):
+            message = "this worker is running already; make a second worker, or set concurrency"
+            raise RuntimeError(message)
+        try:
+            self.__work(signals=signals)
+        finally:
+            self.__serving.release()
+
+    def __work(self, *, signals: bool) -> None:
         self.on_start()
         try:
             with asyncio.Runner(loop_factory=WorkerEventLoop) as loop:
-                loop.run(self._live(signals=signals))
+                loop.run(self.__live(signals=signals))
         finally:
             self.on_stop()
 
-    def _listen(self, runner: WorkerRunner) -> None:
+    def __listen(self, runner: WorkerRunner) -> None:
         runner.start(
-            on_termination=lambda finish_tasks: self._terminate(math.inf if finish_tasks else 0.0),
+            on_termination=lambda finish_tasks: self.__terminate(math.inf if finish_tasks else 0.0),
             on_credentials=lambda credentials: setattr(self, "credentials", credentials),
-            on_closed=lambda: self._terminate(None),
+            on_closed=lambda: self.__terminate(None),
         )
 
-    async def _live(self, *, signals: bool) -> None:
+    async def __live(self, *, signals: bool) -> None:
         """Run one session. It is made in its loop, so that calls meanwhile are made when it has started."""
         try:
-            with self._lock:
-                session = self._session = Session(self, self._credentials)
+            with self.__lock:
+                session = self.__session = Session(self, self.__credentials)
             if self.runner is not None:
-                self._listen(self.runner)
-            if not self._shutdown_requested:
+                self.__listen(self.runner)
+            if not self.__shutdown_requested:
                 await session.run(signals=signals)
         finally:
-            with self._lock:
-                if self._session is not None:
-                    self._session.forget_calls()
-                self._session = None
+            with self.__lock:
+                if self.__session is not None:
+                    self.__session.forget_calls()
+                self.__session = None
             if self.runner is not None:
                 self.runner.flush()
+
+
+_HOOKS = ("on_start", "on_stop", "on_task_end", "run_time_limit", "on_idle", "termination_notice")
+
+
+def _check_hooks(worker: WorkerLoop) -> None:
+    """Refuse coroutine functions as hooks: nothing would run them."""
+    for name in _HOOKS:
+        if iscoroutinefunction(hook := getattr(worker, name)):
+            allowed = "a plain function (`def`); only run_task may be declared as `async def`"
+            raise InvalidArgument(name, hook, allowed)
 
 
 def _check_no_event_loop() -> None:

@@ -166,6 +166,14 @@ def meant_by(raised: BaseException | None) -> BaseException | None:
     return raised
 
 
+def text_of(error: BaseException) -> str:
+    """Return the text of what a handler raised, whose class may have a `__str__` that fails."""
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001 - any code of the handler
+        return f"(its __str__ raises {type(failure).__name__})"
+
+
 _BY_REASON: Mapping[str, type[Outcome]] = {
     **{resolution.reason.value: kind for kind, resolution in RESOLUTIONS.items() if resolution},
     "resources-unavailable": ResourceUnavailable,  # as the interaction document spells it

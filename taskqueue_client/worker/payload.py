@@ -37,10 +37,12 @@ class PayloadSchema:
         schema: The schema.
 
     Raises:
-        InvalidArgument: The schema does not match its draft, or a reference in it has no target.
+        InvalidArgument: The schema is no dict, does not match its draft, or has a reference without target.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
+        if not isinstance(schema, dict):
+            raise _wrong_schema([], schema, "a dict with a JSON Schema")
         try:
             self._validator = _validator(schema)
             next(self._validator.iter_errors(None), None)  # ends, unless it refers to itself at once
@@ -95,7 +97,29 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
     _check_references(schema, str(kind.META_SCHEMA["$schema"]), EMPTY_REGISTRY)
     formats = jsonschema.FormatChecker(formats=FORMATS)
     formats.checks("date-time")(is_date_time_if_text)
-    return kind(schema, format_checker=formats, registry=EMPTY_REGISTRY)
+    extend: Any = jsonschema.validators.extend  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return extend(kind, {"uniqueItems": _unique_items})(
+        schema, format_checker=formats, registry=EMPTY_REGISTRY
+    )
+
+
+def _unique_items(_: Any, wanted: object, given: object, __: object) -> Iterator[jsonschema.ValidationError]:
+    """Check `uniqueItems`. jsonschema compares each object with each: that of a megabyte takes hours."""
+    import jsonschema  # noqa: PLC0415 - as above
+
+    if wanted and isinstance(given, list):
+        elements = cast("list[object]", given)
+        if len(set(map(_hashable, elements))) < len(elements):
+            yield jsonschema.ValidationError("duplicates")
+
+
+def _hashable(value: object) -> object:
+    """Return what is equal for equal values of JSON: those of 1 and 1.0 are, those of 1 and true are not."""
+    if isinstance(value, dict):
+        return frozenset((key, _hashable(each)) for key, each in _members(cast("object", value)))
+    if isinstance(value, list):
+        return tuple(_hashable(each) for each in cast("list[object]", value))
+    return type(value) is bool, value
 
 
 def _wrong_schema(

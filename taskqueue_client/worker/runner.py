@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Self, cast
 
+from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client.credentials import Credentials, checked
 from taskqueue_client.errors import InvalidArgument
 
@@ -167,6 +168,12 @@ class WorkerRunner:
         self._outbox: queue.Queue[bytes | threading.Event] = queue.Queue(MOST_WAITING)
         self._is_broken = False
         self._is_started = False
+        forget_in_children(self)
+
+    def forget(self) -> None:
+        """See `Forked`: a child that a handler forks has no thread that writes."""
+        self._lock = threading.Lock()
+        self._is_broken = True
 
     @classmethod
     def on_stdio(cls) -> Self:

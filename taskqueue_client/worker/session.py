@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import threading
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, closing, nullcontext
 from dataclasses import replace
@@ -35,6 +36,7 @@ from .commands.process_tree import Guardian
 from .config import WorkerConfig
 from .event_thread import DaemonThreads, ThreadsafeCalls
 from .monitoring.worker_metrics import Vitals
+from .outcomes import text_of
 from .shutdown import LiveRuns
 from .task_run import TaskRun
 
@@ -88,11 +90,11 @@ class Session:
         self._errors = shutdown.RepeatedErrors(config.max_internal_errors)
 
     def shutdown(self, within: float | None = None) -> None:
-        """Begin to shut down, or hurry if that has begun."""
-        self._calls.call(lambda: self._shutdown.begin(within))
+        """Begin to shut down; called again, hurry."""
+        self._calls.call(lambda: self._shutdown.request(within))
 
     def terminate(self, within: float | None) -> None:
-        """Begin to shut down; called again with 0, stop the runs now, and report them in the usual time."""
+        """Begin to shut down; called again, stop the runs earlier if `within` ends earlier."""
         self._calls.call(lambda: self._shutdown.terminate(within))
 
     def forget_calls(self) -> None:
@@ -285,7 +287,8 @@ class Session:
         self._claiming.add_done_callback(self._check_finished)
         self._expiry = self._in_background(_warn_of_expiry(self._credentials, worker.clock))
         self._in_background(self._watch_for_notice())
-        self._in_background(self._watch_program())
+        if threading.current_thread() is not threading.main_thread():
+            self._in_background(self._watch_program())
         if worker.config.max_idle is not None:
             self._in_background(self._shut_down_when_idle(worker.config.max_idle))
         if worker.pulse is not None:
@@ -357,7 +360,7 @@ class Session:
 
     def _report_error(self, error: BaseException, extra: dict[str, object], secrets: Secrets) -> None:
         if self._worker.runner is not None:
-            description = masked_text(str(error), secrets)
+            description = masked_text(text_of(error), secrets)
             self._worker.runner.report_error("internal-error", type(error).__name__, description, extra)
 
     def _on_end_of_run(self, end: TaskEnd, secrets: Secrets) -> None:
@@ -414,9 +417,7 @@ class Session:
     async def _watch_for_notice(self) -> None:
         ask = self._worker.termination_notice
         left = await shutdown.termination_noticed(ask, self._notice_threads, self._calls, self._worker.clock)
-        if not self._shutdown.has_begun:
-            log.warning("termination notice received: %.0f s left", left)
-            self._shutdown.begin(left=left)
+        self._shutdown.on_notice(left)
 
 
 def _work_directories(config: WorkerConfig) -> WorkDirectories:

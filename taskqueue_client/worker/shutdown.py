@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import math
 import re
 import signal
 import threading
@@ -14,13 +15,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client.clock import Clock
 from taskqueue_client.models import ReasonResolved
 
 from .claims.keeper import Keeper
-from .config import WorkerConfig
+from .config import WorkerConfig, checked_time_left
 from .event_thread import DaemonThreads, ThreadsafeCalls
-from .outcomes import InternalError, WorkerShutdown
+from .outcomes import InternalError, WorkerShutdown, text_of
 from .run.handlers import ThreadCall
 from .run.lifecycle import RunLifecycle, TaskEnd
 from .run.patience import RetryClock
@@ -172,7 +174,7 @@ class Shutdown:
     """
 
     def __init__(self, config: WorkerConfig, keeper: Keeper, runs: LiveRuns, clock: Clock) -> None:
-        self.was_asked = False
+        self.was_asked = self._was_requested = False
         self.timed_out: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.retry_clock = RetryClock(clock)
         self._config = config
@@ -181,6 +183,7 @@ class Shutdown:
         self._clock = clock
         self._began: float | None = None
         self._following: asyncio.Task[None] | None = None
+        self._stop_at = self._end_at = math.inf
         self._runs_stopped = False
 
     @property
@@ -189,26 +192,32 @@ class Shutdown:
         return self._began is not None
 
     def on_signal(self, number: signal.Signals) -> None:
-        """Begin, or hurry; a signal to stop at once does both."""
+        """Take it as a request, and a signal to stop at once as two."""
         log.info("received %s", number.name)
-        has_begun = self.has_begun
-        if not has_begun:
-            self.begin(0.0 if number is AT_ONCE else None)
-        if has_begun or number is AT_ONCE:
+        if number is AT_ONCE and not self._was_requested:
+            self.request(0.0)
+        self.request()
+
+    def request(self, within: float | None = None) -> None:
+        """Begin; requested again, hurry. What a notice, the runner or the worker begins is no request."""
+        if self._was_requested:
             self._hurry()
+        else:
+            self._was_requested = True
+            self.begin(within)
 
     def terminate(self, within: float | None) -> None:
-        """Begin; called again with 0, stop the runs now, and report them in the usual time."""
-        if not self.has_begun:
-            log.warning("the runner asks to shut down")
-            self.begin(within)
-        elif within == 0.0 and self._following is not None and not self._runs_stopped:
-            log.warning("the runner asks to stop the runs now")
-            self._following.cancel()
-            self._follow(ShutdownPlan.of(self._config, within, None))
+        """Begin, as the runner asks."""
+        log.warning("the runner asks to shut down")
+        self.begin(within)
+
+    def on_notice(self, left: float) -> None:
+        """Begin: the machine ends in `left` seconds."""
+        log.warning("termination notice received: %.0f s left", left)
+        self.begin(left=left)
 
     def begin(self, within: float | None = None, left: float | None = None, *, asked: bool = True) -> None:
-        """Begin to shut down, or hurry if that has begun.
+        """Begin to shut down; if that has begun, take its steps earlier, but not later.
 
         Args:
             within: Seconds that runs may go on; None: `graceful_shutdown_timeout`.
@@ -217,7 +226,7 @@ class Shutdown:
         """
         self.was_asked |= asked
         if self.has_begun:
-            self._hurry()
+            self._bring_forward(within, left)
             return
         self._began = self._clock.monotonic()
         self._keeper.stop_claiming()
@@ -228,6 +237,15 @@ class Shutdown:
         passed = self._clock.monotonic() - (self._began or 0.0)
         await self._clock.sleep_async(max(HANDED_OVER_AFTER - passed, 0))
 
+    def _bring_forward(self, within: float | None, left: float | None) -> None:
+        now = self._clock.monotonic()
+        until_stop, until_end = self._stop_at - now, self._end_at - now
+        if within is None:
+            within = self._config.graceful_shutdown_timeout if left is None else math.inf
+        left = math.inf if left is None else left
+        if not self._runs_stopped and (within < until_stop or left < until_end):
+            self._follow(ShutdownPlan.of(self._config, min(within, until_stop), min(left, until_end)))
+
     def _follow(self, plan: ShutdownPlan) -> None:
         log.info(
             "shutting down: no more claims; %d runs may go on for %.0f s, and the worker ends within %.0f s; "
@@ -235,6 +253,10 @@ class Shutdown:
             *(self._runs.unresolved, plan.stop_runs, plan.end),
         )
         self.retry_clock.hurry(plan.end)
+        now = self._clock.monotonic()
+        self._stop_at, self._end_at = now + plan.stop_runs, now + plan.end
+        if self._following is not None:
+            self._following.cancel()
         self._following = asyncio.create_task(self._take_steps(plan))
 
     async def _take_steps(self, plan: ShutdownPlan) -> None:
@@ -282,20 +304,40 @@ def signals_handled(on_signal: Callable[[signal.Signals], None]) -> Generator[No
     Signals that are ignored, such as SIGHUP under `nohup`, stay ignored. The previous handlers are restored.
     """
     loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    handled = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
-    for number in handled:
+    before = _SignalHandlers()
+    forget_in_children(before)
+    for number in before.handlers:
         loop.add_signal_handler(number, on_signal, number)
     try:
         yield
     finally:
-        for number in handled:
+        for number in before.handlers:
             loop.remove_signal_handler(number)
-            signal.signal(number, before[number] or signal.SIG_DFL)
+        before.restore()
+
+
+class _SignalHandlers:
+    """The handlers of `SIGNALS` before the worker's own, without those of ignored signals."""
+
+    def __init__(self) -> None:
+        handlers = {number: signal.getsignal(number) for number in SIGNALS}
+        self.handlers = {each: found for each, found in handlers.items() if found is not signal.SIG_IGN}
+
+    def restore(self) -> None:
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+
+    def forget(self) -> None:
+        """See `Forked`: a signal to a child that a handler forks would not end it, but reach the worker.
+
+        asyncio's handlers do nothing but write to a socket, which the child shares with the worker's loop.
+        """
+        signal.set_wakeup_fd(-1)
+        self.restore()
 
 
 async def program_ended() -> None:
-    """Wait until the program's main thread has ended; forever if this is the main thread."""
+    """Wait until the program's main thread has ended; for loops in other threads."""
     while threading.main_thread().is_alive():  # noqa: ASYNC110 - nothing sets an event at that moment
         await asyncio.sleep(PROGRAM_INTERVAL)
 
@@ -320,7 +362,12 @@ async def _notice(
     ask: Callable[[], float | None], threads: DaemonThreads, calls: ThreadsafeCalls
 ) -> float | None:
     returned: list[float | None] = []
-    call = ThreadCall("termination notice", lambda: returned.append(ask()), threads, calls)
+    call = ThreadCall(
+        "termination notice",
+        lambda: returned.append(checked_time_left("termination_notice", ask())),
+        threads,
+        calls,
+    )
     await asyncio.wait([call.ended])
     if (error := call.ended.result()) is not None:
         log.error("termination_notice failed", exc_info=error)
@@ -360,4 +407,4 @@ def _cause_of(error: BaseException) -> str:
     error = error.__cause__ or error
     if isinstance(error, OSError) and error.errno is not None:
         return f"{type(error).__name__} {errno.errorcode.get(error.errno, error.errno)}: {error.strerror}"
-    return f"{type(error).__name__}: {_VARYING.sub('…', str(error))}"
+    return f"{type(error).__name__}: {_VARYING.sub('…', text_of(error))}"

@@ -195,6 +195,7 @@ class TaskRun:
             InvalidArgument: The name cannot be an artifact's, or is reserved for log or chain of trust; the
                 source is outside of the work directory, or not a regular file; or an option is not allowed.
             OSError: The content cannot be read now, or the disk is full.
+            InternalError: The handler has ended: a thread that it has left behind declares the artifact.
         """
         content = _one_of(source, text)
         self._resources.artifacts.declare(name, content, lambda: self.work_directory, options)
@@ -284,7 +285,8 @@ class TaskRun:
                 `UpstreamOptions`.
 
         Returns:
-            The artifacts in order, each once.
+            The artifacts in order, each once: one that several entries name has the `formats` of all of them,
+            and is optional if all say so.
 
         Raises:
             MalformedPayload: `payload["upstreamArtifacts"]` is missing, or does not have this form.
@@ -374,6 +376,8 @@ def check_awaited(task: TaskRun) -> None:
 
 def _one_of(source: Content | None, text: str | None) -> Content:
     if text is not None and source is None:
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
+            raise InvalidArgument("text", text, "a str; other content is a source")
         return text.encode()
     if text is not None or source is None:
         finding = "missing" if text is None else "given together with `text`"

@@ -94,6 +94,7 @@ def test_a_worker_needs_an_identity_and_is_told_where_to_give_it(missing: str) -
         ("concurrency", 0),
         ("concurrency", 1.5),
         ("concurrency", True),
+        ("concurrency", "\udcff"),
         ("graceful_shutdown_timeout", -1),
         ("graceful_shutdown_timeout", math.inf),
         ("graceful_shutdown_timeout", None),
@@ -160,11 +161,12 @@ def test_the_variables_to_pass_are_a_list_wherever_they_are_given(tmp_path: Path
     assert [each.pass_environment for each in found] == [("CC", "CARGO_*")] * 3
 
 
-def test_an_error_names_the_variable() -> None:
-    with pytest.raises(
-        InvalidArgument, match=r"^TASKQUEUE_CONCURRENCY: 'many' is not valid; expected a whole number"
-    ):
-        load_config(IDENTITY, environ={"TASKQUEUE_CONCURRENCY": "many"})
+@pytest.mark.parametrize("text", ["many", "\udcff"])
+def test_an_error_names_the_variable(text: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        load_config(IDENTITY, environ={"TASKQUEUE_CONCURRENCY": text})
+    words = f"TASKQUEUE_CONCURRENCY: {text!r} is not valid; expected a whole number"
+    assert str(caught.value).startswith(words)
 
 
 @pytest.mark.parametrize(
@@ -284,3 +286,9 @@ def test_what_is_wrong_with_own_settings_is_named_with_the_file(
         load_custom_settings(kind, file)
     assert finding in str(caught.value)
     assert str(file) in str(caught.value)
+
+
+def test_own_settings_that_are_required_need_a_file() -> None:
+    words = "^worker.custom \\(no config_file\\): .*missing required field `cache`"
+    with pytest.raises(InvalidArgument, match=words):
+        load_custom_settings(Own, None)

@@ -14,7 +14,7 @@ import pytest
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local.faults import Drop, Respond
-from taskqueue_client.worker import WorkerLoop, outcomes
+from taskqueue_client.worker import TaskEnd, WorkerLoop, outcomes, shutdown
 from taskqueue_client.worker.commands.task_log import TaskLog
 from taskqueue_client.worker.run.run_resources import RunResources
 from taskqueue_client.worker.task_run import TaskRun
@@ -68,6 +68,124 @@ def test_an_unexpected_exception_leaves_its_traceback_in_the_log(world: World) -
     log = log_of(world, task_id)
     assert "Traceback" in log
     assert "ValueError: what happened" in log
+
+
+def test_a_subclass_may_have_attributes_and_methods_of_any_private_name(world: World) -> None:
+    ends: list[BaseException | None] = []
+
+    class Own(WorkerLoop):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            self._lock, self._session, self._credentials = threading.Lock(), "session", "credentials"
+
+        def _serve(self) -> str:
+            return self._session
+
+        _live = _listen = _terminate = _serve
+
+        def run_task(self, task: TaskRun) -> None:
+            del task
+            with self._lock:
+                self.shutdown()
+            assert self._live() == "session"
+
+        def on_task_end(self, end: TaskEnd) -> None:
+            ends.append(end.error)
+
+    world.create()
+    serve_one(world, Own)
+    assert ends == [None]
+
+
+def test_a_worker_that_is_running_does_not_run_a_second_time(world: World) -> None:
+    first, second = world.create(), world.create()
+
+    def handler(task: TaskRun) -> None:
+        if task.task_id == first:
+            with pytest.raises(RuntimeError, match="running already"):
+                worker.serve()
+
+    worker = worker_for(world, handler, max_tasks=1)
+    worker.serve()
+    assert reasons(world, first) == ["completed"]
+    assert reasons(world, second) == ["None"]
+
+
+def test_a_class_that_does_not_call_the_init_of_its_base_is_told_so_before_anything_happens() -> None:
+    class Forgetful(WorkerLoop):
+        def __init__(self) -> None:
+            self.started = False
+
+        def on_start(self) -> None:
+            self.started = True
+
+        def run_task(self, task: TaskRun) -> None:
+            """Never called."""
+
+    worker = Forgetful()
+    with pytest.raises(RuntimeError, match=r"Forgetful.__init__ must call super\(\).__init__"):
+        worker.serve()
+    assert not worker.started
+
+
+def test_a_worker_runs_again_when_it_has_ended(world: World) -> None:
+    worker = worker_for(world, lambda _: None, max_tasks=1)
+    for _ in range(2):
+        task_id = world.create()
+        worker.serve()
+        assert reasons(world, task_id) == ["completed"]
+
+
+@pytest.mark.parametrize(
+    "name", ["on_start", "on_stop", "on_task_end", "run_time_limit", "on_idle", "termination_notice"]
+)
+def test_a_hook_that_is_a_coroutine_function_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    async def hook(*_: object) -> None:
+        """Nothing would run it."""
+
+    monkeypatch.setattr(WorkerLoop, name, hook)
+    with pytest.raises(InvalidArgument, match=f"{name}: .*expected a plain function"):
+        worker_for(world, lambda _: None)
+
+
+class Unprintable(Exception):
+    """Has a `__str__` that fails, as one does that returns an attribute which is None."""
+
+    def __str__(self) -> str:
+        message: Any = None
+        text: str = message
+        return text
+
+
+class UnprintableFailure(Unprintable, outcomes.TaskFailed):
+    """The same as an outcome."""
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(Unprintable, "internal-error"), (UnprintableFailure, "failed")]
+)
+def test_a_run_ends_as_usual_if_the_text_of_its_error_fails(
+    world: World, caplog: pytest.LogCaptureFixture, error: type[Exception], outcome: str
+) -> None:
+    ends: list[TaskEnd] = []
+
+    class Ending(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            del task
+            raise error
+
+        def on_task_end(self, end: TaskEnd) -> None:
+            ends.append(end)
+
+    task_id = world.create()
+    with caplog.at_level("INFO"):
+        serve_one(world, Ending)
+    assert [each.outcome for each in ends] == reasons(world, task_id) == [outcome]
+    assert error.__name__ in log_of(world, task_id)
+    assert f"ended: {outcome}" in caplog.text
+    assert f"{error.__name__}: (its __str__ raises TypeError)" in caplog.text
 
 
 class TestPayloads:
@@ -620,13 +738,41 @@ def test_runs_share_the_worker_up_to_its_concurrency(world: World) -> None:
 
 def test_it_leaves_after_some_time_without_work(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     idle: list[float] = []
-    worker = worker_for(world, lambda _: None, max_idle=30.0)
-    worker.clock = world.local.clock
+    worker = worker_for(world, lambda _: None, max_idle=600.0)
+    worker.clock = clock = world.local.clock
     monkeypatch.setattr(worker, "on_idle", idle.append)
+    clock.hold()
+
+    def told_after_a_second() -> bool:
+        clock.advance(seconds=1)
+        return bool(idle)
+
     with Working(world, worker) as working:
         until(lambda: world.queue.list_workers("test-provisioner/test-worker").workers)
-        world.local.clock.advance(seconds=21)
-        until(lambda: idle)
-        world.local.clock.advance(seconds=10)
+        until(told_after_a_second)
+        while working.is_alive(within=0.05):
+            clock.advance(seconds=60)
         working.left()
-    assert len(idle) == 1
+    assert 20 <= idle[0] < 600
+
+
+@pytest.mark.parametrize("where", ["main thread", "another thread"])
+def test_only_a_worker_outside_of_the_main_thread_looks_whether_the_program_ends(
+    world: World, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watches: list[str] = []
+
+    async def program_ended() -> None:
+        watches.append(threading.current_thread().name)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(shutdown, "program_ended", program_ended)
+    world.create()
+    worker = worker_for(world, lambda _: None, max_tasks=1)
+    if where == "main thread":
+        worker.run()
+    else:
+        thread = threading.Thread(target=worker.run, name="of the worker")
+        thread.start()
+        thread.join(WAIT)
+    assert watches == ([] if where == "main thread" else ["of the worker"])

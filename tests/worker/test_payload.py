@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from taskqueue_client._protocol.schemas import json_path
-from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.errors import InvalidArgument, Problem
 from taskqueue_client.worker.payload import DEEPEST, MOST, PayloadSchema
 
 BUILD: dict[str, Any] = {
@@ -98,9 +98,10 @@ def test_the_draft_is_the_one_that_the_schema_names() -> None:
         ({"anyOf": [{}, {"$ref": "#/no"}]}, "payload_schema at $.anyOf[1]['$ref']: '#/no'"),
         ({"$ref": "http://127.0.0.1:1/"}, "payload_schema at $['$ref']: 'http://127.0.0.1:1/'"),
         ({"$ref": "#"}, "payload_schema at $: "),
+        (Problem, f"payload_schema at $: {Problem} is not valid; expected a dict with a JSON Schema"),
     ],
 )
-def test_a_wrong_schema_is_an_error_that_names_the_place(schema: dict[str, Any], place: str) -> None:
+def test_a_wrong_schema_is_an_error_that_names_the_place(schema: Any, place: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         PayloadSchema(schema)
     assert str(caught.value).startswith(place)
@@ -160,6 +161,40 @@ def test_a_payload_of_ten_megabytes_is_explained_in_few_words() -> None:
     (problem,) = PayloadSchema(BUILD).violations(payload)
     assert str(problem).endswith('of type "array"')
     assert len(str(problem)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("elements", "are_unique"),
+    [
+        (
+            [1, True, 0, False, None, "1", "", [], {}, [1], [[1]], {"a": 1}, {"a": True}, {"b": 1}, [0, 1]],
+            True,
+        ),
+        ([{"a": 1, "b": [2]}, {"b": [2.0], "a": 1}], False),
+        ([[True], [True]], False),
+        ([None, None], False),
+    ],
+)
+def test_elements_are_compared_as_values_of_json(elements: list[Any], *, are_unique: bool) -> None:
+    schema = {"uniqueItems": True, "items": {"uniqueItems": False}}
+    assert (words(schema, elements) == []) is are_unique
+    assert words({"uniqueItems": False}, elements) == []
+    assert words(schema, "no list") == []
+
+
+def test_not_each_element_is_compared_with_each_other() -> None:
+    class Counted(str):
+        __slots__ = ()
+        compared: ClassVar[int] = 0
+
+        def __eq__(self, other: object) -> bool:
+            Counted.compared += 1
+            return super().__eq__(other)
+
+        __hash__ = str.__hash__
+
+    assert words({"uniqueItems": True}, [{"name": Counted(number)} for number in range(1000)]) == []
+    assert Counted.compared < 1000
 
 
 def test_a_schema_can_be_used_from_many_threads_and_often() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import logging
+import random
 import re
 import socket
 import subprocess
@@ -221,6 +223,22 @@ def test_a_wrong_authorization_is_replaced_and_other_headers_pass() -> None:
     assert headers["User-Agent"] == "me"
     assert headers["Host"] == urlsplit(upstream.url).netloc
     assert response.headers["Thing"] == "1"
+
+
+@pytest.mark.parametrize("size", [1000, 2 * MIB], ids=["kept for a retry", "streamed"])
+def test_a_compressed_body_passes_as_it_is(size: int) -> None:
+    bodies: list[bytes] = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        bodies.append(handler.rfile.read(int(handler.headers["Content-Length"])))
+        respond(handler, 200)
+
+    body = gzip.compress(random.Random(0).randbytes(size))
+    with Upstream(answer) as upstream, scripted(upstream) as proxy:
+        requests.post(
+            f"{proxy.url}/api/queue/v1/x", data=body, headers={"Content-Encoding": "gzip"}, timeout=9
+        )
+    assert (bodies, upstream.requests[0][2]["Content-Encoding"]) == ([body], "gzip")
 
 
 def test_headers_of_the_response_tell_on_whose_behalf(claim: TaskClaim, proxy: TaskProxy) -> None:

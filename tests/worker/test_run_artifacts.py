@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import requests
 
 from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World
 from tests.worker.run_outcomes import LOG, reasons
@@ -251,6 +253,42 @@ def test_a_handler_decides_whether_an_artifact_is_compressed(world: World, *, co
     assert (response.headers.get("Content-Encoding") == "gzip") is compress
 
 
+def test_a_run_without_space_for_temporary_files_keeps_its_log_and_its_artifacts(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_id = world.create()
+
+    def handler(task: TaskRun) -> None:
+        (task.work_directory / "x.txt").write_text("x" * 100_000)
+        task.upload_artifact("public/x.txt", "x.txt")
+        task.log.info("y" * 100_000)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+
+    work(world, handler, work_directory=tmp_path)
+    monkeypatch.undo()
+    assert reasons(world, task_id) == ["completed"]
+    assert artifact(world, task_id, "public/x.txt") == "x" * 100_000
+    assert "y" * 100_000 in log_of(world, task_id)
+
+
+def test_a_temporary_file_that_cannot_be_written_is_not_the_task_s_fault(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_id = world.create()
+
+    def handler(task: TaskRun) -> None:
+        (task.work_directory / "x.txt").write_text("x" * 100_000)
+        task.upload_artifact("public/x.txt", "x.txt", compress=True)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+
+    work(world, handler, work_directory=tmp_path)
+    monkeypatch.undo()
+    assert reasons(world, task_id) == ["internal-error"]
+    assert f"cannot write a temporary file: No such file or directory: '{tmp_path}/missing'" in log_of(
+        world, task_id
+    )
+
+
 @pytest.mark.parametrize("other", [_link, _fifo, _bad_name], ids=["link", "FIFO", "name"])
 def test_a_directory_with_a_file_that_cannot_be_an_artifact_declares_none(
     world: World, other: Callable[[TaskRun], object]
@@ -263,6 +301,31 @@ def test_a_directory_with_a_file_that_cannot_be_an_artifact_declares_none(
     assert _refused(world, call).argument in {"source", "name"}
 
 
+def test_a_text_that_is_no_text_is_refused(world: World) -> None:
+    number: Any = 5
+    assert _refused(world, lambda task: task.upload_artifact("public/x", text=number)).argument == "text"
+
+
 def test_a_directory_that_does_not_exist_is_refused(world: World) -> None:
     assert _refused(world, lambda task: task.upload_artifacts("public", "nowhere")).argument == "directory"
     assert _refused(world, lambda task: task.upload_artifacts("public", "..")).argument == "directory"
+
+
+@pytest.mark.parametrize("source", [b"late", iter([b"late"])], ids=["bytes", "iterable"])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_what_is_declared_after_the_handler_has_ended_is_refused(
+    world: World, source: Any, *, is_lost: bool
+) -> None:
+    tasks: list[TaskRun] = []
+
+    def handler(task: TaskRun) -> None:
+        tasks.append(task)
+        if is_lost:
+            world.queue.cancel_task(task.task_id)
+            task.canceled.wait(WAIT)
+
+    task_id = world.create()
+    work(world, handler)
+    with pytest.raises(InternalError, match="handler of this run has ended"):
+        tasks[0].upload_artifact("public/late", source)
+    assert reasons(world, task_id) == ["canceled" if is_lost else "completed"]

@@ -116,7 +116,7 @@ def test_a_message_of_a_type_that_was_not_agreed_upon_is_ignored() -> None:
 # With a real parent process
 
 WORKER = """
-import subprocess, time
+import logging, os, subprocess, time
 from pathlib import Path
 from taskqueue_client import WorkerLoop
 
@@ -129,6 +129,11 @@ class Runnable(WorkerLoop):
         if "error" in task.payload:
             task.register_secret("of the run")
             raise ValueError(task.payload["error"])
+        if "child" in task.payload:
+            if os.fork() == 0:
+                logging.getLogger("library").warning("of the child")
+                os._exit(0)
+            os.wait()
         if "until" in task.payload:
             while not Path(task.payload["until"]).exists():
                 task.canceled.check()
@@ -326,6 +331,15 @@ def test_lines_that_are_cut_and_lines_that_are_garbage_do_no_harm(world: World, 
     assert parent.messages[0]["type"] == "hello"
 
 
+def test_a_child_that_a_handler_forks_logs_to_standard_error(world: World, start: Start) -> None:
+    task_id = world.create({"child": True})
+    with start("--max-tasks", "1") as parent:
+        parent.send(WELCOME)
+        assert parent.ended() == 0
+    assert world.run(task_id).state == "completed"
+    assert "of the child" in "".join(parent.errors)
+
+
 def test_a_worker_whose_runner_is_gone_finishes_its_runs_and_ends(
     world: World, start: Start, tmp_path: Path
 ) -> None:
@@ -338,6 +352,19 @@ def test_a_worker_whose_runner_is_gone_finishes_its_runs_and_ends(
         (tmp_path / "go").touch()
         assert parent.ended() == 0
     assert world.run(task_id).state == "completed"
+
+
+def test_a_worker_whose_runner_is_gone_does_not_finish_runs_that_take_too_long(
+    world: World, start: Start, tmp_path: Path
+) -> None:
+    task_id = world.create({"until": str(tmp_path / "never")})
+    with start("--graceful-shutdown-timeout", "0") as parent:
+        parent.send(WELCOME)
+        parent.until_logged("begins")
+        parent.send(line("graceful-termination", **{"finish-tasks": True}))
+        parent.close_input()
+        assert parent.ended() == 0
+    assert world.run(task_id).reason_resolved == "worker-shutdown"
 
 
 def test_a_worker_whose_runner_is_gone_before_it_starts_ends_without_an_error(

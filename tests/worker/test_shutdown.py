@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 
 from taskqueue_client import Credentials, temporary_credentials
 from taskqueue_client.clock import SystemClock
-from taskqueue_client.errors import AuthenticationFailed, InsufficientScopes
+from taskqueue_client.errors import AuthenticationFailed, InsufficientScopes, InvalidArgument
 from taskqueue_client.events import PulseSettings
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Delay
@@ -379,9 +380,12 @@ class TestInAHurry:
         assert reasons(world, task_id) == ["internal-error"]
 
 
-def test_a_notice_that_the_machine_goes_away_begins_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_notice_that_the_machine_goes_away_begins_it_or_brings_it_forward(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, has_begun: bool
+) -> None:
     task_id = world.create()
-    started = threading.Event()
+    started, noticed = threading.Event(), threading.Event()
 
     def handler(task: TaskRun) -> None:
         started.set()
@@ -389,13 +393,40 @@ def test_a_notice_that_the_machine_goes_away_begins_it(world: World, monkeypatch
         task.canceled.check()
 
     def notice() -> float | None:
-        return 10.0 if started.wait(WAIT) else None
+        return 10.0 if noticed.wait(WAIT) else None
 
     worker = worker_for(world, handler, graceful_shutdown_timeout=3600)
     monkeypatch.setattr(worker, "termination_notice", notice)
     with Working(world, worker) as working:
+        assert started.wait(WAIT)
+        if has_begun:
+            worker.shutdown()
+        noticed.set()
         working.left()
     assert reasons(world, task_id) == HANDED_BACK
+
+
+def test_the_first_request_after_a_notice_lets_runs_go_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Machines that go away send SIGTERM to all programs, after the notice."""
+    task_id, started, finish = world.create(), threading.Event(), threading.Event()
+
+    def handler(_: TaskRun) -> None:
+        started.set()
+        assert finish.wait(WAIT)
+
+    def notice() -> float | None:
+        return 7200.0 if started.wait(WAIT) else None
+
+    worker = worker_for(world, handler, graceful_shutdown_timeout=3600)
+    monkeypatch.setattr(worker, "termination_notice", notice)
+    with Working(world, worker) as working:
+        until(lambda: "termination notice received" in caplog.text)
+        worker.shutdown()
+        finish.set()
+        working.left()
+    assert reasons(world, task_id) == ["completed"]
 
 
 def test_a_termination_notice_that_hangs_does_not_keep_the_worker_running(
@@ -431,6 +462,33 @@ def test_a_hook_for_notices_that_fails_is_said_so_and_asked_again(
     with Working(world, worker):
         until(lambda: len(asked) == 2)
     assert "no cloud here" in caplog.text
+
+
+@pytest.mark.parametrize("notice", [False, "120", math.nan])
+def test_a_notice_that_is_not_a_number_is_an_error_of_the_hook_and_no_notice(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, notice: Any
+) -> None:
+    task_id = world.create()
+    notices = iter([notice])
+    monkeypatch.setattr(shutdown, "NOTICE_INTERVAL", 0.01)
+    worker = worker_for(world, lambda _: until(lambda: refused in caplog.text), max_tasks=1)
+    monkeypatch.setattr(worker, "termination_notice", lambda: next(notices, None))
+    refused = f"termination_notice: {notice!r} is not valid; expected a number of seconds, or None"
+    worker.serve()
+    assert reasons(world, task_id) == ["completed"]
+
+
+@pytest.mark.parametrize("within", ["30", math.nan, True])
+def test_a_time_that_is_not_a_number_is_refused_in_the_call(world: World, within: Any) -> None:
+    task_id = world.create()
+
+    def handler(_: TaskRun) -> None:
+        with pytest.raises(InvalidArgument, match=f"within: {within!r} is not valid; expected a number"):
+            worker.shutdown(within=within)
+
+    worker = worker_for(world, handler, max_tasks=1)
+    worker.serve()
+    assert reasons(world, task_id) == ["completed"]
 
 
 class TestStart:

@@ -205,6 +205,32 @@ def test_a_required_artifact_that_does_not_exist_is_an_error(
     assert error.argument == "paths"
 
 
+def test_an_artifact_that_several_entries_name_has_the_formats_of_all_of_them(
+    build: str, run: Callable[..., str]
+) -> None:
+    entries = [
+        {"taskId": build, "paths": ["public/build/a.txt"], "formats": ["gpg", "sha512"]},
+        {"taskId": build, "paths": ["public/build/*"], "formats": ["jar", "gpg"], "optional": True},
+    ]
+    found: Seen = []
+    run("upstream_artifacts", entries, seen=keep(found))
+    formats = {each.name: each.formats for each in found[0]}
+    assert formats == {
+        "public/build/a.txt": ("gpg", "sha512", "jar"),
+        "public/build/deep/b.txt": ("jar", "gpg"),
+    }
+
+
+def test_an_artifact_is_required_if_one_of_several_entries_says_so(
+    build: str, run: Callable[..., str]
+) -> None:
+    entries = [
+        {"taskId": build, "paths": ["public/none"], "optional": True},
+        {"taskId": build, "paths": ["public/none"]},
+    ]
+    assert isinstance(failed_with(run, "upstream_artifacts", entries), ErrorArtifact)
+
+
 MALFORMED: list[dict[str, Any]] = [
     {},
     {"upstreamArtifacts": None},

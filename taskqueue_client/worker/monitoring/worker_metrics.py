@@ -23,6 +23,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, I
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 
+from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client._version import __version__
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models import TaskClaim
@@ -341,6 +342,11 @@ class _Server(socketserver.ThreadingTCPServer):
         self._connections: set[Any] = set()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
+        forget_in_children(self)
+
+    def forget(self) -> None:
+        """See `Forked`: a child that outlives the worker would keep its port."""
+        self.socket.close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self._connections.add(request)

@@ -17,7 +17,7 @@ from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.artifact_errors import SourceChanged, StorageFailed, StorageRefused
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
 from taskqueue_client.artifacts.records import Reason, create_error_artifact
-from taskqueue_client.artifacts.sources import Source, open_source
+from taskqueue_client.artifacts.sources import Source, TemporaryFileFailed, open_source
 from taskqueue_client.artifacts.transfers import silently
 from taskqueue_client.artifacts.uploading import Artifact, Options, uploading
 from taskqueue_client.definitions import CreateArtifactRequest
@@ -84,7 +84,7 @@ class ArtifactUploads:
 
     async def everything(self) -> Outcome | None:
         """Upload the log and all artifacts that are not uploaded yet; return the outcome of a failure."""
-        pending = [each for each in self._resources.artifacts.all() if each.name not in self._uploaded]
+        pending = [each for each in self._resources.artifacts.final() if each.name not in self._uploaded]
         if not pending:
             return await self.log()
         failures = await asyncio.gather(*map(self._artifact, pending), self.log())
@@ -302,7 +302,7 @@ def _source(view: LogView, *, is_gzip: bool = False) -> Source:
 
 def _is_about_the_file(error: Exception) -> bool:
     if isinstance(error, OSError):
-        return error.errno not in _MACHINE_ERRORS
+        return error.errno not in _MACHINE_ERRORS and not isinstance(error, TemporaryFileFailed)
     is_source = isinstance(error, InvalidArgument) and error.argument == "source"
     return is_source or isinstance(error, SourceChanged)
 

@@ -18,6 +18,7 @@ from taskqueue_client.artifacts.naming import checked_name
 from taskqueue_client.artifacts.sources import BLOCK, Source, SyncContent, open_source
 from taskqueue_client.artifacts.uploading import Options
 from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.worker.outcomes import InternalError
 
 Content = SyncContent | AsyncIterable[bytes]
 """Content to upload: a path, bytes, a file in binary mode, an iterable, or an asynchronous iterable."""
@@ -123,11 +124,13 @@ class DeclaredArtifacts:
         self._declared: dict[str, DeclaredArtifact] = {}
         self._directory: Path | None = None
         self._directories = 0
+        self._is_final = False
         self._files = 0
 
-    def all(self) -> list[DeclaredArtifact]:
-        """Return the artifacts, in the order in which they were declared."""
+    def final(self) -> list[DeclaredArtifact]:
+        """Return the artifacts, in the order in which they were declared; no more can be declared."""
         with self._lock:
+            self._is_final = True
             return [*self._declared.values()]
 
     @property
@@ -150,6 +153,7 @@ class DeclaredArtifacts:
         Raises:
             InvalidArgument: The name, the source or an option is not allowed.
             OSError: The content cannot be read or stored.
+            InternalError: The handler has ended.
         """
         checked = self._checked(name, options)
         if isinstance(source, AsyncIterable):
@@ -209,7 +213,14 @@ class DeclaredArtifacts:
 
     def _add(self, artifacts: Iterable[DeclaredArtifact]) -> None:
         with self._lock:
+            self._check_open()
             self._declared.update({each.name: each for each in artifacts})
+
+    def _check_open(self) -> None:
+        """Refuse what nobody would upload or remove any more, such as from a thread that is left behind."""
+        if self._is_final:
+            message = "the handler of this run has ended: no more artifacts can be declared"
+            raise InternalError(message)
 
     def _stored(self, source: object) -> Path | bytes:
         """Return content that can still be read when the handler has ended."""
@@ -224,6 +235,7 @@ class DeclaredArtifacts:
 
     def _new_file(self) -> Path:
         with self._lock:
+            self._check_open()
             if self._directory is None:
                 self._directories += 1
                 self._directory = self._make_directory(f"artifacts-{self._directories}")

@@ -10,6 +10,7 @@ import copy
 import gc
 import inspect
 import logging
+import os
 import sys
 import time
 import traceback
@@ -140,20 +141,45 @@ def _raised_by(function: Callable[[], object]) -> BaseException | None:
 
     Not a method: the traceback refers to this frame, and a call to what was raised.
     """
+    process = os.getpid()
     try:
         function()
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is how its run ends
+        _end_child_of(process, error)
         return error
+    _end_child_of(process, None)
     return None
 
 
 async def _raised_by_coroutine(function: Callable[[], Coroutine[Any, Any, object]]) -> BaseException | None:
     """Return what a coroutine raises."""
+    process = os.getpid()
     try:
         await function()
     except BaseException as error:  # noqa: BLE001 - as above
+        _end_child_of(process, error)
         return error
+    _end_child_of(process, None)
     return None
+
+
+def _end_child_of(process: int, raised: BaseException | None) -> None:
+    """End this process if it is a child that a handler has forked, and that has left the handler.
+
+    It would go on as a second worker. Its exit code is that of its `sys.exit`; else 1.
+    """
+    if os.getpid() == process:
+        return
+    try:
+        if raised is None:
+            sys.stderr.write("a child that the handler has forked returned from it; end it with os._exit\n")
+        elif not isinstance(raised, SystemExit):
+            traceback.print_exception(raised)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        code = raised.code if isinstance(raised, SystemExit) else 1
+        os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 class ThreadCall(_EndingCall):

@@ -32,6 +32,7 @@ from taskqueue_client.worker.outcomes import (
     meant_by,
     outcome_for,
     resolution_of,
+    text_of,
 )
 from taskqueue_client.worker.payload import PayloadSchema, check_payload
 from taskqueue_client.worker.task_run import TaskRun
@@ -268,7 +269,9 @@ class RunLifecycle:
                 left -= 1
                 if not (left and isinstance(raised, IntermittentTask)) or over.done():
                     return raised
-                self._task_log.warning("the task asks for a retry, attempts left: %d: %s", left, raised)
+                self._task_log.warning(
+                    "the task asks for a retry, attempts left: %d: %s", left, text_of(raised)
+                )
                 await asyncio.to_thread(self._resources.start_over)
                 if self._stopped.done():
                     return self._stopped.result()
@@ -408,7 +411,7 @@ class RunLifecycle:
         message = (
             f"run {self.run} ended: {outcome}{f' ({reason})' if reason else ''} after {end.seconds:.1f} s, "
             f"{self._uploads.count} artifacts"
-            f"{f': {type(error).__name__}: {error}' if error is not None else ''}"
+            f"{f': {type(error).__name__}: {text_of(error)}' if error is not None else ''}"
         )
         self._log_end(logging.ERROR if is_bug else level, message, error if is_bug else None)
         self._context.ended(end, self._resources.log.secrets)
@@ -442,6 +445,6 @@ def explain(log: TaskLog, error: BaseException | None) -> None:
     elif isinstance(error, ClaimLost):
         pass  # nobody will read it
     elif isinstance(error, Outcome):
-        log.logger.error("%s: %s", type(error).__name__, error)
+        log.logger.error("%s: %s", type(error).__name__, text_of(error))
     else:
         log.logger.error("the worker's handler failed", exc_info=error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from dataclasses import dataclass
 from functools import partial
@@ -68,6 +69,8 @@ class SharedResources:
 class RunResources:
     """The resources of one run. Most are created at their first use, from any thread.
 
+    Children that a handler forks may only use what there is: what they would add, nobody else would see.
+
     Args:
         run: The run.
         shared: What all runs share.
@@ -75,14 +78,14 @@ class RunResources:
     Attributes:
         run: The run.
         canceled: Set when its handler should stop.
-        artifacts: The artifacts that its handler has declared.
         compressed_log: The log as gzip, from its first checkpoint on.
     """
 
     def __init__(self, run: ClaimedRun, shared: SharedResources) -> None:
         self.run = run
         self.canceled = Canceled()
-        self.artifacts = DeclaredArtifacts(
+        self._process = os.getpid()
+        self._artifacts = DeclaredArtifacts(
             run.claim.status.expires, shared.config.artifact_storage, partial(_make_directory, run, shared)
         )
         self._shared = shared
@@ -98,6 +101,29 @@ class RunResources:
         self._queue: Queue | None = None
         self._async_queue: AsyncQueue | None = None
         self._lock = threading.RLock()
+
+    def _check_process(self) -> None:
+        """Refuse to a forked child what only the worker's own process can do.
+
+        Raises:
+            InternalError: This is a child.
+        """
+        if os.getpid() != self._process:
+            message = (
+                "a forked child cannot declare artifacts, run commands, or make a proxy or work directory "
+                f"for run {self.run}; let the handler do it, or upload with task.queue"
+            )
+            raise InternalError(message)
+
+    @property
+    def artifacts(self) -> DeclaredArtifacts:
+        """The artifacts that its handler has declared.
+
+        Raises:
+            InternalError: This is a forked child.
+        """
+        self._check_process()
+        return self._artifacts
 
     @property
     def key(self) -> tuple[str, int]:
@@ -123,6 +149,8 @@ class RunResources:
     @property
     def log(self) -> TaskLog:
         """The task's log, which begins with the run and the worker."""
+        if self._log is not None:  # a forked child may never get the lock
+            return self._log
         with self._lock:
             if self._log is None:
                 path = self._shared.directories.path / f"{self._name}.log"
@@ -173,8 +201,12 @@ class RunResources:
         """A directory of the run's own.
 
         Raises:
-            InternalError: The run has ended: a thread that its handler has left behind asks for it.
+            InternalError: The run has ended: a thread that its handler has left behind asks for it; or there
+                is none yet, and this is a forked child.
         """
+        if self._work_directory is not None:
+            return self._work_directory
+        self._check_process()
         with self._lock:
             if self._has_ended:
                 message = f"run {self.run} has ended, and its directory is gone"
@@ -195,10 +227,12 @@ class RunResources:
         """Start a proxy that signs with the run's current credentials, until it is closed or the run ends.
 
         Raises:
-            InternalError: The run has ended: a thread that its handler has left behind asks for it.
+            InternalError: The run has ended: a thread that its handler has left behind asks for it; or this
+                is a forked child.
         """
         from taskqueue_client.worker.surroundings.proxy import TaskProxy  # noqa: PLC0415 - few runs need it
 
+        self._check_process()
         run = self.run
         proxy = TaskProxy(
             self._shared.root_url,
@@ -234,7 +268,12 @@ class RunResources:
             each.close()
 
     def command_context(self, *, proxy: bool = False) -> CommandContext:
-        """Return what a command needs of the run."""
+        """Return what a command needs of the run.
+
+        Raises:
+            InternalError: This is a forked child.
+        """
+        self._check_process()
         protect_process()
         proxy_variables = self._proxy_variables() if proxy else {}
         work_directory = self.work_directory
@@ -277,7 +316,7 @@ class RunResources:
         """Discard what a try has left, before the next try; the log goes on."""
         self.end_commands()
         self._close_proxies()
-        self._remove(self.artifacts.clear())
+        self._remove(self._artifacts.clear())
         with self._lock:
             path, self._work_directory = self._work_directory, None
             self._tries += 1
@@ -285,7 +324,7 @@ class RunResources:
 
     def close_at_once(self) -> bool:
         """Close, unless that takes time; return whether all is closed."""
-        if self.has_commands or self._proxies or self.artifacts.has_files:
+        if self.has_commands or self._proxies or self._artifacts.has_files:
             return False
         with self._lock:
             path = self._work_directory
@@ -300,9 +339,10 @@ class RunResources:
         with self._lock:
             self._has_ended = True
             path, self._work_directory = self._work_directory, None
+        self._artifacts.final()
         self.end_commands()
         self._close_proxies()
-        self._remove(self.artifacts.clear())
+        self._remove(self._artifacts.clear())
         self._remove(path)
         if self._shared.live_logs is not None and self._live_url is not None:
             self._shared.live_logs.remove(self._live_url)

@@ -9,6 +9,8 @@ from typing import Any
 
 from aiohttp import web
 
+from taskqueue_client._transport.network import forget_in_children
+
 MOST_CONNECTIONS = 200
 """Connections of one server. A process may often have 1024 files open, all connections included."""
 
@@ -24,15 +26,26 @@ class BoundedServer(web.Server):
     """
 
     def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
-        super().__init__(handler, request_factory=self._request, handler_cancellation=True, access_log=None)
+        super().__init__(
+            handler,
+            request_factory=self._request,
+            handler_cancellation=True,
+            access_log=None,
+            auto_decompress=False,  # the proxy passes on bodies with their Content-Encoding
+        )
         self._silent: dict[web.RequestHandler, asyncio.Transport] = {}
 
     async def start(self, listener: socket.socket, closing: float) -> None:
         """Accept connections on a socket, until `stop`, which gives open requests `closing` seconds."""
         self._listener = listener
+        forget_in_children(self)
         self._runner = web.ServerRunner(self, shutdown_timeout=closing)
         await self._runner.setup()
         await web.SockSite(self._runner, listener).start()
+
+    def forget(self) -> None:
+        """See `Forked`: a child that outlives the server would keep its port."""
+        self._listener.close()
 
     async def stop(self) -> None:
         """Stop listening, and close all connections."""

@@ -149,6 +149,8 @@ def downloading_upstream(
 ) -> Conversation[list[UpstreamArtifact]]:
     """Download artifacts to `directory`/`to`/TASK_ID/NAME, and return them in order, each once.
 
+    One that several entries name has the formats of all of them, and is optional if all say so.
+
     Args:
         client: A client that may read them.
         directory: The work directory.
@@ -174,10 +176,20 @@ def downloading_upstream(
     wanted: dict[tuple[str, str], UpstreamTask] = {}
     for task in tasks:
         for name in (yield from _names(task, log)):
-            wanted.setdefault((task.task_id, name), task)
+            key = task.task_id, name
+            wanted[key] = _joined(wanted[key], task) if key in wanted else task
     downloads = (_download(client, task, name, top, log, tracing) for (_, name), task in wanted.items())
     found = yield from Together(downloads, max(1, min(concurrency, len(wanted))))
     return [each for each in found if each is not None]
+
+
+def _joined(first: UpstreamTask, other: UpstreamTask) -> UpstreamTask:
+    """Return the entry for an artifact that two entries name, with all that either asks for."""
+    return msgspec.structs.replace(
+        first,
+        formats=tuple(dict.fromkeys([*first.formats, *other.formats])),
+        optional=first.optional and other.optional,
+    )
 
 
 def _names(task: UpstreamTask, log: logging.Logger) -> Conversation[list[str]]:

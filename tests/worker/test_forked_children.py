@@ -1,0 +1,170 @@
+"""Children that handlers fork: nothing that they do for a run is lost silently, and none becomes a worker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.worker.queue_world import World
+from tests.worker.worker_world import artifact_names, log_of
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+WORKER = """
+import logging, os, signal, socket, sys
+from taskqueue_client import Credentials, InternalError, TaskRun, WorkerLoop
+
+def exit_code(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+class Worker(WorkerLoop):
+{handler}
+
+root_url, client_id, access_token = sys.argv[1:]
+Worker(
+    root_url=root_url, credentials=Credentials(client_id, access_token), capture_logging=True,
+    task_queue_id="proj/linux", worker_group="g", worker_id="w", max_tasks=1, {settings}
+).run()
+"""
+
+
+def ended(world: World, handler: str, settings: str = "") -> tuple[str, str, str]:
+    """The task of a worker with this handler, how its only run has ended, and what the worker has printed."""
+    task_id = world.create(taskQueueId="proj/linux")
+    owner, script = world.local.credentials, WORKER.format(handler=handler, settings=settings)
+    arguments = [world.local.root_url, owner.client_id, owner.access_token]
+    ran = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    (run,) = world.queue.status(task_id).status.runs
+    return task_id, str(run.reason_resolved), ran.stdout + ran.stderr
+
+
+REFUSED = """
+    def run_task(self, task):
+        attempts = [
+            lambda: task.upload_artifact("public/a", b"a"),
+            lambda: task.upload_artifacts("public", "."),
+            lambda: task.run_command(["true"]),
+            lambda: task.proxy(),
+            lambda: task.work_directory,
+        ]
+        for number, attempt in enumerate(attempts):
+            if (child := os.fork()) == 0:
+                try:
+                    attempt()
+                except InternalError as error:
+                    os._exit(7 if f"for run {task.task_id}/0; let the handler do it" in str(error) else 8)
+                os._exit(9)
+            assert exit_code(child) == 7, number
+        task.run_command(["true"])
+        task.upload_artifact("public/b", b"b")
+        if (child := os.fork()) == 0:
+            os.chdir(task.work_directory)
+            task.queue.upload_artifact(task.task_id, 0, "public/c", b"c", expires="1 hour")
+            os._exit(0)
+        assert exit_code(child) == 0
+"""
+
+
+def test_what_a_child_cannot_do_for_the_run_is_an_error_and_the_handler_can_do_it(world: World) -> None:
+    task_id, outcome, printed = ended(world, REFUSED)
+    assert outcome == "completed", printed
+    assert {"public/b", "public/c"} < artifact_names(world, task_id)
+    assert "public/a" not in artifact_names(world, task_id)
+
+
+WAYS_OUT = {"return": 1, "raise OSError('on the way out')": 1, "sys.exit(3)": 3, "sys.exit()": 0}
+
+LEAVES = """
+    {kind} run_task(self, task):
+        if (child := os.fork()) == 0:
+            {leave}
+        assert exit_code(child) == {code}
+        task.upload_artifact("public/of-the-parent", b"")
+"""
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize("leave", WAYS_OUT)
+def test_a_child_that_leaves_the_handler_ends_there(world: World, kind: str, leave: str) -> None:
+    task_id, outcome, printed = ended(world, LEAVES.format(kind=kind, leave=leave, code=WAYS_OUT[leave]))
+    assert outcome == "completed", printed
+    assert "public/of-the-parent" in artifact_names(world, task_id)
+    assert ("end it with os._exit" in printed) == (leave == "return")
+    assert ("OSError: on the way out" in printed) == leave.startswith("raise")
+
+
+LOGS = """
+    def run_task(self, task):
+        task.register_secret("hunter2")
+        if (child := os.fork()) == 0:
+            task.log.info("of the child, hunter2")
+            logging.getLogger("library").warning("of a library in the child")
+            os._exit(0)
+        assert exit_code(child) == 0
+        task.log.info("of the handler")
+"""
+
+
+def test_what_a_child_logs_goes_to_standard_error(world: World) -> None:
+    task_id, outcome, printed = ended(world, LOGS)
+    assert outcome == "completed", printed
+    assert "INFO of the child, " in printed
+    assert "hunter2" not in printed
+    assert "WARNING library: of a library in the child" in printed
+    assert "of the handler" in log_of(world, task_id)
+    assert "child" not in log_of(world, task_id)
+
+
+TERMINATED = """
+    def run_task(self, task):
+        logging.getLogger().addHandler(logging.StreamHandler())
+        logging.getLogger().setLevel("INFO")
+        reading, writing = os.pipe()
+        if (child := os.fork()) == 0:
+            signal.alarm(20)
+            os.write(writing, b"started")
+            while True:
+                signal.pause()
+        os.read(reading, 100)
+        os.kill(child, signal.SIGTERM)
+        task.log.info("exit code %d", exit_code(child))
+"""
+
+
+def test_a_signal_for_a_child_ends_the_child_and_not_the_worker(world: World) -> None:
+    task_id, reason, printed = ended(world, TERMINATED)
+    assert reason == "completed"
+    assert "exit code -15" in log_of(world, task_id)
+    assert "the worker has ended" in printed
+    assert "received SIGTERM" not in printed
+
+
+LISTENS = """
+    def run_task(self, task):
+        def listens(number):
+            try:
+                with socket.socket(fileno=os.dup(number)) as found:
+                    return found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            except OSError:
+                return 0
+
+        with task.proxy():
+            assert sum(map(listens, range(100))) == 3
+            if (child := os.fork()) == 0:
+                os._exit(sum(map(listens, range(100))))
+            assert exit_code(child) == 0
+"""
+
+
+def test_a_child_does_not_keep_the_ports_of_the_worker(world: World) -> None:
+    _, outcome, printed = ended(world, LISTENS, "live_log=True, metrics_port=0")
+    assert outcome == "completed", printed
