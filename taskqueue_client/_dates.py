@@ -123,11 +123,17 @@ def seconds_of(text: str) -> float | None:
 
 @lru_cache(maxsize=64)  # a program uses the same few offsets for all its tasks
 def _distance(offset: str) -> timedelta | None:
-    """Return the distance of an offset, negative after a minus sign; None if it cannot be parsed."""
+    """Return the distance of an offset, negative after a minus sign; None if it cannot be parsed.
+
+    It is at most the longest of Python, which is out of the range of dates.
+    """
     found = _OFFSET.fullmatch(offset)
     if found is None:
         return None
-    distance = sum((int(found[unit] or 0) * length for unit, (_, length) in _UNITS.items()), timedelta())
+    try:
+        distance = sum((int(found[unit] or 0) * length for unit, (_, length) in _UNITS.items()), timedelta())
+    except (OverflowError, ValueError):  # int takes 4,300 digits
+        distance = timedelta(days=999_999_999)
     return -distance if found["past"] else distance
 
 

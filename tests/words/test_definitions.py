@@ -60,6 +60,13 @@ def test_an_offset_that_is_not_text_is_refused(offset: Any) -> None:
         from_now(offset)
 
 
+@pytest.mark.parametrize("years", ["9000", 20 * "9", 5000 * "9"])
+def test_an_offset_beyond_the_years_of_dates_is_refused(years: str) -> None:
+    for offset in (f"{years} years", f"-{years} years"):
+        with pytest.raises(InvalidArgument, match="expected a time between the years 1 and 9999"):
+            from_now(offset, START)
+
+
 @settings(deadline=None)
 @given(offsets())
 def test_an_offset_means_what_it_does_to_the_official_client(offset: str) -> None:
