@@ -9,6 +9,7 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import yaml
 
 from .failures import Failure
@@ -107,8 +108,11 @@ def _place(path: Path, before: str) -> str:
     return f"{shown(path)}, line {len(lines)}, column {len(lines[-1]) + 1}"
 
 
+_TEXT = "tag:yaml.org,2002:str"
+
+
 class _Loader(yaml.SafeLoader):
-    """Reads dates as text, as JSON does, and refuses duplicate keys, infinity and NaN."""
+    """Reads dates and keys as text, as JSON does, and refuses duplicate keys, infinity and NaN."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's signature
         try:
@@ -134,7 +138,21 @@ class _Loader(yaml.SafeLoader):
                         None, None, f"duplicate key {key.value!r}", key.start_mark
                     )
                 keys.add(key.value)
+        self.flatten_mapping(node)
+        for key, _ in node.value:
+            self._read_as_text(key)
         return super().construct_mapping(node, deep)
+
+    def _read_as_text(self, key: yaml.Node) -> None:
+        """Make a key text, unless it is one of something else, such as `on`, which is `true` in YAML."""
+        if not isinstance(key, yaml.ScalarNode) or key.tag == _TEXT:
+            return
+        value: object = self.construct_object(key)
+        if isinstance(value, bool) or str(value) != key.value:
+            problem = f"key {key.value!r} is {msgspec.json.encode(value).decode()} in YAML; put it in quotes"
+            raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+        key.tag = _TEXT
+        del self.constructed_objects[key]
 
 
 _Loader.yaml_implicit_resolvers = {
