@@ -10,6 +10,8 @@ _EXTRA = frozenset({"click", "rich", "yaml"})
 
 def main() -> None:
     """Run the command; without the extra `cli`, say how to install it."""
+    if reconfigure := getattr(sys.stdout, "reconfigure", None):
+        reconfigure(errors="backslashreplace")  # for characters that its encoding lacks
     try:
         from taskqueue_client.cli import taskqueue  # noqa: PLC0415 - may be missing
 

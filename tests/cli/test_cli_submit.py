@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -16,7 +17,7 @@ from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Delay
 from taskqueue_client.models import TaskState
-from tests.cli.command import run, run_json, running
+from tests.cli.command import COMMAND, run, run_json, running
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -109,6 +110,10 @@ def test_dates_in_yaml_stay_text(definition: dict[str, Any], queue: Queue) -> No
         ("a.yml", "a: " + 5000 * "9", "a.yml, line 1, column 4: cannot be read as int"),
         ("a.yml", "a: !!bool maybe\n", "a.yml, line 1, column 4: cannot be read as bool"),
         ("a.yml", "a: !!timestamp today\n", "a.yml, line 1, column 4: cannot be read as timestamp"),
+        ("a.yml", "b: 1\non: 2\n", "a.yml, line 2, column 1: key 'on' is true in YAML; put it in quotes"),
+        ("a.yml", "a: {~: 2}\n", "a.yml, line 1, column 5: key '~' is null in YAML"),
+        ("a.yml", "a: {010: 2}\n", "a.yml, line 1, column 5: key '010' is 8 in YAML"),
+        ("a.yml", "a: {<<: {off: 2}}\n", "a.yml, line 1, column 10: key 'off' is false in YAML"),
         ("a.yml", "a: [.inf]\n", "a.yml, line 1, column 5: cannot be read as float"),
         ("a.json", '{"a": ' + 5000 * "9" + "}", "a.json: Exceeds the limit"),
         ("a.json", '{"a": 1e999}', "a.json: 1e999 is not a number in JSON"),
@@ -119,6 +124,15 @@ def test_dates_in_yaml_stay_text(definition: dict[str, Any], queue: Queue) -> No
 def test_a_broken_file_is_refused_with_line_and_column(name: str, text: str, message: str) -> None:
     Path(name).write_text(text)
     assert refused("submit", name).startswith(f"Error: {message}")
+
+
+@pytest.mark.usefixtures("deployment")
+def test_keys_in_yaml_that_are_numbers_are_text(definition: dict[str, Any], queue: Queue) -> None:
+    text = yaml.safe_dump({**definition, "payload": {}})
+    Path("task.yml").write_text(text + "extra: {8080: a, 1.5: b, c: &c {1: x}, d: {<<: *c}}\n")
+    (printed,) = run_json("submit", "task.yml")
+    extra = {"8080": "a", "1.5": "b", "c": {"1": "x"}, "d": {"1": "x"}}
+    assert queue.task(printed["taskIds"]["task"])["extra"] == extra
 
 
 @pytest.mark.usefixtures("deployment")
@@ -195,6 +209,18 @@ def test_a_dry_run_prints_what_would_be_created_without_a_deployment(graph: dict
     assert fetch["task"]["deadline"] > fetch["task"]["created"]
     lines = run("submit", write(graph), "--dry-run").stdout.splitlines()
     assert (lines[0], lines[-1]) == ("fetch", "dry run: 2 valid, 0 created")
+
+
+@pytest.mark.parametrize(("encoding", "printed"), [("latin-1", "bück \\u2192"), ("utf-8", "bück →")])
+def test_characters_that_the_encoding_of_the_output_lacks_are_escaped(
+    graph: dict[str, Any], monkeypatch: pytest.MonkeyPatch, encoding: str, printed: str
+) -> None:
+    graph["tasks"]["build"]["payload"]["x"] = "bück →"
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    ended = subprocess.run(
+        [*COMMAND, "submit", write(graph), "--dry-run"], capture_output=True, check=True, timeout=60
+    )
+    assert f"x: {printed}" in ended.stdout.decode(encoding)
 
 
 def test_a_dry_run_of_a_file_with_a_problem_fails(graph: dict[str, Any]) -> None:
