@@ -28,9 +28,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
+from itertools import islice
 from typing import Any, cast
 
-from taskqueue_client._dates import is_date_time, timestamp
+from taskqueue_client._dates import is_date_time, moment_of, timestamp
 from taskqueue_client._protocol.conversation import (
     AsyncClient,
     Client,
@@ -60,6 +61,9 @@ _KEYS = ("defaults", "taskGroupId", "tasks")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*")
 _REFERENCE = re.compile(r"<([^<>]*)>")
 _DEADLINE = "1 day"
+
+_FEW = 20
+"""How many names an error shows, and for how many wrong ones a similar name is looked for."""
 
 _UNSUCCESSFUL = frozenset({TaskState.FAILED, TaskState.EXCEPTION})
 _RESOLVED = frozenset({TaskState.COMPLETED, *_UNSUCCESSFUL})
@@ -96,7 +100,7 @@ class Graph:
         return {task.name: task.task_id for task in self.tasks}
 
 
-def plan_graph(document: Mapping[str, Any], *, created: datetime | None = None) -> Graph:
+def plan_graph(document: Mapping[str, Any], *, created: datetime | str | None = None) -> Graph:
     """Return the graph that a document describes, checked; nothing is sent.
 
     The document has `tasks`, an object of task definitions by name, and may have `defaults` and
@@ -112,10 +116,11 @@ def plan_graph(document: Mapping[str, Any], *, created: datetime | None = None) 
 
     Args:
         document: The content of a YAML or JSON file.
-        created: When the tasks are created; default: now. `queue.now()` is right even if this
-            machine's clock is wrong.
+        created: When the tasks are created, in the forms that `task_definition` takes; default: now.
+            `queue.now()` is right even if this machine's clock is wrong.
 
     Raises:
+        InvalidArgument: `created` cannot be parsed.
         InvalidDefinition: With every problem: an unknown dependency, a dependency cycle, and whatever the
             Queue would refuse in a definition.
     """
@@ -124,11 +129,12 @@ def plan_graph(document: Mapping[str, Any], *, created: datetime | None = None) 
     given = document.get("taskGroupId")
     group = given if isinstance(given, str) and is_slugid(given) else slugid()
     tasks = _tasks_of(document, group)
+    allowed = _allowed_dependencies(tasks)
     for name, task in tasks.items():
-        problems += _task_problems(f"$.tasks.{name}", task, group, tasks)
+        problems += _task_problems(f"$.tasks.{name}", task, group, allowed)
     order = _in_order(tasks, problems)
     ids = {name: slugid() for name in order}
-    writer = _Writer(ids, created or datetime.now(UTC), problems)
+    writer = _Writer(ids, created, problems)
     planned = [
         GraphTask(name, ids[name], writer.definition(name, tasks[name], f"$.tasks.{name}", group))
         for name in order
@@ -137,7 +143,7 @@ def plan_graph(document: Mapping[str, Any], *, created: datetime | None = None) 
     return Graph(group, tuple(planned))
 
 
-def plan_task(document: Mapping[str, Any], *, created: datetime | None = None) -> Graph:
+def plan_task(document: Mapping[str, Any], *, created: datetime | str | None = None) -> Graph:
     """Return a graph of one task, named `task`.
 
     The document is a task definition; the same keys are optional as in a graph.
@@ -147,13 +153,14 @@ def plan_task(document: Mapping[str, Any], *, created: datetime | None = None) -
         created: As for `plan_graph`.
 
     Raises:
+        InvalidArgument: `created` cannot be parsed.
         InvalidDefinition: With every problem.
     """
     _check_object(document)
     task_id = slugid()
     group = document.get("taskGroupId", task_id)
-    problems = [*_task_problems("$", {"taskGroupId": group, **document}, group, None)]
-    writer = _Writer({}, created or datetime.now(UTC), problems)
+    problems = [*_task_problems("$", {"taskGroupId": group, **document}, group, lambda _: "")]
+    writer = _Writer({}, created, problems)
     definition = writer.definition("task", document, "$", group)
     _raise_any(problems)
     return Graph(group, (GraphTask("task", task_id, definition),))
@@ -209,9 +216,9 @@ def _shape_problems(document: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _task_problems(
-    path: str, task: Mapping[str, Any], group: str, names: Collection[str] | None
+    path: str, task: Mapping[str, Any], group: str, allowed_instead: Callable[[str], str]
 ) -> Iterator[Problem]:
-    """Yield the problems of a definition's `taskGroupId` and `dependencies`."""
+    """Yield the problems of a definition's `taskGroupId` and `dependencies`; see `_allowed_dependencies`."""
     if task["taskGroupId"] != group:
         allowed = f"{group}: all tasks of a graph are in one task group"
         yield Problem(f"{path}.taskGroupId", task["taskGroupId"], allowed)
@@ -223,8 +230,8 @@ def _task_problems(
         where = f"{path}.dependencies[{index}]"
         if not isinstance(each, str):
             yield Problem(where, each, "a task name or a task id")
-        elif names is not None and each not in names and not is_slugid(each):
-            yield _unknown_dependency(where, each, names)
+        elif not is_slugid(each) and (allowed := allowed_instead(each)):
+            yield Problem(where, each, allowed)
 
 
 def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,10 +266,24 @@ def _dependencies(task: Mapping[str, Any]) -> list[str]:
     return [each for each in dependencies if isinstance(each, str)]
 
 
-def _unknown_dependency(path: str, given: str, names: Iterable[str]) -> Problem:
-    similar = difflib.get_close_matches(given, names, n=1)
-    hint = f"; did you mean {similar[0]!r}?" if similar else ""
-    return Problem(path, given, f"a task id or a name of this graph ({', '.join(names)}){hint}")
+def _allowed_dependencies(names: Collection[str]) -> Callable[[str], str]:
+    """Return a function that returns what is allowed instead of a dependency; nothing for one of the names.
+
+    All tasks of a large graph may have a wrong one: that must neither take minutes nor fill the screen.
+    """
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    expected = f"a task id or a name of this graph ({', '.join(islice(names, _FEW))}{more})"
+    hints: dict[str, str] = {}
+
+    def allowed_instead(given: str) -> str:
+        if given in names:
+            return ""
+        if given not in hints and len(hints) < _FEW:
+            similar = difflib.get_close_matches(given, names, n=1)
+            hints[given] = f"; did you mean {similar[0]!r}?" if similar else ""
+        return expected + hints.get(given, "")
+
+    return allowed_instead
 
 
 class _Writer:
@@ -270,13 +291,15 @@ class _Writer:
 
     Args:
         ids: The task ids by name.
-        moment: When the tasks are created.
+        created: When the tasks are created; None: now.
         problems: The list that the problems of the definitions are added to.
     """
 
-    def __init__(self, ids: Mapping[str, str], moment: datetime, problems: list[Problem]) -> None:
+    def __init__(
+        self, ids: Mapping[str, str], created: datetime | str | None, problems: list[Problem]
+    ) -> None:
         self._ids = ids
-        self._moment = moment
+        self._moment = datetime.now(UTC) if created is None else moment_of("created", created)
         self._problems = problems
 
     def definition(self, name: str, task: Mapping[str, Any], path: str, group: str) -> TaskDefinition:
@@ -315,8 +338,8 @@ class _Writer:
             if list(members) == ["task-reference"]:
                 return _REFERENCE.sub(partial(self._referenced, path, ids), str(members["task-reference"]))
             return {key: self._resolved(each, f"{path}.{key}", ids) for key, each in members.items()}
-        if isinstance(value, list):
-            items = cast("list[object]", value)
+        if isinstance(value, (list, tuple)):
+            items = cast("Iterable[object]", value)
             return [self._resolved(each, f"{path}[{index}]", ids) for index, each in enumerate(items)]
         return value
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from taskqueue_client import AsyncQueue, Queue, slugid
 from taskqueue_client.clock import MovableClock
-from taskqueue_client.errors import InvalidDefinition, Problem, RequestConflict, ServerError
+from taskqueue_client.errors import InvalidArgument, InvalidDefinition, Problem, RequestConflict, ServerError
 from taskqueue_client.graph import (
     Graph,
     GraphTask,
@@ -100,6 +100,19 @@ def test_dates_may_be_durations_from_now() -> None:
     assert sent(task)["expires"] == "2026-12-01T00:00:00Z"
 
 
+@pytest.mark.parametrize("created", [NOW, "2026-11-21T10:00:00.000Z", "2026-11-21T11:00:00+01:00"])
+def test_created_may_be_text(created: datetime | str) -> None:
+    for graph in (plan_graph(document(a={}), created=created), plan_task(DEFAULTS, created=created)):
+        assert sent(graph.tasks[0])["created"] == "2026-11-21T10:00:00.000Z"
+
+
+@pytest.mark.parametrize("created", ["now", 5, NOW.replace(tzinfo=None)])
+def test_a_created_that_is_no_time_is_refused(created: Any) -> None:
+    for plan, wrong in ((plan_graph, document(a={})), (plan_task, DEFAULTS)):
+        with pytest.raises(InvalidArgument, match=r"^created: "):
+            plan(wrong, created=created)
+
+
 def test_a_dependency_may_be_the_id_of_an_existing_task() -> None:
     existing = slugid()
     (task,) = plan_graph(document(a={"dependencies": [existing]})).tasks
@@ -115,6 +128,13 @@ def test_references_in_the_payload_become_task_ids_wherever_they_are() -> None:
         "task-reference": 1,
         "other": "<a>",
     }
+
+
+def test_references_in_a_tuple_become_task_ids() -> None:
+    graph = plan_graph(
+        document(a={}, b={"dependencies": ["a"], "payload": {"x": ({"task-reference": "<a>"},)}})
+    )
+    assert sent(graph.tasks[-1])["payload"] == {"x": [graph.task_ids["a"]]}
 
 
 def test_a_reference_to_a_task_that_is_not_a_dependency_is_refused() -> None:
@@ -142,10 +162,20 @@ def test_a_reference_to_a_task_that_is_not_a_dependency_is_refused() -> None:
         (document(a={"taskGroupId": slugid()}), ["$.tasks.a.taskGroupId"]),
         (document(a={"metadata": 1}, b={"retries": -1}), ["$.tasks.a.metadata", "$.tasks.b.retries"]),
         (document(a={"deadline": 7}), ["$.tasks.a.deadline"]),
+        (document(a={"deadline": "99999999999999 years"}), ["$.tasks.a.deadline"]),
     ],
 )
 def test_problems_of_a_graph_are_named_by_their_paths(given: dict[str, Any], paths: list[str]) -> None:
     assert list(problems(given)) == paths
+
+
+def test_the_errors_of_many_tasks_with_a_wrong_dependency_stay_short() -> None:
+    names = {f"task-{number:04}": {"dependencies": [f"tusk-{number:04}"]} for number in range(1000)}
+    found = problems(document(**names))
+    assert len(found) == len(names)
+    hinted = [path for path, allowed in found.items() if "did you mean" in allowed]
+    assert hinted == [f"$.tasks.{name}.dependencies[0]" for name in list(names)[:20]]
+    assert all(f"{list(names)[19]} and 980 more)" in allowed for allowed in found.values())
 
 
 def test_problems_of_every_kind_are_reported_together() -> None:
