@@ -478,3 +478,27 @@ def test_strangers_who_keep_connections_open_use_up_few_files_and_keep_nobody_ou
         stack.callback(connection.close)
         connection.request("GET", parts.path, headers={"Range": "bytes=0-"})
         assert connection.getresponse().status in {206, 404}
+
+
+NO_HTTP = [
+    "GET {path} HTTP/9.x\r\n\r\n",
+    "\x16\x03\x01\r\n\r\n",
+    "GET {path}/{long} HTTP/1.1\r\nHost: x\r\n\r\n",
+    "GET {path} HTTP/1.1\r\nHost: x\r\nno header: {path}\r\n\r\n",
+    "POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n{path}\r\n",
+    "POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n{path}\r\n",
+]
+
+
+@pytest.mark.parametrize("open_server", ["live log", "proxy"], indirect=True)
+@pytest.mark.parametrize("sent", NO_HTTP)
+def test_requests_that_are_no_http_leave_nothing_in_the_log_of_the_worker(
+    caplog: pytest.LogCaptureFixture, open_server: str, sent: str
+) -> None:
+    caplog.set_level("DEBUG")
+    parts = urlsplit(open_server)
+    with socket.create_connection((parts.hostname, parts.port), WAIT) as stranger:
+        stranger.sendall(sent.format(path=parts.path, long="a" * 10_000).encode())
+        assert b" 400 " in stranger.recv(1000)
+    assert parts.path not in caplog.text
+    assert "Traceback" not in caplog.text

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from taskqueue_client._transport.network import forget_in_children
 
 MOST_CONNECTIONS = 200
 """Connections of one server. A process may often have 1024 files open, all connections included."""
+
+
+def _is_about_the_server(record: logging.LogRecord) -> bool:
+    """Keep requests that are no HTTP out of the log: a stranger could fill it, and their paths are secret."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+
+
+_log = logging.getLogger("taskqueue_client.worker.http")
+_log.addFilter(_is_about_the_server)
 
 
 class BoundedServer(web.Server):
@@ -30,6 +41,7 @@ class BoundedServer(web.Server):
             handler,
             request_factory=self._request,
             handler_cancellation=True,
+            logger=_log,
             access_log=None,
             auto_decompress=False,  # the proxy passes on bodies with their Content-Encoding
         )
