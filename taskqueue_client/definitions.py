@@ -60,6 +60,10 @@ class TaskDefinition(TaskOptions, total=False):
 
     Either `taskQueueId` or the old pair `provisionerId` and `workerType` names the task queue. Without
     `expires`, the task is kept for a year after its deadline.
+
+    In `payload` and `extra`, some values that JSON lacks are sent as text: bytes in base64, dates and
+    durations in the forms of ISO 8601, decimals and UUIDs as they are printed. Tuples and sets are sent as
+    lists.
     """
 
     taskQueueId: str

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
@@ -111,6 +114,28 @@ def test_a_value_that_json_does_not_have_is_reported_at_its_path() -> None:
         Problem("$.payload.keys['/builds']", folder, allowed),
         Problem("$.payload.keys['/builds'].in", unknown, allowed),
     ]
+
+
+def test_some_values_that_json_does_not_have_are_sent_as_text_or_lists() -> None:
+    payload = {
+        "bytes": b"ab",
+        "date": datetime(2026, 11, 21, 10, tzinfo=UTC),
+        "duration": timedelta(minutes=90),
+        "decimal": Decimal("1.50"),
+        "uuid": UUID(int=1),
+        "tuple": (1, 2),
+        "set": {1},
+    }
+    sent = json.loads(check_definition(cast("TaskDefinition", {**GOOD, "payload": payload}), math.nan))
+    assert sent["payload"] == {
+        "bytes": "YWI=",
+        "date": "2026-11-21T10:00:00Z",
+        "duration": "PT5400S",
+        "decimal": "1.50",
+        "uuid": "00000000-0000-0000-0000-000000000001",
+        "tuple": [1, 2],
+        "set": [1],
+    }
 
 
 def test_a_value_that_json_does_not_have_in_a_document_that_contains_itself_is_an_error() -> None:
