@@ -106,6 +106,7 @@ class Supervisor:
 
     def start(self) -> None:
         """Start connecting."""
+        self.changed = asyncio.Event()  # a refused listener may be opened again, by another event loop
         self._task = asyncio.create_task(self._supervise(), name="events listener")
         self._task.add_done_callback(lambda _: self.changed.set())
 

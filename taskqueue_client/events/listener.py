@@ -58,6 +58,7 @@ class _Consumer(ABC, Generic[HookResult]):
         self._counts = Counts()
         self._current: Delivery | None = None
         self._stopped = False
+        self._opened = False
         self._supervisor = Supervisor(
             make_plan(settings, bindings, queue, prefetch),
             self._counts,
@@ -103,13 +104,21 @@ class _Consumer(ABC, Generic[HookResult]):
         """The full name of the queue; None before a queue without a name was declared."""
         return self._supervisor.queue
 
+    def _open_once(self) -> None:
+        """Note that the block is entered: a second one would receive nothing, or share this one's queue."""
+        if self._opened:
+            message = "the listener was opened before; create another one"
+            raise RuntimeError(message)
+        self._opened = True
+
     async def _open(self) -> None:
         self._supervisor.start()
         try:
-            while not self._counts.connections:
+            while not (self._counts.connections or self._stopped):
                 await self._supervisor.next_change()
         except BaseException:
             await self._supervisor.close()
+            self._opened = False  # nothing was received, so the program may retry
             raise
 
     async def _close(self, error: BaseException | None) -> None:
@@ -227,11 +236,13 @@ class AsyncListener(_Consumer[Awaitable[object]]):
         return hook
 
     async def __aenter__(self) -> Self:
-        """Connect, retrying until there is a broker.
+        """Connect, retrying until there is a broker or the listener is stopped.
 
         Raises:
             BrokerRefused: The broker refused the user, the virtual host, an exchange or the queue.
+            RuntimeError: The listener was opened before.
         """
+        self._open_once()
         await self._open()
         return self
 
@@ -295,11 +306,13 @@ class Listener(_Consumer[object]):
         return lambda gap: asyncio.to_thread(hook, gap)
 
     def __enter__(self) -> Self:
-        """Connect, retrying until there is a broker.
+        """Connect, retrying until there is a broker or the listener is stopped.
 
         Raises:
             BrokerRefused: The broker refused the user, the virtual host, an exchange or the queue.
+            RuntimeError: The listener was opened before.
         """
+        self._open_once()
         started = threading.Event()
         self._thread = threading.Thread(
             target=self._run_loop, args=(started,), name="events listener", daemon=True
@@ -359,6 +372,7 @@ class Listener(_Consumer[object]):
 
     def stop(self) -> None:
         """End the iteration before the next event. Any thread, and a signal handler, may call it."""
+        self._stopped = True  # also if there is no event loop yet
         self._on_loop_thread(self._stop)
 
     def _call(self, method: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:

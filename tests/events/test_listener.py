@@ -365,6 +365,20 @@ async def test_using_a_listener_outside_of_its_block_raises_an_error_that_says_s
         await anext(listener)
 
 
+async def test_a_second_asynchronous_block_raises_an_error_that_says_to_create_another_listener(
+    settings: PulseSettings, publisher: Publisher, pool: str
+) -> None:
+    listener = AsyncListener(settings, [events.task_completed(task_queue_id=pool)])
+    async with listener:
+        with pytest.raises(RuntimeError, match="opened before; create another one"):
+            await listener.__aenter__()
+        sent = task_ids(1)
+        await publisher.complete(sent, pool)
+        assert await take(listener, 1) == sent
+    with pytest.raises(RuntimeError, match="opened before; create another one"):
+        await listener.__aenter__()
+
+
 async def test_an_exception_of_the_state_callback_is_raised(settings: PulseSettings, pool: str) -> None:
     def on_state(change: events.StateChange) -> None:
         if change.state is State.LISTENING:

@@ -174,3 +174,64 @@ def test_using_a_listener_outside_of_its_block_raises_an_error_that_says_so() ->
     listener = Listener(PulseSettings(host="h", user="u", password="p"), [events.task_completed()])
     with pytest.raises(RuntimeError, match="not open: use it within `with`"):
         next(listener)
+
+
+def test_a_second_block_raises_an_error_that_says_to_create_another_listener(
+    settings: PulseSettings, publish: Publish, pool: str
+) -> None:
+    publish([], pool)
+    listener = Listener(settings, [events.task_completed(task_queue_id=pool)])
+    with listener:
+        with pytest.raises(RuntimeError, match="opened before; create another one"), listener:
+            pytest.fail("it is opened in its own block")
+        publish(task_ids(1), pool)
+        assert next(listener).exchange == "task-completed"
+    with pytest.raises(RuntimeError, match="opened before; create another one"), listener:
+        pytest.fail("it is opened again")
+
+
+def test_a_refused_listener_may_be_opened_when_the_broker_accepts_it(
+    settings: PulseSettings, broker_url: str
+) -> None:
+    exchange = f"exchange/test/{slugid()}"
+    listener = Listener(settings, [events.Binding(exchange, "#")])
+    with pytest.raises(BrokerRefused), listener:
+        pytest.fail("it listens")
+
+    async def declare(publisher: Publisher) -> None:
+        await publisher.channel.exchange_declare(exchange, exchange_type="topic", auto_delete=True)
+
+    _at_the_broker(broker_url, declare)
+    with listener:
+        assert listener.state is State.LISTENING
+
+
+def test_a_listener_that_is_stopped_before_its_block_yields_nothing(
+    settings: PulseSettings, publish: Publish, pool: str
+) -> None:
+    publish([], pool)
+    listener = Listener(settings, [events.task_completed(task_queue_id=pool)])
+    listener.stop()
+    with listener:
+        assert list(listener) == []
+
+
+def test_a_listener_is_stopped_while_it_waits_for_a_broker(unused_tcp_port: int) -> None:
+    nobody = PulseSettings(host="127.0.0.1", port=unused_tcp_port, user="u", password="p", tls=False)
+    reconnecting = threading.Event()
+
+    def on_state(change: StateChange) -> None:
+        if change.state is State.DISCONNECTED:
+            reconnecting.set()
+
+    listener = Listener(nobody, [events.task_completed()], on_state=on_state, wait_initial=3600)
+
+    def stop() -> None:
+        reconnecting.wait()
+        listener.stop()
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    with listener:
+        assert list(listener) == []
+    stopper.join()
