@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
@@ -313,6 +314,7 @@ class Listener(_Consumer[object]):
             RuntimeError: The listener was opened before.
         """
         self._open_once()
+        self._process = os.getpid()
         started = threading.Event()
         self._thread = threading.Thread(
             target=self._run_loop, args=(started,), name="events listener", daemon=True
@@ -329,6 +331,8 @@ class Listener(_Consumer[object]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._process != os.getpid():  # a forked child: the parent goes on with the connection
+            return
         try:
             self._call(self._close, error)
         finally:
@@ -391,6 +395,9 @@ class Listener(_Consumer[object]):
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             message = "the listener is not open: use it within `with`"
+            raise RuntimeError(message)
+        if self._process != os.getpid():
+            message = "the listener belongs to the parent process: create another one in the forked child"
             raise RuntimeError(message)
         return self._loop
 

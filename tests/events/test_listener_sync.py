@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -21,6 +23,22 @@ from taskqueue_client.events import (
 )
 from taskqueue_client.slugid import slugid
 from tests.events.messages_published import Publisher, task_ids, task_of
+
+FORKED = """
+import os, signal, sys
+from taskqueue_client import events
+bindings = [events.task_completed(task_queue_id="test-forked/w")]
+with events.Listener(events.PulseSettings.from_url(sys.argv[1]), bindings) as listener:
+    if (child := os.fork()) == 0:
+        signal.alarm(60)
+        listener.stop()
+        try:
+            listener.get(timeout=1)
+        except RuntimeError as error:
+            print(error, flush=True)
+        sys.exit(0)
+    print(os.waitpid(child, 0)[1], listener.stopped, listener.get(timeout=0), listener.state)
+"""
 
 Publish = Callable[[list[str], str], None]
 
@@ -235,3 +253,14 @@ def test_a_listener_is_stopped_while_it_waits_for_a_broker(unused_tcp_port: int)
     with listener:
         assert list(listener) == []
     stopper.join()
+
+
+def test_a_forked_child_leaves_its_parent_s_listener_alone_and_gets_an_error_that_says_so(
+    broker_url: str, publish: Publish
+) -> None:
+    publish([], "")
+    output = subprocess.check_output([sys.executable, "-c", FORKED, broker_url], text=True, timeout=120)
+    assert output.splitlines() == [
+        "the listener belongs to the parent process: create another one in the forked child",
+        "0 False None listening",
+    ]
