@@ -117,10 +117,10 @@ class Supervisor:
             BrokerRefused: The broker refused the first connection.
             Exception: An error raised by `on_state`.
         """
-        self._raise_if_over()
+        self.raise_if_over()
         self.changed.clear()
         await self.changed.wait()
-        self._raise_if_over()
+        self.raise_if_over()
 
     async def close(self) -> BaseException | None:
         """Close; return the error that ended the supervision before, if any."""
@@ -131,7 +131,8 @@ class Supervisor:
         self._change(StateChange(State.CLOSED))
         return None if self._task.cancelled() else self._task.exception()
 
-    def _raise_if_over(self) -> None:
+    def raise_if_over(self) -> None:
+        """Raise the error that ended the supervision, if any."""
         if self._task is None:
             message = "the listener is not open: use it within `async with`"
             raise RuntimeError(message)

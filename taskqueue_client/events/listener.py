@@ -60,6 +60,7 @@ class _Consumer(ABC, Generic[HookResult]):
         self._current: Delivery | None = None
         self._stopped = False
         self._opened = False
+        self._waiting: asyncio.Task[Any] | None = None
         self._supervisor = Supervisor(
             make_plan(settings, bindings, queue, prefetch),
             self._counts,
@@ -133,14 +134,21 @@ class _Consumer(ABC, Generic[HookResult]):
             raise failure
 
     async def _get(self, timeout: float | None) -> Event | None:  # noqa: ASYNC109 - measured on `clock`
-        self._acknowledge()
-        if timeout is None:
-            return await self._next_event()
+        if self._waiting is not None and not self._waiting.cancelling():
+            message = (
+                "the listener is already waiting for an event: use it in one task or thread, "
+                "as reading an event acknowledges the one before"
+            )
+            raise RuntimeError(message)
+        self._waiting = waiting = asyncio.current_task()
         try:
-            await within(self._clock, timeout, self._until_available())
-        except TimeoutError:
+            self._acknowledge()
+            if await self._is_available(timeout):
+                return self._take()
             return None
-        return await self._next_event()
+        finally:
+            if self._waiting is waiting:
+                self._waiting = None
 
     def _stop(self) -> None:
         self._stopped = True
@@ -168,10 +176,18 @@ class _Consumer(ABC, Generic[HookResult]):
         if not (leaving and requeue):  # closing returns it; if rejected now, it would be delivered here again
             delivery.session.reject(delivery.tag, requeue=requeue)
 
-    async def _next_event(self) -> Event | None:
-        await self._until_available()
-        if self._stopped:
-            return None
+    async def _is_available(self, timeout: float | None) -> bool:  # noqa: ASYNC109 - measured on `clock`
+        """Wait, and return whether there is an event to hand over."""
+        if timeout is None:
+            await self._until_available()
+        else:
+            try:
+                await within(self._clock, timeout, self._until_available())
+            except TimeoutError:
+                self._supervisor.raise_if_over()  # it may be a TimeoutError of `on_state`
+        return bool(self._supervisor.buffer) and not self._stopped
+
+    def _take(self) -> Event:
         self._current = self._supervisor.buffer.popleft()
         event = self._current.event
         self._counts.received += 1
@@ -271,6 +287,7 @@ class AsyncListener(_Consumer[Awaitable[object]]):
             The event; None after the timeout, or if the listener was stopped.
 
         Raises:
+            RuntimeError: Another task is waiting for an event of this listener.
             Exception: An error raised by `on_state`.
         """
         return await self._get(timeout)
@@ -357,6 +374,8 @@ class Listener(_Consumer[object]):
             The event; None after the timeout, or if the listener was stopped.
 
         Raises:
+            RuntimeError: Another thread is waiting for an event of this listener, or the listener's own
+                thread called this method, in `on_state`.
             Exception: An error raised by `on_state`.
         """
         return self._call(self._get, timeout)
@@ -381,6 +400,11 @@ class Listener(_Consumer[object]):
 
     def _call(self, method: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = self._running_loop()
+        if threading.current_thread() is self._thread:
+            message = (
+                "the listener cannot be read in `on_state`, which is called on the listener's own thread"
+            )
+            raise RuntimeError(message)
         future = asyncio.run_coroutine_threadsafe(method(*args, **kwargs), loop)
         try:
             return future.result()

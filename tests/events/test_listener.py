@@ -392,6 +392,42 @@ async def test_an_exception_of_the_state_callback_is_raised(settings: PulseSetti
             await anext(listener)
 
 
+async def test_a_timeout_error_of_the_state_callback_is_not_taken_for_the_timeout_of_get(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str
+) -> None:
+    def on_state(change: events.StateChange) -> None:
+        if change.state is State.QUEUE_DELETED:
+            message = "my statistics"
+            raise TimeoutError(message)
+
+    binding = events.task_completed(task_queue_id=pool)
+    listener = AsyncListener(settings, [binding], queue=queue, on_state=on_state)
+    await listener.__aenter__()
+    await publisher.channel.queue_delete(listener.queue or "")
+    with pytest.raises(TimeoutError, match="my statistics"):
+        await listener.get(timeout=600)
+    with pytest.raises(TimeoutError, match="my statistics"):
+        await listener.__aexit__(None, None, None)
+
+
+async def test_a_second_task_that_reads_a_listener_gets_an_error_and_the_first_its_event(
+    settings: PulseSettings, publisher: Publisher, pool: str
+) -> None:
+    async with AsyncListener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
+        first = asyncio.create_task(listener.get())
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="use it in one task or thread"):
+            await anext(listener)
+        first.cancel()
+        again = asyncio.create_task(listener.get())  # the first has not ended
+        await asyncio.sleep(0)
+        sent = task_ids(1)
+        await publisher.complete(sent, pool)
+        event = await again
+        assert event is not None
+        assert task_of(event) == sent[0]
+
+
 @pytest.fixture
 def without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "taskqueue_client.events._broker_session", raising=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import subprocess
 import sys
 import threading
@@ -264,3 +265,44 @@ def test_a_forked_child_leaves_its_parent_s_listener_alone_and_gets_an_error_tha
         "the listener belongs to the parent process: create another one in the forked child",
         "0 False None listening",
     ]
+
+
+def test_reading_a_listener_in_its_state_callback_raises_an_error_that_says_so(
+    settings: PulseSettings, publish: Publish, pool: str
+) -> None:
+    publish([], pool)
+
+    def on_state(change: StateChange) -> None:
+        if change.state is State.LISTENING:
+            listener.get()
+
+    listener = Listener(settings, [events.task_completed(task_queue_id=pool)], on_state=on_state)
+    with pytest.raises(RuntimeError, match="cannot be read in `on_state`"), listener:
+        listener.get()
+
+
+def test_a_second_thread_that_reads_a_listener_gets_an_error_and_the_first_its_event(
+    settings: PulseSettings, publish: Publish, pool: str
+) -> None:
+    publish([], pool)
+    sent = task_ids(1)
+    outcomes: queue.SimpleQueue[Event | RuntimeError | None] = queue.SimpleQueue()
+    with Listener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
+
+        def read() -> None:
+            try:
+                outcomes.put(listener.get())
+            except RuntimeError as error:
+                outcomes.put(error)
+
+        readers = [threading.Thread(target=read) for _ in range(2)]
+        for reader in readers:
+            reader.start()
+        assert "use it in one task or thread" in str(outcomes.get(timeout=60))
+        publish(sent, pool)
+        event = outcomes.get(timeout=60)
+        for reader in readers:
+            reader.join()
+        assert isinstance(event, Event)
+        assert task_of(event) == sent[0]
+    assert listener.counts.acknowledged == 1
