@@ -36,6 +36,10 @@ MOST_DOUBLINGS: Final = 16
 T = TypeVar("T")
 
 
+class WrongFunction(TypeError):
+    """A hook or handler is asynchronous and must not be, or the other way round: it ends the listener."""
+
+
 async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`, with a time limit that a test's clock can hold.
 
@@ -204,6 +208,8 @@ class Supervisor:
             return
         try:
             await self._reconcile(gap)
+        except WrongFunction:
+            raise
         except Exception as error:
             _LOG.exception("the reconcile hook failed")
             message = f"the reconcile hook failed: {error!r}"

@@ -9,6 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager, suppress
+from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
@@ -16,7 +17,7 @@ from taskqueue_client._protocol.conversation import end_other_tasks
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.errors import InvalidArgument
 
-from ._supervisor import Supervisor, within
+from ._supervisor import Supervisor, WrongFunction, within
 from .event import Counts, DuplicateFilter, Event, Gap, State, StateChange, UnreadableMessage
 from .exchanges import Binding
 from .settings import PulseSettings, make_plan
@@ -53,6 +54,8 @@ class _Consumer(ABC, Generic[HookResult]):
     ) -> None:
         if redeliveries < 0:
             raise InvalidArgument("redeliveries", redeliveries, "0 or more")
+        if iscoroutinefunction(on_state):
+            raise InvalidArgument("on_state", on_state, "a function that is not asynchronous")
         self._redeliveries = redeliveries
         self._duplicates = duplicates
         self._clock = clock or SystemClock()
@@ -172,7 +175,8 @@ class _Consumer(ABC, Generic[HookResult]):
             self._counts.returned += 1
         else:
             self._counts.dropped += 1
-            _LOG.error("message dropped after its handler failed again: %s", delivery.event)
+            before = delivery.event.redeliveries
+            _LOG.error("message dropped: handler failed after %d redeliveries: %s", before, delivery.event)
         if not (leaving and requeue):  # closing returns it; if rejected now, it would be delivered here again
             delivery.session.reject(delivery.tag, requeue=requeue)
 
@@ -231,8 +235,9 @@ class AsyncListener(_Consumer[Awaitable[object]]):
             durable queue and never removed. By default the queue ends with the connection.
         prefetch: The largest number of messages that are received but not acknowledged. RabbitMQ takes a
             message back if it is not acknowledged within its `consumer_timeout` (30 minutes).
-        redeliveries: How often a message whose handler failed is delivered again before it is dropped. A
-            delivery that was interrupted by a lost connection counts.
+        redeliveries: How often a message whose handler failed is delivered again before it is dropped. Each
+            delivery counts, also one that a lost connection interrupted, and one to a listener that ended
+            before it handed the message over: to be retried after restarts, messages need a larger number.
         duplicates: Leaves out events that were acknowledged before.
         reconcile: Called with the `Gap` when the listener is connected again: messages may have been lost,
             so read the status of the tasks that matter. If it raises, the listener reconnects and calls it
@@ -250,7 +255,7 @@ class AsyncListener(_Consumer[Awaitable[object]]):
 
     @staticmethod
     def _asynchronous(hook: Callable[[Gap], Awaitable[object]]) -> Callable[[Gap], Awaitable[object]]:
-        return hook
+        return lambda gap: _awaitable("reconcile", hook(gap))
 
     async def __aenter__(self) -> Self:
         """Connect, retrying until there is a broker or the listener is stopped.
@@ -299,7 +304,7 @@ class AsyncListener(_Consumer[Awaitable[object]]):
         """
         async for event in self:
             with _rejecting(self.reject, event):
-                await handler(event)
+                await _awaitable("handler", handler(event))
 
     def reject(self) -> None:
         """Return the current event to the queue, or drop it if it was delivered too often."""
@@ -321,7 +326,10 @@ class Listener(_Consumer[object]):
 
     @staticmethod
     def _asynchronous(hook: Callable[[Gap], object]) -> Callable[[Gap], Awaitable[object]]:
-        return lambda gap: asyncio.to_thread(hook, gap)
+        async def call(gap: Gap) -> None:
+            _finished("reconcile", await asyncio.to_thread(hook, gap))
+
+        return call
 
     def __enter__(self) -> Self:
         """Connect, retrying until there is a broker or the listener is stopped.
@@ -387,7 +395,7 @@ class Listener(_Consumer[object]):
         """
         for event in self:
             with _rejecting(self.reject, event):
-                handler(event)
+                _finished("handler", handler(event))
 
     def reject(self) -> None:
         """Return the current event to the queue, or drop it if it was delivered too often."""
@@ -438,11 +446,39 @@ class Listener(_Consumer[object]):
         self._thread.join()
 
 
+def _awaitable(argument: str, returned: object) -> Awaitable[object]:
+    """Return what an asynchronous function has returned, to be awaited.
+
+    Raises:
+        WrongFunction: The function is not asynchronous.
+    """
+    if not isawaitable(returned):
+        message = (
+            f"{argument}: returned {type(returned).__name__}; an AsyncListener needs an asynchronous function"
+        )
+        raise WrongFunction(message)
+    return returned
+
+
+def _finished(argument: str, returned: object) -> None:
+    """Do nothing if a function that is not asynchronous has returned.
+
+    Raises:
+        WrongFunction: The function is asynchronous: it has not even begun.
+    """
+    if iscoroutine(returned):
+        returned.close()  # without a warning that it was not awaited, as the error says so
+        message = f"{argument}: returned a coroutine, which only an AsyncListener awaits"
+        raise WrongFunction(message)
+
+
 @contextmanager
 def _rejecting(reject: Callable[[], None], event: Event) -> Generator[None]:
     """Log an error of a handler and reject its event."""
     try:
         yield
+    except WrongFunction:  # another event would end in the same way
+        raise
     except Exception:  # noqa: BLE001 - errors of any type are the handler's, and are logged
         _LOG.exception("handler failed for %s", event)
         reject()

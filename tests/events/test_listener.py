@@ -428,6 +428,39 @@ async def test_a_second_task_that_reads_a_listener_gets_an_error_and_the_first_i
         assert task_of(event) == sent[0]
 
 
+async def test_a_synchronous_handler_ends_an_asynchronous_listener_with_an_error(
+    settings: PulseSettings, publisher: Publisher, pool: str
+) -> None:
+    handled: list[Event] = []
+    listener = AsyncListener(settings, [events.task_completed(task_queue_id=pool)])
+    await listener.__aenter__()
+    await publisher.complete(task_ids(2), pool)
+    with pytest.raises(TypeError, match="handler: returned NoneType; an AsyncListener needs an asynchronous"):
+        await listener.run(handled.append)  # type: ignore[arg-type] # wrong on purpose
+    await listener.__aexit__(None, None, None)
+    assert len(handled) == 1
+
+
+async def test_a_synchronous_reconcile_hook_ends_an_asynchronous_listener_with_an_error(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str
+) -> None:
+    gaps: list[events.Gap] = []
+    listener = AsyncListener(
+        settings,
+        [events.task_completed(task_queue_id=pool)],
+        queue=queue,
+        reconcile=gaps.append,  # type: ignore[arg-type] # wrong on purpose
+        wait_initial=0.01,
+    )
+    await listener.__aenter__()
+    await publisher.channel.queue_delete(listener.queue or "")
+    with pytest.raises(TypeError, match="reconcile: returned NoneType; an AsyncListener needs"):
+        await listener.get()
+    with pytest.raises(TypeError):
+        await listener.__aexit__(None, None, None)
+    assert len(gaps) == 1
+
+
 @pytest.fixture
 def without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "taskqueue_client.events._broker_session", raising=False)

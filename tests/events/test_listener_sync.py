@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from taskqueue_client import events
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.events import (
     BrokerRefused,
     Event,
@@ -306,3 +307,60 @@ def test_a_second_thread_that_reads_a_listener_gets_an_error_and_the_first_its_e
         assert isinstance(event, Event)
         assert task_of(event) == sent[0]
     assert listener.counts.acknowledged == 1
+
+
+def test_an_asynchronous_handler_ends_a_synchronous_listener_with_an_error_and_loses_no_event(
+    settings: PulseSettings, publish: Publish, pool: str, durable: str
+) -> None:
+    async def handler(_: Event) -> None:
+        pytest.fail("it is awaited")
+
+    bindings = [events.task_completed(task_queue_id=pool)]
+    sent = task_ids(1)
+    with Listener(settings, bindings, queue=durable):
+        pass  # its queue stays
+    publish(sent, pool)
+    listener = Listener(settings, bindings, queue=durable)
+    with (
+        pytest.raises(TypeError, match="handler: returned a coroutine, which only an AsyncListener"),
+        listener,
+    ):
+        listener.run(handler)
+    assert listener.counts.acknowledged == 0
+    with Listener(settings, bindings, queue=durable) as listener:
+        assert [task_of(next(listener))] == sent
+
+
+def test_an_asynchronous_state_callback_is_refused(settings: PulseSettings) -> None:
+    async def on_state(_: StateChange) -> None:
+        pytest.fail("it is awaited")
+
+    with pytest.raises(InvalidArgument, match=r"on_state: .*expected a function that is not asynchronous"):
+        Listener(settings, [events.task_completed()], on_state=on_state)
+
+
+def test_an_asynchronous_reconcile_hook_ends_a_synchronous_listener_with_an_error(
+    settings: PulseSettings, broker_url: str, publish: Publish, pool: str, durable: str
+) -> None:
+    publish([], pool)
+
+    async def reconcile(_: Gap) -> None:
+        pytest.fail("it is awaited")
+
+    async def delete(publisher: Publisher) -> None:
+        await publisher.channel.queue_delete(f"queue/{settings.user}/{durable}")
+
+    def on_state(change: StateChange) -> None:
+        if change.state is State.LISTENING:
+            threading.Thread(target=_at_the_broker, args=(broker_url, delete)).start()
+
+    listener = Listener(
+        settings,
+        [events.task_completed(task_queue_id=pool)],
+        queue=durable,
+        reconcile=reconcile,
+        on_state=on_state,
+        wait_initial=0.01,
+    )
+    with pytest.raises(TypeError, match="reconcile: returned a coroutine"), listener:
+        listener.run(lambda _: pytest.fail("there is an event"))
