@@ -280,8 +280,8 @@ def session_type() -> type[Session]:
     return Session
 
 
-def _check_numbers(**numbers: float) -> None:
+def _check_numbers(**numbers: object) -> None:
     """Raise InvalidArgument unless all numbers of seconds are positive."""
     for name, number in numbers.items():
-        if not number > 0:
+        if not isinstance(number, int | float) or not number > 0:
             raise InvalidArgument(name, number, "more than 0 seconds")

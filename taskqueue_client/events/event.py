@@ -18,7 +18,7 @@ from taskqueue_client.models.messages import (
     TaskPriorityChangedMessage,
 )
 
-from .exchanges import EXCHANGES, RoutingKey, TaskRoutingKey
+from .exchanges import EXCHANGES, RoutingKey, TaskRoutingKey, check_whole
 
 _CC: Final = "route."
 _BY_NAME: Final = {exchange.full_name: exchange for exchange in EXCHANGES}
@@ -112,9 +112,13 @@ class DuplicateFilter:
 
     Args:
         size: The number of events to remember; older events are forgotten.
+
+    Raises:
+        InvalidArgument: `size` is not a positive whole number.
     """
 
     def __init__(self, size: int = 10_000) -> None:
+        check_whole("size", size, 1)
         self._size = size
         self._known: OrderedDict[Hashable, None] = OrderedDict()
 

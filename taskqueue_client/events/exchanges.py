@@ -8,6 +8,7 @@ The fields of routing keys, their order and their sizes are those of the referen
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from taskqueue_client.models.messages import (
     TaskPriorityChangedMessage,
     TaskRunningMessage,
 )
+from taskqueue_client.slugid import is_slugid
 
 PREFIX: Final = "exchange/taskcluster-queue/v1/"
 """The prefix of the names of the Queue's exchanges."""
@@ -118,8 +120,8 @@ class TaskExchange(Exchange[M_co]):
             task_group_id: The task group.
 
         Raises:
-            InvalidArgument: A value contains a dot or a wildcard, is empty or too long, or `task_queue_id`
-                is given together with `provisioner_id` or `worker_type`.
+            InvalidArgument: A value is empty, too long, or not accepted by the Queue, or `task_queue_id` is
+                given together with `provisioner_id` or `worker_type`.
         """
         if task_queue_id is not None:
             provisioner_id, worker_type = _parts(task_queue_id, provisioner_id, worker_type)
@@ -147,7 +149,7 @@ class GroupExchange(Exchange[M_co]):
         """Return a binding to messages with these values in their routing keys; None matches any value.
 
         Raises:
-            InvalidArgument: A value contains a dot or a wildcard, is empty, or is too long.
+            InvalidArgument: A value is empty, too long, or not accepted by the Queue.
         """
         values = {"task_group_id": task_group_id, "scheduler_id": scheduler_id}
         return Binding(self.full_name, pattern(GROUP_FIELDS, values))
@@ -214,6 +216,7 @@ def for_task(task_id: str) -> tuple[Binding, ...]:
     Raises:
         InvalidArgument: `task_id` is not a valid task id.
     """
+    _check_slugid("task_id", task_id)
     return tuple(exchange(task_id=task_id) for exchange in TASK_EXCHANGES)
 
 
@@ -223,9 +226,29 @@ def for_group(task_group_id: str) -> tuple[Binding, ...]:
     Raises:
         InvalidArgument: `task_group_id` is not a valid id.
     """
+    _check_slugid("task_group_id", task_group_id)
     about_tasks = (exchange(task_group_id=task_group_id) for exchange in TASK_EXCHANGES)
     about_group = (exchange(task_group_id=task_group_id) for exchange in GROUP_EXCHANGES)
     return (*about_tasks, *about_group)
+
+
+def _check_slugid(argument: str, given: object) -> None:
+    """Raise InvalidArgument unless an argument is an id: None would match the messages of all tasks."""
+    if not isinstance(given, str) or not is_slugid(given):
+        raise InvalidArgument(argument, given, "a slugid of 22 characters, as slugid() returns")
+
+
+def check_kind(argument: str, given: object, kind: type, allowed: str) -> None:
+    """Raise InvalidArgument unless an argument is of a kind."""
+    if not isinstance(given, kind):
+        raise InvalidArgument(argument, given, allowed)
+
+
+def check_whole(argument: str, given: object, least: int, most: int | None = None) -> None:
+    """Raise InvalidArgument unless an argument is a whole number within limits."""
+    if not isinstance(given, int) or isinstance(given, bool) or not least <= given <= (most or given):
+        limits = f"{least} or more" if most is None else f"{least} to {most}"
+        raise InvalidArgument(argument, given, f"a whole number, {limits}")
 
 
 def _parts(task_queue_id: str, provisioner_id: str | None, worker_type: str | None) -> tuple[str, str]:
@@ -233,9 +256,11 @@ def _parts(task_queue_id: str, provisioner_id: str | None, worker_type: str | No
         allowed = "either task_queue_id, or both provisioner_id and worker_type"
         finding = "given together with provisioner_id or worker_type"
         raise InvalidArgument("task_queue_id", task_queue_id, allowed, finding)
+    allowed = "<provisioner_id>/<worker_type>"
+    check_kind("task_queue_id", task_queue_id, str, allowed)
     first, slash, second = task_queue_id.partition("/")
-    if not (first and slash and second):
-        raise InvalidArgument("task_queue_id", task_queue_id, "<provisioner_id>/<worker_type>")
+    if not (first and slash and second) or "/" in second:
+        raise InvalidArgument("task_queue_id", task_queue_id, allowed)
     return first, second
 
 
@@ -244,6 +269,9 @@ KIND: Final = "primary"
 
 MISSING: Final = "_"
 """The placeholder of a field without a value, such as the worker of a pending run."""
+
+_VALUE: Final = re.compile(r"[a-zA-Z0-9_-]+")
+"""The values that the Queue accepts for the fields of routing keys: no other value matches a message."""
 
 LONGEST_KEY: Final = 255
 """The most bytes of an AMQP routing key."""
@@ -371,7 +399,7 @@ def pattern(fields: tuple[Field, ...], values: Mapping[str, str | int | None]) -
     """Return the pattern that matches keys with these values and any value in the other fields.
 
     Raises:
-        InvalidArgument: A value contains a dot or a wildcard, is empty, or is too long.
+        InvalidArgument: A value is empty, too long, or not accepted by the Queue.
     """
     return ".".join([KIND, *(_matching(field, values.get(field.name)) for field in fields)])
 
@@ -383,8 +411,9 @@ def route_pattern(route: str) -> str:
         InvalidArgument: The route is empty or too long, or contains an empty word.
     """
     key = f"route.{route}"
+    allowed = f"words joined by dots, at most {LONGEST_KEY - len('route.')} bytes"
+    check_kind("route", route, str, allowed)
     if "" in route.split(".") or len(key.encode()) > LONGEST_KEY:
-        allowed = f"words joined by dots, at most {LONGEST_KEY - len('route.')} bytes"
         raise InvalidArgument("route", route, allowed)
     return key
 
@@ -415,7 +444,10 @@ def _join(fields: tuple[Field, ...], values: Mapping[str, str | int | None]) -> 
 def _matching(field: Field, value: str | int | None) -> str:
     if value is None:
         return "#" if field.several_words else "*"
-    return _word(field, str(value))
+    text = str(value)
+    if not _VALUE.fullmatch(text) or len(text) > field.size:
+        raise InvalidArgument(field.name, value, f"1 to {field.size} of a-z A-Z 0-9 - _")
+    return text
 
 
 def _word(field: Field, value: str) -> str:

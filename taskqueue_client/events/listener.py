@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 from abc import ABC, abstractmethod
@@ -19,7 +20,7 @@ from taskqueue_client.errors import InvalidArgument
 
 from ._supervisor import Supervisor, WrongFunction, within
 from .event import Counts, DuplicateFilter, Event, Gap, State, StateChange, UnreadableMessage
-from .exchanges import Binding
+from .exchanges import Binding, check_kind, check_whole
 from .settings import PulseSettings, make_plan
 
 if TYPE_CHECKING:
@@ -52,8 +53,9 @@ class _Consumer(ABC, Generic[HookResult]):
         wait_max: float = 60,
         clock: Clock | None = None,
     ) -> None:
-        if redeliveries < 0:
-            raise InvalidArgument("redeliveries", redeliveries, "0 or more")
+        check_whole("redeliveries", redeliveries, 0)
+        if duplicates is not None:
+            check_kind("duplicates", duplicates, DuplicateFilter, "a DuplicateFilter, or None")
         if iscoroutinefunction(on_state):
             raise InvalidArgument("on_state", on_state, "a function that is not asynchronous")
         self._redeliveries = redeliveries
@@ -182,6 +184,7 @@ class _Consumer(ABC, Generic[HookResult]):
 
     async def _is_available(self, timeout: float | None) -> bool:  # noqa: ASYNC109 - measured on `clock`
         """Wait, and return whether there is an event to hand over."""
+        _check_timeout(timeout)
         if timeout is None:
             await self._until_available()
         else:
@@ -444,6 +447,11 @@ class Listener(_Consumer[object]):
         loop, self._loop = self._running_loop(), None
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
+
+
+def _check_timeout(seconds: object) -> None:
+    if seconds is not None and (not isinstance(seconds, int | float) or math.isnan(seconds)):
+        raise InvalidArgument("timeout", seconds, "a number of seconds, or None")
 
 
 def _awaitable(argument: str, returned: object) -> Awaitable[object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +12,21 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from taskqueue_client.errors import InvalidArgument
 
-from .exchanges import Binding
+from .exchanges import Binding, check_kind, check_whole
 
 LONGEST_NAME: Final = 255
 """The longest name of an AMQP queue, in bytes."""
 MOST_PREFETCHED: Final = 65_535
 """The largest prefetch count that AMQP can express."""
 
+_QUEUE_NAME: Final = re.compile(r"[a-zA-Z0-9_.:@#,/+ -]+")
+"""The characters that aiormq sends in the name of a queue."""
+_NOT_EMPTY: Final = re.compile(".+", re.DOTALL)
+_HOST: Final = re.compile(r"[^\s/@?#]+")
+_HIGHEST_PORT: Final = 65_535
+_LONGEST_HEARTBEAT: Final = 65_535
 _PORTS: Final = {"amqps": 5671, "amqp": 5672}
+_BINDINGS: Final = "a list of bindings, such as [events.task_completed(task_queue_id=…)]"
 _IGNORED: Final = frozenset({"frameMax", "channelMax"})
 """URL parameters of other clients that are accepted and ignored: both sides negotiate these numbers."""
 _ALLOWED: Final = (
@@ -52,6 +60,14 @@ class PulseSettings:
     port: int | None = None
     ca_file: str | None = None
     heartbeat: int = 60
+
+    def __post_init__(self) -> None:
+        _check_text("host", self.host, _HOST, "the name or address of the broker, not a URL")
+        _check_text("user", self.user, _NOT_EMPTY, "the name of a RabbitMQ user")
+        _check_text("password", self.password, _NOT_EMPTY, "a str that is not empty")
+        if self.port is not None:
+            check_whole("port", self.port, 1, _HIGHEST_PORT)
+        check_whole("heartbeat", self.heartbeat, 0, _LONGEST_HEARTBEAT)
 
     def __str__(self) -> str:
         vhost = quote(self.vhost, safe="")
@@ -96,8 +112,10 @@ class PulseSettings:
     def _of_url(cls, argument: str, url: str) -> Self:
         try:
             return cls._of_parts(urlsplit(url))
-        except ValueError as error:
-            problem = error.allowed if isinstance(error, InvalidArgument) else _ALLOWED
+        except InvalidArgument as error:
+            problem = error.allowed if error.argument == "url" else _ALLOWED
+        except ValueError:
+            problem = _ALLOWED
         raise InvalidArgument(argument, "<not shown>", problem)
 
     @classmethod
@@ -155,20 +173,54 @@ def make_plan(
     """Check the arguments of a listener before it connects.
 
     Raises:
-        InvalidArgument: `bindings` is empty, or `queue` or `prefetch` is not allowed.
+        InvalidArgument: `bindings` is empty, or one of the arguments is not allowed.
     """
-    flat = [one for each in bindings for one in ([each] if isinstance(each, Binding) else each)]
+    check_kind(
+        "settings", _unless_text(settings), PulseSettings, "PulseSettings, such as PulseSettings.from_url(…)"
+    )
+    flat: list[Binding] = []
+    _check_collection(bindings)
+    for each in bindings:
+        if not isinstance(each, Binding):
+            _check_collection(each)
+        flat += [each] if isinstance(each, Binding) else each
+    for one in flat:
+        check_kind("bindings", one, Binding, _BINDINGS)
     if not flat:
         raise InvalidArgument("bindings", flat, "one binding or more")
-    if not 1 <= prefetch <= MOST_PREFETCHED:
-        raise InvalidArgument("prefetch", prefetch, f"1 to {MOST_PREFETCHED}")
+    check_whole("prefetch", prefetch, 1, MOST_PREFETCHED)
     return Plan(settings, None if queue is None else _full_name(settings.user, queue), flat, prefetch)
+
+
+def _unless_text(settings: object) -> object:
+    """Return the settings for an error; a URL would show its password."""
+    return "<not shown>" if isinstance(settings, str | bytes) else settings
+
+
+def _check_collection(bindings: object) -> None:
+    """Raise InvalidArgument for text, an exchange that was not called, or a single binding."""
+    if isinstance(bindings, str | bytes) or not isinstance(bindings, Iterable):
+        raise InvalidArgument("bindings", bindings, _BINDINGS)
+
+
+def _check_text(argument: str, given: object, pattern: re.Pattern[str], allowed: str) -> None:
+    """Raise InvalidArgument, without the value, unless an argument is text that matches."""
+    if not isinstance(given, str) or not pattern.fullmatch(given):
+        raise InvalidArgument(argument, "<not shown>", allowed)
 
 
 def _full_name(user: str, queue: str) -> str:
     """Return `queue/<user>/<queue>`: Pulse permits a user only queues with this prefix."""
     full_name = f"queue/{user}/{queue}"
-    if not queue or queue.startswith("queue/") or len(full_name.encode()) > LONGEST_NAME:
-        allowed = f"the part after queue/{user}/; the full name has at most {LONGEST_NAME} bytes"
+    check_kind("queue", queue, str, "a str, or None")
+    if (
+        not _QUEUE_NAME.fullmatch(queue)
+        or queue.startswith("queue/")
+        or len(full_name.encode()) > LONGEST_NAME
+    ):
+        allowed = (
+            f"the part after queue/{user}/, of a-z A-Z 0-9 _ . : @ # , / + - and space; the full name has at "
+            f"most {LONGEST_NAME} bytes"
+        )
         raise InvalidArgument("queue", queue, allowed)
     return full_name

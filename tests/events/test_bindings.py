@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from taskqueue_client import events
@@ -9,6 +11,7 @@ from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.events import Binding, GroupExchange, TaskExchange
 from taskqueue_client.models.messages import TaskGroupMessage, TaskMessage
 
+TASK = "Y9IplizWTj-eOJfHEC71Rw"
 PREFIX = "exchange/taskcluster-queue/v1/"
 
 
@@ -54,14 +57,14 @@ def test_a_binding_to_a_group_exchange_matches_the_given_fields_and_any_other_va
     assert exchange(task_group_id="g", scheduler_id="s").routing_key_pattern == "primary.g.s.#"
 
 
-@pytest.mark.parametrize("value", ["a.b", "", "#", "*", "a*", "x" * 39])
-def test_an_invalid_field_of_a_binding_is_refused_with_its_name(value: str) -> None:
+@pytest.mark.parametrize("value", ["a.b", "", "#", "*", "a*", "a b", "a/b", b"x", "x" * 39])
+def test_an_invalid_field_of_a_binding_is_refused_with_its_name(value: Any) -> None:
     with pytest.raises(InvalidArgument, match="worker_group: "):
         events.task_running(worker_group=value)
 
 
-@pytest.mark.parametrize("task_queue_id", ["linux", "/linux", "proj/", "", "proj/linux/x.y"])
-def test_a_task_queue_id_has_two_parts(task_queue_id: str) -> None:
+@pytest.mark.parametrize("task_queue_id", ["linux", "/linux", "proj/", "", "proj/linux/x", ("a", "b")])
+def test_a_task_queue_id_has_two_parts(task_queue_id: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"task_queue_id: |worker_type: "):
         events.task_pending(task_queue_id=task_queue_id)
 
@@ -82,19 +85,30 @@ def test_for_route_binds_to_the_given_exchanges_only() -> None:
     assert binding == Binding(PREFIX + "task-completed", "route.a")
 
 
-@pytest.mark.parametrize("route", ["", "a..b", ".a", "x" * 250])
-def test_an_invalid_route_is_refused(route: str) -> None:
+@pytest.mark.parametrize("route", ["", "a..b", ".a", "x" * 250, ["a"], None])
+def test_an_invalid_route_is_refused(route: Any) -> None:
     with pytest.raises(InvalidArgument, match="route: "):
         events.for_route(route)
 
 
 def test_for_task_binds_to_all_task_exchanges() -> None:
-    bindings = events.for_task("t")
+    bindings = events.for_task(TASK)
     assert len(bindings) == 8
-    assert {each.routing_key_pattern for each in bindings} == {"primary.t.*.*.*.*.*.*.*.#"}
+    assert {each.routing_key_pattern for each in bindings} == {f"primary.{TASK}.*.*.*.*.*.*.*.#"}
 
 
 def test_for_group_binds_to_all_exchanges() -> None:
-    bindings = events.for_group("g")
+    bindings = events.for_group(TASK)
     assert [each.exchange for each in bindings] == [each.full_name for each in events.EXCHANGES]
-    assert {each.routing_key_pattern for each in bindings} == {"primary.*.*.*.*.*.*.*.g.#", "primary.g.*.#"}
+    assert {each.routing_key_pattern for each in bindings} == {
+        f"primary.*.*.*.*.*.*.*.{TASK}.#",
+        f"primary.{TASK}.*.#",
+    }
+
+
+@pytest.mark.parametrize("given", ["t", "", None, 5, "x" * 22, ["Y9IplizWTj-eOJfHEC71Rw"]])
+def test_an_id_that_no_task_or_group_has_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"task_id: .* expected a slugid of 22 characters"):
+        events.for_task(given)
+    with pytest.raises(InvalidArgument, match=r"task_group_id: .* expected a slugid of 22 characters"):
+        events.for_group(given)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.events import DuplicateFilter, Event
 from taskqueue_client.events.event import read_event
 from tests.events.messages_published import body, key_of, task_ids
@@ -84,3 +85,8 @@ def test_a_full_duplicate_filter_drops_its_oldest_entry() -> None:
     for one in (three[0], three[1], three[0], three[2]):
         known.remember(one)
     assert [known.knows(one) for one in three] == [True, False, True]
+
+
+def test_a_filter_that_could_remember_nothing_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="size: 0 is not valid; expected a whole number, 1 or more"):
+        DuplicateFilter(size=0)

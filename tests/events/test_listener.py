@@ -6,6 +6,7 @@ import asyncio
 import logging
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -349,6 +350,18 @@ async def test_a_queue_that_another_connection_owns_raises_an_error(
         ({"redeliveries": -1}, "redeliveries: -1"),
         ({"queue": ""}, "queue: ''"),
         ({"queue": "queue/guest/x"}, "the part after queue/u/"),
+        ({"queue": 5}, "queue: 5 is not valid"),
+        ({"queue": "ünïcode"}, "queue: 'ünïcode' is not valid; expected .* of a-z A-Z"),
+        ({"bindings": events.task_completed()}, r"bindings: Binding\(.* expected a list of bindings"),
+        ({"bindings": [events.task_completed]}, "bindings: <TaskExchange task-completed> is not valid"),
+        ({"bindings": "task-completed"}, "bindings: 'task-completed' is not valid"),
+        ({"bindings": ["task-completed"]}, "bindings: 'task-completed' is not valid"),
+        ({"bindings": [["task-completed"]]}, "bindings: 'task-completed' is not valid"),
+        ({"prefetch": "5"}, "prefetch: '5' is not valid; expected a whole number, 1 to 65535"),
+        ({"prefetch": 2.5}, "prefetch: 2.5"),
+        ({"redeliveries": 1.5}, "redeliveries: 1.5 is not valid; expected a whole number, 0 or more"),
+        ({"duplicates": True}, "duplicates: True is not valid; expected a DuplicateFilter"),
+        ({"wait_initial": "1"}, "wait_initial: '1'"),
     ],
 )
 def test_invalid_arguments_of_a_listener_are_refused_before_connecting(
@@ -357,6 +370,19 @@ def test_invalid_arguments_of_a_listener_are_refused_before_connecting(
     settings = PulseSettings(host="h", user="u", password="p")
     with pytest.raises(InvalidArgument, match=words):
         AsyncListener(settings, **{"bindings": [events.task_completed()], **arguments})  # type: ignore[arg-type] # wrong on purpose
+
+
+def test_a_url_instead_of_settings_is_refused_without_showing_it() -> None:
+    with pytest.raises(InvalidArgument, match=r"settings: .* expected PulseSettings") as caught:
+        AsyncListener("amqp://u:secret@h/", [events.task_completed()])  # type: ignore[arg-type] # wrong on purpose
+    assert "secret" not in str(caught.value) + repr(caught.value)
+
+
+@pytest.mark.parametrize("given", ["5", float("nan")])
+async def test_an_invalid_timeout_is_refused(settings: PulseSettings, pool: str, given: Any) -> None:
+    async with AsyncListener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
+        with pytest.raises(InvalidArgument, match="timeout: "):
+            await listener.get(given)
 
 
 async def test_using_a_listener_outside_of_its_block_raises_an_error_that_says_so() -> None:

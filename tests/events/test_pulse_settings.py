@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +71,8 @@ def test_an_environment_without_a_url_is_refused_by_name() -> None:
         f"amqp://u:{SECRET}@[h/",
         f"amqp://u:{SECRET}@h/?heartbeat={SECRET}",
         f"amqp://u:{SECRET}@h/?verify=no",
+        f"amqp://u:{SECRET}@h/?heartbeat=-3",
+        f"amqp://u:{SECRET}@h:0/",
         f"{SECRET}",
     ],
 )
@@ -103,3 +106,25 @@ def test_a_file_without_authorities_is_named(tmp_path: Path) -> None:
     empty.touch()
     with pytest.raises(OSError, match=r"ca\.pem"):
         PulseSettings(host="h", user="u", password=SECRET, ca_file=str(empty)).ssl_context()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"host": ""}, "host: "),
+        ({"host": "amqp://h"}, "host: .* not a URL"),
+        ({"host": f"u:{SECRET}@h"}, "host: .* not a URL"),
+        ({"user": ""}, "user: "),
+        ({"password": ""}, "password: "),
+        ({"password": None}, "password: "),
+        ({"port": 0}, "port: 0 is not valid; expected a whole number, 1 to 65535"),
+        ({"port": "5672"}, "port: '5672'"),
+        ({"heartbeat": -1}, "heartbeat: -1"),
+        ({"heartbeat": 2.5}, "heartbeat: 2.5"),
+    ],
+)
+def test_an_invalid_setting_is_refused_with_its_name(change: dict[str, Any], words: str) -> None:
+    parts: dict[str, Any] = {"host": "h", "user": "u", "password": SECRET, **change}
+    with pytest.raises(InvalidArgument, match=words) as caught:
+        PulseSettings(**parts)
+    assert SECRET not in str(caught.value)
