@@ -87,7 +87,13 @@ def _check_client(client: Client) -> None:
 
 
 def check_scopes(scopes: Iterable[str], owner: str) -> None:
-    """Raise a ValueError if one of the owner's scopes is malformed."""
+    """Raise a ValueError if one of the owner's scopes is malformed.
+
+    A single text is refused: its characters would be the scopes, and a `*` among them gives all.
+    """
+    if isinstance(scopes, str):
+        message = f"{owner}: scopes {scopes!r} must be a list of scopes"
+        raise ValueError(message)  # noqa: TRY004 - as for all other scopes that are not valid
     for scope in scopes:
         if not is_scope(scope) or scope.endswith("**"):
             message = f"{owner}: scope {scope!r} must be printable ASCII and must not end in `**`"

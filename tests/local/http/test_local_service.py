@@ -16,7 +16,7 @@ import pytest
 
 from taskqueue_client import AsyncQueue, Queue, slugid
 from taskqueue_client.clock import MovableClock, SystemClock
-from taskqueue_client.local import LocalQueue
+from taskqueue_client.local import Client, LocalQueue
 from tests.broker import require_broker
 from tests.local.local_http import QUEUE, Key, Wire
 
@@ -138,6 +138,21 @@ def test_a_claim_runs_out_on_its_own_when_time_passes(task_factory: TaskFactory)
 def test_a_claim_timeout_that_makes_no_sense_is_refused(seconds: float) -> None:
     with pytest.raises(ValueError, match="claim_timeout must be more than 0"):
         LocalQueue(claim_timeout=seconds)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"clients": [Client("worker", "a-secret", "queue:claim-*")]},
+        {"roles": {"worker": "queue:claim-*"}},
+        {"anonymous_scopes": "queue:claim-*"},
+    ],
+)
+def test_scopes_that_are_one_text_are_refused_instead_of_giving_all(arguments: dict[str, Any]) -> None:
+    with pytest.raises(
+        ValueError, match=r"(worker|anonymous)': scopes 'queue:claim-\*' must be a list of scopes"
+    ):
+        LocalQueue(**arguments)
 
 
 def test_like_production_acts_late(task_factory: TaskFactory) -> None:
