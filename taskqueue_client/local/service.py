@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from concurrent.futures import Future
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from taskqueue_client._protocol.conversation import end_other_tasks
@@ -113,6 +115,7 @@ class LocalQueue:
         self._deployment: Deployment | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._process: int | None = None
 
     @property
     def root_url(self) -> str:
@@ -148,7 +151,15 @@ class LocalQueue:
         return self._running.faults
 
     def subscribe(self, callback: Callable[[Message], object]) -> None:
-        """Hand each message to `callback` from now on, in the queue's thread, after the change is stored."""
+        """Hand each message to `callback` from now on, in the queue's thread, after the change is stored.
+
+        No request is served before the callback returns, so it must not call the queue itself. Its errors are
+        logged.
+
+        Raises:
+            TypeError: The callback is not a function, or an asynchronous one.
+        """
+        _check_callback(callback)
         self._audience.add(callback)
 
     def worker_removed(self, task_queue_id: str, worker_group: str, worker_id: str) -> None:
@@ -160,7 +171,14 @@ class LocalQueue:
         self.call(self._running.background.expire)
 
     def call(self, function: Callable[[], _Result]) -> _Result:
-        """What `function` returns when it is called in the queue's thread."""
+        """What `function` returns when it is called in the queue's thread.
+
+        Raises:
+            RuntimeError: The queue runs in the parent of this process.
+        """
+        if self._process not in {None, os.getpid()}:
+            message = "the local queue runs in the parent process, where its clock and workers are changed"
+            raise RuntimeError(message)
         if self._thread is threading.current_thread() or self._loop is None:
             return function()
         return asyncio.run_coroutine_threadsafe(_call(function), self._loop).result()
@@ -180,6 +198,7 @@ class LocalQueue:
         if self._thread is not None:
             message = "the local queue was started before; create another one"
             raise RuntimeError(message)
+        self._process = os.getpid()
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="local queue", daemon=True)
         self._thread.start()
@@ -256,6 +275,12 @@ def _checked_methods(methods: Collection[str]) -> Collection[str]:
         message = f"object_methods: {unknown} are not known; allowed: {', '.join(OBJECT_METHODS)}"
         raise ValueError(message)
     return methods
+
+
+def _check_callback(callback: object) -> None:
+    if not callable(callback) or iscoroutinefunction(callback):
+        message = f"callback: {callback!r} is not valid; expected a function that is not asynchronous"
+        raise TypeError(message)
 
 
 def _check_given(db: str, admin_secret: str | None) -> None:

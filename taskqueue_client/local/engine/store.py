@@ -151,16 +151,18 @@ class Store:
     def __init__(self, path: str) -> None:
         if path != _MEMORY:
             _make_private(path)
-        self.connection = sqlite3.connect(
-            path,
-            isolation_level=None,
-            check_same_thread=False,
-            cached_statements=_CACHED_STATEMENTS,
-        )
+        with _naming(path):
+            self.connection = sqlite3.connect(
+                path,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=_CACHED_STATEMENTS,
+            )
         self.connection.create_function("sort_key", 1, sort_key, deterministic=True)
         self._execute = self.connection.execute
         try:
-            self._open(path)
+            with _naming(path):
+                self._open(path)
         except sqlite3.Error:
             self.connection.close()
             raise
@@ -229,6 +231,16 @@ class Store:
                 f"{path} was written by version {version} of the local queue; this version reads {_VERSION}"
             )
             raise sqlite3.DatabaseError(message)
+
+
+@contextmanager
+def _naming(path: str) -> Generator[None]:
+    """Add the path to an error of SQLite, which does not name the file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        error.add_note(f"the file of the local queue: {path}")
+        raise
 
 
 def _make_private(path: str) -> None:

@@ -6,8 +6,11 @@ import asyncio
 import gc
 import json
 import socket
+import sqlite3
+import subprocess
 import sys
 import threading
+import traceback
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -27,6 +30,20 @@ if TYPE_CHECKING:
     from taskqueue_client.local.messages import Message
     from taskqueue_client.testing import TaskFactory
 
+_FORKED = """
+import os, signal, sys
+from taskqueue_client import LocalQueue
+with LocalQueue() as local:
+    if (child := os.fork()) == 0:
+        signal.alarm(60)
+        for move in (local.run_expirers, lambda: local.clock.advance(days=1)):
+            try:
+                move()
+            except RuntimeError as error:
+                print(error, flush=True)
+        sys.exit(0)
+    print(os.waitpid(child, 0)[1])
+"""
 _WORKER = {"workerGroup": "group", "workerId": "worker"}
 _CLAIM = f"{QUEUE}/claim-work/test-provisioner/test-worker"
 
@@ -218,6 +235,29 @@ def test_a_subscribers_error_is_nobody_elses(
     _create(Wire(local_queue), task_factory())
     assert len(seen) == 2
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_subscriber_that_would_never_run_is_refused(local_queue: LocalQueue) -> None:
+    async def subscriber(_: Message) -> None:
+        pytest.fail("it is awaited")
+
+    for callback in (subscriber, "task-pending"):
+        with pytest.raises(TypeError, match="expected a function that is not asynchronous"):
+            local_queue.subscribe(callback)  # type: ignore[arg-type] # wrong on purpose
+
+
+def test_a_forked_child_that_moves_its_parents_clock_gets_an_error() -> None:
+    output = subprocess.check_output([sys.executable, "-c", _FORKED], text=True, timeout=120)
+    assert output.splitlines() == 2 * [
+        "the local queue runs in the parent process, where its clock and workers are changed"
+    ] + ["0"]
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    path = str(tmp_path / "missing" / "queue.db")
+    with pytest.raises(sqlite3.OperationalError, match="unable to open") as caught:
+        LocalQueue(db=path).start()
+    assert path in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_removed_workers_run_is_retried(local_queue: LocalQueue, task_factory: TaskFactory) -> None:
