@@ -5,13 +5,15 @@ pytest finds the fixtures when the package is installed; no import is needed. `r
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
 
 import pytest
+
+from .errors import InvalidArgument
 
 async_fixture: Callable[..., Any] = pytest.fixture
 with suppress(ImportError):  # without pytest-asyncio, another plugin handles asynchronous fixtures
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from .definitions import TaskDefinition
     from .local import LocalQueue
+    from .models import TaskStatus
     from .worker import WorkerLoop
     from .worker.handler_trial import TaskResult, run_handler
     from .worker.loop import WorkerSettings
@@ -71,6 +74,10 @@ class TaskRunner(Protocol):
             payload: The task's payload.
             task: Other keys of the task's definition.
             **settings: Settings of the worker.
+
+        Raises:
+            InvalidArgument: No worker with these arguments would claim the task.
+            RuntimeError: The worker ran another task, which was pending before.
         """
         ...
 
@@ -141,11 +148,12 @@ def run_worker(local_queue: LocalQueue, queue: Queue, task_factory: TaskFactory)
         task: dict[str, Any] | None = None,
         **settings: Unpack[WorkerSettings],
     ) -> TaskResult:
+        _check_class(worker)
         task_id = slugid()
         given = settings.get("task_queue_id", _TASK_QUEUE_ID)
         task_queue_id = given if isinstance(given, str) else given[0]
         definition = task_factory(**{"taskQueueId": task_queue_id, "payload": payload, **(task or {})})
-        queue.create_task(task_id, definition)
+        status = queue.create_task(task_id, definition).status
         used: WorkerSettings = {
             "task_queue_id": definition.get("taskQueueId", task_queue_id),
             "worker_group": "testing",
@@ -154,10 +162,32 @@ def run_worker(local_queue: LocalQueue, queue: Queue, task_factory: TaskFactory)
             "cancellation_poll_interval": 0.1,
             **settings,
         }
+        _check_claimable(status, used["task_queue_id"])
         worker(root_url=local_queue.root_url, credentials=local_queue.credentials, **used).serve()
         return result_of(queue, task_id)
 
     return run
+
+
+def _check_class(worker: object) -> None:
+    from .worker import WorkerLoop  # noqa: PLC0415 - as above
+
+    if not (isinstance(worker, type) and issubclass(worker, WorkerLoop)):
+        allowed = "a class derived from WorkerLoop; settings are arguments of run_worker"
+        raise InvalidArgument("worker", worker, allowed)
+
+
+def _check_claimable(status: TaskStatus, task_queue_id: str | Sequence[str]) -> None:
+    """Raise InvalidArgument for a task that a worker would wait for without end."""
+    served = [task_queue_id] if isinstance(task_queue_id, str) else task_queue_id
+    if status.task_queue_id not in served:
+        allowed = f"one that the worker serves: {', '.join(served)}"
+        raise InvalidArgument("task.taskQueueId", status.task_queue_id, allowed)
+    if status.state != "pending":
+        finding = f"the task is {status.state}"
+        raise InvalidArgument(
+            "task", status.task_id, "one that is pending, without unresolved dependencies", finding
+        )
 
 
 def _iso(moment: datetime) -> str:

@@ -27,6 +27,7 @@ from taskqueue_client.definitions import (
     _as_stored,  # pyright: ignore[reportPrivateUsage] # what only the Queue does otherwise
     task_definition,
 )
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models import StorageType, TaskClaim
 from taskqueue_client.slugid import slugid
 
@@ -89,9 +90,11 @@ def run_handler(
         **options: Other keys of the task's definition, such as `scopes` or `extra`.
 
     Raises:
-        InvalidArgument: The definition is one that the Queue would refuse.
+        InvalidArgument: The definition is one that the Queue would refuse, or `worker` is not a worker.
         Exception: `on_start` or `on_stop` raised it.
     """
+    _check_worker(worker)
+    _check_payload(payload)
     if isinstance(worker, type):
         worker = worker(
             root_url="http://127.0.0.1:9",  # where nobody listens
@@ -106,6 +109,17 @@ def run_handler(
             return _trial(worker, claim, stack)
     finally:
         worker.on_stop()
+
+
+def _check_worker(worker: object) -> None:
+    kind = worker if isinstance(worker, type) else type(worker)
+    if not issubclass(kind, WorkerLoop):
+        raise InvalidArgument("worker", worker, "an object or a class derived from WorkerLoop")
+
+
+def _check_payload(payload: object) -> None:
+    if not isinstance(payload, Mapping):
+        raise InvalidArgument("payload", payload, "a dict")
 
 
 def _claim(worker: WorkerLoop, payload: dict[str, Any], options: TaskOptions) -> TaskClaim:
@@ -227,8 +241,20 @@ def _counts(failure: Outcome, error: BaseException | None) -> bool:
 
 
 def result_of(queue: Queue, task_id: str) -> TaskResult:
-    """Return the outcome of the last run of a task, from a local queue that has stopped."""
-    run = [each for each in queue.status(task_id).status.runs if each.reason_resolved is not None][-1]
+    """Return the outcome of the last run of a task, from a local queue after its worker has ended.
+
+    Raises:
+        RuntimeError: No run of the task is resolved.
+    """
+    status = queue.status(task_id).status
+    resolved = [each for each in status.runs if each.reason_resolved is not None]
+    if not resolved:
+        message = (
+            f"task {task_id} is still {status.state}: the worker ran another task of {status.task_queue_id}, "
+            "which was pending before"
+        )
+        raise RuntimeError(message)
+    run = resolved[-1]
     contents = {
         each.name: queue.download_artifact(task_id, each.name, run_id=run.run_id).content or b""
         for each in queue.iter_artifacts(task_id, run.run_id)

@@ -11,9 +11,18 @@ from typing import Any
 
 import pytest
 
-from taskqueue_client import Credentials, IntermittentTask, InternalError, LocalQueue, TaskRun, WorkerLoop
+from taskqueue_client import (
+    Credentials,
+    IntermittentTask,
+    InternalError,
+    LocalQueue,
+    Queue,
+    TaskRun,
+    WorkerLoop,
+    slugid,
+)
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.testing import TaskResult, TaskRunner, run_handler
+from taskqueue_client.testing import TaskFactory, TaskResult, TaskRunner, run_handler
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "additionalProperties": False}
 
@@ -210,3 +219,47 @@ def test_the_fixture_s_worker_claims_from_the_task_queue_of_its_task(
 def test_the_plugin_does_not_import_the_worker_before_it_is_used() -> None:
     code = "import sys, taskqueue_client.testing; sys.exit('taskqueue_client.worker' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class Sometimes(WorkerLoop):
+    """Leaves a retry."""
+
+    def run_task(self, task: TaskRun) -> None:
+        raise IntermittentTask(task.task_id)
+
+
+@pytest.mark.parametrize(
+    ("worker", "payload", "words"),
+    [
+        (comparable, {}, "worker: <function .* expected an object or a class derived from WorkerLoop"),
+        (int, {}, "worker: <class 'int'>"),
+        (Greeter, ["name"], r"payload: \['name'\] is not valid; expected a dict"),
+        (Greeter, None, "payload: None"),
+    ],
+)
+def test_run_handler_refuses_what_is_not_a_worker_or_a_payload(worker: Any, payload: Any, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        run_handler(worker, payload)
+
+
+def test_run_worker_refuses_a_task_that_its_worker_would_wait_for_without_end(
+    run_worker: TaskRunner, queue: Queue, task_factory: TaskFactory
+) -> None:
+    unresolved = slugid()
+    queue.create_task(unresolved, task_factory(taskQueueId="other/queue"))
+    with pytest.raises(InvalidArgument, match="task: the task is unscheduled; expected one that is pending"):
+        run_worker(Greeter, {"name": "Ada"}, task={"dependencies": [unresolved]})
+    with pytest.raises(InvalidArgument, match=r"task.taskQueueId: 'a/b' .* worker serves: c/d, e/f"):
+        run_worker(Greeter, {"name": "Ada"}, task_queue_id=["c/d", "e/f"], task={"taskQueueId": "a/b"})
+
+
+def test_run_worker_refuses_a_worker_that_is_not_a_class(run_worker: TaskRunner) -> None:
+    worker: Any = Greeter(root_url="http://h", task_queue_id="a/b", worker_group="g", worker_id="w")
+    with pytest.raises(InvalidArgument, match=r"worker: .* settings are arguments of run_worker"):
+        run_worker(worker, {"name": "Ada"})
+
+
+def test_run_worker_says_that_its_worker_ran_another_task(run_worker: TaskRunner) -> None:
+    assert run_worker(Sometimes, {}).outcome == "intermittent-task"
+    with pytest.raises(RuntimeError, match=r"task .* is still pending: the worker ran another task of test-"):
+        run_worker(Greeter, {"name": "Ada"})
