@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager, suppress
 from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar
 
 from taskqueue_client._protocol.conversation import end_other_tasks
 from taskqueue_client.clock import Clock, SystemClock
@@ -25,6 +25,8 @@ from .settings import PulseSettings, make_plan
 
 if TYPE_CHECKING:
     from ._broker_session import Delivery
+
+NOT_ASYNCHRONOUS: Final = "a function that is not asynchronous"
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,7 +59,7 @@ class _Consumer(ABC, Generic[HookResult]):
         if duplicates is not None:
             check_kind("duplicates", duplicates, DuplicateFilter, "a DuplicateFilter, or None")
         if iscoroutinefunction(on_state):
-            raise InvalidArgument("on_state", on_state, "a function that is not asynchronous")
+            raise InvalidArgument("on_state", on_state, NOT_ASYNCHRONOUS)
         self._redeliveries = redeliveries
         self._duplicates = duplicates
         self._clock = clock or SystemClock()
@@ -184,7 +186,7 @@ class _Consumer(ABC, Generic[HookResult]):
 
     async def _is_available(self, timeout: float | None) -> bool:  # noqa: ASYNC109 - measured on `clock`
         """Wait, and return whether there is an event to hand over."""
-        _check_timeout(timeout)
+        check_timeout(timeout)
         if timeout is None:
             await self._until_available()
         else:
@@ -449,7 +451,8 @@ class Listener(_Consumer[object]):
         self._thread.join()
 
 
-def _check_timeout(seconds: object) -> None:
+def check_timeout(seconds: object) -> None:
+    """Raise InvalidArgument unless an argument is a timeout."""
     if seconds is not None and (not isinstance(seconds, int | float) or math.isnan(seconds)):
         raise InvalidArgument("timeout", seconds, "a number of seconds, or None")
 

@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import Final, TypeVar
 
 from taskqueue_client import calls
@@ -25,12 +26,12 @@ from taskqueue_client._protocol.conversation import (
 )
 from taskqueue_client._protocol.paging import Pages
 from taskqueue_client.clock import Clock, SystemClock
-from taskqueue_client.errors import WaitTimedOut
+from taskqueue_client.errors import InvalidArgument, WaitTimedOut
 from taskqueue_client.models import TaskAndStatus, TaskGroupPage, TaskState, TaskStatus
 from taskqueue_client.models.messages import TaskGroupResolvedMessage, TaskMessage
 
 from .event import Event, Gap
-from .listener import AsyncListener, Listener
+from .listener import NOT_ASYNCHRONOUS, AsyncListener, Listener, check_timeout
 
 POLL_INTERVAL: Final = 15.0
 """Seconds between requests without a listener; shortened by up to half at random."""
@@ -67,11 +68,12 @@ def wait_for_task(
         The status of the resolved task.
 
     Raises:
+        InvalidArgument: `timeout` is not a number, or `on_progress` is asynchronous.
         WaitTimedOut: The task is not resolved in time.
         TaskQueueError: An error of the client or the listener.
     """
     schedule = _Schedule(clock, timeout, listener)
-    return converse(queue, _until_task_resolved(task_id, schedule, on_progress or _ignore))
+    return converse(queue, _until_task_resolved(task_id, schedule, _hook(on_progress)))
 
 
 async def wait_for_task_async(
@@ -85,7 +87,7 @@ async def wait_for_task_async(
 ) -> TaskStatus:
     """Wait until a task is resolved; see `wait_for_task`."""
     schedule = _Schedule(clock, timeout, listener)
-    return await converse_async(queue, _until_task_resolved(task_id, schedule, on_progress or _ignore))
+    return await converse_async(queue, _until_task_resolved(task_id, schedule, _hook(on_progress)))
 
 
 def wait_for_group(
@@ -112,11 +114,12 @@ def wait_for_group(
         The status of each task, in the order of the Queue's list.
 
     Raises:
+        InvalidArgument: `timeout` is not a number, or `on_progress` is asynchronous.
         WaitTimedOut: A task is not resolved in time.
         TaskQueueError: An error of the client or the listener.
     """
     schedule = _Schedule(clock, timeout, listener)
-    return converse(queue, _until_group_resolved(task_group_id, schedule, on_progress or _ignore))
+    return converse(queue, _until_group_resolved(task_group_id, schedule, _hook(on_progress)))
 
 
 async def wait_for_group_async(
@@ -130,7 +133,7 @@ async def wait_for_group_async(
 ) -> list[TaskStatus]:
     """Wait until every task of a group is resolved; see `wait_for_group`."""
     schedule = _Schedule(clock, timeout, listener)
-    steps = _until_group_resolved(task_group_id, schedule, on_progress or _ignore)
+    steps = _until_group_resolved(task_group_id, schedule, _hook(on_progress))
     return await converse_async(queue, steps)
 
 
@@ -161,6 +164,7 @@ class _Schedule:
     def __init__(
         self, clock: Clock | None, timeout: float | None, listener: Listener | AsyncListener | None
     ) -> None:
+        check_timeout(timeout)
         self._clock = clock or SystemClock()
         self._timeout = math.inf if timeout is None else timeout
         self._deadline = self._clock.monotonic() + self._timeout
@@ -290,6 +294,12 @@ def _no_event_loop() -> Event | None:
     """Fail: an asynchronous listener cannot be read by a synchronous client."""
     message = "an AsyncListener needs an AsyncQueue; found a Queue"
     raise TypeError(message)
+
+
+def _hook(on_progress: Callable[[R], object] | None) -> Callable[[R], object]:
+    if iscoroutinefunction(on_progress):
+        raise InvalidArgument("on_progress", on_progress, NOT_ASYNCHRONOUS)
+    return on_progress or _ignore
 
 
 def _ignore(_: object) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.credentials import Credentials
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.events import (
     AsyncListener,
     Gap,
@@ -115,6 +116,24 @@ def test_the_timeout_ends_the_wait_after_a_last_poll() -> None:
         wait_for_task(queue, TASK, timeout=100, clock=clock)
     assert sum(clock.slept) == pytest.approx(100)
     assert queue.asked == len(clock.slept) + 1
+
+
+@pytest.mark.parametrize("timeout", ["5", float("nan")])
+def test_a_timeout_that_would_never_end_is_refused(timeout: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"timeout: .* expected a number of seconds, or None"):
+        wait_for_task(Scripted(*LIFE), TASK, timeout=timeout)
+    with pytest.raises(InvalidArgument, match="timeout: "):
+        wait_for_group(Scripted(*GROUP_LIFE), TASK, timeout=timeout)
+
+
+async def test_an_asynchronous_progress_hook_is_refused() -> None:
+    async def on_progress(_: object) -> None:
+        pytest.fail("it is awaited")
+
+    with pytest.raises(
+        InvalidArgument, match=r"on_progress: .* expected a function that is not asynchronous"
+    ):
+        await wait_for_task_async(AsyncScripted(*LIFE), TASK, on_progress=on_progress)
 
 
 def test_a_task_that_is_resolved_at_the_last_poll_is_returned() -> None:
