@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -221,7 +222,16 @@ class LocalQueue:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.start)
+        starting = asyncio.create_task(asyncio.to_thread(self.start))
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            while not starting.done():  # the thread goes on, and nobody else would stop the queue
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([starting])
+            if starting.exception() is None:
+                self.stop()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -77,6 +77,30 @@ async def test_it_can_be_entered_asynchronously() -> None:
         assert reply.json["alive"] is True
 
 
+async def test_canceled_while_it_starts_it_is_stopped_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting, canceled, started = asyncio.Event(), threading.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def start(local: LocalQueue) -> None:
+        loop.call_soon_threadsafe(starting.set)
+        canceled.wait()
+        original(local)
+        started.set()
+
+    original = LocalQueue.start
+    monkeypatch.setattr(LocalQueue, "start", start)
+    threads = set(threading.enumerate())
+    entering = asyncio.create_task(LocalQueue().__aenter__())
+    await starting.wait()
+    entering.cancel()
+    await asyncio.sleep(0)
+    canceled.set()
+    await asyncio.wait([entering])
+    await asyncio.to_thread(started.wait)
+    assert entering.cancelled()
+    assert not {each.name for each in set(threading.enumerate()) - threads} & {"local queue"}
+
+
 def test_after_the_end_nothing_listens_and_no_thread_is_left() -> None:
     threads = set(threading.enumerate())
     with LocalQueue() as local:
