@@ -287,6 +287,7 @@ class Storage:
             self._pools.clear()
         for pool in pools:
             pool.close()
+        self._deadlines.close()
         if threads := vars(self).pop("threads", None):
             threads.shutdown(wait=False)
 

@@ -103,11 +103,22 @@ class Deadlines:
     """Shuts connections down at a deadline; one thread for all of them."""
 
     _IDLE = 10.0
+    _CLOSING = 1.0  # seconds: a connection that was opened meanwhile keeps the thread
 
     def __init__(self) -> None:
         self._changed = Condition()
         self._due: dict[socket.socket, float] = {}
         self._thread: Thread | None = None
+        self._closing = False
+
+    def close(self) -> None:
+        """End the thread, unless a connection has a deadline; a later connection starts another one."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+            ending = None if self._due else self._thread
+        if ending is not None:
+            ending.join(self._CLOSING)
 
     @contextmanager
     def shutting_down(self, watched: socket.socket, seconds: float) -> Generator[None]:
@@ -117,6 +128,7 @@ class Deadlines:
             TimeoutError: The connection was shut down.
         """
         with self._changed:
+            self._closing = False
             self._due[watched] = time.monotonic() + seconds
             self._start(seconds)
         try:
@@ -146,7 +158,8 @@ class Deadlines:
             self._thread = None
 
     def _is_needed_again(self) -> bool:
-        self._changed.wait(self._IDLE)
+        if not self._closing:
+            self._changed.wait(self._IDLE)
         return bool(self._due)
 
 

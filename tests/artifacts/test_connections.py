@@ -7,6 +7,7 @@ import hashlib
 import os
 import socket
 import ssl
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ from taskqueue_client.artifacts.sources import open_source
 from taskqueue_client.artifacts.storage import Get, Put, Storage
 from taskqueue_client.artifacts.storage_connections import Canceled, Cancellation, Limits
 from taskqueue_client.artifacts.transfers import silently
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.testing import TaskFactory
 from tests.artifacts.conftest import EitherClient, Seen
 from tests.artifacts.raw_server import RawResponse, RawServer, Request, json_response, responding_early
 from tests.certificates import Authority, make_authority
@@ -238,3 +241,17 @@ def test_a_service_that_does_not_know_the_size_of_artifacts_gets_none(
     server.answer = answer
     assert raw_client.upload("public/x", b"x").size == 1
     assert [b"contentLength" in each for each in asked] == [True, False]
+
+
+def test_a_closed_client_leaves_no_thread_of_its_transfers(
+    local_queue: LocalQueue, task_factory: TaskFactory
+) -> None:
+    task_id = slugid()
+    queue = Queue(local_queue.root_url, local_queue.credentials)
+    before = set(threading.enumerate())
+    queue.create_task(task_id, task_factory())
+    queue.claim_task(task_id, 0, worker_group="tests", worker_id="one")
+    for name in ("public/a", "public/b"):  # a closed client may be used again
+        queue.upload_artifact(task_id, 0, name, b"x" * 100_000, expires="1 hour")
+        queue.close()
+        assert set(threading.enumerate()) <= before
