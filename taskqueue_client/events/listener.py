@@ -228,6 +228,8 @@ class AsyncListener(_Consumer[Awaitable[object]]):
     exception returns the current event to the queue, or drops it if it was delivered `redeliveries` times
     before. Leaving by cancellation always returns it. Events that were not handed over return to the queue.
 
+    A listener is opened once and read by one task: reading an event acknowledges the one before.
+
     If the connection ends, the broker does not respond, or the queue is deleted, the listener connects,
     declares and binds again, and calls `on_state`.
 
@@ -323,8 +325,9 @@ class AsyncListener(_Consumer[Awaitable[object]]):
 class Listener(_Consumer[object]):
     """Receives typed messages from the Queue's exchanges, at least once, in `with` and `for`.
 
-    The arguments are those of `AsyncListener`. Connection and acknowledgments are handled on a separate
-    thread, where `on_state` is called; `reconcile` is called on a third one, where it may block.
+    The arguments are those of `AsyncListener`, and the functions are not asynchronous. Connection and
+    acknowledgments are handled on a separate thread, where `on_state` is called; `reconcile` is called on a
+    third one, where it may block. One thread reads the events, in the process that opened the listener.
     """
 
     _loop: asyncio.AbstractEventLoop | None = None
