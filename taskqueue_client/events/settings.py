@@ -71,7 +71,8 @@ class PulseSettings:
 
     def __str__(self) -> str:
         vhost = quote(self.vhost, safe="")
-        return f"{self.scheme}://{quote(self.user, safe='')}:***@{self.host}:{self.effective_port}/{vhost}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{quote(self.user, safe='')}:***@{host}:{self.effective_port}/{vhost}"
 
     @property
     def scheme(self) -> str:

@@ -128,3 +128,7 @@ def test_an_invalid_setting_is_refused_with_its_name(change: dict[str, Any], wor
     with pytest.raises(InvalidArgument, match=words) as caught:
         PulseSettings(**parts)
     assert SECRET not in str(caught.value)
+
+
+def test_an_ipv6_address_is_shown_as_in_a_url() -> None:
+    assert str(PulseSettings.from_url("amqp://u:p@[::1]:1234/x")) == "amqp://u:***@[::1]:1234/x"
