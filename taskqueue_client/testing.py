@@ -172,7 +172,8 @@ def run_worker(local_queue: LocalQueue, queue: Queue, task_factory: TaskFactory)
 def _check_class(worker: object) -> None:
     from .worker import WorkerLoop  # noqa: PLC0415 - as above
 
-    if not (isinstance(worker, type) and issubclass(worker, WorkerLoop)):
+    kind = worker if isinstance(worker, type) else object
+    if not issubclass(kind, WorkerLoop):
         allowed = "a class derived from WorkerLoop; settings are arguments of run_worker"
         raise InvalidArgument("worker", worker, allowed)
 
