@@ -54,8 +54,8 @@ class _Call:
         self.match = match
         self.endpoint = match.endpoint
         self.params = match.params
-        has_body = "Content-Length" in request.headers or "Transfer-Encoding" in request.headers
-        self.content_type = request.headers.get("Content-Type") if has_body else None
+        self.has_body = "Content-Length" in request.headers or "Transfer-Encoding" in request.headers
+        self.content_type = request.headers.get("Content-Type")
         self.text = ""
         self.payload: Any = {}
         self.query: Mapping[str, str] = {}
@@ -121,7 +121,8 @@ class Api:
         check_url(call.params)
         call.query = read_query(endpoint, call.request.raw_path.partition("?")[2])
         if endpoint.schema is not None:
-            request_bodies.check_body(endpoint.schema, call.content_type, call.payload, self._root_url)
+            content_type = call.content_type if call.has_body else None
+            request_bodies.check_body(endpoint.schema, content_type, call.payload, self._root_url)
         if endpoint.is_checked_first and "runId" in call.params:
             caller.require(runId=run_id(call.params["runId"]))  # `01` is run 1 from here on
         given = (_taker(name)(call, caller) for name in endpoint.argument_names)

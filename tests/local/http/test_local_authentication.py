@@ -200,6 +200,15 @@ def test_a_body_that_is_not_json_hashes_as_empty(here: Wire) -> None:
     assert here.send("GET", SECRET, body=b"text", headers=headers).status == 200
 
 
+def test_a_content_type_counts_in_the_hash_of_a_request_without_a_body(here: Wire) -> None:
+    def status(hashed_type: str) -> int:
+        header = here.root.header("GET", SECRET, here.host, hash=payload_hash(hashed_type, b""))
+        headers = {"Authorization": header, "Content-Type": "application/json; charset=utf-8"}
+        return here.send("GET", SECRET, headers=headers).status
+
+    assert (status("application/json"), status("")) == (200, 401)
+
+
 def test_no_body_and_no_type_hash_as_empty(here: Wire) -> None:
     header = here.root.header("GET", SECRET, here.host, hash=payload_hash("", b""))
     assert here.send("GET", SECRET, headers={"Authorization": header}).status == 200
