@@ -64,7 +64,7 @@ def claim_run(core: Core, task: Task, run_id: int, worker: Worker) -> dict[str, 
         if seen_by_claim_task(core, task.task_queue_id, worker, now):
             refuse("RequestConflict", f"Worker `{'/'.join(worker)}` is in quarantine: it cannot claim tasks.")
         # as in the service the record stays, and counts, even if the call is refused after this
-        recorded = record_claim(core, task, run_id, worker, now)
+        recorded = record_claim(core, task, run_id, worker, now, is_granted=False)
         run = task.run(run_id)
         taken_until = _claim_by_id(core, task, run, worker, now)
         add_recent_tasks(core, task.task_queue_id, worker, [(task.task_id, run_id)])

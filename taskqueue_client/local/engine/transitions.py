@@ -94,11 +94,18 @@ def start(core: Core, task: Task, run: Run, worker: tuple[str, str], now: int) -
     return taken_until
 
 
-def record_claim(core: Core, task: Task, run_id: int, worker: tuple[str, str], now: int) -> int:
-    """Write a claim record that starts now; return when it ends."""
+def record_claim(
+    core: Core, task: Task, run_id: int, worker: tuple[str, str], now: int, *, is_granted: bool = True
+) -> int:
+    """Write a claim record that starts now; return when it ends.
+
+    On a held clock, two workers may ask at the same time: a claim that may yet be refused (`is_granted` is
+    false) does not take the place of the other worker's.
+    """
     taken_until = now + int(core.settings.claim_timeout * times.SECOND)
+    insert = "INSERT OR REPLACE" if is_granted else "INSERT OR IGNORE"
     core.store.change(
-        "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?)",
+        f"{insert} INTO claims VALUES (?, ?, ?, ?, ?, ?, ?)",
         task.task_id,
         run_id,
         taken_until,

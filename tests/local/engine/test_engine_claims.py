@@ -337,6 +337,17 @@ def test_a_refused_claim_task_leaves_a_record_that_counts(world: World, run_id: 
     assert world.status(task_id)["state"] == "completed"
 
 
+def test_a_claim_task_that_is_refused_in_the_moment_of_the_claim_leaves_the_holders_record(
+    world: World,
+) -> None:
+    task_id = world.running()
+    refused(world.claim, task_id, worker="w2")
+    (listed,) = world.engine.list_claimed_tasks(QUEUE, None, 10)["tasks"]
+    assert listed["workerId"] == WORKER
+    world.background.worker_removed(QUEUE, GROUP, WORKER)
+    assert world.status(task_id)["runs"][0]["reasonResolved"] == "worker-shutdown"
+
+
 def test_the_record_of_a_run_that_does_not_exist_survives_the_workers_removal(world: World) -> None:
     task_id = world.create()
     with pytest.raises(Refusal):
