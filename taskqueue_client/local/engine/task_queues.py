@@ -121,6 +121,10 @@ def _with_pair(task_queue: dict[str, Any]) -> dict[str, Any]:
 
 _PENDING = " FROM pending WHERE task_queue_id = ? AND expires > ?"
 _CLAIMED = " FROM claims JOIN tasks USING (task_id) WHERE claims.task_queue_id = ? AND taken_until > ?"
+_LATEST_CLAIMS = (  # of claims at the same time, which a held clock allows, that of the later run
+    "SELECT task_id, run_id, worker_group, worker_id, claimed, max(claimed * 1000 + min(run_id, 999))"
+    f"{_CLAIMED} GROUP BY task_id"
+)
 
 
 def pending_tasks(core: Core, task_queue_id: str) -> dict[str, Any]:
@@ -156,8 +160,8 @@ def list_claimed_tasks(
     size = page_size(limit)
     claimed, task_id = decode_index(continuation_token, tuple[str, str]) or ("", "")
     rows = core.store.rows(
-        f"SELECT task_id, run_id, worker_group, worker_id, max(claimed) {_CLAIMED} GROUP BY task_id"
-        " HAVING (max(claimed), task_id) > (?, ?) ORDER BY max(claimed), task_id LIMIT ?",
+        f"SELECT task_id, run_id, worker_group, worker_id, claimed FROM ({_LATEST_CLAIMS})"  # noqa: S608 - constants
+        " WHERE (claimed, task_id) > (?, ?) ORDER BY claimed, task_id LIMIT ?",
         task_queue_id,
         core.now(),
         _moment(claimed),

@@ -330,3 +330,11 @@ def test_claimed_tasks_are_listed_by_their_latest_claim(world: World) -> None:
         }
     ]
     assert engine.list_claimed_tasks(QUEUE, None, 0) == {"tasks": []}
+
+
+def test_of_two_runs_claimed_at_the_same_time_the_later_one_is_listed(world: World) -> None:
+    task_id = world.running()
+    world.fail(task_id, "intermittent-task")
+    world.claim(task_id, run_id=1, worker="w2")
+    (claimed,) = world.engine.list_claimed_tasks(QUEUE, None, ALL)["tasks"]
+    assert (claimed["runId"], claimed["workerId"]) == (1, "w2")
