@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import resource
 import shlex
@@ -371,6 +372,26 @@ def test_a_zombie_does_not_count_as_alive() -> None:
     assert tree.has_group()
     assert tree.survivors() == []
     child.wait()
+
+
+def test_a_zombie_that_a_command_leaves_is_not_reported_as_a_process_that_was_ended(
+    context: CommandContext, adopting_orphans: None
+) -> None:
+    del adopting_orphans
+    zombie = "import os; pid = os.fork() or os._exit(0); os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)"
+    run_command([sys.executable, "-c", zombie], context)
+    assert "had left running" not in text_of(context)
+
+
+@pytest.fixture
+def adopting_orphans() -> Iterator[None]:
+    """Make this process adopt orphans and leave them zombies, as the first process of a container does."""
+    subreaper, libc = 36, ctypes.CDLL(None)
+    libc.prctl(subreaper, 1, 0, 0, 0)
+    yield
+    libc.prctl(subreaper, 0, 0, 0, 0)
+    while os.waitpid(-1, os.WNOHANG) != (0, 0):
+        pass
 
 
 def test_parents_precede_their_children_so_that_they_get_the_signal_first(fifo: Fifo) -> None:

@@ -141,12 +141,11 @@ class CommandProcess:
             grace: Seconds between SIGTERM and SIGKILL.
 
         Returns:
-            Whether there were any.
+            Whether there were any that lived. Zombies stay in the group until their new parent reaps them.
         """
         if self._has_ended() and (self._keep_children or not self._tree.has_group()):
             return False
-        end_processes(self._living, grace, lambda: self._copy(TICK))
-        return True
+        return bool(end_processes(self._living, grace, lambda: self._copy(TICK)))
 
     def drain(self) -> None:
         """Copy the output so far; a process that left the tree may go on printing forever."""
