@@ -54,6 +54,26 @@ def test_a_run_s_directory_is_removed_with_all_that_is_in_it(tmp_path: Path) -> 
         assert list(directories.path.iterdir()) == []
 
 
+def test_a_directory_that_its_task_has_removed_is_no_problem(tmp_path: Path) -> None:
+    with WorkDirectories(tmp_path) as directories:
+        path = directories.make("run")
+        path.rmdir()
+        directories.remove(path)
+
+
+def test_of_a_directory_that_its_task_has_replaced_by_a_link_only_the_link_is_removed(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o755)
+    with WorkDirectories(tmp_path) as directories:
+        path = directories.make("run")
+        path.rmdir()
+        path.symlink_to(shared)
+        directories.remove(path)
+        assert not path.is_symlink()
+    assert shared.stat().st_mode & 0o777 == 0o755
+
+
 def test_only_a_directory_with_nothing_in_it_is_removed_at_once(tmp_path: Path) -> None:
     with WorkDirectories(tmp_path) as directories:
         full, empty = directories.make("full"), directories.make("empty")

@@ -67,10 +67,16 @@ class WorkDirectories:
     def remove(self, path: Path) -> None:
         """Remove a run's directory with `remove_tree`, unless directories are kept.
 
+        Its task may have removed it, or moved it and left a link to where it is now: that place stays as it is.
+
         Raises:
             OSError: Something in it could not be removed.
         """
-        if not self._keep:
+        if self._keep:
+            return
+        if path.is_symlink():
+            path.unlink()
+        elif path.exists():
             remove_tree(path)
 
     def close(self) -> None:
