@@ -19,6 +19,7 @@ To add an exception reason: its class here, its line in `RESOLUTIONS`, and its v
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
@@ -170,8 +171,20 @@ def text_of(error: BaseException) -> str:
     """Return the text of what a handler raised, whose class may have a `__str__` that fails."""
     try:
         return str(error)
-    except Exception as failure:  # noqa: BLE001 - any code of the handler
+    except BaseException as failure:  # noqa: BLE001 - any code of the handler, which may call sys.exit
         return f"(its __str__ raises {type(failure).__name__})"
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback of what a handler raised; only its text if Python cannot format the exception.
+
+    That is so for a SyntaxError with attributes of other types, for example.
+    """
+    try:
+        return "".join(traceback.format_exception(error)).rstrip()
+    except Exception as failure:  # noqa: BLE001 - any attribute of the exception
+        name = type(error).__name__
+        return f"{name}: {text_of(error)}\n(its traceback cannot be formatted: {text_of(failure)})"
 
 
 _BY_REASON: Mapping[str, type[Outcome]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -186,6 +187,47 @@ def test_a_run_ends_as_usual_if_the_text_of_its_error_fails(
     assert error.__name__ in log_of(world, task_id)
     assert f"ended: {outcome}" in caplog.text
     assert f"{error.__name__}: (its __str__ raises TypeError)" in caplog.text
+
+
+class Unformattable(SyntaxError):
+    """An exception whose traceback Python cannot format."""
+
+    def __init__(self) -> None:
+        super().__init__("an odd one")
+        self.lineno: Any = 1
+        self.text: Any = 5
+
+
+class Exiting(ValueError):
+    """An exception whose text ends the process."""
+
+    def __str__(self) -> str:
+        return sys.exit("there is no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"), [(Unformattable, "an odd one"), (Exiting, "(its __str__ raises SystemExit)")]
+)
+def test_a_run_ends_as_usual_if_its_error_cannot_be_shown(
+    world: World, caplog: pytest.LogCaptureFixture, error: type[Exception], text: str
+) -> None:
+    ends: list[TaskEnd] = []
+
+    class Ending(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            del task
+            raise error
+
+        def on_task_end(self, end: TaskEnd) -> None:
+            ends.append(end)
+
+    task_id = world.create()
+    with caplog.at_level("INFO"):
+        serve_one(world, Ending)
+    assert [each.outcome for each in ends] == reasons(world, task_id) == ["internal-error"]
+    assert error.__name__ in log_of(world, task_id)
+    assert f"{error.__name__}: {text}" in caplog.text
+    assert "its claim will expire" not in caplog.text
 
 
 class TestPayloads:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from taskqueue_client.worker.outcomes import (
     outcome_for,
     resolution_of,
     text_of,
+    traceback_of,
 )
 from taskqueue_client.worker.payload import PayloadSchema, check_payload
 from taskqueue_client.worker.task_run import TaskRun
@@ -425,7 +425,7 @@ class RunLifecycle:
         text = masked_text(message, secrets)
         record = log.makeRecord(log.name, level, __file__, 0, text, (), exc_info, extra=self._log_fields)
         if bug is not None:  # formatters write this text instead of the traceback that they would make
-            record.exc_text = masked_text("".join(traceback.format_exception(bug)).rstrip(), secrets)
+            record.exc_text = masked_text(traceback_of(bug), secrets)
         log.handle(record)
 
     @property
@@ -447,4 +447,4 @@ def explain(log: TaskLog, error: BaseException | None) -> None:
     elif isinstance(error, Outcome):
         log.logger.error("%s: %s", type(error).__name__, text_of(error))
     else:
-        log.logger.error("the worker's handler failed", exc_info=error)
+        log.logger.error("the worker's handler failed\n%s", traceback_of(error))
