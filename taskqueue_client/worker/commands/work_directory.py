@@ -67,7 +67,7 @@ class WorkDirectories:
     def remove(self, path: Path) -> None:
         """Remove a run's directory with `remove_tree`, unless directories are kept.
 
-        Its task may have removed it, or moved it and left a link to where it is now: that place stays as it is.
+        Its task may have removed it, or moved it and left a link to it: what that leads to stays as it is.
 
         Raises:
             OSError: Something in it could not be removed.
