@@ -142,6 +142,12 @@ def test_the_pod_runs_as_the_user_of_the_image() -> None:
     assert pod()["securityContext"]["runAsUser"] == int(in_dockerfile(r"useradd --create-home --uid (\d+)"))
 
 
+def test_the_first_process_of_a_container_reaps_zombies_and_passes_on_signals() -> None:
+    init, *arguments = json.loads(in_dockerfile(r"^ENTRYPOINT ([^\n]*)$"))
+    assert (init, arguments) == (in_dockerfile(r"apt-get install [^\n]* (\w+) \\$"), ["--"])
+    assert "command" not in pod()["containers"][0]  # it would replace the entry point
+
+
 def test_hosts_grant_more_time_than_the_worker_takes_to_shut_down() -> None:
     settings = yaml.safe_load((DEPLOY / "worker.yml").read_text())
     needed = settings["shutdown_timeout"]
