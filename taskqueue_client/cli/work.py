@@ -109,7 +109,7 @@ def _worker_class(name: str) -> type[WorkerLoop]:
     if not (module_name and class_name) or module_name.startswith("."):
         message = f"{name!r} is not a worker; expected MODULE:CLASS, such as my_workers.build:Builder"
         raise Failure(message)
-    sys.path.insert(0, str(Path.cwd()))
+    sys.path.insert(0, _current_directory())
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
@@ -123,6 +123,14 @@ def _worker_class(name: str) -> type[WorkerLoop]:
         message = f"{class_name!r} in {module_name} lacks {', '.join(sorted(found.__abstractmethods__))}"
         raise Failure(message)
     return found
+
+
+def _current_directory() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError as error:
+        message = "the current directory, in which modules are searched, was removed; start in another one"
+        raise Failure(message) from error
 
 
 def _set_up_logs(runner: WorkerRunner | None, *, as_json: bool) -> None:

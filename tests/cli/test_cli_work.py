@@ -112,6 +112,18 @@ def test_an_argument_that_is_not_a_worker_class_is_refused_in_one_line(
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.usefixtures("deployment")
+def test_a_current_directory_that_was_removed_is_refused_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    result = run("work", "greeting:Greeter")
+    assert result.exit_code == ExitStatus.WRONG_USE
+    assert "the current directory, in which modules are searched, was removed" in result.stderr
+
+
 @pytest.mark.usefixtures("deployment", "files")
 def test_a_wrong_setting_is_named_with_its_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
