@@ -362,16 +362,20 @@ async def _notice(
     ask: Callable[[], float | None], threads: DaemonThreads, calls: ThreadsafeCalls
 ) -> float | None:
     returned: list[float | None] = []
-    call = ThreadCall(
-        "termination notice",
-        lambda: returned.append(checked_time_left("termination_notice", ask())),
-        threads,
-        calls,
-    )
+    asked = partial(_ask, ask, returned)
+    try:
+        call = ThreadCall("termination notice", asked, threads, calls)
+    except RuntimeError as error:  # the system starts no more threads at the moment
+        log.error("termination_notice cannot be called, retrying: %s", error)  # noqa: TRY400 - the error says it all
+        return None
     await asyncio.wait([call.ended])
     if (error := call.ended.result()) is not None:
         log.error("termination_notice failed", exc_info=error)
     return returned[0] if returned else None
+
+
+def _ask(ask: Callable[[], float | None], returned: list[float | None]) -> None:
+    returned.append(checked_time_left("termination_notice", ask()))
 
 
 class RepeatedErrors:

@@ -24,7 +24,7 @@ from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Delay
 from taskqueue_client.worker import session, shutdown
 from taskqueue_client.worker.claims.keeper import Keeper
-from taskqueue_client.worker.event_thread import ThreadsafeCalls
+from taskqueue_client.worker.event_thread import DaemonThreads, Job, ThreadsafeCalls
 from taskqueue_client.worker.loop import WorkerSettings
 from taskqueue_client.worker.outcomes import InternalError, Outcome, WorkerShutdown
 from taskqueue_client.worker.run import lifecycle
@@ -667,3 +667,31 @@ def test_the_last_claim_is_begun_if_the_thread_that_wakes_the_loop_is_suspended(
     task_id = world.create()
     worker_for(world, lambda _: None, max_tasks=1).serve()
     assert world.status(task_id).state == "completed"
+
+
+class OneThreadTooMany(DaemonThreads):
+    """Cannot start a thread at first, as in a container that may have no more processes at the moment."""
+
+    failures = 1
+
+    def start(self, job: Job) -> None:
+        self.failures -= 1
+        if self.failures >= 0:
+            message = "can't start new thread"
+            raise RuntimeError(message)
+        super().start(job)
+
+
+class NoWaits(SystemClock):
+    async def sleep_async(self, seconds: float) -> None:
+        del seconds
+        await asyncio.sleep(0)
+
+
+async def test_a_termination_notice_is_still_asked_for_when_no_thread_could_be_started(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    threads, calls = OneThreadTooMany(), ThreadsafeCalls(asyncio.get_running_loop())
+    assert await shutdown.termination_noticed(lambda: 90.0, threads, calls, NoWaits()) == 90
+    threads.close()
+    assert "termination_notice cannot be called, retrying: can't start new thread" in caplog.text
