@@ -365,8 +365,8 @@ async def _notice(
     asked = partial(_ask, ask, returned)
     try:
         call = ThreadCall("termination notice", asked, threads, calls)
-    except RuntimeError as error:  # the system starts no more threads at the moment
-        log.error("termination_notice cannot be called, retrying: %s", error)  # noqa: TRY400 - the error says it all
+    except RuntimeError as refusal:  # the system starts no more threads at the moment
+        log.error("termination_notice cannot be called, retrying: %s", refusal)  # noqa: TRY400 - the error says it all
         return None
     await asyncio.wait([call.ended])
     if (error := call.ended.result()) is not None:
