@@ -56,7 +56,7 @@ class _Written(ABC):
         """Append a block."""
 
 
-_FILE = "the path of a file, not of a folder"
+_FILE = "the path of a file, not of a folder, device or FIFO"
 
 
 class FileDestination(_Written):
@@ -66,7 +66,7 @@ class FileDestination(_Written):
     the file may be incomplete.
 
     Args:
-        path: The path. An existing file is replaced.
+        path: The path. An existing file is replaced, and a symbolic link, not the file that it leads to.
 
     Raises:
         InvalidArgument: The path is `.`, `/` or another one without a file name.
@@ -83,13 +83,13 @@ class FileDestination(_Written):
         """Create the temporary file, or empty it.
 
         Raises:
-            InvalidArgument: The path is a folder.
+            InvalidArgument: The path is a folder, or something else that is not a file.
             OSError: The file cannot be created.
         """
         if self._file is not None:
             self._file.seek(0)
             self._file.truncate()
-        elif self._path.is_dir():
+        elif self._path.exists() and not self._path.is_file():
             raise InvalidArgument("to", str(self._path), _FILE)
         else:
             try:

@@ -42,8 +42,8 @@ def download_artifact(
         task_id: The task.
         name: The artifact's name.
         run_id: The run; the latest one by default.
-        to: The path of a file, which appears when it is complete and verified, and replaces an existing file.
-            Default: download to memory.
+        to: The path of a file, which appears when it is complete and verified, and replaces an existing file
+            or symbolic link. Default: download to memory.
         max_bytes: The largest allowed size in bytes, decoded. Default: 64 MiB in memory; any size in a file,
             but gzip may unpack to no more than 64 MiB or 500 times its size, whichever is more.
         progress: Called with the bytes received, and the total if it is known, both before decoding.
@@ -52,7 +52,7 @@ def download_artifact(
             is the signed one.
 
     Raises:
-        InvalidArgument: A value is malformed, or `to` is a folder.
+        InvalidArgument: A value is malformed, or `to` is a folder, a device or a FIFO.
         ChainOfTrustError: The run's chain of trust cannot be verified, or was signed for other content.
         ErrorArtifact: The artifact is an error, which says why the file is missing.
         DownloadTooLarge: The artifact has more than `max_bytes`.

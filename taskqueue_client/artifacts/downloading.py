@@ -11,6 +11,7 @@ from pathlib import Path
 
 from taskqueue_client import calls
 from taskqueue_client._protocol.conversation import Call, CallAs, Conversation
+from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.errors import Attempted, AuthenticationFailed, ErrorArtifact, Refused
 from taskqueue_client.models import ArtifactContent, StorageType
 
@@ -90,6 +91,9 @@ class Wanted:
         run_id: The run; None for the latest one.
         max_bytes: The largest allowed size in bytes, decoded; None for the limits of gzip only.
         signed: The hashes that the worker has signed; None if signatures are not verified.
+
+    Raises:
+        InvalidArgument: `max_bytes` is not a whole number, 0 or more.
     """
 
     task_id: str
@@ -97,6 +101,10 @@ class Wanted:
     name: str
     max_bytes: int | None
     signed: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_bytes is not None:
+            arguments.number("max_bytes", self.max_bytes)
 
     def call(self) -> Call[ArtifactContent]:
         """Return the call that gets a URL of the artifact."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import os
 import tempfile
 from base64 import b64encode
 from pathlib import Path
@@ -52,6 +54,39 @@ def test_a_file_that_was_there_is_replaced(client: EitherClient, stored: bytes, 
     (folder / "x").write_bytes(b"old")
     client.download(NAME, to=str(folder / "x"))
     assert (folder / "x").read_bytes() == stored
+
+
+def test_a_link_is_replaced_and_the_file_that_it_leads_to_stays(
+    client: EitherClient, stored: bytes, folder: Path
+) -> None:
+    (folder / "other").write_bytes(b"other")
+    (folder / "x").symlink_to("other")
+    client.download(NAME, to=folder / "x")
+    assert not (folder / "x").is_symlink()
+    assert (folder / "x").read_bytes() == stored
+    assert (folder / "other").read_bytes() == b"other"
+
+
+@pytest.mark.parametrize("name", ["fifo", "link"])
+def test_what_is_neither_a_file_nor_missing_is_refused_and_stays(
+    client: EitherClient, stored: bytes, folder: Path, name: str
+) -> None:
+    del stored
+    os.mkfifo(folder / "fifo")
+    (folder / "link").symlink_to("fifo")
+    with pytest.raises(InvalidArgument, match=r"^to: .* expected the path of a file, not of a folder"):
+        client.download(NAME, to=folder / name)
+    assert (folder / "fifo").is_fifo()
+    assert (folder / "link").is_symlink()
+
+
+@pytest.mark.parametrize("limit", [math.nan, "10", -1, 1.5, True])
+def test_a_limit_that_is_no_whole_number_is_refused(client: EitherClient, stored: bytes, limit: Any) -> None:
+    del stored
+    with pytest.raises(InvalidArgument, match=r"^max_bytes: .* expected a whole number, 0 or more"):
+        client.download(NAME, max_bytes=limit)
+    with pytest.raises(InvalidArgument, match="max_bytes"):
+        client.stream(NAME, max_bytes=limit)
 
 
 def test_memory_and_the_stream_give_the_same(client: EitherClient, stored: bytes) -> None:
