@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 __all__ = [
     "ScopeExpression", "holds", "in_words", "is_satisfied", "missing_scopes", "render", "satisfies",
@@ -24,7 +24,13 @@ _PARAMETER = re.compile(r"<([^>]*)>")
 
 
 def satisfies(held: Iterable[str], required: str) -> bool:
-    """Return whether one of the `held` scopes satisfies the `required` scope."""
+    """Return whether one of the `held` scopes satisfies the `required` scope.
+
+    Raises:
+        InvalidArgument: `held` is one text, whose characters would be the scopes.
+    """
+    if isinstance(held, str):
+        _refuse_text("held", held)
     for scope in held:  # noqa: SIM110 - runs many times in a request, and `any` takes twice as long
         if scope == required or (scope.endswith("*") and required.startswith(scope[:-1])):
             return True
@@ -32,8 +38,20 @@ def satisfies(held: Iterable[str], required: str) -> bool:
 
 
 def missing_scopes(held: Sequence[str], required: Iterable[str]) -> list[str]:
-    """Return the `required` scopes that no `held` scope satisfies, in their order."""
+    """Return the `required` scopes that no `held` scope satisfies, in their order.
+
+    Raises:
+        InvalidArgument: `held` or `required` is one text instead of a list.
+    """
+    if isinstance(required, str):
+        _refuse_text("required", required)
     return [scope for scope in required if not satisfies(held, scope)]
+
+
+def _refuse_text(argument: str, given: str) -> NoReturn:
+    from .errors import InvalidArgument  # noqa: PLC0415 - which imports this module
+
+    raise InvalidArgument(argument, given, "a list of scopes")
 
 
 def render(expression: ScopeExpression, params: Mapping[str, Any]) -> ScopeExpression:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskqueue_client.scopes import holds, is_satisfied, render, unsatisfied
+from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.scopes import holds, is_satisfied, missing_scopes, render, satisfies, unsatisfied
 
 CREATE: Any = {
     "AllOf": [
@@ -93,3 +94,20 @@ def test_what_holds_is_what_is_satisfied_once_rendered(
     expression: Any, params: dict[str, Any], held: list[str]
 ) -> None:
     assert holds(expression, params, held) == is_satisfied(render(expression, params), held)
+
+
+@pytest.mark.parametrize("check", [satisfies, is_satisfied, holds, missing_scopes])
+def test_one_text_instead_of_a_list_of_scopes_is_refused(check: Any) -> None:
+    given: dict[Any, tuple[Any, ...]] = {
+        satisfies: ("queue:*", "admin"),
+        is_satisfied: ({"AllOf": ["admin"]}, "queue:*"),
+        holds: ("admin", {}, "queue:*"),
+        missing_scopes: ("queue:*", ["admin"]),
+    }
+    with pytest.raises(InvalidArgument, match=r"^held: 'queue:\*' is not valid; expected a list of scopes"):
+        check(*given[check])
+
+
+def test_one_text_instead_of_a_list_of_required_scopes_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"^required: 'admin'"):
+        missing_scopes(["a*"], "admin")
