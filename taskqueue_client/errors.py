@@ -169,9 +169,10 @@ class CallFailed(TaskQueueError):
 
     attempted: Attempted
 
-    def __reduce__(self) -> tuple[type[CallFailed], tuple[object, ...]]:
-        """Pickle with the attempts as they are counted now."""
-        return type(self), (self.attempted, *self.args[1:])
+    def __reduce__(self) -> tuple[type[CallFailed], tuple[object, ...], dict[str, object]]:
+        """Pickle with the attempts as they are counted now, and with the notes."""
+        notes = {key: value for key, value in vars(self).items() if key == "__notes__"}
+        return type(self), (self.attempted, *self.args[1:]), notes
 
     @property
     def endpoint(self) -> str:

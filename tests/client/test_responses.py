@@ -146,9 +146,11 @@ def test_a_redirect_is_a_response_where_the_endpoint_says_so(client: Any, server
     ids=lambda error: type(error).__name__,
 )
 def test_errors_travel_between_processes(error: Exception) -> None:
+    error.add_note("while the fleet was restarted")
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert str(copy) == str(error)
+    assert copy.__notes__ == ["while the fleet was restarted"]
 
 
 def test_attempts_counted_late_travel_too(client: Any, server: ScriptedServer) -> None:
