@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models.messages import (
     ArtifactCreatedMessage,
@@ -18,7 +19,7 @@ from taskqueue_client.models.messages import (
     TaskPriorityChangedMessage,
 )
 
-from .exchanges import EXCHANGES, RoutingKey, TaskRoutingKey, check_whole
+from .exchanges import EXCHANGES, RoutingKey, TaskRoutingKey
 
 _CC: Final = "route."
 _BY_NAME: Final = {exchange.full_name: exchange for exchange in EXCHANGES}
@@ -118,7 +119,7 @@ class DuplicateFilter:
     """
 
     def __init__(self, size: int = 10_000) -> None:
-        check_whole("size", size, 1)
+        arguments.number("size", size, least=1)
         self._size = size
         self._known: OrderedDict[Hashable, None] = OrderedDict()
 

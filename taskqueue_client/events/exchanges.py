@@ -244,13 +244,6 @@ def check_kind(argument: str, given: object, kind: type, allowed: str) -> None:
         raise InvalidArgument(argument, given, allowed)
 
 
-def check_whole(argument: str, given: object, least: int, most: int | None = None) -> None:
-    """Raise InvalidArgument unless an argument is a whole number within limits."""
-    if not isinstance(given, int) or isinstance(given, bool) or not least <= given <= (most or given):
-        limits = f"{least} or more" if most is None else f"{least} to {most}"
-        raise InvalidArgument(argument, given, f"a whole number, {limits}")
-
-
 def _parts(task_queue_id: str, provisioner_id: str | None, worker_type: str | None) -> tuple[str, str]:
     if provisioner_id is not None or worker_type is not None:
         allowed = "either task_queue_id, or both provisioner_id and worker_type"

@@ -15,12 +15,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar
 
 from taskqueue_client._protocol.conversation import end_other_tasks
+from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.errors import InvalidArgument
 
 from ._supervisor import Supervisor, WrongFunction, within
 from .event import Counts, DuplicateFilter, Event, Gap, State, StateChange, UnreadableMessage
-from .exchanges import Binding, check_kind, check_whole
+from .exchanges import Binding, check_kind
 from .settings import PulseSettings, make_plan
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class _Consumer(ABC, Generic[HookResult]):
         wait_max: float = 60,
         clock: Clock | None = None,
     ) -> None:
-        check_whole("redeliveries", redeliveries, 0)
+        arguments.number("redeliveries", redeliveries, least=0)
         if duplicates is not None:
             check_kind("duplicates", duplicates, DuplicateFilter, "a DuplicateFilter, or None")
         if iscoroutinefunction(on_state):

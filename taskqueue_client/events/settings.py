@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
+from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.errors import InvalidArgument
 
-from .exchanges import Binding, check_kind, check_whole
+from .exchanges import Binding, check_kind
 
 LONGEST_NAME: Final = 255
 """The longest name of an AMQP queue, in bytes."""
@@ -66,8 +67,8 @@ class PulseSettings:
         _check_text("user", self.user, _NOT_EMPTY, "the name of a RabbitMQ user")
         _check_text("password", self.password, _NOT_EMPTY, "a str that is not empty")
         if self.port is not None:
-            check_whole("port", self.port, 1, _HIGHEST_PORT)
-        check_whole("heartbeat", self.heartbeat, 0, _LONGEST_HEARTBEAT)
+            arguments.number("port", self.port, least=1, most=_HIGHEST_PORT)
+        arguments.number("heartbeat", self.heartbeat, least=0, most=_LONGEST_HEARTBEAT)
 
     def __str__(self) -> str:
         vhost = quote(self.vhost, safe="")
@@ -189,7 +190,7 @@ def make_plan(
         check_kind("bindings", one, Binding, _BINDINGS)
     if not flat:
         raise InvalidArgument("bindings", flat, "one binding or more")
-    check_whole("prefetch", prefetch, 1, MOST_PREFETCHED)
+    arguments.number("prefetch", prefetch, least=1, most=MOST_PREFETCHED)
     return Plan(settings, None if queue is None else _full_name(settings.user, queue), flat, prefetch)
 
 
