@@ -139,20 +139,18 @@ class _Loader(yaml.SafeLoader):
                     )
                 keys.add(key.value)
         self.flatten_mapping(node)
-        for key, _ in node.value:
-            self._read_as_text(key)
+        node.value = [(self._as_text(key), value) for key, value in node.value]
         return super().construct_mapping(node, deep)
 
-    def _read_as_text(self, key: yaml.Node) -> None:
-        """Make a key text, unless it is one of something else, such as `on`, which is `true` in YAML."""
+    def _as_text(self, key: yaml.Node) -> yaml.Node:
+        """Return a key as text, unless it is one of something else, such as `on`, which is `true` in YAML."""
         if not isinstance(key, yaml.ScalarNode) or key.tag == _TEXT:
-            return
+            return key
         value: object = self.construct_object(key)
         if isinstance(value, bool) or str(value) != key.value:
             problem = f"key {key.value!r} is {msgspec.json.encode(value).decode()} in YAML; put it in quotes"
             raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-        key.tag = _TEXT
-        del self.constructed_objects[key]
+        return yaml.ScalarNode(_TEXT, key.value, key.start_mark, key.end_mark)
 
 
 _Loader.yaml_implicit_resolvers = {

@@ -129,9 +129,11 @@ def test_a_broken_file_is_refused_with_line_and_column(name: str, text: str, mes
 @pytest.mark.usefixtures("deployment")
 def test_keys_in_yaml_that_are_numbers_are_text(definition: dict[str, Any], queue: Queue) -> None:
     text = yaml.safe_dump({**definition, "payload": {}})
-    Path("task.yml").write_text(text + "extra: {8080: a, 1.5: b, c: &c {1: x}, d: {<<: *c}}\n")
+    Path("task.yml").write_text(
+        text + "extra: {8080: a, 1.5: b, c: &c {&n 1: x}, d: {<<: *c}, e: {f: {g: *n}}}\n"
+    )
     (printed,) = run_json("submit", "task.yml")
-    extra = {"8080": "a", "1.5": "b", "c": {"1": "x"}, "d": {"1": "x"}}
+    extra = {"8080": "a", "1.5": "b", "c": {"1": "x"}, "d": {"1": "x"}, "e": {"f": {"g": 1}}}
     assert queue.task(printed["taskIds"]["task"])["extra"] == extra
 
 
