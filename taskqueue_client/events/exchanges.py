@@ -16,6 +16,7 @@ from typing import Final, Generic, Self, TypeVar
 
 import msgspec
 
+from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models.messages import (
     ArtifactCreatedMessage,
@@ -32,7 +33,6 @@ from taskqueue_client.models.messages import (
     TaskPriorityChangedMessage,
     TaskRunningMessage,
 )
-from taskqueue_client.slugid import is_slugid
 
 PREFIX: Final = "exchange/taskcluster-queue/v1/"
 """The prefix of the names of the Queue's exchanges."""
@@ -216,7 +216,7 @@ def for_task(task_id: str) -> tuple[Binding, ...]:
     Raises:
         InvalidArgument: `task_id` is not a valid task id.
     """
-    _check_slugid("task_id", task_id)
+    arguments.slugid("task_id", task_id)  # None would match the messages of all tasks
     return tuple(exchange(task_id=task_id) for exchange in TASK_EXCHANGES)
 
 
@@ -226,16 +226,10 @@ def for_group(task_group_id: str) -> tuple[Binding, ...]:
     Raises:
         InvalidArgument: `task_group_id` is not a valid id.
     """
-    _check_slugid("task_group_id", task_group_id)
+    arguments.slugid("task_group_id", task_group_id)
     about_tasks = (exchange(task_group_id=task_group_id) for exchange in TASK_EXCHANGES)
     about_group = (exchange(task_group_id=task_group_id) for exchange in GROUP_EXCHANGES)
     return (*about_tasks, *about_group)
-
-
-def _check_slugid(argument: str, given: object) -> None:
-    """Raise InvalidArgument unless an argument is an id: None would match the messages of all tasks."""
-    if not isinstance(given, str) or not is_slugid(given):
-        raise InvalidArgument(argument, given, "a slugid of 22 characters, as slugid() returns")
 
 
 def check_kind(argument: str, given: object, kind: type, allowed: str) -> None:
