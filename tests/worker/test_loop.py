@@ -164,31 +164,6 @@ class UnprintableFailure(Unprintable, outcomes.TaskFailed):
     """The same as an outcome."""
 
 
-@pytest.mark.parametrize(
-    ("error", "outcome"), [(Unprintable, "internal-error"), (UnprintableFailure, "failed")]
-)
-def test_a_run_ends_as_usual_if_the_text_of_its_error_fails(
-    world: World, caplog: pytest.LogCaptureFixture, error: type[Exception], outcome: str
-) -> None:
-    ends: list[TaskEnd] = []
-
-    class Ending(WorkerLoop):
-        def run_task(self, task: TaskRun) -> None:
-            del task
-            raise error
-
-        def on_task_end(self, end: TaskEnd) -> None:
-            ends.append(end)
-
-    task_id = world.create()
-    with caplog.at_level("INFO"):
-        serve_one(world, Ending)
-    assert [each.outcome for each in ends] == reasons(world, task_id) == [outcome]
-    assert error.__name__ in log_of(world, task_id)
-    assert f"ended: {outcome}" in caplog.text
-    assert f"{error.__name__}: (its __str__ raises TypeError)" in caplog.text
-
-
 class Unformattable(SyntaxError):
     """An exception whose traceback Python cannot format."""
 
@@ -206,10 +181,16 @@ class Exiting(ValueError):
 
 
 @pytest.mark.parametrize(
-    ("error", "text"), [(Unformattable, "an odd one"), (Exiting, "(its __str__ raises SystemExit)")]
+    ("error", "outcome", "text"),
+    [
+        (Unprintable, "internal-error", "(its __str__ raises TypeError)"),
+        (UnprintableFailure, "failed", "(its __str__ raises TypeError)"),
+        (Exiting, "internal-error", "(its __str__ raises SystemExit)"),
+        (Unformattable, "internal-error", "an odd one"),
+    ],
 )
 def test_a_run_ends_as_usual_if_its_error_cannot_be_shown(
-    world: World, caplog: pytest.LogCaptureFixture, error: type[Exception], text: str
+    world: World, caplog: pytest.LogCaptureFixture, error: type[Exception], outcome: str, text: str
 ) -> None:
     ends: list[TaskEnd] = []
 
@@ -224,8 +205,9 @@ def test_a_run_ends_as_usual_if_its_error_cannot_be_shown(
     task_id = world.create()
     with caplog.at_level("INFO"):
         serve_one(world, Ending)
-    assert [each.outcome for each in ends] == reasons(world, task_id) == ["internal-error"]
+    assert [each.outcome for each in ends] == reasons(world, task_id) == [outcome]
     assert error.__name__ in log_of(world, task_id)
+    assert f"ended: {outcome}" in caplog.text
     assert f"{error.__name__}: {text}" in caplog.text
     assert "its claim will expire" not in caplog.text
 
