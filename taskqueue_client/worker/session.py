@@ -98,10 +98,7 @@ class Session:
         self._calls.call(lambda: self._shutdown.terminate(within))
 
     def forget_calls(self) -> None:
-        """Ignore the calls of other methods that have had no effect yet; called when there is no more `run`.
-
-        Without that, a shutdown before `run` would be a call of something that was never started.
-        """
+        """Drop the calls of other methods that have had no effect yet: `run` has ended, or never began."""
         self._calls.forget()
 
     def hint_canceled(self, task_id: str) -> None:

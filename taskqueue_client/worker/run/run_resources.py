@@ -201,8 +201,8 @@ class RunResources:
         """A directory of the run's own.
 
         Raises:
-            InternalError: The run has ended: a thread that its handler has left behind asks for it; or there
-                is none yet, and this is a forked child.
+            InternalError: The run has ended, and a thread that its handler has left behind asks for it; or a
+                forked child asks for it, and the handler has not asked before.
         """
         if self._work_directory is not None:
             return self._work_directory
