@@ -117,6 +117,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait(PATIENCE)
     except subprocess.TimeoutExpired:
         process.kill()
+        process.wait()  # `with` does not, after Ctrl-C
 
 
 def look(queue: Queue, graph: Graph, process: subprocess.Popen[bytes], log: Path) -> list[TaskAndStatus]:

@@ -15,7 +15,10 @@ import pytest
 import yaml
 
 from examples.demo import __main__ as demo
+from taskqueue_client import slugid
+from taskqueue_client.local import Client, LocalQueue
 from tests.cli.terminal import Terminal
+from tests.worker.running_commands import wait_until_gone
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "examples.demo"]
@@ -109,8 +112,24 @@ def test_an_interruption_leaves_no_process(tmp_path: Path, stop: signal.Signals)
         process.send_signal(stop)
         _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (1, "interrupted\n")
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(next(worker)[1]), 0)
+    wait_until_gone(int(next(worker)[1]))
+
+
+def test_a_worker_that_does_not_leave_in_time_is_killed_before_the_demo_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_queue: LocalQueue
+) -> None:
+    monkeypatch.setattr(demo, "PATIENCE", 0.0)
+    client = Client("demo-worker", slugid(), [])
+    log = tmp_path / "worker.log"
+    with (  # noqa: PT012 - raised is what ends the block of the process
+        pytest.raises(KeyboardInterrupt),
+        demo.worker_process(local_queue.root_url, client, 1, log) as process,
+    ):
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        vars(process)["_sigint_wait_secs"] = 0  # how long subprocess waits for the end after Ctrl-C
+        raise KeyboardInterrupt
+    assert process.returncode == -signal.SIGKILL
 
 
 def test_a_task_that_ends_otherwise_than_the_graph_says_is_a_failure(
