@@ -7,8 +7,10 @@ storage, synchronous and asynchronous, use the same settings.
 from __future__ import annotations
 
 import os
+import queue
 import ssl
 from base64 import b64encode
+from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
@@ -125,6 +127,15 @@ class NetworkSettings:
         Raises:
             InvalidArgument: The proxy or the CA bundle of the environment cannot be used.
         """
+        manager = self._manager(url, options)
+        kinds: dict[str, Any] = dict(manager.pool_classes_by_scheme)
+        manager.pool_classes_by_scheme = {
+            scheme: type(kind.__name__, (kind,), {"QueueCls": _IdleConnections})
+            for scheme, kind in kinds.items()
+        }
+        return manager
+
+    def _manager(self, url: str, options: dict[str, Any]) -> urllib3.PoolManager:
         import urllib3  # noqa: PLC0415 - asynchronous clients do without
 
         if url.startswith("https:"):
@@ -140,6 +151,33 @@ class NetworkSettings:
         if proxy.url.startswith("https:"):
             options["proxy_ssl_context"] = self.tls
         return urllib3.ProxyManager(proxy.url, proxy_headers=proxy.headers, **options)
+
+
+class _IdleConnections:
+    """The idle connections of a urllib3 pool, of which the last one is taken first, instead of a `LifoQueue`.
+
+    Ctrl-C in the moment in which that has taken its lock leaves it locked: the next call would wait for ever.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.queue: deque[Any] = deque()
+        self._size = size
+
+    def get(self, block: bool = False, timeout: float | None = None) -> Any:  # noqa: FBT001, FBT002, ARG002 - as LifoQueue
+        """Take a connection; raise `queue.Empty` if there is none. urllib3 then opens one."""
+        try:
+            return self.queue.pop()
+        except IndexError:
+            raise queue.Empty from None
+
+    def put(self, connection: Any, block: bool = False) -> None:  # noqa: FBT001, FBT002, ARG002 - as LifoQueue
+        """Add a connection; raise `queue.Full` if there are enough. urllib3 then closes it."""
+        if len(self.queue) >= self._size:
+            raise queue.Full
+        self.queue.append(connection)
+
+    def qsize(self) -> int:
+        return len(self.queue)
 
 
 _HTTP = "an http:// or https:// URL with a host"
