@@ -49,7 +49,7 @@ _GZIP_OR_ZLIB = 47
 
 
 class Response(NamedTuple):
-    """A response: the body is decompressed, headers are looked up in lower case."""
+    """A response: the body is decompressed, headers are found by names in any case."""
 
     status: int
     headers: Mapping[str, str]

@@ -15,8 +15,6 @@ from typing import Protocol
 from weakref import finalize
 
 import aiohttp
-from aiohttp.connector import Connection
-from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
@@ -32,17 +30,14 @@ from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import ClientUnusable
 
-from . import aiohttp_inner as inner
+from .async_connections import KEEP_ALIVE, Deadlines, HttpConnection, connect, destination, is_supported
 from .network import USER_AGENT, NetworkSettings
 
 POOL_SIZE = 100
 """Connections that one client opens at most; further calls wait for one."""
 
-KEEP_ALIVE = 15.0
-"""Seconds that an idle connection is kept: less than most servers and load balancers keep theirs."""
-
-_LATE = "the response was not complete in time"
 _INVALID = "invalid request: the target or a header contains characters that HTTP does not allow"
+_CLOSED_MEANWHILE = "the client was closed before the response was complete"
 _CLOSED = "this AsyncQueue is closed: make a new one, or close it later"
 _ELSEWHERE = "this AsyncQueue belongs to the event loop of its first call: make one for each loop"
 _SESSION_CLOSED = "the session of this AsyncQueue is closed: make both anew, or close the session later"
@@ -74,7 +69,7 @@ class AsyncTransport(Protocol):
 
 def own_transport(network: NetworkSettings) -> AsyncTransport:
     """Return a transport that opens its own connections."""
-    return ConnectorTransport(network) if inner.is_supported() else OwnSessionTransport(network)
+    return ConnectorTransport(network) if is_supported() else OwnSessionTransport(network)
 
 
 class _OwnConnector:
@@ -82,6 +77,8 @@ class _OwnConnector:
 
     def __init__(self, network: NetworkSettings) -> None:
         self._network = network
+        self._limit = POOL_SIZE
+        self._connections: dict[HttpConnection, None] = {}
         self._connector: aiohttp.TCPConnector | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # in which the connector is open
         self._closed = False
@@ -97,8 +94,8 @@ class _OwnConnector:
         if self._connector is not None:
             raise ClientUnusable(_ELSEWHERE)
         self._loop = asyncio.get_running_loop()
-        self._connector = aiohttp.TCPConnector(limit=POOL_SIZE, keepalive_timeout=KEEP_ALIVE)
-        finalize(self, _abandon, self._connector)  # runs before any `__del__`
+        self._connector = aiohttp.TCPConnector(limit=self._limit, keepalive_timeout=KEEP_ALIVE)
+        finalize(self, _abandon, self._connector, self._connections)  # runs before any `__del__`
         return self._connector
 
     async def aclose(self) -> None:
@@ -107,7 +104,7 @@ class _OwnConnector:
             await self._connector.close()
 
 
-def _abandon(connector: aiohttp.BaseConnector) -> None:
+def _abandon(connector: aiohttp.BaseConnector, connections: dict[HttpConnection, None]) -> None:
     """Close without a warning what nobody closed: the loop may be gone by now."""
     if connector.closed:
         return
@@ -115,18 +112,22 @@ def _abandon(connector: aiohttp.BaseConnector) -> None:
     with suppress(StopIteration):
         next(closing)  # closes at once; it would wait for the end of TLS connections
     closing.close()
+    for each in list(connections):
+        each.close()
 
 
 class ConnectorTransport(_OwnConnector):
-    """An `AsyncTransport` over aiohttp's connector and parser."""
+    """An `AsyncTransport` over aiohttp's connector and httptools' parser."""
 
     def __init__(self, network: NetworkSettings) -> None:
         super().__init__(network)
         self._destinations: dict[str, _Destination] = {}
+        self._places = asyncio.Semaphore(POOL_SIZE)
+        self._limit = 0  # `_places` counts: to the connector, idle connections are in use
 
     def _open(self) -> aiohttp.TCPConnector:
         connector = super()._open()
-        self._deadlines = _Deadlines()
+        self._deadlines = Deadlines(self._connections)
         return connector
 
     async def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
@@ -136,80 +137,38 @@ class ConnectorTransport(_OwnConnector):
         host, _, path = rest.partition("/")
         to = self._destinations.get(f"{scheme}://{host}") or self._destination(f"{scheme}://{host}")
         data = to.written(request, f"/{path}")
-        ends = self._deadlines.now() + timeouts.total
+        ends = self._deadlines.loop.time() + timeouts.total
         try:
-            connection = await inner.connect(connector, to.address, timeouts.connect, timeouts.total)
-            self._deadlines.watch(connection, min(ends, self._deadlines.now() + timeouts.read))
+            await self._take_place(timeouts.total)
             try:
-                inner.send(connection, data)
-                status, headers, body = await inner.receive_head(connection)
-                if not body.is_eof():
-                    self._deadlines.watch(connection, ends)
-                    inner.limit_pauses(connection, timeouts.read)
-                received = await _read(status, body, max_body)
-                self._deadlines.check(connection)
-                inner.give_back(connection)
-            except BaseException as error:
-                connection.close()
-                if isinstance(error, Exception):
-                    self._deadlines.check(connection)
-                raise
+                connection = to.idle_connection() or await connect(
+                    connector, to.address, timeouts, self._deadlines, to.idle
+                )
+                response = await connection.exchange(data, ends, timeouts.read, max_body)
             finally:
-                self._deadlines.forget(connection)
-        except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
+                self._places.release()
+        except (aiohttp.ClientError, OSError) as error:
             raise _failure(error, error) from error
-        if "content-encoding" in headers:
-            received = unpacked(status, headers, received, max_body)
-        return Response(status, headers, received)
+        if "content-encoding" in response.headers:
+            return response._replace(body=unpacked(*response, max_body))
+        return response
+
+    async def _take_place(self, seconds: float) -> None:
+        if not self._places.locked():
+            await self._places.acquire()  # at once: `asyncio.timeout` takes longer
+            return
+        async with asyncio.timeout(seconds):
+            await self._places.acquire()
 
     def _destination(self, origin: str) -> _Destination:
         self._destinations[origin] = made = _Destination(origin, self._network)
         return made
 
-
-class _Deadlines:
-    """Ends connections whose response is not complete in time, with one timer for all of them.
-
-    `asyncio.timeout` would cost as much as the signature of a call.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._ends: dict[Connection, float | None] = {}  # None: it was aborted
-        self._timer: asyncio.TimerHandle | None = None
-
-    def now(self) -> float:
-        """Return the time of the event loop, as a test may have moved it meanwhile."""
-        return self._loop.time()
-
-    def watch(self, connection: Connection, ends: float) -> None:
-        """Abort the connection at that time, unless it is forgotten before."""
-        self._ends[connection] = ends
-        if self._timer is None or ends < self._timer.when():
-            self._schedule(ends)
-
-    def check(self, connection: Connection) -> None:
-        """Raise TimeoutError if the connection was aborted: then the response is incomplete."""
-        if self._ends[connection] is None:
-            raise TimeoutError(_LATE)
-
-    def forget(self, connection: Connection) -> None:
-        """Watch the connection no longer."""
-        del self._ends[connection]
-
-    def _schedule(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._expire)
-
-    def _expire(self) -> None:
-        self._timer, now = None, self.now()
-        for connection, ends in self._ends.items():
-            if ends is not None and ends <= now:
-                self._ends[connection] = None
-                inner.abort(connection)
-        if left := [ends for ends in self._ends.values() if ends is not None]:
-            self._schedule(min(left))
+    async def aclose(self) -> None:
+        """See `AsyncTransport`."""
+        for each in self._connections:
+            each.fail(TransportFailed(_CLOSED_MEANWHILE))
+        await super().aclose()
 
 
 class _Destination:
@@ -218,7 +177,7 @@ class _Destination:
     def __init__(self, origin: str, network: NetworkSettings) -> None:
         is_tls = origin.startswith("https:")
         proxy = network.proxy(origin)
-        self.address = inner.destination(origin, proxy, network.tls if is_tls else None)
+        self.address = destination(origin, proxy, network.tls if is_tls else None)
         is_forwarded = proxy is not None and not is_tls
         self._prefix = origin if is_forwarded else ""
         headers = {"Host": self.address.headers["Host"], "User-Agent": USER_AGENT}
@@ -226,6 +185,15 @@ class _Destination:
             headers |= proxy.headers
         self._headers = [": ".join(header) for header in headers.items()]
         self._names = frozenset(headers)
+        self.idle: dict[HttpConnection, None] = {}
+
+    def idle_connection(self) -> HttpConnection | None:
+        """Take the connection that was used last, if there is an idle one."""
+        while self.idle:
+            connection, _ = self.idle.popitem()
+            if connection.is_usable:
+                return connection
+        return None
 
     def written(self, request: Request, target: str) -> bytes:
         """Return a request as it is sent (RFC 9112, sections 2 to 6).
@@ -345,7 +313,7 @@ async def _request_over(
 
 
 class OwnSessionTransport(_OwnConnector):
-    """An `AsyncTransport` over `ClientSession.request`, for an aiohttp without the inner calls."""
+    """An `AsyncTransport` over `ClientSession.request`, for an aiohttp without the inner functions."""
 
     _session: aiohttp.ClientSession | None = None
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from taskqueue_client import AsyncQueue, Credentials, Queue
-from taskqueue_client._transport import aiohttp_inner
 from taskqueue_client.local import LocalQueue
 from tests.client.scripted import ScriptedServer
 from tests.restless_clock import RestlessClock
@@ -71,7 +70,7 @@ def make_client(
 ) -> Iterator[Any]:
     """A function that makes a client of the scripted server."""
     if request.param == "async over ClientSession":
-        monkeypatch.setattr(aiohttp_inner, "is_supported", lambda: False)
+        monkeypatch.setattr("taskqueue_client._transport.asynchronous.is_supported", lambda: False)
     runner = None if request.param == "sync" else asyncio.Runner()
     made: list[EitherClient] = []
 

@@ -1,4 +1,4 @@
-"""Requests over aiohttp's connector and parser: real sockets, and servers that do as they like."""
+"""Requests over aiohttp's connector and httptools' parser: real sockets, and servers that do as they like."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import socket
 import ssl
 import struct
-import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 
@@ -18,6 +17,7 @@ from taskqueue_client._protocol.api_responses import Response, ResponseRefused, 
 from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client._transport import asynchronous
+from taskqueue_client._transport.async_connections import KEEP_ALIVE, MAX_HEAD
 from taskqueue_client._transport.asynchronous import ConnectorTransport
 from taskqueue_client._transport.network import USER_AGENT, NetworkSettings
 from tests.certificates import Authority
@@ -247,16 +247,15 @@ async def times_out(going: asyncio.Task[Response], peer: Peer) -> None:
 async def test_a_connection_that_was_idle_for_long_is_not_used(
     transport: ConnectorTransport, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    passed = 0.0
-    monkeypatch.setattr("aiohttp.connector.monotonic", lambda: time.monotonic() + passed)
     peer = await answered(transport, server)
-    passed += asynchronous.KEEP_ALIVE * 0.9
+    later(monkeypatch, KEEP_ALIVE * 0.9)
     await answered(transport, server, peer=peer)  # from here on, it is idle anew
-    passed += asynchronous.KEEP_ALIVE * 0.9
+    later(monkeypatch, KEEP_ALIVE * 0.9)
+    await turns()
     await answered(transport, server, peer=peer)
-    passed += asynchronous.KEEP_ALIVE * 1.1
-    await answered(transport, server)
+    later(monkeypatch, KEEP_ALIVE * 1.1)
     await peer.ends()
+    await answered(transport, server)
     assert len(server.accepted) == 2
 
 
@@ -463,6 +462,58 @@ async def test_a_response_that_is_not_http_is_an_error_at_once(
     await peer.request()
     await peer.answers(b"SSH-2.0-")
     with pytest.raises(TransportFailed):
+        await going
+    await peer.ends()
+
+
+@pytest.mark.parametrize("head", [b"A: b\r\n" * MAX_HEAD, b"A: " + b"b" * MAX_HEAD])
+async def test_headers_without_end_are_not_received(
+    transport: ConnectorTransport, server: Server, head: bytes
+) -> None:
+    going = asyncio.create_task(get(transport, server))
+    peer = await server.peer()
+    await peer.request()
+    await peer.answers(b"HTTP/1.1 200 OK\r\n", head)
+    with pytest.raises(TransportFailed, match="longer than 128 KiB"):
+        await going
+    await peer.ends()
+
+
+async def test_the_first_header_of_a_name_counts_and_no_trailer(
+    transport: ConnectorTransport, server: Server
+) -> None:
+    going = asyncio.create_task(get(transport, server))
+    peer = await server.peer()
+    await peer.request()
+    await peer.answers(
+        b"HTTP/1.1 103 Early Hints\r\nA: hint\r\n\r\nHTTP/1.1 200 OK\r\nB: first \r\nB: second\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n5\r\nsmall\r\n0\r\nC: trailer\r\n\r\n"
+    )
+    headers = (await going).headers
+    assert {name: headers.get(name) for name in "abc"} == {"a": None, "b": "first", "c": None}
+
+
+async def test_a_response_is_never_taken_for_the_next_one(
+    transport: ConnectorTransport, server: Server
+) -> None:
+    going = asyncio.create_task(get(transport, server))
+    peer = await server.peer()
+    await peer.request()
+    await peer.answers(b"HTTP/1.1 204 No Content\r\n\r\n")  # without a length, and yet complete
+    assert (await going).status == 204
+    going = asyncio.create_task(get(transport, server))
+    await peer.request()
+    peer.writer.close()
+    with pytest.raises(TransportFailed, match="before the response was complete"):
+        await going
+
+
+async def test_another_protocol_is_not_switched_to(transport: ConnectorTransport, server: Server) -> None:
+    going = asyncio.create_task(get(transport, server))
+    peer = await server.peer()
+    await peer.request()
+    await peer.answers(b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n")
+    with pytest.raises(TransportFailed, match="switches to another protocol"):
         await going
     await peer.ends()
 

@@ -20,7 +20,6 @@ import pytest
 
 from taskqueue_client import AsyncQueue, Queue, RetryPolicy
 from taskqueue_client._protocol.conversation import Call
-from taskqueue_client._transport import aiohttp_inner
 from taskqueue_client.errors import ConnectionFailed
 from tests.certificates import Authority
 
@@ -126,7 +125,7 @@ def hashed(authority: Authority, tmp_path: Path) -> Path:
 def put(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     """A function that makes a client of a root URL and one call."""
     if request.param == "async over ClientSession":
-        monkeypatch.setattr(aiohttp_inner, "is_supported", lambda: False)
+        monkeypatch.setattr("taskqueue_client._transport.asynchronous.is_supported", lambda: False)
 
     def sync(root_url: str) -> Any:
         with Queue(root_url, retry=RetryPolicy(attempts=1)) as queue:

@@ -1,0 +1,298 @@
+"""Connections of an event loop: opened by aiohttp's connector, responses read by httptools' parser.
+
+The connector knows proxies, TLS and hosts with several addresses. What aiohttp does for a response, beyond
+parsing it, takes longer than all else of a call: streams, cookies, timers.
+
+`tests/transport/test_async_connections.py` tests what this module expects of the two inner functions of
+aiohttp that it uses, on the oldest and the newest aiohttp. If `is_supported()` is false,
+`ClientSession.request` is used instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import ssl
+from functools import cache, lru_cache
+
+import aiohttp
+from aiohttp.connector import Connection
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from multidict import CIMultiDict
+from yarl import URL
+
+from taskqueue_client._protocol.api_responses import Response, ResponseRefused, TransportFailed, is_framed
+from taskqueue_client._protocol.retry import Timeouts
+
+from .network import Proxy
+
+KEEP_ALIVE = 15.0
+"""Seconds that an idle connection is kept: less than most servers and load balancers keep theirs."""
+
+MAX_HEAD = 128 * 1024
+"""Bytes that may come before the head of a response is complete: `Location` may hold a signed URL."""
+
+_ROUNDED_FROM = 5.0
+"""Seconds: longer timeouts are whole seconds, so that one settings object serves many requests."""
+
+_LATE = "the response was not complete in time"
+_CUT = "the connection was closed before the response was complete"
+_LONG_HEAD = f"the headers of the response are longer than {MAX_HEAD // 1024} KiB"
+
+_FINAL = 200
+"""The least status of a response after which no other one follows."""
+
+
+@cache
+def is_supported() -> bool:
+    """Return whether this version of aiohttp has the inner functions."""
+    try:
+        request = set(inspect.signature(aiohttp.ClientRequest).parameters)
+        connect = set(inspect.signature(aiohttp.BaseConnector.connect).parameters)
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return {"method", "url", "loop", "ssl", "proxy", "proxy_headers"} <= request and {
+        "req",
+        "traces",
+        "timeout",
+    } <= connect
+
+
+def destination(origin: str, proxy: Proxy | None, tls: ssl.SSLContext | None) -> aiohttp.ClientRequest:
+    """Return what the connector connects to: a request of which only the address is used."""
+    return aiohttp.ClientRequest(
+        "GET",
+        URL(origin),
+        loop=asyncio.get_running_loop(),
+        ssl=True if tls is None else tls,
+        proxy=None if proxy is None else URL(proxy.url),
+        proxy_headers=None if proxy is None else proxy.headers,
+    )
+
+
+async def connect(
+    connector: aiohttp.BaseConnector,
+    to: aiohttp.ClientRequest,
+    timeouts: Timeouts,
+    deadlines: Deadlines,
+    idle: dict[HttpConnection, None],
+) -> HttpConnection:
+    """Return a new connection.
+
+    Args:
+        connector: Opens it.
+        to: The `destination`.
+        timeouts: Bound the time to connect.
+        deadlines: See `HttpConnection`.
+        idle: As well.
+
+    Raises:
+        aiohttp.ClientError: There is no connection.
+        OSError: As above; a TimeoutError if it took too long.
+    """
+    total = timeouts.total if timeouts.total < _ROUNDED_FROM else float(math.ceil(timeouts.total))
+    opened = await connector.connect(to, [], _timeout(timeouts.connect, total))
+    return HttpConnection(opened, deadlines, idle)
+
+
+@lru_cache(maxsize=64)
+def _timeout(connect: float, total: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(connect=total, sock_connect=connect)
+
+
+class HttpConnection(asyncio.Protocol):
+    """An HTTP/1.1 connection, for one exchange after the other.
+
+    Args:
+        opened: What aiohttp has opened, and from now on only closes.
+        deadlines: Ends what takes too long.
+        idle: Where the connection is while another exchange may begin.
+
+    Attributes:
+        due: When the exchange has failed, or an idle connection is closed, by the clock of the event loop.
+
+    Raises:
+        aiohttp.ServerDisconnectedError: It is closed already.
+    """
+
+    def __init__(self, opened: Connection, deadlines: Deadlines, idle: dict[HttpConnection, None]) -> None:
+        handler, transport = opened.protocol, opened.transport
+        if handler is None or transport is None:
+            raise aiohttp.ServerDisconnectedError
+        self._opened = opened
+        self._handler = handler
+        self._transport = transport
+        self._deadlines = deadlines
+        self._idle = idle
+        self._parser = HttpResponseParser(self)
+        self._response: asyncio.Future[Response] | None = None
+        self._stays_open = True
+        self.due = math.inf
+        deadlines.connections[self] = None
+        transport.set_protocol(self)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether another exchange may begin."""
+        return self._stays_open and not self._transport.is_closing()
+
+    async def exchange(self, request: bytes, ends: float, read_timeout: float, max_body: int) -> Response:
+        """Send a request, and return its response; then the connection is idle or closed.
+
+        Args:
+            request: The request.
+            ends: When the response must be complete, by the clock of the event loop.
+            read_timeout: Seconds in which something must arrive.
+            max_body: Bytes that the body may have.
+
+        Raises:
+            TransportFailed: The response is missing, incomplete or not HTTP.
+            ResponseRefused: Its body is too large.
+        """
+        self._ends, self._read_timeout, self._max_body = ends, read_timeout, max_body
+        self._begin_response()
+        self._head_bytes = 0
+        response: asyncio.Future[Response] = self._deadlines.loop.create_future()
+        self._response = response
+        self._expect_more()
+        self._deadlines.meet(self.due)
+        self._transport.write(request)
+        try:
+            received = await response
+        except BaseException:
+            self._response = None
+            self._transport.abort()  # or the rest of the request would be sent
+            self.close()
+            raise
+        self._release()
+        return received
+
+    def fail(self, error: Exception) -> None:
+        """Let the exchange fail, if there is one."""
+        response, self._response = self._response, None
+        if response is not None and not response.done():
+            response.set_exception(error)
+
+    def expire(self) -> None:
+        """Let the exchange fail, or close an idle connection: it took too long."""
+        if self._response is None:
+            self.close()
+        self.fail(TransportFailed(_LATE, timed_out=True))
+
+    def close(self) -> None:
+        """Close the connection, on which no exchange goes on."""
+        self._opened.close()
+        self._idle.pop(self, None)
+        self._deadlines.connections.pop(self, None)
+
+    def _release(self) -> None:
+        if self._transport.get_write_buffer_size() or not self.is_usable:  # the response may come early
+            self.close()
+            return
+        self.due = self._deadlines.loop.time() + KEEP_ALIVE
+        self._deadlines.meet(self.due)
+        self._idle[self] = None
+
+    def _expect_more(self) -> None:
+        self.due = min(self._ends, self._deadlines.loop.time() + self._read_timeout)
+
+    def _begin_response(self) -> None:
+        self._headers = CIMultiDict[str]()
+        self._has_headers = False
+        self._body = bytearray()
+
+    # What the event loop calls
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        response = self._response
+        if response is None:  # nobody has asked for this
+            self.close()
+            return
+        try:
+            self._parser.feed_data(data)
+        except HttpParserError as error:
+            self._stays_open = False  # if the response was complete before
+            self.fail(TransportFailed(f"the response is not HTTP: {error}"))
+        except HttpParserUpgrade:
+            self.fail(TransportFailed("the response switches to another protocol"))
+        if response.done():
+            return
+        self._expect_more()
+        self._head_bytes += 0 if self._has_headers else len(data)
+        if self._head_bytes > MAX_HEAD:
+            self.fail(TransportFailed(_LONG_HEAD))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._handler.connection_lost(exc)  # aiohttp's connector waits for it when it is closed
+        if exc is None and self._has_headers and not is_framed(self._received()):
+            self.on_message_complete()  # which nothing else says
+        self.fail(TransportFailed(_CUT if exc is None else f"{type(exc).__name__}: {exc}"))
+        self.close()
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        """Begin the response; or a further one, after an informational one, or that nobody has asked for."""
+        self._stays_open = self._response is not None
+        self._begin_response()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header; ignore a trailer."""
+        if not self._has_headers:
+            self._headers.add(name.decode("latin-1"), value.decode("latin-1").strip())
+
+    def on_headers_complete(self) -> None:
+        """Add no more headers."""
+        self._has_headers = True
+
+    def on_body(self, body: bytes) -> None:
+        """Add a part of the body."""
+        self._body += body
+        if len(self._body) > self._max_body:
+            self.fail(ResponseRefused.too_large(self._parser.get_status_code(), self._max_body))
+
+    def on_message_complete(self) -> None:
+        """End the exchange, unless the response is an informational one."""
+        response = self._response
+        if response is not None and not response.done() and self._parser.get_status_code() >= _FINAL:
+            response.set_result(self._received())
+            self._response = None
+            self._body = bytearray()
+            self._stays_open = self._parser.should_keep_alive()
+
+    def _received(self) -> Response:
+        return Response(self._parser.get_status_code(), self._headers, bytes(self._body))
+
+
+class Deadlines:
+    """Ends what is due on connections, with one timer for all of them.
+
+    `asyncio.timeout` for each call would cost as much as its signature.
+
+    Attributes:
+        loop: The running event loop.
+        connections: Those that are open.
+    """
+
+    def __init__(self, connections: dict[HttpConnection, None]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.connections = connections
+        self._timer: asyncio.TimerHandle | None = None
+
+    def meet(self, due: float) -> None:
+        """Look at the connections at that time, or before."""
+        if self._timer is None or due < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self.loop.call_at(due, self._look)
+
+    def _look(self) -> None:
+        self._timer, now = None, self.loop.time()
+        for each in list(self.connections):
+            if each.due <= now:
+                each.expire()
+        if self.connections:
+            self.meet(min(each.due for each in self.connections))
