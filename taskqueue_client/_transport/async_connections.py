@@ -33,6 +33,9 @@ KEEP_ALIVE = 15.0
 MAX_HEAD = 128 * 1024
 """Bytes that may come before the head of a response is complete: `Location` may hold a signed URL."""
 
+RECEIVED = 256 * 1024
+"""Bytes that are received at a time at most."""
+
 _ROUNDED_FROM = 5.0
 """Seconds: longer timeouts are whole seconds, so that one settings object serves many requests."""
 
@@ -101,7 +104,7 @@ def _timeout(connect: float, total: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(connect=total, sock_connect=connect)
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """An HTTP/1.1 connection, for one exchange after the other.
 
     Args:
@@ -204,14 +207,19 @@ class HttpConnection(asyncio.Protocol):
 
     # What the event loop calls
 
-    def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See `asyncio.BufferedProtocol`. Else asyncio would map and unmap memory for each response."""
+        del sizehint
+        return self._deadlines.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
         response = self._response
         if response is None:  # nobody has asked for this
             self.close()
             return
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(self._deadlines.buffer[:nbytes])
         except HttpParserError as error:
             self._stays_open = False  # if the response was complete before
             self.fail(TransportFailed(f"the response is not HTTP: {error}"))
@@ -220,12 +228,12 @@ class HttpConnection(asyncio.Protocol):
         if response.done():
             return
         self._expect_more()
-        self._head_bytes += 0 if self._has_headers else len(data)
+        self._head_bytes += 0 if self._has_headers else nbytes
         if self._head_bytes > MAX_HEAD:
             self.fail(TransportFailed(_LONG_HEAD))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
+        """See `asyncio.BufferedProtocol`."""
         self._handler.connection_lost(exc)  # aiohttp's connector waits for it when it is closed
         if exc is None and self._has_headers and not is_framed(self._received()):
             self.on_message_complete()  # which nothing else says
@@ -275,11 +283,13 @@ class Deadlines:
     Attributes:
         loop: The running event loop.
         connections: Those that are open.
+        buffer: What a connection has just received; parsed before another one receives.
     """
 
     def __init__(self, connections: dict[HttpConnection, None]) -> None:
         self.loop = asyncio.get_running_loop()
         self.connections = connections
+        self.buffer = memoryview(bytearray(RECEIVED))
         self._timer: asyncio.TimerHandle | None = None
 
     def meet(self, due: float) -> None:
