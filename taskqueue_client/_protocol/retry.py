@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+_REQUEST_TIMEOUT = 408
+
 UNREPEATABLE = {
     "claimWork": "a lost response leaves runs claimed that nobody knows of; a retry would claim more",
     "rerunTask": "each retry may add a run",
@@ -139,8 +141,9 @@ def is_ambiguous(error: CallFailed) -> bool:
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Return whether the same call may succeed later."""
-    return isinstance(error, (ConnectionFailed, ServerError, TooManyRequests))
+    """Return whether the same call may succeed later; a 408 comes from a load balancer."""
+    is_timeout = isinstance(error, ApiError) and error.status == _REQUEST_TIMEOUT
+    return is_timeout or isinstance(error, (ConnectionFailed, ServerError, TooManyRequests))
 
 
 def schedule(policy: RetryPolicy, call: Call[Any], elapsed: Callable[[], float]) -> dict[str, Any]:

@@ -34,6 +34,8 @@ _FORBIDDEN = 403
 _BAD_REQUEST = 400
 _TOO_LARGE = 413
 _SERVER_ERROR = 500
+_REQUEST_TIMEOUT = 408
+_TOO_MANY_REQUESTS = 429
 
 
 class ArtifactError(TaskQueueError):
@@ -96,8 +98,9 @@ class StorageRefused(StorageFailed):
 
     @property
     def is_temporary(self) -> bool:
-        """Whether a retry may succeed: after 5xx, and after S3's 400 for a slow upload."""
-        return self.status >= _SERVER_ERROR or self.code == "RequestTimeout"
+        """Whether a retry may succeed: after 408, 429 and 5xx, and after S3's 400 for a slow upload."""
+        is_delayed = self.status in {_REQUEST_TIMEOUT, _TOO_MANY_REQUESTS}
+        return is_delayed or self.status >= _SERVER_ERROR or self.code == "RequestTimeout"
 
     @property
     def is_too_large(self) -> bool:

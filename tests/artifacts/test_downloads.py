@@ -208,7 +208,7 @@ def test_a_download_that_never_ends_well_leaves_no_file(
     assert (folder / "x").read_bytes() == b"old"
 
 
-@pytest.mark.parametrize("status", [500, 503])
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
 def test_storage_in_trouble_is_asked_again(
     client: EitherClient, local: LocalQueue, stored: bytes, status: int
 ) -> None:

@@ -85,7 +85,7 @@ def test_a_body_that_is_cut_is_sent_again_from_its_start(
     assert client.download("public/x.bin").content == content.read_bytes()
 
 
-@pytest.mark.parametrize("status", [500, 503])
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
 @pytest.mark.parametrize("size", [100, 1_000_000])
 def test_storage_in_trouble_is_asked_again(
     client: EitherClient, local: LocalQueue, content: Path, status: int, size: int

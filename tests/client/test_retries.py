@@ -34,7 +34,9 @@ internal = say({"code": "InternalServerError", "message": "Internal Server Error
 busy = say({"message": "slow down"}, 503)
 
 
-@pytest.mark.parametrize("failure", [CUT, html_502, internal, busy, say({}, 429), Say(504, b"")])
+@pytest.mark.parametrize(
+    "failure", [CUT, html_502, internal, busy, say({}, 429), Say(504, b""), Say(408, b"")]
+)
 @pytest.mark.parametrize("call", [STATUS, DECLARE], ids=["GET", "PUT"])
 def test_a_passing_failure_is_not_noticed(
     client: Any, server: ScriptedServer, failure: Say, call: Call[Any]
