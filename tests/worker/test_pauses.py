@@ -273,6 +273,14 @@ class TestReporting:
         assert run.lost.reason is LossReason.LEASE_ENDED
         await holds(lambda: sum(each.path.endswith("/completed") for each in requests) == reports)
 
+    async def test_a_report_whose_responses_are_all_lost_has_resolved_the_run(
+        self, world: World, clock: PassingClock, queue: AsyncQueue
+    ) -> None:
+        run = await claimed(world, queue, clock)
+        world.local.faults.add(Respond(endpoint="queue.reportCompleted", status=502, after=True, times=1000))
+        assert await self.report(run, queue, clock) is State.RESOLVED
+        assert clock.monotonic() == pytest.approx(LEASE)
+
     async def test_a_run_with_most_of_its_lease_left_is_not_reclaimed_between_reports(
         self, world: World, clock: PassingClock, queue: AsyncQueue
     ) -> None:

@@ -11,7 +11,7 @@ from taskqueue_client._protocol.lease import RECLAIM_BETWEEN, attempt_timeout, r
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.errors import CallFailed, RequestConflict
-from taskqueue_client.models import Run
+from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event, State
 from taskqueue_client.worker.outcomes import LossReason, Resolution, Uploads
 
@@ -68,9 +68,10 @@ class Reporter:
             last = f"its report failed {failures} times, last error: {error}"
             left = await self._reclaimed_if_due()
             await self._clock.sleep_async(min(retry_in(failures, left, random()), left))  # noqa: S311 - spreads calls, keeps no secret
-        run.apply(
-            Event.LEASE_ENDED, f"its lease ended ({run.lease.length:.1f} s); {last}", LossReason.LEASE_ENDED
-        )
+        if failures and await self._resolved_as() == resolution.reason:  # the responses were lost
+            run.apply(Event.CONFIRMED)
+        why = f"its lease ended ({run.lease.length:.1f} s); {last}"
+        run.apply(Event.LEASE_ENDED, why, LossReason.LEASE_ENDED)
 
     async def _reclaimed_if_due(self) -> float:
         """Reclaim the run when half of its lease has passed; return the seconds that are left of the lease.
@@ -100,15 +101,14 @@ class Reporter:
 
     async def _check_conflict(self, resolution: Resolution, refusal: RequestConflict) -> None:
         """A 409 does not matter if an earlier attempt, whose response was lost, has resolved the run."""
-        found = await self._find_run()
-        resolved = None if found is None else found.reason_resolved
+        resolved = await self._resolved_as()
         if resolved == resolution.reason:
             self._run.apply(Event.CONFIRMED)
         else:
             why = f"the Queue has resolved the run as {resolved}" if resolved else refusal.message
             self._run.apply(Event.REPORT_REFUSED, why, LossReason.of(resolved))
 
-    async def _find_run(self) -> Run | None:
+    async def _resolved_as(self) -> ReasonResolved | None:
         run = self._run
         left = max(run.lease.left(self._clock.monotonic()), 1.0)
         try:
@@ -116,4 +116,6 @@ class Reporter:
         except CallFailed as error:
             log.warning("cannot look up how %s was resolved: %s", run, error)
             return None
-        return next((each for each in response.status.runs if each.run_id == run.run_id), None)
+        return next(
+            (each.reason_resolved for each in response.status.runs if each.run_id == run.run_id), None
+        )
