@@ -298,7 +298,9 @@ class Wire:
         if not self._skew.known or response.status == _UNAUTHORIZED:
             self._learn_offset(response)
         if response.status not in call.accepts:
-            pause = retry_after(response.headers.get("retry-after"), self.server_time())
+            date = date_of(response.headers)
+            now = self.server_time() if date is None else date
+            pause = retry_after(response.headers.get("retry-after"), now)
             raise error_of_response(self.attempted(call), response.status, response.body, pause)
         if call.returns is NoneType or (response.status == _NO_CONTENT and _may_be_none(call.returns)):
             return None  # type: ignore[return-value] # R allows None

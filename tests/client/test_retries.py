@@ -94,6 +94,21 @@ def test_a_wait_may_be_asked_for_as_a_date(make_client: Any, server: ScriptedSer
     assert clock.slept == [pytest.approx(40, abs=1.1)]
 
 
+def test_such_a_date_is_read_on_the_clock_of_the_service(
+    make_client: Any, server: ScriptedServer, clock: Any
+) -> None:
+    """This machine's clock may have been set since the service's time was learned."""
+    from email.utils import formatdate
+
+    client, now = make_client(clock=clock), clock.now()
+    server.script.append(say({}, Date=formatdate(now, usegmt=True)))
+    client.send(DECLARE)
+    until, date = (formatdate(now + 5 * 3600 + passed, usegmt=True) for passed in (40, 0))
+    server.script.append(say({}, 503, Retry_After=until, Date=date))
+    client.send(DECLARE)
+    assert clock.slept == [40]
+
+
 def test_a_wait_that_would_not_end_in_time_is_not_begun(
     make_client: Any, server: ScriptedServer, clock: Any
 ) -> None:

@@ -86,6 +86,14 @@ class TestClaiming:
             until(lambda: "retrying in 1234." in caplog.text)
         assert told.failures.qsize() == 1
 
+    def test_waits_no_longer_than_an_hour_whatever_it_is_asked(
+        self, world: World, told: Told, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        asked = {"Retry-After": "99999999999999999999"}
+        world.local.faults.add(Respond(endpoint="queue.claimWork", status=503, headers=asked, times=9))
+        with running_keeper(world, told):
+            until(lambda: "retrying in 3600.0 s" in caplog.text)
+
     def test_missing_scopes_at_the_start_end_it(self, told: Told) -> None:
         client = Client("worker", "secret-of-the-worker", ["queue:claim-work:*"])
         with LocalQueue(clients=[client], anonymous_scopes=[]) as local:

@@ -46,6 +46,9 @@ BACKOFF_FIRST = 1.0
 BACKOFF_MOST = 60.0
 """Seconds between claim requests that fail; they double, and are spread by half to both sides."""
 
+ASKED_MOST = 3600.0
+"""Seconds that a `Retry-After` header counts at most: a mistaken one would end claiming for good."""
+
 BETWEEN_EMPTY = 1.0
 """Seconds from the start of a claim request that found nothing to the next one: the Queue's own long poll
 takes longer, but a proxy may respond at once."""
@@ -225,7 +228,8 @@ class Claiming:
             self._events.claiming_refused(error)
             return 0.0
         self._failures += 1
-        pause = error.elapsed + max(_backoff(self._failures), asked_to_wait(error))
+        asked = min(asked_to_wait(error), ASKED_MOST)
+        pause = error.elapsed + max(_backoff(self._failures), asked)
         level = logging.ERROR if is_refusal else logging.WARNING
         log.log(level, "cannot claim work, retrying in %.1f s: %s", pause - error.elapsed, error)
         return pause

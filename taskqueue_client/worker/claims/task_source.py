@@ -70,7 +70,8 @@ class TaskSource(Protocol):
 
         Raises:
             CallFailed: Nothing was claimed. The worker calls again with exponential back-off, and not before
-                the time of a `Retry-After` header. If the first call is refused, the worker ends.
+                the time of a `Retry-After` header, of which an hour counts at most. If the first call is
+                refused, the worker ends.
             Exception: Any other exception ends the worker after its runs.
         """
         ...
