@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,6 +60,18 @@ def test_a_directory_that_its_task_has_removed_is_no_problem(tmp_path: Path) -> 
         path = directories.make("run")
         path.rmdir()
         directories.remove(path)
+
+
+def test_a_worker_s_directory_that_a_task_has_removed_is_made_again(tmp_path: Path) -> None:
+    """As by `rm -rf "$TMPDIR"/*`: each further run would end as internal-error."""
+    parent = tmp_path / "parent"
+    with WorkDirectories(parent) as directories:
+        shutil.rmtree(parent)
+        path = directories.make("run")
+        assert directories.path.stat().st_mode & 0o777 == 0o700
+        with WorkDirectories(parent):  # does not take it for abandoned
+            assert path.is_dir()
+    assert list(parent.iterdir()) == []
 
 
 def test_of_a_directory_that_its_task_has_replaced_by_a_link_only_the_link_is_removed(tmp_path: Path) -> None:

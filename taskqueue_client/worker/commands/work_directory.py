@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Lock
 from typing import Self
 from uuid import uuid4
 
@@ -43,6 +44,7 @@ class WorkDirectories:
         parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(parent)
         self._keep = keep
+        self._restoring = Lock()
         self.path, self._lock = _locked_directory(parent, _KEPT_PREFIX if keep else _PREFIX)
 
     def make(self, name: str) -> Path:
@@ -51,9 +53,20 @@ class WorkDirectories:
         Raises:
             OSError: It cannot be created, for example because it exists or the disk is full.
         """
+        with self._restoring:
+            if not self.path.exists():
+                self._restore()
         path = self.path / name
         path.mkdir(0o700)
         return path
+
+    def _restore(self) -> None:
+        """Create the worker's directory again, which a task or a cleaner of temporary files has removed."""
+        self.path.mkdir(0o700, parents=True)
+        lock = os.open(self.path, _DIRECTORY)
+        os.dup2(lock, self._lock, inheritable=False)
+        os.close(lock)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def remove_empty(self, path: Path) -> bool:
         """Remove a run's directory if it is empty; return whether nothing is left to do."""
