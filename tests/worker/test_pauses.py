@@ -186,6 +186,18 @@ class TestReclaiming:
         assert told.failed_reclaims.empty()
         assert all(0.5 * LEASE - 1 <= wait <= 0.7 * LEASE for wait in clock.sleeps[:3])
 
+    async def test_a_process_that_was_suspended_for_too_long_loses_the_run_and_says_so(
+        self, world: World, told: Told, queue: AsyncQueue, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Suspended(PassingClock):
+            def sleep(self, seconds: float) -> None:
+                super().sleep(seconds + LEASE)
+
+        run = await claimed(world, queue, clock := Suspended())
+        async with reclaiming(run, told, clock) as wait_until:
+            await wait_until(lambda: not run.has_claim)
+        assert "not scheduled, as when the process was suspended" in caplog.text
+
     async def test_a_refusal_is_told_and_ends_the_attempts(
         self, world: World, clock: PassingClock, queue: AsyncQueue, requests: list[Request]
     ) -> None:

@@ -89,7 +89,8 @@ class Reclaiming:
         if late > LATE * run.lease.length and run.state in STATES_TO_RECLAIM:
             log.warning(
                 "reclaiming %s began %.1f s late, with %.1f of %.1f s of the lease left: the keeper's thread "
-                "was not scheduled, as when a handler does not release the interpreter's lock",
+                "was not scheduled, as when the process was suspended, or a handler did not release the "
+                "interpreter's lock",
                 *(run, late, run.lease.left(self._clock.monotonic()), run.lease.length),
             )
 
