@@ -461,7 +461,7 @@ async def test_a_response_that_is_not_http_is_an_error_at_once(
     peer = await server.peer()
     await peer.request()
     await peer.answers(b"SSH-2.0-")
-    with pytest.raises(TransportFailed):
+    with pytest.raises(TransportFailed, match=r"\Athe response is not HTTP: Expected HTTP/"):
         await going
     await peer.ends()
 
