@@ -11,13 +11,14 @@ from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack, cast
 
+from taskqueue_client._kinds import check_kind, check_kinds
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.retry import RetryPolicy
 from taskqueue_client._protocol.wire import Wire
 from taskqueue_client._transport.network import NetworkSettings
+from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.credentials import Credentials, from_environment
-from taskqueue_client.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from taskqueue_client._protocol.call_spans import CallSpans
@@ -142,8 +143,10 @@ class Client(ABC, Generic[SessionT]):
         clock: Clock | None = None,
         tracing: bool = False,
     ) -> None:
-        if artifact_storage not in {"s3", "object"}:
-            raise InvalidArgument("artifact_storage", artifact_storage, "'s3' or 'object'")
+        check_kinds(
+            locals(), retry=RetryPolicy | None, check_definitions=bool, clock=Clock | None, tracing=bool
+        )
+        arguments.one_of("artifact_storage", artifact_storage, ["s3", "object"])
         self._artifact_storage: StorageName = artifact_storage
         self._clock = SystemClock() if clock is None else clock
         self._wire = Wire(root_url, credentials, self._clock)
@@ -217,6 +220,7 @@ class Client(ABC, Generic[SessionT]):
         Raises:
             InvalidArgument: A value is out of range.
         """
+        check_kind("tracing", tracing, bool | None)
         other = _twin(self)
         other._policy = replace(self._policy, **options)  # noqa: SLF001 - it is one of us
         vars(other).pop("transfer_settings", None)
@@ -250,8 +254,7 @@ class Client(ABC, Generic[SessionT]):
             InvalidArgument: The call is not a GET, the client has no credentials, the lifetime is not
                 positive, or the URL is longer than the 4096 characters that the Queue accepts.
         """
-        if not isinstance(lifetime, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
-            raise InvalidArgument("lifetime", lifetime, "a timedelta")
+        check_kind("lifetime", lifetime, timedelta)
         return self._wire.signed_url(call, lifetime.total_seconds())
 
     @_made_once

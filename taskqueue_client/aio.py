@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import aiohttp
 
 from taskqueue_client._client import Client, Deferred, with_attributes
+from taskqueue_client._kinds import check_kind
 from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
 from taskqueue_client._protocol.conversation import Call, called_async, performed_async, streamed_async
 from taskqueue_client._protocol.paging import iterated_async
@@ -167,6 +168,7 @@ class AsyncQueue(Client[aiohttp.ClientSession]):
         """Return None: this client has an event loop."""
 
     def _open(self, session: aiohttp.ClientSession | None) -> None:
+        check_kind("session", session, aiohttp.ClientSession | None)
         if session is not None:
             self._transport: AsyncTransport = InjectedSessionTransport(session)
             return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import requests
 
 from taskqueue_client._client import Client, Deferred
+from taskqueue_client._kinds import check_kind
 from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
 from taskqueue_client._protocol.conversation import Call, called, performed, streamed
 from taskqueue_client._protocol.paging import iterated
@@ -151,6 +152,7 @@ class Queue(Client[requests.Session]):
     current_scopes = called(calls.current_scopes)
 
     def _open(self, session: requests.Session | None) -> None:
+        check_kind("session", session, requests.Session | None)
         self._transport = SyncTransport(session, self.root_url, self._network)
 
     def close(self) -> None:

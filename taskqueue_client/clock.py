@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import asyncio
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Clock", "MovableClock", "MovableMachineClock", "SystemClock"]
 
 
+@runtime_checkable
 class Clock(Protocol):
     """The source of time; all values are in seconds."""
 

@@ -10,8 +10,10 @@ from datetime import datetime
 from functools import partial
 
 from taskqueue_client import calls
+from taskqueue_client._kinds import check_kind
 from taskqueue_client._protocol.conversation import Call, CallAs, Conversation, on_thread
 from taskqueue_client._protocol.retry import is_ambiguous
+from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.definitions import CreateArtifactRequest, ProposedUploadMethods, S3ArtifactRequest
 from taskqueue_client.errors import (
     CallFailed,
@@ -96,8 +98,8 @@ class Options:
         Raises:
             InvalidArgument: An option is not valid, or does not go with another one.
         """
-        if storage not in {"s3", "object"}:
-            raise InvalidArgument("storage", storage, "'s3' or 'object'")
+        arguments.one_of("storage", storage, ["s3", "object"])
+        check_kind("compress", compress, bool | None)
         if storage == "object" and compress:
             raise InvalidArgument(
                 "compress",
@@ -167,9 +169,8 @@ def upload_artifact(
         CallFailed: The Queue or the object service refused, or did not respond.
         OSError: The content cannot be read, or a temporary file cannot be written.
     """
-    options = Options.checked(
-        expires, task_expires, storage or client.transfer_settings.storage, content_type, compress
-    )
+    storage = client.transfer_settings.storage if storage is None else storage
+    options = Options.checked(expires, task_expires, storage, content_type, compress)
     report = silently if progress is None else (yield from reporter(progress))
     return (yield from uploading(client, Artifact(task_id, run_id, name), source, options, report))
 

@@ -16,6 +16,7 @@ from typing import Final, Generic, Self, TypeVar
 
 import msgspec
 
+from taskqueue_client._kinds import check_kind
 from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models.messages import (
@@ -230,12 +231,6 @@ def for_group(task_group_id: str) -> tuple[Binding, ...]:
     about_tasks = (exchange(task_group_id=task_group_id) for exchange in TASK_EXCHANGES)
     about_group = (exchange(task_group_id=task_group_id) for exchange in GROUP_EXCHANGES)
     return (*about_tasks, *about_group)
-
-
-def check_kind(argument: str, given: object, kind: type, allowed: str) -> None:
-    """Raise InvalidArgument unless an argument is of a kind."""
-    if not isinstance(given, kind):
-        raise InvalidArgument(argument, given, allowed)
 
 
 def _parts(task_queue_id: str, provisioner_id: str | None, worker_type: str | None) -> tuple[str, str]:

@@ -10,10 +10,11 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager, suppress
-from inspect import isawaitable, iscoroutine, iscoroutinefunction
+from inspect import isawaitable, iscoroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
+from taskqueue_client._kinds import check_callback, check_kind
 from taskqueue_client._protocol.conversation import end_other_tasks
 from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.clock import Clock, SystemClock
@@ -21,13 +22,12 @@ from taskqueue_client.errors import InvalidArgument
 
 from ._supervisor import Supervisor, WrongFunction, within
 from .event import Counts, DuplicateFilter, Event, Gap, State, StateChange, UnreadableMessage
-from .exchanges import Binding, check_kind
+from .exchanges import Binding
 from .settings import PulseSettings, make_plan
 
 if TYPE_CHECKING:
     from ._broker_session import Delivery
 
-NOT_ASYNCHRONOUS: Final = "a function that is not asynchronous"
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,10 +57,9 @@ class _Consumer(ABC, Generic[HookResult]):
         clock: Clock | None = None,
     ) -> None:
         arguments.number("redeliveries", redeliveries, least=0)
-        if duplicates is not None:
-            check_kind("duplicates", duplicates, DuplicateFilter, "a DuplicateFilter, or None")
-        if iscoroutinefunction(on_state):
-            raise InvalidArgument("on_state", on_state, NOT_ASYNCHRONOUS)
+        check_kind("duplicates", duplicates, DuplicateFilter | None, "a DuplicateFilter, or None")
+        check_kind("clock", clock, Clock | None)
+        check_callback("on_state", on_state)
         self._redeliveries = redeliveries
         self._duplicates = duplicates
         self._clock = clock or SystemClock()

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
+from taskqueue_client._kinds import check_kind
 from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.errors import InvalidArgument
 
-from .exchanges import Binding, check_kind
+from .exchanges import Binding
 
 LONGEST_NAME: Final = 255
 """The longest name of an AMQP queue, in bytes."""

@@ -11,10 +11,10 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from inspect import iscoroutinefunction
 from typing import Final, TypeVar
 
 from taskqueue_client import calls
+from taskqueue_client._kinds import check_callback
 from taskqueue_client._protocol.conversation import (
     AsyncClient,
     Client,
@@ -26,12 +26,12 @@ from taskqueue_client._protocol.conversation import (
 )
 from taskqueue_client._protocol.paging import Pages
 from taskqueue_client.clock import Clock, SystemClock
-from taskqueue_client.errors import InvalidArgument, WaitTimedOut
+from taskqueue_client.errors import WaitTimedOut
 from taskqueue_client.models import TaskAndStatus, TaskGroupPage, TaskState, TaskStatus
 from taskqueue_client.models.messages import TaskGroupResolvedMessage, TaskMessage
 
 from .event import Event, Gap
-from .listener import NOT_ASYNCHRONOUS, AsyncListener, Listener, check_timeout
+from .listener import AsyncListener, Listener, check_timeout
 
 POLL_INTERVAL: Final = 15.0
 """Seconds between requests without a listener; shortened by up to half at random."""
@@ -297,8 +297,7 @@ def _no_event_loop() -> Event | None:
 
 
 def _hook(on_progress: Callable[[R], object] | None) -> Callable[[R], object]:
-    if iscoroutinefunction(on_progress):
-        raise InvalidArgument("on_progress", on_progress, NOT_ASYNCHRONOUS)
+    check_callback("on_progress", on_progress)
     return on_progress or _ignore
 
 

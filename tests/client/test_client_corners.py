@@ -85,6 +85,30 @@ class TestArguments:
             client.with_options(**options)
         assert refused.value.argument in options
 
+    @pytest.mark.parametrize(
+        ("option", "given"),
+        [("session", "x"), ("session", requests), ("session", False), ("retry", {"attempts": 3}),
+         ("check_definitions", "no"), ("check_definitions", 0), ("artifact_storage", ["s3"]),
+         ("artifact_storage", ""), ("clock", "x"), ("clock", False), ("tracing", "no")],
+    )  # fmt: skip
+    def test_an_option_of_the_constructor_of_another_type_is_refused(
+        self, make_client: Any, option: str, given: Any
+    ) -> None:
+        with pytest.raises(InvalidArgument) as refused:
+            make_client(**{option: given})
+        assert refused.value.argument == option
+
+    async def test_the_session_of_the_other_client_is_refused(self) -> None:
+        async with aiohttp.ClientSession() as session:
+            with pytest.raises(InvalidArgument, match=r"session: .* expected Session or None"):
+                Queue("https://h", session=session)  # type: ignore[arg-type] # what is tested
+        with pytest.raises(InvalidArgument, match=r"session: .* expected ClientSession or None"):
+            AsyncQueue("https://h", session=requests.Session())  # type: ignore[arg-type] # what is tested
+
+    def test_tracing_is_not_turned_on_by_text(self, client: Any) -> None:
+        with pytest.raises(InvalidArgument, match="tracing: 'no' is not valid; expected bool or None"):
+            client.with_options(tracing="no")
+
     @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
     def test_a_number_that_json_does_not_have_is_refused_and_not_sent_as_null(
         self, client: Any, server: ScriptedServer, number: float
