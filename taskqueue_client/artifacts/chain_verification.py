@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from taskqueue_client import calls
+from taskqueue_client._kinds import check_kind
 from taskqueue_client._protocol.conversation import Conversation
 from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotFound
 
@@ -133,6 +134,7 @@ def _content(client: TransferClient, wanted: Wanted) -> Conversation[bytes]:
 
 def _checked_keys(public_keys: PublicKeys) -> dict[str, bytes]:
     """Return the bytes of each key by its text."""
+    check_kind("public_keys", public_keys, Iterable, "one public key or several")
     texts = [public_keys] if isinstance(public_keys, str) else list(public_keys)
     if not texts:
         raise InvalidArgument("public_keys", texts, "one public key or more")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from contextlib import closing
 from functools import partial
 from io import BytesIO, FileIO
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from taskqueue_client._protocol.conversation import Conversation, Item
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.slugid import slugid
 
 from .artifact_errors import StreamInterrupted
-from .sources import Block
+from .sources import Block, is_path
 from .transfers import Transfer
 
 
@@ -59,6 +60,19 @@ class _Written(ABC):
 _FILE = "the path of a file, not of a folder, device or FIFO"
 
 
+def checked_path(to: Any) -> Path:
+    """Return the path of a file that is to be written.
+
+    Raises:
+        InvalidArgument: `to` is not the path of a file: it has another type or no file name, ends in a slash,
+            or has characters that no path has.
+    """
+    path: object = os.fspath(to) if isinstance(to, (str, os.PathLike)) else None
+    if not isinstance(path, str) or path.endswith("/") or not Path(path).name or not is_path(path):
+        raise InvalidArgument("to", to, _FILE)
+    return Path(path)
+
+
 class FileDestination(_Written):
     """A file that appears under its path only when it is complete.
 
@@ -67,15 +81,10 @@ class FileDestination(_Written):
 
     Args:
         path: The path. An existing file is replaced, and a symbolic link, not the file that it leads to.
-
-    Raises:
-        InvalidArgument: The path is `.`, `/` or another one without a file name.
     """
 
     def __init__(self, path: Path) -> None:
-        if not path.name:
-            raise InvalidArgument("to", str(path), _FILE)
-        self._path = path
+        self.path = path
         self._partial = path.with_name(f".{slugid()}.part")
         self._file: FileIO | None = None
 
@@ -89,8 +98,8 @@ class FileDestination(_Written):
         if self._file is not None:
             self._file.seek(0)
             self._file.truncate()
-        elif self._path.exists() and not self._path.is_file():
-            raise InvalidArgument("to", str(self._path), _FILE)
+        elif self.path.exists() and not self.path.is_file():
+            raise InvalidArgument("to", str(self.path), _FILE)
         else:
             try:
                 self._file = FileIO(self._partial, "x")
@@ -116,7 +125,7 @@ class FileDestination(_Written):
         assert self._file is not None  # noqa: S101 - restart comes first
         self._file.close()
         try:
-            self._partial.replace(self._path)
+            self._partial.replace(self.path)
         except OSError as error:
             raise self._naming_path(error) from None
         self._file = None
@@ -129,7 +138,7 @@ class FileDestination(_Written):
 
     def _naming_path(self, error: OSError) -> OSError:
         """Return the error with the path: the caller does not know the temporary file."""
-        return OSError(error.errno, error.strerror, str(self._path))
+        return OSError(error.errno, error.strerror, str(self.path))
 
 
 class MemoryDestination(_Written):

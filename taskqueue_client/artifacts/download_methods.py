@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
 
 from taskqueue_client._protocol.conversation import Conversation
 from taskqueue_client.errors import InvalidArgument
 
 from .chain_verification import ChainOfTrust, PublicKeys, verify_chain_of_trust
-from .destinations import FileDestination, MemoryDestination, StreamDestination
+from .destinations import FileDestination, MemoryDestination, StreamDestination, checked_path
 from .downloading import DownloadResult, Wanted, downloading
 from .storage import Progress
 from .transfers import TransferClient, reporter, silently
@@ -63,17 +62,15 @@ def download_artifact(
     """
     if to is None and max_bytes is None:
         max_bytes = MOST_IN_MEMORY
+    report = silently if progress is None else (yield from reporter(progress))
+    destination = MemoryDestination() if to is None else FileDestination(checked_path(to))
     wanted = Wanted(task_id, run_id, name, max_bytes)
     if verified_by is not None:
         wanted = yield from _signed(client, wanted, verified_by)
-    report = silently if progress is None else (yield from reporter(progress))
-    if to is not None:
-        path = Path(to)
-        result = yield from downloading(client, wanted, FileDestination(path), report)
-        return replace(result, path=path)
-    memory = MemoryDestination()
-    result = yield from downloading(client, wanted, memory, report)
-    return replace(result, content=memory.content)
+    result = yield from downloading(client, wanted, destination, report)
+    if isinstance(destination, MemoryDestination):
+        return replace(result, content=destination.content)
+    return replace(result, path=destination.path)
 
 
 def _signed(

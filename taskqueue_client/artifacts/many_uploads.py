@@ -13,6 +13,7 @@ from threading import Lock
 from typing import Protocol
 
 from taskqueue_client._protocol.conversation import AsyncClient, Conversation, Together
+from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.errors import InvalidArgument
 
 from .naming import checked_name
@@ -83,9 +84,10 @@ def listed(contents: Contents) -> list[Listed]:
     """
     if isinstance(contents, Mapping):
         return [_checked(name, content) for name, content in contents.items()]
-    folder = Path(contents)
-    if not folder.is_dir():
-        raise InvalidArgument("artifacts", str(contents), "a mapping of names to contents, or a folder")
+    given: object = contents
+    folder = Path(contents) if given and isinstance(given, (str, os.PathLike)) else None
+    if folder is None or not folder.is_dir():
+        raise InvalidArgument("artifacts", contents, "a mapping of names to contents, or a folder")
     return [_checked(path.relative_to(folder).as_posix(), _inside(path, folder)) for path in files_in(folder)]
 
 
@@ -262,11 +264,9 @@ def upload_artifacts(
         InvalidArgument: An option is not valid. Problems of a single artifact are in the report.
         OSError: The folder cannot be read.
     """
-    options = Options.checked(
-        expires, task_expires, storage or client.transfer_settings.storage, None, compress
-    )
-    if concurrency < 1:
-        raise InvalidArgument("concurrency", concurrency, "1 or more")
+    storage = client.transfer_settings.storage if storage is None else storage
+    options = Options.checked(expires, task_expires, storage, None, compress)
+    arguments.number("concurrency", concurrency, least=1)
     report = silently if progress is None else (yield from reporter(progress))
     uploads = ManyUploads(client, (task_id, run_id), options, report)
     return (yield from uploads.steps(artifacts, concurrency))

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from taskqueue_client import calls
+from taskqueue_client._kinds import check_kind
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.definitions import LinkArtifactRequest
 from taskqueue_client.models import CreateArtifactResponse
@@ -50,7 +51,9 @@ def create_reference_artifact(
         InvalidArgument: A value is malformed.
         RequestConflict: The name belongs to an artifact that is not a reference, or the run is not running.
     """
-    given = content_type_of(name) if content_type is None else checked_content_type(content_type)
+    given = (
+        content_type_of(checked_name(name)) if content_type is None else checked_content_type(content_type)
+    )
     return calls.create_artifact(
         task_id,
         run_id,
@@ -131,6 +134,7 @@ def create_error_artifact(
         InvalidArgument: A value is malformed.
         RequestConflict: The name belongs to another kind of artifact, or the run is not running.
     """
+    check_kind("message", message, str)
     return calls.create_artifact(
         task_id,
         run_id,

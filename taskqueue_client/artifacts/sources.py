@@ -177,6 +177,8 @@ def open_source(content: SyncContent) -> Source:
     if isinstance(content, (str, os.PathLike)):
         return _of_path(os.fsdecode(content))
     if isinstance(content, (bytes, bytearray, memoryview)):
+        if not memoryview(content).c_contiguous:
+            raise InvalidArgument("source", content, "a memoryview of contiguous bytes")
         size = memoryview(content).nbytes
         small = bytes(content) if size <= SMALL else None
         return Source("bytes", io.BytesIO(content), size=size, content=small)
@@ -193,7 +195,17 @@ def _of_object(content: object) -> Source:
     raise InvalidArgument("source", content, "a path, bytes, a file in binary mode or an iterable of bytes")
 
 
+def is_path(path: str) -> bool:
+    """Return whether a text can be a path: it has no NUL, and its characters can be encoded."""
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+
+
 def _of_path(path: str) -> Source:
+    if not is_path(path):
+        raise InvalidArgument("source", path, "a path")
     try:
         file = io.FileIO(path, opener=_without_waiting)
     except IsADirectoryError:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
+from taskqueue_client._kinds import check_callback
 from taskqueue_client._protocol.conversation import Call, Conversation, Pause, Work
 from taskqueue_client._protocol.retry import RetryPolicy
 from taskqueue_client.clock import Clock
@@ -171,7 +172,12 @@ def silently(*_: object) -> None:
 
 
 def reporter(progress: Callable[..., object]) -> Conversation[Callable[..., object]]:
-    """Return a function that any thread may call: it calls `progress` in the caller's event loop, if any."""
+    """Return a function that any thread may call: it calls `progress` in the caller's event loop, if any.
+
+    Raises:
+        InvalidArgument: `progress` is not a function, or an asynchronous one.
+    """
+    check_callback("progress", progress)
 
     async def in_loop() -> Callable[..., object]:
         import asyncio  # noqa: PLC0415 - loaded already

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import os
 import tempfile
@@ -78,6 +79,35 @@ def test_what_is_neither_a_file_nor_missing_is_refused_and_stays(
         client.download(NAME, to=folder / name)
     assert (folder / "fifo").is_fifo()
     assert (folder / "link").is_symlink()
+
+
+@pytest.mark.parametrize(
+    "to", [io.BytesIO(), 5, False, b"x", "", "a\0b", "a\ud800", "new/"], ids=lambda to: type(to).__name__
+)
+def test_what_is_not_the_path_of_a_file_is_refused_before_anything_happens(
+    client: EitherClient, local: LocalQueue, to: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    local.faults.add(Respond(endpoint="queue.latestArtifact", status=500))
+    with pytest.raises(InvalidArgument, match=r"^to: .* expected the path of a file"):
+        client.download(NAME, to=to)
+    assert local.faults.waiting()
+    assert not list(tmp_path.iterdir())
+
+
+async def asynchronous(*_: object) -> None:
+    """Nobody would await this."""
+
+
+@pytest.mark.parametrize("options", [{"progress": 5}, {"progress": asynchronous}])
+def test_progress_that_cannot_be_reported_is_refused(client: EitherClient, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=r"^progress: .* expected a function that is not asynchronous"):
+        client.download(NAME, **options)
+
+
+def test_keys_that_are_not_texts_are_refused(client: EitherClient) -> None:
+    with pytest.raises(InvalidArgument, match=r"^public_keys: 5 is not valid"):
+        client.download(NAME, verified_by=5)
 
 
 @pytest.mark.parametrize("limit", [math.nan, "10", -1, 1.5, True])

@@ -160,9 +160,16 @@ def test_no_more_than_asked_for_go_up_at_the_same_time(raw_client: EitherClient,
     assert counts["most"] == 3
 
 
-def test_a_concurrency_of_nothing_is_refused(client: EitherClient) -> None:
+@pytest.mark.parametrize("concurrency", [0, -1, "4", 1.5, True, None])
+def test_a_concurrency_of_nothing_is_refused(client: EitherClient, concurrency: Any) -> None:
     with pytest.raises(InvalidArgument, match="concurrency"):
-        client.upload_many({}, concurrency=0)
+        client.upload_many({}, concurrency=concurrency)
+
+
+@pytest.mark.parametrize("artifacts", [["x"], None, 5, b".", "", "a\0b"])
+def test_what_is_neither_contents_nor_a_folder_is_refused(client: EitherClient, artifacts: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^artifacts: "):
+        client.upload_many(artifacts)
 
 
 def test_nothing_to_upload_is_a_report_of_nothing(client: EitherClient) -> None:

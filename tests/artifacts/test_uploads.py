@@ -330,12 +330,19 @@ def fifo(path: Path) -> Path:
     return path
 
 
+async def asynchronous(*_: object) -> None:
+    """Nobody would await this."""
+
+
 BAD: dict[str, Callable[[Path], Any]] = {
     "number": lambda _: 7,
     "folder": folder,
     "pipe": fifo,
     "text file": lambda _: io.StringIO("text"),
     "texts": lambda _: ["text"],
+    "path with NUL": lambda _: "a\0b",
+    "path that cannot be encoded": lambda _: "a\ud800",
+    "every second byte": lambda _: memoryview(b"abcd")[::2],
 }
 
 
@@ -353,6 +360,12 @@ def test_what_cannot_be_uploaded_is_refused_before_anything_happens(
     "options",
     [
         {"storage": "azure"},
+        {"storage": ""},
+        {"storage": ["s3"]},
+        {"compress": "no"},
+        {"compress": 0},
+        {"progress": 5},
+        {"progress": asynchronous},
         {"storage": "object", "compress": True},
         {"expires": "tomorrow"},
         {"content_type": "text/plain\r\nX-Evil: 1"},
