@@ -109,10 +109,14 @@ def shifted(argument: str, offset: object, start: datetime, allowed: str = "") -
     if distance is None:
         allowed = allowed or "numbers with units, largest first, like '1 day 12 hours'"
         raise InvalidArgument(argument, offset, allowed)
+    return _in_utc(argument, offset, start, distance)
+
+
+def _in_utc(argument: str, given: object, moment: datetime, distance: timedelta = timedelta()) -> datetime:
     try:
-        return start + distance
+        return (moment + distance).astimezone(UTC)
     except OverflowError:
-        raise InvalidArgument(argument, offset, "a time between the years 1 and 9999") from None
+        raise InvalidArgument(argument, given, "a time between the years 1 and 9999") from None
 
 
 def seconds_of(text: str) -> float | None:
@@ -153,7 +157,7 @@ def moment_of(argument: str, given: object, start: datetime | None = None) -> da
     """
     moment = instant(given) if isinstance(given, str) else given
     if isinstance(moment, datetime) and moment.tzinfo is not None:
-        return moment
+        return _in_utc(argument, given, moment)
     if not isinstance(given, str) or not any(map(str.isdigit, given)):
         raise InvalidArgument(argument, given, _TIME)
     return shifted(argument, given, start or datetime.now(UTC), _TIME)

@@ -118,6 +118,18 @@ def test_a_reference_without_time_zone_is_refused(reference: datetime | str) -> 
         from_now("1 day", reference)
 
 
+AFTER_ALL_DATES = datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))
+BEFORE_ALL_DATES = datetime.min.replace(tzinfo=timezone(timedelta(hours=5)))
+
+
+@pytest.mark.parametrize("moment", [AFTER_ALL_DATES, BEFORE_ALL_DATES])
+def test_a_time_that_is_out_of_range_in_utc_is_refused(moment: datetime) -> None:
+    with pytest.raises(InvalidArgument, match=r"reference: .* expected a time between the years 1 and 9999"):
+        from_now("0 days", moment)
+    with pytest.raises(InvalidArgument, match="deadline"):
+        task_definition("p/w", {}, name="n", owner="o", source="https://example.com", deadline=moment)
+
+
 # task_definition --------------------------------------------------------------------------------
 
 
