@@ -9,8 +9,9 @@ from contextlib import closing
 from functools import partial
 from io import BytesIO, FileIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from taskqueue_client._kinds import check_kind
 from taskqueue_client._protocol.conversation import Conversation, Item
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.slugid import slugid
@@ -60,15 +61,16 @@ class _Written(ABC):
 _FILE = "the path of a file, not of a folder, device or FIFO"
 
 
-def checked_path(to: Any) -> Path:
+def checked_path(to: str | os.PathLike[str]) -> Path:
     """Return the path of a file that is to be written.
 
     Raises:
         InvalidArgument: `to` is not the path of a file: it has another type or no file name, ends in a slash,
             or has characters that no path has.
     """
-    path: object = os.fspath(to) if isinstance(to, (str, os.PathLike)) else None
-    if not isinstance(path, str) or path.endswith("/") or not Path(path).name or not is_path(path):
+    check_kind("to", to, str | os.PathLike, _FILE)
+    path = os.fspath(to)
+    if path.endswith("/") or not Path(path).name or not is_path(path):
         raise InvalidArgument("to", to, _FILE)
     return Path(path)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
+from taskqueue_client._kinds import check_kind
 from taskqueue_client._protocol.conversation import AsyncClient, Conversation, Together
 from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.errors import InvalidArgument
@@ -84,10 +85,11 @@ def listed(contents: Contents) -> list[Listed]:
     """
     if isinstance(contents, Mapping):
         return [_checked(name, content) for name, content in contents.items()]
-    given: object = contents
-    folder = Path(contents) if given and isinstance(given, (str, os.PathLike)) else None
-    if folder is None or not folder.is_dir():
-        raise InvalidArgument("artifacts", contents, "a mapping of names to contents, or a folder")
+    allowed = "a mapping of names to contents, or a folder"
+    check_kind("artifacts", contents, str | os.PathLike, allowed)
+    folder = Path(contents)
+    if not contents or not folder.is_dir():
+        raise InvalidArgument("artifacts", str(contents), allowed)
     return [_checked(path.relative_to(folder).as_posix(), _inside(path, folder)) for path in files_in(folder)]
 
 
