@@ -181,7 +181,7 @@ def _hmac(key: str, message: str) -> bytes:
 
 
 def _check_scopes(argument: str, scopes: object) -> None:
-    if isinstance(scopes, str) or not isinstance(scopes, Sequence):
+    if isinstance(scopes, (str, bytes)) or not isinstance(scopes, Sequence):
         raise InvalidArgument(argument, scopes, "a list of scopes")
     for scope in cast("Sequence[object]", scopes):
         if not _matches(_SCOPE, scope):

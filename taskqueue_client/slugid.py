@@ -21,6 +21,6 @@ def slugid() -> str:
     return urlsafe_b64encode(raw)[:22].decode()
 
 
-def is_slugid(text: str) -> bool:
+def is_slugid(text: object) -> bool:
     """Return whether the Queue accepts `text` as a task id."""
-    return SLUGID.fullmatch(text) is not None
+    return isinstance(text, str) and SLUGID.fullmatch(text) is not None

@@ -18,7 +18,6 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import msgspec
 
-from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models import Page
 
 from .conversation import AsyncCaller, Call, Caller, signed
@@ -36,18 +35,11 @@ class Pages(Generic[PageT, Item]):
         call: The request for the next page.
         items: Returns the items of a page.
         known: The items of the page before.
-
-    Raises:
-        InvalidArgument: Pages of 0 items were asked for: the Queue's only page would be empty.
     """
 
     call: Call[PageT]
     items: Callable[[PageT], Sequence[Item]]
     known: Sequence[Item] = ()
-
-    def __post_init__(self) -> None:
-        if self.call.query.get("limit") == "0":
-            raise InvalidArgument("page_size", 0, "a whole number, 1 or more")
 
     def new_items(self, page: PageT) -> Iterator[Item]:
         """Return the items of a page without those that it has in common with the page before."""

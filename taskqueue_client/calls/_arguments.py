@@ -7,14 +7,17 @@ is refused. Each function returns its argument in the form in which it is sent, 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import lru_cache
-from typing import cast
+from typing import TypeVar, cast
 from urllib.parse import quote
 
 from taskqueue_client._dates import is_date_time, moment_of, timestamp
+from taskqueue_client._kinds import check_kind
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.slugid import SLUGID
+
+T = TypeVar("T")
 
 _IDENTIFIER = re.compile(r"[a-zA-Z0-9_-]{1,38}")
 _TASK_QUEUE_ID = re.compile(r"[a-zA-Z0-9_-]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?")
@@ -72,6 +75,12 @@ def one_of(argument: str, given: str, allowed: Collection[str]) -> str:
     return str(given)
 
 
+def mapping(argument: str, given: Mapping[str, T]) -> dict[str, T]:
+    """Return a copy of a dict. A list of pairs is refused, and so is text."""
+    check_kind(argument, given, Mapping, "a dict")
+    return dict(given)
+
+
 def texts(argument: str, given: object) -> list[str]:
     """Return a list of strings. A single string is refused: iterating over it would give its letters."""
     if isinstance(given, str) or not isinstance(given, Collection):
@@ -108,6 +117,11 @@ def task_queue_pair(given: object, provisioner_id: object, worker_type: object) 
         allowed = "either task_queue_id, or both provisioner_id and worker_type"
         raise InvalidArgument("task_queue_id", (given, provisioner_id, worker_type), allowed)
     return identifier("provisioner_id", provisioner_id), identifier("worker_type", worker_type)
+
+
+def page_size(given: int | None) -> int | None:
+    """Return the number of items of each page: not 0, as the Queue's only page would be empty."""
+    return None if given is None else number("page_size", given, least=1)
 
 
 def page_query(continuation_token: object, limit: object) -> dict[str, str]:

@@ -52,7 +52,8 @@ def create_artifact(
         RequestConflict: The run is not running, or a different artifact has this name.
     """
     path = _of_run(task_id, run_id, name)
-    body = {**request, "expires": arguments.moment("expires", request["expires"])}
+    body = arguments.mapping("request", request)
+    body["expires"] = arguments.moment("expires", body.get("expires"))
     return Call("createArtifact", "POST", path, CreateArtifactResponse, body=body)
 
 
@@ -118,7 +119,9 @@ def iter_artifacts(
     task_id: str, run_id: int, *, page_size: int | None = None
 ) -> Pages[ArtifactsPage, Artifact]:
     """Iterate over the artifacts of a run, requesting further pages; see `list_artifacts`."""
-    return Pages(list_artifacts(task_id, run_id, limit=page_size), lambda page: page.artifacts)
+    return Pages(
+        list_artifacts(task_id, run_id, limit=arguments.page_size(page_size)), lambda page: page.artifacts
+    )
 
 
 def list_latest_artifacts(
@@ -138,7 +141,9 @@ def list_latest_artifacts(
 
 def iter_latest_artifacts(task_id: str, *, page_size: int | None = None) -> Pages[ArtifactsPage, Artifact]:
     """Iterate over the artifacts of a task's last run; see `list_latest_artifacts`."""
-    return Pages(list_latest_artifacts(task_id, limit=page_size), lambda page: page.artifacts)
+    return Pages(
+        list_latest_artifacts(task_id, limit=arguments.page_size(page_size)), lambda page: page.artifacts
+    )
 
 
 def artifact_info(task_id: str, run_id: int, name: str) -> Call[Artifact]:
@@ -294,5 +299,5 @@ def download_object(name: str) -> Call[Redirect]:
 
 
 def _upload(project_id: str, upload_id: str, hashes: Mapping[str, str] | None) -> dict[str, object]:
-    known = {} if hashes is None else {"hashes": dict(hashes)}
+    known = {} if hashes is None else {"hashes": arguments.mapping("hashes", hashes)}
     return {"projectId": project_id, "uploadId": arguments.slugid("upload_id", upload_id), **known}

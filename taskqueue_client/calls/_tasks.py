@@ -87,7 +87,7 @@ def iter_tasks(
     task_ids: Collection[str], *, page_size: int | None = None
 ) -> Pages[TasksPage, IdentifiedTask]:
     """Iterate over the definitions of several tasks, requesting further pages; see `tasks`."""
-    return Pages(tasks(task_ids, limit=page_size), lambda page: page.tasks)
+    return Pages(tasks(task_ids, limit=arguments.page_size(page_size)), lambda page: page.tasks)
 
 
 def statuses(
@@ -109,7 +109,7 @@ def iter_statuses(
     task_ids: Collection[str], *, page_size: int | None = None
 ) -> Pages[StatusesPage, IdentifiedStatus]:
     """Iterate over the statuses of several tasks, requesting further pages; see `statuses`."""
-    return Pages(statuses(task_ids, limit=page_size), lambda page: page.statuses)
+    return Pages(statuses(task_ids, limit=arguments.page_size(page_size)), lambda page: page.statuses)
 
 
 def status(task_id: str) -> Call[TaskStatusResponse]:
@@ -144,7 +144,7 @@ def iter_dependent_tasks(
     task_id: str, *, page_size: int | None = None
 ) -> Pages[DependentTasksPage, TaskAndStatus]:
     """Iterate over the tasks that depend on a task; see `list_dependent_tasks`."""
-    return Pages(list_dependent_tasks(task_id, limit=page_size), lambda page: page.tasks)
+    return Pages(list_dependent_tasks(task_id, limit=arguments.page_size(page_size)), lambda page: page.tasks)
 
 
 def create_task(task_id: str, definition: TaskDefinition) -> Generator[Call[Any], Any, TaskStatusResponse]:
@@ -264,7 +264,9 @@ def iter_task_group(
     task_group_id: str, *, page_size: int | None = None
 ) -> Pages[TaskGroupPage, TaskAndStatus]:
     """Iterate over the tasks of a group, requesting further pages; see `list_task_group`."""
-    return Pages(list_task_group(task_group_id, limit=page_size), lambda page: page.tasks)
+    return Pages(
+        list_task_group(task_group_id, limit=arguments.page_size(page_size)), lambda page: page.tasks
+    )
 
 
 def cancel_task_group(task_group_id: str) -> Call[CanceledTaskGroup]:

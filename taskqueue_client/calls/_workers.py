@@ -117,7 +117,10 @@ def iter_pending_tasks(
 ) -> Pages[PendingTasksPage, PendingTask]:
     """Iterate over the pending runs of a task queue, requesting further pages; see `list_pending_tasks`."""
     first = list_pending_tasks(
-        task_queue_id, provisioner_id=provisioner_id, worker_type=worker_type, limit=page_size
+        task_queue_id,
+        provisioner_id=provisioner_id,
+        worker_type=worker_type,
+        limit=arguments.page_size(page_size),
     )
     return Pages(first, lambda page: page.tasks)
 
@@ -149,7 +152,10 @@ def iter_claimed_tasks(
 ) -> Pages[ClaimedTasksPage, ClaimedTask]:
     """Iterate over the claimed runs of a task queue, requesting further pages; see `list_claimed_tasks`."""
     first = list_claimed_tasks(
-        task_queue_id, provisioner_id=provisioner_id, worker_type=worker_type, limit=page_size
+        task_queue_id,
+        provisioner_id=provisioner_id,
+        worker_type=worker_type,
+        limit=arguments.page_size(page_size),
     )
     return Pages(first, lambda page: page.tasks)
 
@@ -174,7 +180,10 @@ def iter_worker_types(
     provisioner_id: str, *, page_size: int | None = None
 ) -> Pages[WorkerTypesPage, WorkerType]:
     """Iterate over the task queues of a provisioner, requesting further pages; see `list_worker_types`."""
-    return Pages(list_worker_types(provisioner_id, limit=page_size), lambda page: page.worker_types)
+    return Pages(
+        list_worker_types(provisioner_id, limit=arguments.page_size(page_size)),
+        lambda page: page.worker_types,
+    )
 
 
 def get_worker_type(
@@ -207,7 +216,7 @@ def list_task_queues(
 
 def iter_task_queues(*, page_size: int | None = None) -> Pages[TaskQueuesPage, TaskQueue]:
     """Iterate over the task queues, requesting further pages; see `list_task_queues`."""
-    return Pages(list_task_queues(limit=page_size), lambda page: page.task_queues)
+    return Pages(list_task_queues(limit=arguments.page_size(page_size)), lambda page: page.task_queues)
 
 
 def get_task_queue(
@@ -269,7 +278,7 @@ def iter_workers(
         provisioner_id=provisioner_id,
         worker_type=worker_type,
         quarantined=quarantined,
-        limit=page_size,
+        limit=arguments.page_size(page_size),
     )
     return Pages(first, lambda page: page.workers)
 

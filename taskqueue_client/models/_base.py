@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, Self
 
 import msgspec
 
+from taskqueue_client._kinds import check_kind
 from taskqueue_client.errors import InvalidArgument
 
 _URLS = frozenset({"url", "put_url", "signed_poll_task_url", "signed_poll_url", "signed_delete_url"})
@@ -84,9 +85,10 @@ class Credentials(Model, frozen=True):
         empty list, calls have only the scopes of anonymous callers.
 
         Raises:
-            InvalidArgument: `scopes` is a string instead of a list.
+            InvalidArgument: `scopes` is not a list.
         """
-        if isinstance(scopes, str):
+        check_kind("scopes", scopes, Iterable, "a list of scopes")
+        if isinstance(scopes, (str, bytes)):
             raise InvalidArgument("scopes", scopes, "a list of scopes")
         return msgspec.structs.replace(self, authorized_scopes=tuple(scopes))
 

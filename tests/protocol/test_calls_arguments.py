@@ -13,11 +13,17 @@ from hypothesis import strategies as st
 
 from taskqueue_client import calls
 from taskqueue_client._protocol.conversation import Call
+from taskqueue_client.artifacts.records import create_error_artifact, create_reference_artifact
 from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.slugid import is_slugid
 from tests.protocol.calls_contract import SLUGID
 
 WORKER: Any = {"worker_group": "g", "worker_id": "w"}
 NEVER: Any = "not checked before the faulty one"
+
+FILE = (SLUGID, 0, "public/x")
+NOT_TEXT: Any = 5
+AFTER_ALL_DATES = datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))
 
 REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("task_id", lambda: calls.status("")),
@@ -60,7 +66,15 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("provisioner_id", lambda: calls.get_provisioner("a/b")),
     ("limit", lambda: calls.list_task_queues(limit=-1)),
     ("limit", lambda: calls.list_task_queues(limit=True)),
-    ("limit", lambda: calls.iter_artifacts(SLUGID, 0, page_size=-1)),
+    ("page_size", lambda: calls.iter_artifacts(SLUGID, 0, page_size=-1)),
+    ("page_size", lambda: calls.iter_workers("p/w", page_size="5")),  # type: ignore[arg-type] # what is tested
+    ("request", lambda: calls.create_artifact(SLUGID, 0, "a", None)),  # type: ignore[arg-type] # what is tested
+    ("expires", lambda: calls.create_artifact(SLUGID, 0, "a", {})),  # type: ignore[arg-type] # what is tested
+    ("hashes", lambda: calls.finish_upload("a", project_id="p", upload_id=SLUGID, hashes="a")),  # type: ignore[arg-type] # what is tested
+    ("hashes", lambda: calls.finish_upload("a", project_id="p", upload_id=SLUGID, hashes=["ab"])),  # type: ignore[arg-type] # what is tested
+    ("expires", lambda: calls.declare_worker("p/w", **WORKER, expires=AFTER_ALL_DATES)),
+    ("message", lambda: create_error_artifact(*FILE, "file-missing-on-worker", NOT_TEXT, expires="1 day")),
+    ("name", lambda: create_reference_artifact(SLUGID, 0, NOT_TEXT, "https://h", expires="1 day")),
     ("continuation_token", lambda: calls.list_task_queues(continuation_token="")),
     ("expires", lambda: calls.declare_worker("p/w", **WORKER, expires="tomorrow")),
     ("expires", lambda: calls.declare_worker("p/w", **WORKER, expires="2026-02-29T00:00:00Z")),
@@ -77,6 +91,11 @@ def test_what_the_queue_would_refuse_is_refused_by_its_name(
         describe()
     assert refused.value.argument == argument
     assert refused.value.allowed
+
+
+@pytest.mark.parametrize("given", [None, 5, b"", [SLUGID]])
+def test_what_is_not_text_is_no_slugid(given: object) -> None:
+    assert not is_slugid(given)
 
 
 @pytest.mark.parametrize("describe", [calls.reclaim_task, calls.report_completed, calls.list_artifacts])

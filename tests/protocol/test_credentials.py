@@ -57,6 +57,10 @@ def test_a_restriction_of_the_issuer_is_kept() -> None:
     ("argument", "refused"),
     [
         ("scopes", lambda: ISSUER.restricted_to("abc")),
+        ("scopes", lambda: ISSUER.restricted_to(b"")),  # type: ignore[arg-type] # what is tested
+        ("scopes", lambda: ISSUER.restricted_to(None)),  # type: ignore[arg-type] # what is tested
+        ("scopes", lambda: ISSUER.restricted_to(5)),  # type: ignore[arg-type] # what is tested
+        ("scopes", lambda: temporary_credentials(ISSUER, b"")),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] # the same
         ("lifetime", lambda: temporary_credentials(ISSUER, [], lifetime=timedelta(days=31, milliseconds=1))),
         ("lifetime", lambda: temporary_credentials(ISSUER, [], lifetime=timedelta(0))),
         ("lifetime", lambda: temporary_credentials(ISSUER, [], lifetime=5)),  # type: ignore[arg-type] # wrong on purpose
