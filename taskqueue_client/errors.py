@@ -167,12 +167,14 @@ class CallFailed(TaskQueueError):
         attempted: Endpoint, URL, attempts and elapsed time.
     """
 
-    attempted: Attempted
+    @property
+    def attempted(self) -> Attempted:
+        """The attempts, as they are counted now."""
+        return cast("Attempted", self.args[0])
 
-    def __reduce__(self) -> tuple[type[CallFailed], tuple[object, ...], dict[str, object]]:
-        """Pickle with the attempts as they are counted now, and with the notes."""
-        notes = {key: value for key, value in vars(self).items() if key == "__notes__"}
-        return type(self), (self.attempted, *self.args[1:]), notes
+    @attempted.setter
+    def attempted(self, attempted: Attempted) -> None:
+        self.args = (attempted, *self.args[1:])
 
     @property
     def endpoint(self) -> str:
@@ -195,7 +197,6 @@ class ConnectionFailed(CallFailed):
 
     def __init__(self, attempted: Attempted, reason: str) -> None:
         super().__init__(attempted, reason)
-        self.attempted = attempted
         self.reason = reason
 
     def __str__(self) -> str:
@@ -211,7 +212,6 @@ class UnreadableResponse(CallFailed):
 
     def __init__(self, attempted: Attempted, status: int, reason: str) -> None:
         super().__init__(attempted, status, reason)
-        self.attempted = attempted
         self.status = status
         self.reason = reason
 
@@ -250,7 +250,6 @@ class ApiError(CallFailed):
 
     def __init__(self, attempted: Attempted, refused: Refused) -> None:
         super().__init__(attempted, refused)
-        self.attempted = attempted
         self.refused = refused
 
     def __str__(self) -> str:
