@@ -104,8 +104,8 @@ class RetryPolicy:
         if not _is(self.attempts, int) or self.attempts < 1:
             raise InvalidArgument("attempts", self.attempts, "a whole number, at least 1")
         for name in ("timeout", "connect_timeout", "read_timeout", "min_rate_window"):
-            if not _is(getattr(self, name), int, float) or not getattr(self, name) > 0:
-                raise InvalidArgument(name, getattr(self, name), "more than 0 seconds")
+            if not _is(getattr(self, name), int, float) or not 0 < getattr(self, name) <= _LONGEST:
+                raise InvalidArgument(name, getattr(self, name), "more than 0 and at most 1,000,000 seconds")
         if not _is(self.min_rate, int, float) or not self.min_rate >= 0:
             raise InvalidArgument("min_rate", self.min_rate, "at least 0 bytes per second")
         for name in ("wait_initial", "wait_max", "wait_jitter"):
@@ -126,8 +126,12 @@ class RetryPolicy:
         return Timeouts(min(self.connect_timeout, left), min(self.read_timeout, left), left)
 
 
+_LONGEST = 1_000_000
+"""Seconds of a timeout, more than 11 days: `poll` takes no more than 2,147,483, and no infinity."""
+
+
 def _is(given: object, *kinds: type) -> bool:
-    return isinstance(given, kinds)
+    return isinstance(given, kinds) and not isinstance(given, bool)
 
 
 LONG_POLL_TIMEOUT = 45.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from typing import Any
@@ -211,6 +212,7 @@ def test_an_error_tells_of_all_attempts(make_client: Any, server: ScriptedServer
     assert caught.value.attempted.attempts == 3
     assert caught.value.attempted.outcome_unknown
     assert caught.value.elapsed == 3
+    assert "attempts=3" in repr(caught.value)
 
 
 def test_an_outcome_stays_unknown_when_a_later_attempt_is_refused(
@@ -267,8 +269,11 @@ def test_nobody_there_is_said_in_plain_words(make_client: Any) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"attempts": 0}, {"timeout": 0}, {"read_timeout": -1}, {"connect_timeout": 0}, {"wait_max": -1}],
-)
+    [{"attempts": 0}, {"timeout": 0}, {"read_timeout": -1}, {"connect_timeout": 0}, {"wait_max": -1},
+     {"attempts": True}, {"timeout": True}, {"wait_initial": True}, {"timeout": math.inf},
+     {"timeout": math.nan}, {"connect_timeout": math.inf}, {"read_timeout": 1e300},
+     {"min_rate_window": 10**400}],
+)  # fmt: skip
 def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
         RetryPolicy(**wrong)
