@@ -192,6 +192,8 @@ class AsyncQueue(Client[aiohttp.ClientSession]):
     async def send(self, call: Call[R], /) -> R:
         """Make a call that a function of `taskqueue_client.calls` returned, and return its response.
 
+        `calls.create_task` and the `iter_…` functions return no `Call`: use the methods of these names.
+
         Raises:
             InvalidArgument: The call cannot be sent.
             ClientUnusable: The client is closed, or was used in another event loop before.

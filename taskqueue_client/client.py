@@ -180,6 +180,8 @@ class Queue(Client[requests.Session]):
     def send(self, call: Call[R], /) -> R:
         """Make a call that a function of `taskqueue_client.calls` returned, and return its response.
 
+        `calls.create_task` and the `iter_…` functions return no `Call`: use the methods of these names.
+
         Raises:
             InvalidArgument: The call cannot be sent.
             CallFailed: The call failed; see `taskqueue_client.errors`.

@@ -26,7 +26,7 @@ from taskqueue_client.errors import (
 
 from .api_responses import Response, ResponseRefused, TransportFailed
 from .conversation import Call
-from .wire import Request, Wire
+from .wire import Request, Wire, check_call
 
 if TYPE_CHECKING:
     import tenacity
@@ -206,6 +206,7 @@ def attempts(
         InvalidArgument: The body is not valid, or the call cannot be sent.
         CallFailed: The last attempt failed; the error tells of all of them.
     """
+    check_call(call)
     if check and call.check is not None:
         call = replace_fields(call, body=Raw(call.check(wire.known_server_time())))
     tally = _Tally(wire.clock, spans)

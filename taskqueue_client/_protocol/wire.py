@@ -27,6 +27,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from taskqueue_client import errors
+from taskqueue_client._kinds import check_kind
 from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials, checked, checked_root_url
 from taskqueue_client.models import ClaimWorkResponse, Redirect, TaskClaim
@@ -218,6 +219,11 @@ class _Skew:
         self.warned = False
 
 
+def check_call(call: object) -> None:
+    """Raise InvalidArgument for what is not a Call."""
+    check_kind("call", call, Call, "a Call; create_task and iter_… are methods of clients")
+
+
 class Wire:
     """A service's URL, credentials and clock, and the encoding of calls to it.
 
@@ -342,6 +348,7 @@ class Wire:
         Raises:
             InvalidArgument: The call is not a GET, there are no credentials, or the lifetime is not positive.
         """
+        check_call(call)
         if call.method != "GET":
             raise errors.InvalidArgument("call", call.endpoint, "an endpoint that is a GET")
         if not lifetime > 0:

@@ -105,6 +105,15 @@ class TestArguments:
         with pytest.raises(InvalidArgument, match=r"session: .* expected ClientSession or None"):
             AsyncQueue("https://h", session=requests.Session())  # type: ignore[arg-type] # what is tested
 
+    @pytest.mark.parametrize(
+        "call", [None, "ping", calls.create_task(TASK, {}), calls.iter_task_group(TASK)],  # type: ignore[typeddict-item] # pyright: ignore[reportArgumentType] # never sent
+        ids=lambda call: type(call).__name__,
+    )  # fmt: skip
+    def test_what_is_not_a_call_is_neither_sent_nor_signed(self, client: Any, call: Any) -> None:
+        for method in (client.send, client.signed_url):
+            with pytest.raises(InvalidArgument, match=r"^call: .* expected a Call; create_task and iter_"):
+                method(call)
+
     def test_tracing_is_not_turned_on_by_text(self, client: Any) -> None:
         with pytest.raises(InvalidArgument, match="tracing: 'no' is not valid; expected bool or None"):
             client.with_options(tracing="no")
