@@ -67,6 +67,8 @@ class PulseSettings:
         _check_text("host", self.host, _HOST, "the name or address of the broker, not a URL")
         _check_text("user", self.user, _NOT_EMPTY, "the name of a RabbitMQ user")
         _check_text("password", self.password, _NOT_EMPTY, "a str that is not empty")
+        check_kind("vhost", self.vhost, str)
+        check_kind("tls", self.tls, bool)
         if self.port is not None:
             arguments.number("port", self.port, least=1, most=_HIGHEST_PORT)
         arguments.number("heartbeat", self.heartbeat, least=0, most=_LONGEST_HEARTBEAT)
@@ -179,7 +181,7 @@ def make_plan(
         InvalidArgument: `bindings` is empty, or one of the arguments is not allowed.
     """
     check_kind(
-        "settings", _unless_text(settings), PulseSettings, "PulseSettings, such as PulseSettings.from_url(…)"
+        "settings", unless_text(settings), PulseSettings, "PulseSettings, such as PulseSettings.from_url(…)"
     )
     flat: list[Binding] = []
     _check_collection(bindings)
@@ -195,7 +197,7 @@ def make_plan(
     return Plan(settings, None if queue is None else _full_name(settings.user, queue), flat, prefetch)
 
 
-def _unless_text(settings: object) -> object:
+def unless_text(settings: object) -> object:
     """Return the settings for an error; a URL would show its password."""
     return "<not shown>" if isinstance(settings, str | bytes) else settings
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from taskqueue_client._kinds import check_kinds
 from taskqueue_client._protocol.conversation import end_other_tasks
 from taskqueue_client.clock import Clock, MovableClock
 from taskqueue_client.credentials import Credentials
@@ -23,8 +25,6 @@ from .deployment import Deployment, Settings
 from .messages import Audience
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
     from .faults import Faults
     from .messages import Message
 
@@ -63,7 +63,8 @@ class LocalQueue:
 
     Raises:
         ValueError: A client, a role, a scope, the claim timeout, the path or the admin secret is not
-            valid; or the address is not loopback, and `allow_remote` is not set.
+            valid; or an argument has another type; or the address is not loopback, and `allow_remote` is
+            not set.
     """
 
     def __init__(
@@ -89,6 +90,24 @@ class LocalQueue:
         page: bool = False,
         legacy_azure: str | None = None,
     ) -> None:
+        check_kinds(
+            locals(),
+            host=str,
+            port=int,
+            allow_remote=bool,
+            db=str | os.PathLike,
+            clock=Clock | None,
+            claim_timeout=int | float,
+            max_dependencies=int,
+            sign_public_artifacts=bool,
+            object_methods=Collection,
+            like_production=bool,
+            client_id=str,
+            clients=Sequence,
+            roles=Mapping | None,
+            anonymous_scopes=Sequence | None,
+            page=bool,
+        )
         check_host(host, allow_remote=allow_remote)
         _check_claim_timeout(claim_timeout)
         _check_given(db, admin_secret)

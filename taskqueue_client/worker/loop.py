@@ -14,10 +14,11 @@ from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack
 
+from taskqueue_client._kinds import check_callback, check_kind, check_kinds
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.credentials import Credentials, checked, checked_root_url, from_environment
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.events.settings import PulseSettings
+from taskqueue_client.events.settings import PulseSettings, unless_text
 
 from .claims.task_source import QueueTaskSource, SeveralTaskQueues, TaskSourceFactory
 from .config import (
@@ -123,6 +124,14 @@ class WorkerLoop(ABC):
         **settings: Unpack[WorkerSettings],
     ) -> None:
         _check_hooks(self)
+        check_kind("pulse", unless_text(pulse), PulseSettings | None)
+        check_kinds(
+            locals(),
+            config_file=str | os.PathLike | None,
+            clock=Clock | None,
+            runner=WorkerRunner | None,
+        )
+        check_callback("task_source", task_source)
         self.config: WorkerConfig = load_config(settings, file=config_file)
         self.settings = load_custom_settings(self.settings_type, config_file)
         if root_url is None:

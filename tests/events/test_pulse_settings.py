@@ -83,6 +83,12 @@ def test_an_invalid_url_is_refused_without_showing_the_url(url: str) -> None:
     assert caught.value.__context__ is None
 
 
+@pytest.mark.parametrize("wrong", [{"tls": "no"}, {"tls": 0}, {"vhost": 5}, {"vhost": None}])
+def test_a_part_of_another_type_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{next(iter(wrong))}: "):
+        PulseSettings(host="h", user="u", password=SECRET, **wrong)
+
+
 def test_an_unknown_parameter_is_named() -> None:
     with pytest.raises(InvalidArgument, match="not verify"):
         PulseSettings.from_url("amqp://u:p@h/?verify=no")

@@ -138,6 +138,19 @@ def test_a_worker_runs_again_when_it_has_ended(world: World) -> None:
 
 
 @pytest.mark.parametrize(
+    ("argument", "given"),
+    [("config_file", 5), ("config_file", []), ("pulse", "amqp://u:s3cret@h"), ("pulse", {}), ("clock", "x"),
+     ("runner", "x"), ("task_source", "x")],
+)  # fmt: skip
+def test_an_argument_of_another_type_is_refused(world: World, argument: str, given: object) -> None:
+    options: Any = {argument: given}
+    with pytest.raises(InvalidArgument) as refused:
+        worker_for(world, lambda _: None, **options)
+    assert refused.value.argument == argument
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
     "name", ["on_start", "on_stop", "on_task_end", "run_time_limit", "on_idle", "termination_notice"]
 )
 def test_a_hook_that_is_a_coroutine_function_is_refused(

@@ -19,6 +19,7 @@ import pytest
 
 from taskqueue_client import AsyncQueue, Queue, slugid
 from taskqueue_client.clock import MovableClock, SystemClock
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import Client, LocalQueue
 from tests.broker import require_broker
 from tests.local.local_http import QUEUE, Key, Wire
@@ -173,6 +174,20 @@ def test_a_claim_runs_out_on_its_own_when_time_passes(task_factory: TaskFactory)
         _create(wire, task_factory(retries=0))
         _claim(wire)
         assert resolved.wait(30)
+
+
+@pytest.mark.parametrize(
+    ("argument", "given"),
+    [("host", None), ("port", "0"), ("port", True), ("allow_remote", "no"), ("db", b"x"), ("clock", "x"),
+     ("claim_timeout", "5"), ("claim_timeout", True), ("max_dependencies", None), ("page", "no"),
+     ("sign_public_artifacts", "no"), ("object_methods", 5), ("like_production", "no"), ("client_id", 5),
+     ("clients", None), ("roles", ["a"]), ("anonymous_scopes", 5)],
+)  # fmt: skip
+def test_an_argument_of_another_type_is_refused(argument: str, given: object) -> None:
+    options: Any = {argument: given}
+    with pytest.raises(InvalidArgument) as refused:
+        LocalQueue(**options)
+    assert refused.value.argument == argument
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
