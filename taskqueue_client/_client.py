@@ -11,12 +11,11 @@ from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack, cast
 
-from taskqueue_client._kinds import check_kind, check_kinds
+from taskqueue_client import _arguments as arguments
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.retry import RetryPolicy
 from taskqueue_client._protocol.wire import Wire
 from taskqueue_client._transport.network import NetworkSettings
-from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.credentials import Credentials, from_environment
 
@@ -143,7 +142,7 @@ class Client(ABC, Generic[SessionT]):
         clock: Clock | None = None,
         tracing: bool = False,
     ) -> None:
-        check_kinds(
+        arguments.check_kinds(
             locals(), retry=RetryPolicy | None, check_definitions=bool, clock=Clock | None, tracing=bool
         )
         arguments.one_of("artifact_storage", artifact_storage, ["s3", "object"])
@@ -220,7 +219,7 @@ class Client(ABC, Generic[SessionT]):
         Raises:
             InvalidArgument: A value is out of range.
         """
-        check_kind("tracing", tracing, bool | None)
+        arguments.check_kind("tracing", tracing, bool | None)
         other = _twin(self)
         other._policy = replace(self._policy, **options)  # noqa: SLF001 - it is one of us
         vars(other).pop("transfer_settings", None)
@@ -254,7 +253,7 @@ class Client(ABC, Generic[SessionT]):
             InvalidArgument: The call is not a GET, the client has no credentials, the lifetime is not
                 positive, or the URL is longer than the 4096 characters that the Queue accepts.
         """
-        check_kind("lifetime", lifetime, timedelta)
+        arguments.check_kind("lifetime", lifetime, timedelta)
         return self._wire.signed_url(call, lifetime.total_seconds())
 
     @_made_once

@@ -16,6 +16,7 @@ from random import random
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
+from taskqueue_client import _arguments as arguments
 from taskqueue_client import errors
 from taskqueue_client._protocol.api_responses import Response, ResponseRefused, TransportFailed
 from taskqueue_client._protocol.conversation import Call
@@ -30,7 +31,6 @@ from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client._transport.asynchronous import own_transport
 from taskqueue_client._transport.network import NetworkSettings
-from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.errors import Attempted, CallTimedOut, ConnectionFailed, UnreadableResponse
 from taskqueue_client.models import TaskClaim, TaskStatus
 from taskqueue_client.models._base import Model

@@ -26,7 +26,7 @@ from taskqueue_client.errors import (
 
 from .api_responses import Response, ResponseRefused, TransportFailed
 from .conversation import Call
-from .wire import Request, Wire, check_call
+from .wire import Request, Wire, not_a_call
 
 if TYPE_CHECKING:
     import tenacity
@@ -206,7 +206,8 @@ def attempts(
         InvalidArgument: The body is not valid, or the call cannot be sent.
         CallFailed: The last attempt failed; the error tells of all of them.
     """
-    check_call(call)
+    if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
+        raise not_a_call(call)
     if check and call.check is not None:
         call = replace_fields(call, body=Raw(call.check(wire.known_server_time())))
     tally = _Tally(wire.clock, spans)

@@ -27,7 +27,6 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from taskqueue_client import errors
-from taskqueue_client._kinds import check_kind
 from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials, checked, checked_root_url
 from taskqueue_client.models import ClaimWorkResponse, Redirect, TaskClaim
@@ -219,9 +218,9 @@ class _Skew:
         self.warned = False
 
 
-def check_call(call: object) -> None:
-    """Raise InvalidArgument for what is not a Call."""
-    check_kind("call", call, Call, "a Call; create_task and iter_… are methods of clients")
+def not_a_call(given: object) -> errors.InvalidArgument:
+    """Return the error for what is not a Call, such as the generator of `calls.create_task`."""
+    return errors.InvalidArgument("call", given, "a Call; create_task and iter_… are methods of clients")
 
 
 class Wire:
@@ -348,7 +347,8 @@ class Wire:
         Raises:
             InvalidArgument: The call is not a GET, there are no credentials, or the lifetime is not positive.
         """
-        check_call(call)
+        if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
+            raise not_a_call(call)
         if call.method != "GET":
             raise errors.InvalidArgument("call", call.endpoint, "an endpoint that is a GET")
         if not lifetime > 0:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from taskqueue_client import calls
-from taskqueue_client._kinds import check_kind
+from taskqueue_client._arguments import check_kind
 from taskqueue_client._protocol.conversation import Conversation
 from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotFound
 

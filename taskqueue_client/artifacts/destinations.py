@@ -11,7 +11,7 @@ from io import BytesIO, FileIO
 from pathlib import Path
 from typing import Protocol
 
-from taskqueue_client._kinds import check_kind
+from taskqueue_client._arguments import check_kind
 from taskqueue_client._protocol.conversation import Conversation, Item
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.slugid import slugid

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from taskqueue_client import _arguments as arguments
 from taskqueue_client import calls
 from taskqueue_client._protocol.conversation import Call, CallAs, Conversation
-from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.errors import Attempted, AuthenticationFailed, ErrorArtifact, Refused
 from taskqueue_client.models import ArtifactContent, StorageType
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
-from taskqueue_client._kinds import check_kind
+from taskqueue_client import _arguments as arguments
 from taskqueue_client._protocol.conversation import AsyncClient, Conversation, Together
-from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.errors import InvalidArgument
 
 from .naming import checked_name
@@ -86,7 +85,7 @@ def listed(contents: Contents) -> list[Listed]:
     if isinstance(contents, Mapping):
         return [_checked(name, content) for name, content in contents.items()]
     allowed = "a mapping of names to contents, or a folder"
-    check_kind("artifacts", contents, str | os.PathLike, allowed)
+    arguments.check_kind("artifacts", contents, str | os.PathLike, allowed)
     folder = Path(contents)
     if not contents or not folder.is_dir():
         raise InvalidArgument("artifacts", str(contents), allowed)

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from taskqueue_client import calls
-from taskqueue_client._kinds import check_kind
+from taskqueue_client._arguments import check_kind
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.definitions import LinkArtifactRequest
 from taskqueue_client.models import CreateArtifactResponse

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from taskqueue_client._kinds import check_callback
+from taskqueue_client._arguments import check_callback
 from taskqueue_client._protocol.conversation import Call, Conversation, Pause, Work
 from taskqueue_client._protocol.retry import RetryPolicy
 from taskqueue_client.clock import Clock

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
+from taskqueue_client import _arguments as arguments
 from taskqueue_client import calls
-from taskqueue_client._kinds import check_kind
 from taskqueue_client._protocol.conversation import Call, CallAs, Conversation, on_thread
 from taskqueue_client._protocol.retry import is_ambiguous
-from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.definitions import CreateArtifactRequest, ProposedUploadMethods, S3ArtifactRequest
 from taskqueue_client.errors import (
     CallFailed,
@@ -99,7 +98,7 @@ class Options:
             InvalidArgument: An option is not valid, or does not go with another one.
         """
         arguments.one_of("storage", storage, ["s3", "object"])
-        check_kind("compress", compress, bool | None)
+        arguments.check_kind("compress", compress, bool | None)
         if storage == "object" and compress:
             raise InvalidArgument(
                 "compress",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from types import NoneType
 
+from taskqueue_client import _arguments as arguments
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.paging import Pages
 from taskqueue_client.definitions import AcceptedDownloadMethods, CreateArtifactRequest, ProposedUploadMethods
@@ -24,8 +25,6 @@ from taskqueue_client.models import (
     Redirect,
     StartDownloadResponse,
 )
-
-from . import _arguments as arguments
 
 REDIRECTED = frozenset({303})
 """The statuses of responses that have the location of the content; the redirect is not followed."""

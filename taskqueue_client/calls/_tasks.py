@@ -6,6 +6,7 @@ from collections.abc import Collection, Generator
 from functools import partial
 from typing import Any, Literal
 
+from taskqueue_client import _arguments as arguments
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.paging import Pages
 from taskqueue_client._protocol.schemas import check_definition
@@ -29,8 +30,6 @@ from taskqueue_client.models import (
     TasksPage,
     TaskStatusResponse,
 )
-
-from . import _arguments as arguments
 
 MOST_TASKS = 32
 """The number of tasks that a worker may claim with one call, at most."""

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from datetime import datetime
 from types import NoneType
 
+from taskqueue_client import _arguments as arguments
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.paging import Pages
 from taskqueue_client.models import (
@@ -32,8 +33,6 @@ from taskqueue_client.models import (
     WorkerType,
     WorkerTypesPage,
 )
-
-from . import _arguments as arguments
 
 
 def list_provisioners(

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from taskqueue_client.calls import _arguments as arguments
+from taskqueue_client import _arguments as arguments
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models.messages import (
     ArtifactCreatedMessage,

@@ -16,8 +16,7 @@ from typing import Final, Generic, Self, TypeVar
 
 import msgspec
 
-from taskqueue_client._kinds import check_kind
-from taskqueue_client.calls import _arguments as arguments
+from taskqueue_client import _arguments as arguments
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models.messages import (
     ArtifactCreatedMessage,
@@ -239,7 +238,7 @@ def _parts(task_queue_id: str, provisioner_id: str | None, worker_type: str | No
         finding = "given together with provisioner_id or worker_type"
         raise InvalidArgument("task_queue_id", task_queue_id, allowed, finding)
     allowed = "<provisioner_id>/<worker_type>"
-    check_kind("task_queue_id", task_queue_id, str, allowed)
+    arguments.check_kind("task_queue_id", task_queue_id, str, allowed)
     first, slash, second = task_queue_id.partition("/")
     if not (first and slash and second) or "/" in second:
         raise InvalidArgument("task_queue_id", task_queue_id, allowed)
@@ -394,7 +393,7 @@ def route_pattern(route: str) -> str:
     """
     key = f"route.{route}"
     allowed = f"words joined by dots, at most {LONGEST_KEY - len('route.')} bytes"
-    check_kind("route", route, str, allowed)
+    arguments.check_kind("route", route, str, allowed)
     if "" in route.split(".") or len(key.encode()) > LONGEST_KEY:
         raise InvalidArgument("route", route, allowed)
     return key

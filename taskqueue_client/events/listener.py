@@ -14,9 +14,8 @@ from inspect import isawaitable, iscoroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
-from taskqueue_client._kinds import check_callback, check_kind
+from taskqueue_client import _arguments as arguments
 from taskqueue_client._protocol.conversation import end_other_tasks
-from taskqueue_client.calls import _arguments as arguments
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.errors import InvalidArgument
 
@@ -57,9 +56,9 @@ class _Consumer(ABC, Generic[HookResult]):
         clock: Clock | None = None,
     ) -> None:
         arguments.number("redeliveries", redeliveries, least=0)
-        check_kind("duplicates", duplicates, DuplicateFilter | None, "a DuplicateFilter, or None")
-        check_kind("clock", clock, Clock | None)
-        check_callback("on_state", on_state)
+        arguments.check_kind("duplicates", duplicates, DuplicateFilter | None, "a DuplicateFilter, or None")
+        arguments.check_kind("clock", clock, Clock | None)
+        arguments.check_callback("on_state", on_state)
         self._redeliveries = redeliveries
         self._duplicates = duplicates
         self._clock = clock or SystemClock()

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
-from taskqueue_client._kinds import check_kind
-from taskqueue_client.calls import _arguments as arguments
+from taskqueue_client import _arguments as arguments
 from taskqueue_client.errors import InvalidArgument
 
 from .exchanges import Binding
@@ -67,8 +66,8 @@ class PulseSettings:
         _check_text("host", self.host, _HOST, "the name or address of the broker, not a URL")
         _check_text("user", self.user, _NOT_EMPTY, "the name of a RabbitMQ user")
         _check_text("password", self.password, _NOT_EMPTY, "a str that is not empty")
-        check_kind("vhost", self.vhost, str)
-        check_kind("tls", self.tls, bool)
+        arguments.check_kind("vhost", self.vhost, str)
+        arguments.check_kind("tls", self.tls, bool)
         if self.port is not None:
             arguments.number("port", self.port, least=1, most=_HIGHEST_PORT)
         arguments.number("heartbeat", self.heartbeat, least=0, most=_LONGEST_HEARTBEAT)
@@ -180,7 +179,7 @@ def make_plan(
     Raises:
         InvalidArgument: `bindings` is empty, or one of the arguments is not allowed.
     """
-    check_kind(
+    arguments.check_kind(
         "settings", unless_text(settings), PulseSettings, "PulseSettings, such as PulseSettings.from_url(…)"
     )
     flat: list[Binding] = []
@@ -190,7 +189,7 @@ def make_plan(
             _check_collection(each)
         flat += [each] if isinstance(each, Binding) else each
     for one in flat:
-        check_kind("bindings", one, Binding, _BINDINGS)
+        arguments.check_kind("bindings", one, Binding, _BINDINGS)
     if not flat:
         raise InvalidArgument("bindings", flat, "one binding or more")
     arguments.number("prefetch", prefetch, least=1, most=MOST_PREFETCHED)
@@ -217,7 +216,7 @@ def _check_text(argument: str, given: object, pattern: re.Pattern[str], allowed:
 def _full_name(user: str, queue: str) -> str:
     """Return `queue/<user>/<queue>`: Pulse permits a user only queues with this prefix."""
     full_name = f"queue/{user}/{queue}"
-    check_kind("queue", queue, str, "a str, or None")
+    arguments.check_kind("queue", queue, str, "a str, or None")
     if (
         not _QUEUE_NAME.fullmatch(queue)
         or queue.startswith("queue/")

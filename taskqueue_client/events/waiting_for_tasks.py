@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from taskqueue_client import calls
-from taskqueue_client._kinds import check_callback
+from taskqueue_client._arguments import check_callback
 from taskqueue_client._protocol.conversation import (
     AsyncClient,
     Client,

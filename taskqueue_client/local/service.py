@@ -11,7 +11,7 @@ from contextlib import suppress
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from taskqueue_client._kinds import check_kinds
+from taskqueue_client._arguments import check_kinds
 from taskqueue_client._protocol.conversation import end_other_tasks
 from taskqueue_client.clock import Clock, MovableClock
 from taskqueue_client.credentials import Credentials

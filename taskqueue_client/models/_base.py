@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import msgspec
 
-from taskqueue_client._kinds import check_kind
+from taskqueue_client._arguments import check_kind
 from taskqueue_client.errors import InvalidArgument
 
 _URLS = frozenset({"url", "put_url", "signed_poll_task_url", "signed_poll_url", "signed_delete_url"})

@@ -14,7 +14,7 @@ from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack
 
-from taskqueue_client._kinds import check_callback, check_kind, check_kinds
+from taskqueue_client._arguments import check_callback, check_kind, check_kinds
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.credentials import Credentials, checked, checked_root_url, from_environment
 from taskqueue_client.errors import InvalidArgument

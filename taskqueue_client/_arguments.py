@@ -1,7 +1,7 @@
-"""Checks of arguments before a request is sent.
+"""Checks of arguments before anything happens: also for callers whose code no type checker reads.
 
 The patterns are those of the Queue's URL parameters and request schemas: no argument that the Queue accepts
-is refused. Each function returns its argument in the form in which it is sent, or raises `InvalidArgument`.
+is refused. Most functions return their argument in the form in which it is sent, or raise `InvalidArgument`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from functools import lru_cache
-from typing import TypeVar, cast
+from inspect import iscoroutinefunction
+from types import NoneType, UnionType
+from typing import Any, TypeVar, cast, get_args
 from urllib.parse import quote
 
-from taskqueue_client._dates import is_date_time, moment_of, timestamp
-from taskqueue_client._kinds import check_kind
-from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.slugid import SLUGID
+from ._dates import is_date_time, moment_of, timestamp
+from .errors import InvalidArgument
+from .slugid import SLUGID
 
 T = TypeVar("T")
 
@@ -23,6 +24,26 @@ _IDENTIFIER = re.compile(r"[a-zA-Z0-9_-]{1,38}")
 _TASK_QUEUE_ID = re.compile(r"[a-zA-Z0-9_-]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?")
 _PRINTABLE = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
 _NAME = re.compile(r"[\x20-\x7e]+")
+
+
+def check_kind(argument: str, given: object, kind: type | UnionType, allowed: str = "") -> None:
+    """Raise InvalidArgument unless an argument is of a kind. True and False are not numbers."""
+    kinds: tuple[Any, ...] = get_args(kind) or (kind,)
+    if not isinstance(given, kinds) or (isinstance(given, bool) and bool not in kinds):
+        names = ["None" if each is NoneType else each.__name__ for each in kinds]
+        raise InvalidArgument(argument, given, allowed or " or ".join(names))
+
+
+def check_kinds(arguments: Mapping[str, object], /, **kinds: type | UnionType) -> None:
+    """Check the kinds of several arguments; see `check_kind`."""
+    for name, kind in kinds.items():
+        check_kind(name, arguments[name], kind)
+
+
+def check_callback(argument: str, given: object) -> None:
+    """Raise InvalidArgument unless an argument is a function, not an asynchronous one: nobody awaits it."""
+    if given is not None and (not callable(given) or iscoroutinefunction(given)):
+        raise InvalidArgument(argument, given, "a function that is not asynchronous")
 
 
 def path(*parts: str | int) -> str:
