@@ -257,6 +257,7 @@ def list_workers(
         InputError: `continuation_token` is not a token of this list.
     """
     query = arguments.page_query(continuation_token, limit)
+    arguments.check_kind("quarantined", quarantined, bool | None)
     if quarantined is not None:
         query["quarantined"] = "true" if quarantined else "false"
     path = _of_pair(task_queue_id, provisioner_id, worker_type, "workers")

@@ -67,6 +67,7 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("limit", lambda: calls.list_task_queues(limit=-1)),
     ("limit", lambda: calls.list_task_queues(limit=True)),
     ("page_size", lambda: calls.iter_artifacts(SLUGID, 0, page_size=-1)),
+    ("quarantined", lambda: calls.list_workers("p/w", quarantined="no")),  # type: ignore[arg-type] # what is tested
     ("page_size", lambda: calls.iter_workers("p/w", page_size="5")),  # type: ignore[arg-type] # what is tested
     ("request", lambda: calls.create_artifact(SLUGID, 0, "a", None)),  # type: ignore[arg-type] # what is tested
     ("expires", lambda: calls.create_artifact(SLUGID, 0, "a", {})),  # type: ignore[arg-type] # what is tested

@@ -132,6 +132,20 @@ def test_a_download_that_leads_out_of_the_work_directory_is_refused_unless_allow
     assert (tmp_path / "new/x").read_text() == "a"
 
 
+def test_text_does_not_allow_a_download_to_leave(world: World, build: str, tmp_path: Path) -> None:
+    def handler(task: TaskRun) -> None:
+        options: Any = {"to": tmp_path / "x", "allow_outside": "no"}
+        with pytest.raises(InvalidArgument, match="allow_outside: 'no' is not valid; expected bool"):
+            task.download_artifact(build, "public/build/a.txt", **options)
+        with pytest.raises(InvalidArgument, match="allow_outside: 'no' is not valid; expected bool"):
+            task.upstream_artifacts([{"taskId": build}], **options)
+
+    task_id = world.create()
+    work(world, handler)
+    assert reasons(world, task_id) == ["completed"]
+    assert not (tmp_path / "x").exists()
+
+
 def test_a_download_does_not_leave_through_a_symbolic_link(world: World, build: str, tmp_path: Path) -> None:
     def handler(task: TaskRun) -> None:
         (task.work_directory / "link").symlink_to(tmp_path)

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypedDict, cast
 
+from taskqueue_client._arguments import check_kind
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
 from taskqueue_client.artifacts.many_uploads import files_in
 from taskqueue_client.artifacts.naming import checked_name
@@ -64,6 +65,7 @@ def path_inside(
     Raises:
         InvalidArgument: It leads out of the directory, by itself or through a symbolic link.
     """
+    check_kind("allow_outside", allow_outside, bool)
     absolute = directory / path
     if allow_outside:
         return absolute
