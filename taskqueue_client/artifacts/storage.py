@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from queue import Queue
+from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Protocol, Self
 from urllib.parse import urljoin, urlsplit
@@ -170,16 +170,20 @@ class Hashes:
         self._hashers = {algorithm: hashlib.new(algorithm) for algorithm in algorithms}
         self._small: list[Block] = []
         self._size = 0
-        self._queues: list[Queue[Block | None]] = []
+        self._queues: list[_Blocks] = []
         self._threads: list[Thread] = []
 
     def __enter__(self) -> Self:
-        for algorithm, hasher in self._hashers.items():
-            blocks: Queue[Block | None] = Queue(AHEAD)
-            thread = Thread(target=_hash, args=(hasher, blocks), name=f"artifact-{algorithm}", daemon=True)
-            thread.start()
-            self._queues.append(blocks)
-            self._threads.append(thread)
+        try:
+            for algorithm, hasher in self._hashers.items():
+                self._queues.append(_Blocks())
+                name, args = f"artifact-{algorithm}", (hasher, self._queues[-1])
+                self._threads.append(Thread(target=_hash, args=args, name=name, daemon=True))
+                self._threads[-1].start()
+        except BaseException:  # such as a Ctrl-C, or too many threads
+            for blocks in self._queues:
+                blocks.end()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -207,7 +211,7 @@ class Hashes:
         if self._small:
             self._hand_over()
         for blocks in self._queues:
-            blocks.put(None)
+            blocks.end()
         for thread in self._threads:
             thread.join()
         self._queues.clear()
@@ -223,8 +227,35 @@ class _Hasher(Protocol):
     def update(self, block: Block, /) -> None: ...
 
 
-def _hash(hasher: _Hasher, blocks: Queue[Block | None]) -> None:
-    while (block := blocks.get()) is not None:
+class _Blocks:
+    """Up to `AHEAD` blocks on their way to a thread.
+
+    After a Ctrl-C in the moment in which a `queue.Queue` has taken its lock, nobody could end the thread.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: SimpleQueue[Block | None] = SimpleQueue()
+        self._room: SimpleQueue[None] = SimpleQueue()
+        for _ in range(AHEAD):
+            self._room.put(None)
+
+    def put(self, block: Block) -> None:
+        """Add a block. Waits for room."""
+        self._room.get()
+        self._blocks.put(block)
+
+    def end(self) -> None:
+        """Let the thread end after the last block."""
+        self._blocks.put(None)
+
+    def __iter__(self) -> Iterator[Block]:
+        while (block := self._blocks.get()) is not None:
+            self._room.put(None)
+            yield block
+
+
+def _hash(hasher: _Hasher, blocks: _Blocks) -> None:
+    for block in blocks:
         hasher.update(block)
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
-from threading import Condition, Lock, Thread
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
 from typing import Any, NamedTuple, Self, cast
 from urllib.parse import urlsplit
 
@@ -100,24 +101,28 @@ def _shut_down(watched: socket.socket) -> None:
 
 
 class Deadlines:
-    """Shuts connections down at a deadline; one thread for all of them."""
+    """Shuts connections down at a deadline; one thread for all of them.
+
+    After a Ctrl-C in the moment in which a `Condition` has taken its lock, other threads would wait for ever.
+    """
 
     _IDLE = 10.0
     _CLOSING = 1.0  # seconds: a connection that was opened meanwhile keeps the thread
 
     def __init__(self) -> None:
-        self._changed = Condition()
+        self._lock = Lock()
+        self._changes: SimpleQueue[None] = SimpleQueue()
         self._due: dict[socket.socket, float] = {}
         self._thread: Thread | None = None
         self._closing = False
 
     def close(self) -> None:
         """End the thread, unless a connection has a deadline; a later connection starts another one."""
-        with self._changed:
+        with self._lock:
             self._closing = True
-            self._changed.notify()
             ending = None if self._due else self._thread
         if ending is not None:
+            self._changes.put(None)
             ending.join(self._CLOSING)
 
     @contextmanager
@@ -127,14 +132,14 @@ class Deadlines:
         Raises:
             TimeoutError: The connection was shut down.
         """
-        with self._changed:
+        with self._lock:
             self._closing = False
-            self._due[watched] = time.monotonic() + seconds
             self._start(seconds)
+            self._due[watched] = time.monotonic() + seconds
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 in_time = self._due.pop(watched, None) is not None
             if not in_time:
                 reason = f"the response did not come within {seconds:g} s"
@@ -142,25 +147,27 @@ class Deadlines:
 
     def _start(self, seconds: float) -> None:
         if self._thread is None:
-            self._thread = Thread(target=self._run, name="storage-deadlines", daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._run, name="storage-deadlines", daemon=True)
+            thread.start()
+            self._thread = thread
         elif seconds < self._IDLE:
-            self._changed.notify()
+            self._changes.put(None)
 
     def _run(self) -> None:
-        with self._changed:
-            while self._due or self._is_needed_again():
+        is_idle = False
+        while True:
+            with self._lock:
                 now = time.monotonic()
                 for watched in [each for each, due in self._due.items() if due <= now]:
                     del self._due[watched]
                     _shut_down(watched)
-                self._changed.wait(min([self._IDLE, *(due - now for due in self._due.values())]))
-            self._thread = None
-
-    def _is_needed_again(self) -> bool:
-        if not self._closing:
-            self._changed.wait(self._IDLE)
-        return bool(self._due)
+                if not self._due and (is_idle or self._closing):
+                    self._thread = None
+                    return
+                is_idle = not self._due
+                seconds = min([self._IDLE, *(due - now for due in self._due.values())])
+            with suppress(Empty):
+                self._changes.get(timeout=seconds)
 
 
 class StorageAttempt:
