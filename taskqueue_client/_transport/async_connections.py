@@ -190,7 +190,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._deadlines.connections.pop(self, None)
 
     def _release(self) -> None:
-        if self._transport.get_write_buffer_size() or not self.is_usable:  # the response may come early
+        if self._transport.get_write_buffer_size():  # the response came before the server had the request
+            self._transport.abort()
+        if not self.is_usable:
             self.close()
             return
         self.due = self._deadlines.loop.time() + KEEP_ALIVE
