@@ -138,7 +138,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     @property
     def is_usable(self) -> bool:
         """Whether another exchange may begin."""
-        return self._stays_open and not self._transport.is_closing()
+        is_due = self._deadlines.loop.time() >= self.due  # and yet open, if the event loop was blocked
+        return self._stays_open and not is_due and not self._transport.is_closing()
 
     async def exchange(self, request: bytes, ends: float, read_timeout: float, max_body: int) -> Response:
         """Send a request, and return its response; then the connection is idle or closed.

@@ -267,6 +267,15 @@ async def test_a_connection_that_was_idle_for_long_is_not_used(
     assert len(server.accepted) == 2
 
 
+async def test_a_connection_that_was_idle_while_the_event_loop_was_blocked_is_not_used(
+    transport: ConnectorTransport, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await answered(transport, server)
+    later(monkeypatch, KEEP_ALIVE * 1.1)
+    await answered(transport, server)  # before the timer is due on the loop
+    assert len(server.accepted) == 2
+
+
 async def test_more_requests_than_there_may_be_wait_for_one_to_end(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
