@@ -39,6 +39,7 @@ RECEIVED = 256 * 1024
 _ROUNDED_FROM = 5.0
 """Seconds: longer timeouts are whole seconds, so that one settings object serves many requests."""
 
+_UNUSABLE = "the server closed the connection, or sent something on it, before the request"
 _LATE = "the response was not complete in time"
 _CUT = "the connection was closed before the response was complete"
 _LONG_HEAD = f"the headers of the response are longer than {MAX_HEAD // 1024} KiB"
@@ -116,13 +117,14 @@ class HttpConnection(asyncio.BufferedProtocol):
         due: When the exchange has failed, or an idle connection is closed, by the clock of the event loop.
 
     Raises:
-        aiohttp.ServerDisconnectedError: It is closed already.
+        aiohttp.ServerDisconnectedError: It is closed already, or the server has spoken before the request.
     """
 
     def __init__(self, opened: Connection, deadlines: Deadlines, idle: dict[HttpConnection, None]) -> None:
         handler, transport = opened.protocol, opened.transport
-        if handler is None or transport is None:
-            raise aiohttp.ServerDisconnectedError
+        if handler is None or transport is None or handler.should_close:
+            opened.close()
+            raise aiohttp.ServerDisconnectedError(_UNUSABLE)
         self._opened = opened
         self._handler = handler
         self._transport = transport

@@ -16,7 +16,7 @@ import pytest
 from taskqueue_client._protocol.api_responses import TransportFailed
 from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._transport import async_connections as connections
-from taskqueue_client._transport.async_connections import Deadlines
+from taskqueue_client._transport.async_connections import Deadlines, HttpConnection
 from taskqueue_client._transport.network import Proxy
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -81,6 +81,28 @@ async def test_a_response_that_is_cut_is_an_error(cut: bytes) -> None:
     async with saying(cut) as origin, aiohttp.TCPConnector() as connector:
         with pytest.raises(TransportFailed):
             await exchange(connector, origin)
+
+
+async def test_a_server_that_speaks_first_is_an_error() -> None:
+    """aiohttp has received what nobody has asked for: a later response would be taken for an earlier one."""
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 408 Request Timeout\r\n")
+        await reader.read()
+        writer.close()
+
+    async with (
+        await asyncio.start_server(speak, "127.0.0.1", 0) as server,
+        aiohttp.TCPConnector() as connector,
+    ):
+        to = connections.destination(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None, None)
+        opened = await connector.connect(to, [], aiohttp.ClientTimeout())
+        assert opened.protocol is not None
+        while not opened.protocol.should_close:  # noqa: ASYNC110 - aiohttp has no event for it
+            await asyncio.sleep(0)
+        with pytest.raises(aiohttp.ClientError, match="before the request"):
+            HttpConnection(opened, Deadlines({}), {})
+        assert opened.closed
 
 
 async def test_a_destination_knows_host_and_proxy() -> None:
