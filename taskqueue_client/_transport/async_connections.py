@@ -159,13 +159,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._ends, self._read_timeout, self._max_body = ends, read_timeout, max_body
         self._begin_response()
         self._head_bytes = 0
-        response: asyncio.Future[Response] = self._deadlines.loop.create_future()
-        self._response = response
+        self._response = self._deadlines.loop.create_future()
         self._expect_more()
         self._deadlines.meet(self.due)
         self._transport.write(request)
         try:
-            received = await response
+            received = await self._response  # no variable: the error's traceback would refer to the error
         except BaseException:
             self._response = None
             self._transport.abort()  # or the rest of the request would be sent
@@ -191,6 +190,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._opened.close()
         self._idle.pop(self, None)
         self._deadlines.connections.pop(self, None)
+        self._begin_response()  # the parser keeps the connection in memory, but not what was received
 
     def _release(self) -> None:
         if self._transport.get_write_buffer_size():  # the response came before the server had the request

@@ -8,6 +8,7 @@ import re
 import socket
 import ssl
 import struct
+import tracemalloc
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 
@@ -455,6 +456,31 @@ async def test_a_server_that_ends_before_the_response_does_is_an_error(
     await answered(transport, server)
 
 
+async def test_a_failed_exchange_leaves_nothing_in_memory(
+    transport: ConnectorTransport, server: Server
+) -> None:
+    size = 20_000_000
+    gc.collect()
+    gc.disable()  # which would find cycles after a while
+    tracemalloc.start()
+    try:
+        going = asyncio.create_task(put(transport, server, bytes(size)))
+        peer = await server.peer()
+        await peer.request()
+        await peer.answers(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (size + 1), bytes(size))
+        peer.writer.close()
+        await asyncio.wait([going])
+        assert isinstance(going.exception(), TransportFailed)
+        del going
+        await peer.ends()
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert left < size / 2
+
+
+@pytest.mark.parametrize("begun", [b"", SMALL[:-1], b"HTTP/1.1 200 OK\r\n\r\nbo"])
 async def test_a_server_that_resets_the_connection_is_an_error(
     transport: ConnectorTransport, server: Server, begun: bytes
 ) -> None:
