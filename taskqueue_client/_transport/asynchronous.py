@@ -132,7 +132,7 @@ class ConnectorTransport(_OwnConnector):
 
     async def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
         """See `AsyncTransport`."""
-        connector = self._opened()
+        self._opened()
         scheme, _, rest = request.url.partition("://")
         host, _, path = rest.partition("/")
         to = self._destinations.get(f"{scheme}://{host}") or self._destination(f"{scheme}://{host}")
@@ -142,7 +142,7 @@ class ConnectorTransport(_OwnConnector):
             await self._take_place(timeouts.total)
             try:
                 connection = to.idle_connection() or await connect(
-                    connector, to.address, timeouts, self._deadlines, to.idle
+                    self._opened(), to.address, timeouts, self._deadlines, to.idle
                 )
                 response = await connection.exchange(data, ends, timeouts.read, max_body)
             finally:

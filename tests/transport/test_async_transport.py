@@ -21,6 +21,7 @@ from taskqueue_client._transport import asynchronous
 from taskqueue_client._transport.async_connections import KEEP_ALIVE, MAX_HEAD
 from taskqueue_client._transport.asynchronous import ConnectorTransport
 from taskqueue_client._transport.network import USER_AGENT, NetworkSettings
+from taskqueue_client.errors import ClientUnusable
 from tests.certificates import Authority
 
 FOREVER = 60
@@ -651,6 +652,22 @@ async def test_who_is_not_trusted_is_sent_nothing_by_tls(tls_server: Server) -> 
             await get(transport, tls_server)
     await turns()
     assert tls_server.accepted == []
+
+
+async def test_closing_opens_no_connection_for_requests_that_wait_for_one(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asynchronous, "POOL_SIZE", 1)
+    transport = ConnectorTransport(NetworkSettings())
+    going = [asyncio.create_task(get(transport, server)) for _ in range(2)]
+    await (await server.peer()).request()
+    await transport.aclose()
+    with pytest.raises(TransportFailed, match="closed before the response"):
+        await going[0]
+    with pytest.raises(ClientUnusable, match="closed"):
+        await going[1]
+    await turns()
+    assert len(server.accepted) == 1
 
 
 async def test_closing_closes_idle_connections_and_those_in_use(
