@@ -31,7 +31,8 @@ KEEP_ALIVE = 15.0
 """Seconds that an idle connection is kept: less than most servers and load balancers keep theirs."""
 
 MAX_HEAD = 128 * 1024
-"""Bytes that may come before the head of a response is complete: `Location` may hold a signed URL."""
+"""Bytes that may come without a part of the body: heads, of which `Location` may hold a signed URL, trailers
+and extensions of chunks."""
 
 RECEIVED = 256 * 1024
 """Bytes that are received at a time at most."""
@@ -158,7 +159,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """
         self._ends, self._read_timeout, self._max_body = ends, read_timeout, max_body
         self._begin_response()
-        self._head_bytes = 0
+        self._without_body = 0
         self._response = self._deadlines.loop.create_future()
         self._expect_more()
         self._deadlines.meet(self.due)
@@ -223,6 +224,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if response is None:  # nobody has asked for this
             self.close()
             return
+        self._without_body += nbytes
         try:
             self._parser.feed_data(self._deadlines.buffer[:nbytes])
         except HttpParserError as error:
@@ -233,8 +235,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if response.done():
             return
         self._expect_more()
-        self._head_bytes += 0 if self._has_headers else nbytes
-        if self._head_bytes > MAX_HEAD:
+        if self._without_body > MAX_HEAD:
             self.fail(TransportFailed(_LONG_HEAD))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -263,6 +264,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Add a part of the body."""
+        self._without_body = 0
         self._body += body
         if len(self._body) > self._max_body:
             self.fail(ResponseRefused.too_large(self._parser.get_status_code(), self._max_body))

@@ -522,6 +522,21 @@ async def test_headers_without_end_are_not_received(
     await peer.ends()
 
 
+@pytest.mark.parametrize("begun", [b"0\r\nA: ", b"5;a="])
+async def test_trailers_and_extensions_of_chunks_without_end_are_not_received(
+    transport: ConnectorTransport, server: Server, begun: bytes
+) -> None:
+    going = asyncio.create_task(get(transport, server))
+    peer = await server.peer()
+    await peer.request()
+    await peer.answers(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    await turns()
+    await peer.answers(begun, b"b" * MAX_HEAD, b"b")
+    with pytest.raises(TransportFailed, match="longer than 128 KiB"):
+        await going
+    await peer.ends()
+
+
 async def test_the_first_header_of_a_name_counts_and_no_trailer(
     transport: ConnectorTransport, server: Server
 ) -> None:
