@@ -190,7 +190,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Close the connection, on which no exchange goes on."""
         self._opened.close()
         self._idle.pop(self, None)
-        self._deadlines.connections.pop(self, None)
+        self._deadlines.forget(self)
         self._begin_response()  # the parser keeps the connection in memory, but not what was received
 
     def _release(self) -> None:
@@ -305,6 +305,13 @@ class Deadlines:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self.loop.call_at(due, self._look)
+
+    def forget(self, connection: HttpConnection) -> None:
+        """Look at a connection no more. After the last one, nothing is left on the event loop."""
+        self.connections.pop(connection, None)
+        if self._timer is not None and not self.connections:
+            self._timer.cancel()
+            self._timer = None
 
     def _look(self) -> None:
         self._timer, now = None, self.loop.time()

@@ -9,6 +9,7 @@ import socket
 import ssl
 import struct
 import tracemalloc
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 
@@ -667,6 +668,16 @@ async def test_who_is_not_trusted_is_sent_nothing_by_tls(tls_server: Server) -> 
             await get(transport, tls_server)
     await turns()
     assert tls_server.accepted == []
+
+
+async def test_a_closed_transport_leaves_nothing_in_memory(server: Server) -> None:
+    async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
+        await answered(transport, server)
+    deadlines = weakref.ref(transport._deadlines)
+    del transport
+    await turns()
+    gc.collect()
+    assert deadlines() is None
 
 
 async def test_closing_opens_no_connection_for_requests_that_wait_for_one(
