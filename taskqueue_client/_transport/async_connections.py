@@ -80,7 +80,7 @@ async def connect(
     connector: aiohttp.BaseConnector,
     to: aiohttp.ClientRequest,
     timeouts: Timeouts,
-    deadlines: Deadlines,
+    deadlines: ConnectionDeadlines,
     idle: dict[HttpConnection, None],
 ) -> HttpConnection:
     """Return a new connection.
@@ -121,7 +121,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         aiohttp.ServerDisconnectedError: It is closed already, or the server has spoken before the request.
     """
 
-    def __init__(self, opened: Connection, deadlines: Deadlines, idle: dict[HttpConnection, None]) -> None:
+    def __init__(
+        self, opened: Connection, deadlines: ConnectionDeadlines, idle: dict[HttpConnection, None]
+    ) -> None:
         handler, transport = opened.protocol, opened.transport
         if handler is None or transport is None or handler.should_close:
             opened.close()
@@ -243,7 +245,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._handler.connection_lost(exc)  # aiohttp's connector waits for it when it is closed
         if exc is None and self._has_headers and not is_framed(self._received()):
             self.on_message_complete()  # which nothing else says
-        self.fail(TransportFailed(_CUT if exc is None else f"{type(exc).__name__}: {exc}"))
+        error = TransportFailed(_CUT if exc is None else f"{type(exc).__name__}: {exc}")
+        error.__cause__ = exc or aiohttp.ServerDisconnectedError()
+        self.fail(error)
         self.close()
 
     # What the parser calls
@@ -282,7 +286,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return Response(self._parser.get_status_code(), self._headers, bytes(self._body))
 
 
-class Deadlines:
+class ConnectionDeadlines:
     """Ends what is due on connections, with one timer for all of them.
 
     `asyncio.timeout` for each call would cost as much as its signature.

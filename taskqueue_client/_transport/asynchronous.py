@@ -30,7 +30,14 @@ from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import ClientUnusable
 
-from .async_connections import KEEP_ALIVE, Deadlines, HttpConnection, connect, destination, is_supported
+from .async_connections import (
+    KEEP_ALIVE,
+    ConnectionDeadlines,
+    HttpConnection,
+    connect,
+    destination,
+    is_supported,
+)
 from .network import USER_AGENT, NetworkSettings
 
 POOL_SIZE = 100
@@ -127,7 +134,7 @@ class ConnectorTransport(_OwnConnector):
 
     def _open(self) -> aiohttp.TCPConnector:
         connector = super()._open()
-        self._deadlines = Deadlines(self._connections)
+        self._deadlines = ConnectionDeadlines(self._connections)
         return connector
 
     async def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
@@ -16,25 +16,34 @@ import pytest
 from taskqueue_client._protocol.api_responses import TransportFailed
 from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._transport import async_connections as connections
-from taskqueue_client._transport.async_connections import Deadlines, HttpConnection
+from taskqueue_client._transport.async_connections import ConnectionDeadlines, HttpConnection
 from taskqueue_client._transport.network import Proxy
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 @asynccontextmanager
-async def saying(*answers: bytes) -> AsyncGenerator[str]:
+async def saying(*answers: bytes, first: bytes = b"") -> AsyncGenerator[str]:
     """A server that responds to each request, and closes the connection after the last one."""
+    served = list[asyncio.Task[None]]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for answer in answers:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(answer)
-            await writer.drain()
+        writer.write(first)
+        with suppress(asyncio.IncompleteReadError, OSError):  # the client may close it before
+            for answer in answers:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(answer)
+                await writer.drain()
         writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.append(asyncio.create_task(serve(reader, writer)))
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    await asyncio.gather(*served)
 
 
 def test_this_aiohttp_has_the_inner_functions() -> None:
@@ -53,7 +62,7 @@ def test_an_aiohttp_without_them_is_recognized(monkeypatch: pytest.MonkeyPatch, 
 
 async def exchange(connector: aiohttp.BaseConnector, origin: str) -> tuple[int, bytes]:
     """Over a new connection, which stays open if it can."""
-    deadlines, forever = Deadlines({}), Timeouts(60, 60, 60)
+    deadlines, forever = ConnectionDeadlines({}), Timeouts(60, 60, 60)
     to = connections.destination(origin, None, None)
     connection = await connections.connect(connector, to, forever, deadlines, {})
     response = await connection.exchange(REQUEST, deadlines.loop.time() + 60, 60, 1000)
@@ -85,23 +94,15 @@ async def test_a_response_that_is_cut_is_an_error(cut: bytes) -> None:
 
 async def test_a_server_that_speaks_first_is_an_error() -> None:
     """aiohttp has received what nobody has asked for: a later response would be taken for an earlier one."""
-
-    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 408 Request Timeout\r\n")
-        await reader.read()
-        writer.close()
-
-    async with (
-        await asyncio.start_server(speak, "127.0.0.1", 0) as server,
-        aiohttp.TCPConnector() as connector,
-    ):
-        to = connections.destination(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None, None)
+    early = b"HTTP/1.1 408 Request Timeout\r\n"
+    async with saying(b"", first=early) as origin, aiohttp.TCPConnector() as connector:
+        to = connections.destination(origin, None, None)
         opened = await connector.connect(to, [], aiohttp.ClientTimeout())
         assert opened.protocol is not None
         while not opened.protocol.should_close:  # noqa: ASYNC110 - aiohttp has no event for it
             await asyncio.sleep(0)
         with pytest.raises(aiohttp.ClientError, match="before the request"):
-            HttpConnection(opened, Deadlines({}), {})
+            HttpConnection(opened, ConnectionDeadlines({}), {})
         assert opened.closed
 
 

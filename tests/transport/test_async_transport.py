@@ -9,17 +9,17 @@ import socket
 import ssl
 import struct
 import tracemalloc
-import weakref
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 
+import aiohttp
 import pytest
 
 from taskqueue_client._protocol.api_responses import Response, ResponseRefused, TransportFailed
 from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client._transport import asynchronous
-from taskqueue_client._transport.async_connections import KEEP_ALIVE, MAX_HEAD
+from taskqueue_client._transport.async_connections import KEEP_ALIVE, MAX_HEAD, ConnectionDeadlines
 from taskqueue_client._transport.asynchronous import ConnectorTransport
 from taskqueue_client._transport.network import USER_AGENT, NetworkSettings
 from taskqueue_client.errors import ClientUnusable
@@ -453,8 +453,9 @@ async def test_a_server_that_ends_before_the_response_does_is_an_error(
     await peer.request()
     await peer.answers(begun)
     peer.writer.close()
-    with pytest.raises(TransportFailed):
+    with pytest.raises(TransportFailed) as failed:
         await going
+    assert isinstance(failed.value.__cause__, aiohttp.ServerDisconnectedError)  # which spans name
     await answered(transport, server)
 
 
@@ -494,8 +495,9 @@ async def test_a_server_that_resets_the_connection_is_an_error(
     own = peer.writer.get_extra_info("socket")
     own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     peer.writer.transport.abort()
-    with pytest.raises(TransportFailed):
+    with pytest.raises(TransportFailed) as failed:
         await going
+    assert isinstance(failed.value.__cause__, ConnectionResetError)
 
 
 async def test_a_response_that_is_not_http_is_an_error_at_once(
@@ -673,11 +675,10 @@ async def test_who_is_not_trusted_is_sent_nothing_by_tls(tls_server: Server) -> 
 async def test_a_closed_transport_leaves_nothing_in_memory(server: Server) -> None:
     async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
         await answered(transport, server)
-    deadlines = weakref.ref(transport._deadlines)
     del transport
     await turns()
     gc.collect()
-    assert deadlines() is None
+    assert not any(isinstance(each, ConnectionDeadlines) for each in gc.get_objects())
 
 
 async def test_closing_opens_no_connection_for_requests_that_wait_for_one(
