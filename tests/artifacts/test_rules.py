@@ -6,9 +6,9 @@ import asyncio
 import gzip
 import mimetypes
 import pickle
-import queue
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +100,8 @@ def test_blocks_of_tls_are_handed_to_the_thread_that_hashes_sixteen_at_a_time(
     """One at a time, a download over HTTPS takes twice as long."""
     sizes: list[int] = []
 
-    def noted(_: object, blocks: queue.Queue[bytes | None]) -> None:
-        sizes.extend(map(len, iter(blocks.get, None)))
+    def noted(_: object, blocks: Iterable[bytes]) -> None:
+        sizes.extend(map(len, blocks))
 
     monkeypatch.setattr(storage_module, "_hash", noted)
     with Hashes(("sha256",)) as hashes:
