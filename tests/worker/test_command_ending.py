@@ -589,6 +589,20 @@ def test_a_guardian_that_was_killed_is_replaced(context: CommandContext) -> None
     assert guardians() == []
 
 
+def test_a_guardian_outlives_signals_that_ask_all_processes_of_a_service_to_end(
+    context: CommandContext,
+) -> None:
+    """The worker, which gets them, too, may go on for a while with its runs."""
+    run_command(["true"], context)
+    guardian = context.guardian._process  # pyright: ignore[reportPrivateUsage]
+    assert guardian is not None
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        guardian.send_signal(number)
+    context.guardian.close()
+    assert guardian.returncode == 0
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+
+
 def test_a_guardian_ends_though_a_child_of_the_worker_holds_its_input_open(
     context: CommandContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

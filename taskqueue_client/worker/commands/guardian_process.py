@@ -1,21 +1,22 @@
 """The process of the guardian, which kills what a worker has started once the worker is gone.
 
-It is run as a script, so it imports little, and no module of this package. It reads commands from standard
+It is run as a script. It imports no module of this package, and only those of Python that every start of it
+imports: `signal` and `contextlib` would double the time in which it starts. It reads commands from standard
 input, one per line: `+TARGET` adds a target, `-TARGET` removes it, and `.` ends the guardian. A target is the
 number of a process group, an environment variable as `NAME=value`, which stands for all processes that have
 it, or the path of a control group. The argument is a file descriptor that becomes readable when the worker is
 gone, if the system has such descriptors. The end of the input is not enough: a process that the worker has
-forked may hold it open.
+forked may hold it open. The worker starts it with the signals blocked that would end it.
 """
 
 from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 import time
-from contextlib import suppress
+
+SIGKILL = 9
 
 STARTING = 1.0
 """Seconds: a command that is being started shows its environment by then."""
@@ -26,12 +27,9 @@ PATIENCE = 10.0
 
 def main() -> None:
     """Read commands until the worker is gone, then kill the targets that are left."""
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # for the worker, which may take a while to end
     left = _left_behind()
     for group in filter(bytes.isdigit, left):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(int(group), signal.SIGKILL)
+        _kill(-int(group))
     marks = {each for each in left if not each.startswith(b"/") and b"=" in each}
     groups = [each for each in left if each.startswith(b"/")]
     start = time.monotonic()
@@ -63,25 +61,55 @@ def _left_behind() -> list[bytes]:
 
 def _kill_marked(marks: set[bytes]) -> bool:
     """Kill processes with certain variables; return whether there were any. Linux only: /proc tells."""
-    found = False
-    with suppress(OSError):  # another system
-        for pid in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - pathlib is big
-            with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as environ:  # noqa: PTH123 - as above
-                if not marks.isdisjoint(environ.read().split(b"\0")):
-                    found = True
-                    os.kill(int(pid), signal.SIGKILL)
-    return found
+    try:
+        pids = [each for each in os.listdir("/proc") if each.isdecimal()]  # noqa: PTH208 - pathlib is big
+    except OSError:  # another system
+        return False
+    marked = [int(pid) for pid in pids if not marks.isdisjoint(_environment(pid))]
+    for pid in marked:
+        _kill(pid)
+    return bool(marked)
+
+
+def _environment(pid: str) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as environ:  # noqa: PTH123 - as above
+            return environ.read().split(b"\0")
+    except OSError:  # it is gone, or another user's
+        return []
+
+
+def _kill(pid: int) -> None:
+    """Kill a process, or a group if `pid` is negative, unless it is gone or another user's."""
+    try:
+        os.kill(pid, SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
 
 
 def _kill_group(path: bytes) -> bool:
     """Kill the processes of a control group, and remove it; return whether it is still there."""
-    with suppress(OSError), open(path + b"/cgroup.kill", "wb") as kill:  # noqa: PTH123 - as above
-        kill.write(b"1")
+    _kill_members(path)
     for directory, _, _ in os.walk(path, topdown=False):
-        with suppress(OSError):
-            os.rmdir(directory)  # noqa: PTH106 - as above
+        _remove(directory)
     return os.path.isdir(path)  # noqa: PTH112 - as above
+
+
+def _kill_members(path: bytes) -> None:
+    try:
+        with open(path + b"/cgroup.kill", "wb") as kill:  # noqa: PTH123 - as above
+            kill.write(b"1")
+    except OSError:  # the group is gone, or Linux is older than 5.14
+        return
+
+
+def _remove(directory: bytes) -> None:
+    try:
+        os.rmdir(directory)  # noqa: PTH106 - as above
+    except OSError:  # a process in it is still ending
+        return
 
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # at once: the worker waits for the end

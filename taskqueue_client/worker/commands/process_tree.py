@@ -12,8 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -97,6 +97,7 @@ def _started() -> subprocess.Popen[bytes]:
         if hasattr(os, "pidfd_open"):  # opened here, as this process may be gone when the other one is up
             handles = [os.pidfd_open(os.getpid())]
             opened.callback(os.close, handles[0])
+        opened.enter_context(_blocked_signals())
         return subprocess.Popen(  # noqa: S603 - this file's neighbor
             [*command, *map(str, handles)],
             bufsize=0,
@@ -106,6 +107,16 @@ def _started() -> subprocess.Popen[bytes]:
             start_new_session=True,
             pass_fds=handles,
         )
+
+
+@contextmanager
+def _blocked_signals() -> Generator[None]:
+    """Block the signals that ask to end: a process that starts meanwhile never gets them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _write(process: subprocess.Popen[bytes], lines: str) -> None:
