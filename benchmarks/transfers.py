@@ -38,7 +38,7 @@ async def _many(queue: AsyncQueue, folder: Path) -> object:
     half = CONNECTIONS // 2  # each of them has one to the Queue and one to the storage
     report = await queue.upload_artifacts(SLUGID, 0, folder / "many", expires=FAR_FUTURE, concurrency=half)
     assert report.is_complete
-    return report
+    return None  # `Runner.run` writes what it returns as text, to compare signal handlers
 
 
 async def _download(queue: AsyncQueue, folder: Path) -> object:

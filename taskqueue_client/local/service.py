@@ -11,10 +11,11 @@ from contextlib import suppress
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from taskqueue_client._arguments import check_kinds
+from taskqueue_client._arguments import check_kinds, number
 from taskqueue_client._protocol.conversation import end_other_tasks
 from taskqueue_client.clock import Clock, MovableClock
 from taskqueue_client.credentials import Credentials
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local.auth.known_clients import ANONYMOUS_SCOPES, Client, Roles, check_clients
 from taskqueue_client.local.http.server import check_host
 from taskqueue_client.local.storage import Variant
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from .messages import Message
 
 _Result = TypeVar("_Result")
+
+_LAST_PORT = 65_535
 
 _LONGEST_CLAIM = 31 * 24 * 60 * 60
 """In seconds: temporary credentials, such as those of a claim, last no longer."""
@@ -93,7 +96,6 @@ class LocalQueue:
         check_kinds(
             locals(),
             host=str,
-            port=int,
             allow_remote=bool,
             db=str | os.PathLike,
             clock=Clock | None,
@@ -108,6 +110,10 @@ class LocalQueue:
             anonymous_scopes=Sequence | None,
             page=bool,
         )
+        _check_secrets(
+            access_token=access_token, amqp_url=amqp_url, admin_secret=admin_secret, legacy_azure=legacy_azure
+        )
+        number("port", port, most=_LAST_PORT)
         check_host(host, allow_remote=allow_remote)
         _check_claim_timeout(claim_timeout)
         _check_given(db, admin_secret)
@@ -290,6 +296,13 @@ class LocalQueue:
         """Do what has become due because the clock was moved."""
         if self._deployment is not None:
             self.call(self._deployment.run_due)
+
+
+def _check_secrets(**given: object) -> None:
+    """Check the kinds of arguments whose values an error must not show."""
+    for name, secret in given.items():
+        if not isinstance(secret, str | None):
+            raise InvalidArgument(name, type(secret), "str or None")
 
 
 def _check_claim_timeout(seconds: float) -> None:

@@ -224,7 +224,9 @@ class TaskRun:
     ) -> list[str]:
         """Declare all files of a directory as artifacts, as `upload_artifact` does for one.
 
-        Directories that are symbolic links are not entered.
+        Directories that are symbolic links are not entered. What the task has left there decides about the
+        task, not about the worker: where a file is a link that leads out of the work directory, or not a
+        regular file, its upload fails, and with it the task; the other files are uploaded.
 
         Args:
             prefix: The beginning of the artifacts' names: with `public`, the file `dist/a/b.zip` of the
@@ -236,9 +238,8 @@ class TaskRun:
             The artifacts' names.
 
         Raises:
-            InvalidArgument: It is not a directory, or a file in it cannot be an artifact: its name is not
-                allowed, it is a link that leads out of the work directory, or not a regular file. Nothing is
-                declared.
+            InvalidArgument: It is not a directory, or the prefix or an option is not allowed.
+            TaskFailed: A file's name cannot be that of an artifact. Nothing is declared.
             OSError: The directory cannot be read.
         """
         return self._resources.artifacts.declare_directory(prefix, directory, self.work_directory, options)

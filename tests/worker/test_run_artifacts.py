@@ -145,11 +145,6 @@ def _fifo(task: TaskRun) -> str:
     return "fifo"
 
 
-def _bad_name(task: TaskRun) -> str:
-    (task.work_directory / "ü").touch()
-    return "ü"
-
-
 def _is(path: str) -> Callable[[TaskRun], str]:
     def source(_: TaskRun) -> str:
         return path
@@ -289,16 +284,58 @@ def test_a_temporary_file_that_cannot_be_written_is_not_the_task_s_fault(
     )
 
 
-@pytest.mark.parametrize("other", [_link, _fifo, _bad_name], ids=["link", "FIFO", "name"])
-def test_a_directory_with_a_file_that_cannot_be_an_artifact_declares_none(
-    world: World, other: Callable[[TaskRun], object]
+@pytest.mark.parametrize("other", [_link, _fifo], ids=["link", "FIFO"])
+def test_what_cannot_be_read_in_a_directory_fails_the_task_and_the_rest_is_uploaded(
+    world: World, other: Callable[[TaskRun], str]
 ) -> None:
-    def call(task: TaskRun) -> None:
-        (task.work_directory / "fine").touch()
-        other(task)
+    task_id = world.create()
+    names: list[str] = []
+
+    def handler(task: TaskRun) -> None:
+        (task.work_directory / "fine").write_text("fine")
+        names.append(f"public/{other(task)}")
+        assert sorted(task.upload_artifacts("public", ".")) == sorted(["public/fine", *names])
+
+    work(world, handler)
+    assert reasons(world, task_id) == ["failed"]
+    assert artifact(world, task_id, "public/fine") == "fine"
+    assert getattr(world.queue.artifact(task_id, 0, names[0]), "reason") == "invalid-resource-on-worker"  # noqa: B009 - of the kind that has one
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("ü", "expected 1 to 1024 printable ASCII characters"), ("logs/live.log", "is reserved for")],
+)
+def test_a_name_in_a_directory_that_no_artifact_may_have_fails_the_task(
+    world: World, name: str, expected: str
+) -> None:
+    task_id = world.create()
+
+    def handler(task: TaskRun) -> None:
+        (task.work_directory / "logs").mkdir()
+        (task.work_directory / name).touch()
         task.upload_artifacts("public", ".")
 
-    assert _refused(world, call).argument in {"source", "name"}
+    work(world, handler)
+    assert reasons(world, task_id) == ["failed"]
+    assert artifact_names(world, task_id) == LOG
+    log = log_of(world, task_id)
+    assert f"/{name}' cannot be an artifact: name: " in log
+    assert expected in log
+
+
+def test_a_prefix_that_no_artifact_may_have_is_refused(world: World) -> None:
+    assert _refused(world, lambda task: task.upload_artifacts("ü", ".")).argument == "name"
+
+
+def test_without_a_prefix_names_are_paths_in_the_directory(world: World) -> None:
+    def handler(task: TaskRun) -> None:
+        (task.work_directory / "fine").touch()
+        assert task.upload_artifacts("", ".") == ["fine"]
+
+    task_id = world.create()
+    work(world, handler)
+    assert reasons(world, task_id) == ["completed"]
 
 
 def test_a_text_that_is_no_text_is_refused(world: World) -> None:

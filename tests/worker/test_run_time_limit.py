@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any, cast
 
 import pytest
@@ -94,3 +95,17 @@ def test_a_limit_that_is_not_valid_is_an_internal_error_and_the_hook_may_raise_a
     assert reason == "internal-error"
     assert "run_time_limit: -1 is not valid" in log
     assert ended(world, Limited, {"malformed": True})[0] == "malformed-payload"
+
+
+class Exiting(WorkerLoop):
+    def run_time_limit(self, task: TaskRun) -> float | None:
+        sys.exit(f"no limit for {task.task_id}")
+
+    def run_task(self, task: TaskRun) -> None:
+        raise AssertionError(task)
+
+
+def test_a_hook_that_exits_ends_its_run_and_not_the_worker(world: World) -> None:
+    reason, log = ended(world, Exiting, {})
+    assert reason == "internal-error"
+    assert "run_time_limit raised SystemExit: no limit for " in log

@@ -132,6 +132,24 @@ def test_a_download_that_leads_out_of_the_work_directory_is_refused_unless_allow
     assert (tmp_path / "new/x").read_text() == "a"
 
 
+@pytest.mark.parametrize("to", ["folder/", "", 5])
+def test_a_download_goes_to_the_path_of_a_file(build: str, run: Callable[..., str], to: Any) -> None:
+    error = failed_with(run, "download_artifact", build, "public/build/a.txt", to=to)
+    assert isinstance(error, InvalidArgument)
+    assert (
+        str(error) == f"to: {to!r} is not valid; expected the path of a file, not of a folder, device or FIFO"
+    )
+
+
+@pytest.mark.parametrize("concurrency", [0, 1.5, True, None])
+def test_how_many_are_downloaded_at_the_same_time_is_a_number(
+    build: str, run: Callable[..., str], concurrency: Any
+) -> None:
+    error = failed_with(run, "upstream_artifacts", [{"taskId": build}], concurrency=concurrency)
+    assert isinstance(error, InvalidArgument)
+    assert error.argument == "concurrency"
+
+
 def test_text_does_not_allow_a_download_to_leave(world: World, build: str, tmp_path: Path) -> None:
     def handler(task: TaskRun) -> None:
         options: Any = {"to": tmp_path / "x", "allow_outside": "no"}

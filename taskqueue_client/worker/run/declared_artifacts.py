@@ -19,7 +19,7 @@ from taskqueue_client.artifacts.naming import checked_name
 from taskqueue_client.artifacts.sources import BLOCK, Source, SyncContent, open_source
 from taskqueue_client.artifacts.uploading import Options
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.worker.outcomes import InternalError
+from taskqueue_client.worker.outcomes import InternalError, TaskFailed
 
 Content = SyncContent | AsyncIterable[bytes]
 """Content to upload: a path, bytes, a file in binary mode, an iterable, or an asynchronous iterable."""
@@ -157,7 +157,8 @@ class DeclaredArtifacts:
             OSError: The content cannot be read or stored.
             InternalError: The handler has ended.
         """
-        checked = self._checked(name, options)
+        _check_name(name)
+        checked = self._checked(options)
         if isinstance(source, AsyncIterable):
             raise InvalidArgument("source", source, f"{_SOURCES}; use `await upload_artifact_async`")
         if isinstance(source, (str, os.PathLike)):
@@ -168,7 +169,8 @@ class DeclaredArtifacts:
 
     async def declare_async(self, name: str, source: AsyncIterable[bytes], options: ArtifactOptions) -> None:
         """Declare an artifact whose content comes from an asynchronous iterable, which is read now."""
-        checked = self._checked(name, options)
+        _check_name(name)
+        checked = self._checked(options)
         path = self._new_file()
         with path.open("wb") as file:
             async for block in source:
@@ -185,26 +187,29 @@ class DeclaredArtifacts:
         """Declare all files of a directory, or none; return the artifacts' names.
 
         Raises:
-            InvalidArgument: It is not a directory, or a file in it cannot be an artifact.
+            InvalidArgument: It is not a directory, or the prefix or an option is not allowed.
+            TaskFailed: A file's name cannot be that of an artifact.
             OSError: The directory cannot be read.
         """
         is_outside = options.get("allow_outside", False)
         top = path_inside(work_directory, directory, "directory", allow_outside=is_outside)
         if not top.is_dir():
             raise InvalidArgument("directory", os.fspath(directory), "the path of an existing directory")
+        if prefix:
+            checked_name(prefix)
+        checked = self._checked(options)
+        inside = None if is_outside else work_directory
         found: list[DeclaredArtifact] = []
         for path in files_in(top):
             name = "/".join(filter(None, (prefix.rstrip("/"), path.relative_to(top).as_posix())))
-            found.append(_declared_file(name, path, work_directory, self._checked(name, options), options))
+            _check_name_of_file(name, path)
+            found.append(DeclaredArtifact(name, path, checked, inside))
         self._add(found)
         return [each.name for each in found]
 
-    def _checked(self, name: str, options: ArtifactOptions) -> Options:
+    def _checked(self, options: ArtifactOptions) -> Options:
         if unknown := options.keys() - _OPTIONS:
             raise InvalidArgument("options", min(unknown), f"one of {', '.join(sorted(_OPTIONS))}")
-        if name in _RESERVED:
-            raise InvalidArgument("name", name, f"any other name: this one is reserved for {_RESERVED[name]}")
-        checked_name(name)
         return Options.checked(
             options.get("expires", self._task_expires),
             self._task_expires,
@@ -243,6 +248,21 @@ class DeclaredArtifacts:
                 self._directory = self._make_directory(f"artifacts-{self._directories}")
             self._files += 1
             return self._directory / str(self._files)
+
+
+def _check_name(name: str) -> None:
+    if name in _RESERVED:
+        raise InvalidArgument("name", name, f"any other name: this one is reserved for {_RESERVED[name]}")
+    checked_name(name)
+
+
+def _check_name_of_file(name: str, path: Path) -> None:
+    """Blame the task, which made the file, and not the worker."""
+    try:
+        _check_name(name)
+    except InvalidArgument as error:
+        message = f"the file {str(path)!r} cannot be an artifact: {error}"
+        raise TaskFailed(message) from error
 
 
 def _declared_file(

@@ -23,6 +23,7 @@ from taskqueue_client.worker.monitoring.worker_metrics import LOST, WorkerMetric
 from taskqueue_client.worker.outcomes import (
     ClaimLost,
     IntermittentTask,
+    InternalError,
     LossReason,
     Outcome,
     Resolution,
@@ -259,8 +260,7 @@ class RunLifecycle:
 
     async def _call_and_retry(self) -> BaseException | None:
         left = self._context.config.intermittent_attempts
-        own = self._context.run_time_limit(TaskRun(self._resources))
-        limit = TimeLimit.shorter(self._context.config.max_run_time, own)
+        limit = TimeLimit.shorter(self._context.config.max_run_time, self._own_time_limit())
         over = self._over_after(limit)
         try:
             while True:
@@ -279,6 +279,15 @@ class RunLifecycle:
             over.cancel()
             if self._resources.has_commands:
                 await asyncio.to_thread(self._resources.end_commands)
+
+    def _own_time_limit(self) -> float | None:
+        try:
+            return self._context.run_time_limit(TaskRun(self._resources))
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # such as `sys.exit`: as in a handler, it ends the run, not the worker
+            message = f"run_time_limit raised {type(error).__name__}: {text_of(error)}"
+            raise InternalError(message) from error
 
     def _over_after(self, limit: TimeLimit | None) -> asyncio.Future[None]:
         """Return a future that is done when all attempts together have taken too long."""

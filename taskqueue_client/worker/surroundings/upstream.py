@@ -14,8 +14,10 @@ from typing import Annotated, Any, TypedDict, cast
 import msgspec
 
 from taskqueue_client import calls
+from taskqueue_client._arguments import number
 from taskqueue_client._protocol.conversation import Conversation, Together, Work
 from taskqueue_client.artifacts.chain_verification import ChainOfTrust, PublicKeys
+from taskqueue_client.artifacts.destinations import checked_path
 from taskqueue_client.artifacts.download_methods import download_artifact
 from taskqueue_client.artifacts.downloading import DownloadResult
 from taskqueue_client.artifacts.transfers import TransferClient
@@ -170,8 +172,7 @@ def downloading_upstream(
         CallFailed: The Queue refused, or did not respond.
         OSError: A file cannot be written.
     """
-    if concurrency < 1:
-        raise InvalidArgument("concurrency", concurrency, "1 or more")
+    number("concurrency", concurrency, least=1)
     top = path_inside(directory, to, "to", allow_outside=allow_outside)
     wanted: dict[tuple[str, str], UpstreamTask] = {}
     for task in tasks:
@@ -255,7 +256,7 @@ def downloading_to(
     """Download one artifact to a path relative to `directory`, whose parents are created, or to memory.
 
     Raises:
-        InvalidArgument: The path leads out of `directory`, unless `allow_outside`.
+        InvalidArgument: `to` is not the path of a file, or leads out of `directory`, unless `allow_outside`.
         Exception: As `Queue.download_artifact`.
     """
     path = None
@@ -271,6 +272,6 @@ def downloading_to(
 
 
 def _place(directory: Path, to: str | os.PathLike[str], *, allow_outside: bool) -> Path:
-    path = path_inside(directory, to, "to", allow_outside=allow_outside)
+    path = path_inside(directory, checked_path(to), "to", allow_outside=allow_outside)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path

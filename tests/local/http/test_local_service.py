@@ -181,13 +181,23 @@ def test_a_claim_runs_out_on_its_own_when_time_passes(task_factory: TaskFactory)
     [("host", None), ("port", "0"), ("port", True), ("allow_remote", "no"), ("db", b"x"), ("clock", "x"),
      ("claim_timeout", "5"), ("claim_timeout", True), ("max_dependencies", None), ("page", "no"),
      ("sign_public_artifacts", "no"), ("object_methods", 5), ("like_production", "no"), ("client_id", 5),
-     ("clients", None), ("roles", ["a"]), ("anonymous_scopes", 5)],
+     ("clients", None), ("roles", ["a"]), ("anonymous_scopes", 5), ("port", -1), ("port", 65_536)],
 )  # fmt: skip
-def test_an_argument_of_another_type_is_refused(argument: str, given: object) -> None:
+def test_an_argument_that_is_not_valid_is_refused(argument: str, given: object) -> None:
     options: Any = {argument: given}
     with pytest.raises(InvalidArgument) as refused:
         LocalQueue(**options)
     assert refused.value.argument == argument
+
+
+@pytest.mark.parametrize("argument", ["access_token", "admin_secret", "amqp_url", "legacy_azure"])
+def test_a_secret_of_another_type_is_refused_and_not_shown(argument: str) -> None:
+    options: Any = {argument: b"the-secret"}
+    with pytest.raises(
+        InvalidArgument, match=f"{argument}: .*bytes.* is not valid; expected str or None"
+    ) as refused:
+        LocalQueue(**options)
+    assert "the-secret" not in repr(refused.value)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
