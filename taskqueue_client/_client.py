@@ -127,6 +127,11 @@ def _call_spans(root_url: str) -> CallSpans:
     return CallSpans(root_url)
 
 
+def share_time(first: Client[Any], second: Client[Any]) -> None:
+    """Let both clients of a deployment know its time as soon as one of them does."""
+    second._wire.share_time(first._wire)  # noqa: SLF001 - this is one of their methods  # pyright: ignore[reportPrivateUsage]
+
+
 class Client(ABC, Generic[SessionT]):
     """The base class of `Queue` and `AsyncQueue`, which describe the arguments."""
 

@@ -18,8 +18,8 @@ from taskqueue_client.errors import InvalidArgument
 
 from .naming import checked_name
 from .sources import Content, Source, open_source
-from .transfers import StorageName, Transfer, TransferClient, reporter, silently
-from .uploading import Artifact, Options, UploadResult, uploading
+from .transfers import StorageName, Transfer, reporter, silently
+from .uploading import Artifact, Options, UploadClient, UploadResult, uploading
 
 _TOGETHER = 64
 """Files that a thread opens at a time: switching threads costs as much as sending 4 kB. Opening reads small
@@ -173,7 +173,7 @@ def _are_many(every: list[Listed]) -> bool:
     return len(every) >= _MANY and not any(isinstance(content, AsyncIterable) for _, content in every)
 
 
-class ManyUploadsClient(TransferClient, Protocol):
+class ManyUploadsClient(UploadClient, Protocol):
     """The properties of a client that uploads many artifacts."""
 
     def for_event_loop(self) -> AbstractAsyncContextManager[AsyncClient] | None:
@@ -266,7 +266,7 @@ def upload_artifacts(
         OSError: The folder cannot be read.
     """
     storage = client.transfer_settings.storage if storage is None else storage
-    options = Options.checked(expires, task_expires, storage, None, compress)
+    options = Options.checked(expires, task_expires, storage, None, compress, client.now())
     arguments.number("concurrency", concurrency, least=1)
     report = silently if progress is None else (yield from reporter(progress))
     uploads = ManyUploads(client, (task_id, run_id), options, report)

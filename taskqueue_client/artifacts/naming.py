@@ -72,13 +72,20 @@ def checked_content_type(content_type: object) -> str:
     return content_type
 
 
-def clamped_expiry(expires: datetime | str, task_expires: datetime | None) -> str:
+def clamped_expiry(
+    expires: datetime | str, task_expires: datetime | None, now: datetime | None = None
+) -> str:
     """Return an artifact's expiry, reduced to the task's: the Queue refuses a later one.
+
+    Args:
+        expires: A time, or a distance such as `14 days`.
+        task_expires: When the task expires.
+        now: The time from which a distance is measured; default: this machine's.
 
     Raises:
         InvalidArgument: `expires` is not a time, or one of the two has no time zone.
     """
-    moment = moment_of("expires", expires)
+    moment = moment_of("expires", expires, now)
     if task_expires is not None:
         moment = min(moment, moment_of("task_expires", task_expires))
     return timestamp(moment)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import Protocol
 
 from taskqueue_client import _arguments as arguments
 from taskqueue_client import calls
@@ -91,8 +92,9 @@ class Options:
         storage: StorageName,
         content_type: str | None,
         compress: bool | None,  # noqa: FBT001 - the callers' is a keyword
+        now: datetime | None = None,
     ) -> Options:
-        """Return the options after checking them.
+        """Return the options after checking them. A distance such as `14 days` is measured from `now`.
 
         Raises:
             InvalidArgument: An option is not valid, or does not go with another one.
@@ -106,7 +108,7 @@ class Options:
                 "None or False: artifacts of the storage type 'object' are not compressed",
             )
         given = None if content_type is None else checked_content_type(content_type)
-        return cls(clamped_expiry(expires, task_expires), storage, given, compress)
+        return cls(clamped_expiry(expires, task_expires, now), storage, given, compress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +124,16 @@ class Artifact:
         return calls.create_artifact(self.task_id, self.run_id, self.name, request)
 
 
+class UploadClient(TransferClient, Protocol):
+    """What an upload with options of a caller needs of a client."""
+
+    def now(self) -> datetime:
+        """Return the service's time."""
+        ...
+
+
 def upload_artifact(
-    client: TransferClient,
+    client: UploadClient,
     /,
     task_id: str,
     run_id: int,
@@ -169,7 +179,7 @@ def upload_artifact(
         OSError: The content cannot be read, or a temporary file cannot be written.
     """
     storage = client.transfer_settings.storage if storage is None else storage
-    options = Options.checked(expires, task_expires, storage, content_type, compress)
+    options = Options.checked(expires, task_expires, storage, content_type, compress, client.now())
     report = silently if progress is None else (yield from reporter(progress))
     return (yield from uploading(client, Artifact(task_id, run_id, name), source, options, report))
 

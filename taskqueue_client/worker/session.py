@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, closing, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from taskqueue_client._client import share_time
 from taskqueue_client._version import __version__
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.client import Queue
@@ -210,12 +211,13 @@ class Session:
         worker, config = self._worker, self._worker.config
         live_logs = self._serve_logs(stack)  # before anything is claimed, as the port may be taken
         clock = worker.clock
+        self._queue = stack.enter_context(Queue(worker.root_url, **self._client_options))
         return SharedResources(
             config=config,
             directories=stack.enter_context(_work_directories(config)),
             root_url=worker.root_url,
             guardian=stack.enter_context(closing(Guardian())),
-            queue=stack.enter_context(Queue(worker.root_url, **self._client_options)),
+            queue=self._queue,
             async_queue=self._make_queue_of_runs(),
             clock=clock,
             environment=CommandEnvironment(config.pass_environment),
@@ -315,10 +317,16 @@ class Session:
         )
 
     def _make_queue_of_runs(self) -> AsyncQueue:
-        return AsyncQueue(self._worker.root_url, **self._client_options)
+        return self._make_queue(None)
 
     def _make_queue_of_keeper(self) -> AsyncQueue:
-        return AsyncQueue(self._worker.root_url, self._credentials, **self._client_options)
+        return self._make_queue(self._credentials)
+
+    def _make_queue(self, credentials: Credentials | None) -> AsyncQueue:
+        """Make one more client, which knows the service's time from the responses of all."""
+        queue = AsyncQueue(self._worker.root_url, credentials, **self._client_options)
+        share_time(self._queue, queue)
+        return queue
 
     def _keeper_settings(self) -> KeeperSettings:
         config = self._worker.config

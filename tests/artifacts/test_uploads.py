@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +284,17 @@ def test_the_expiry_is_cut_down_to_the_task_s(client: EitherClient) -> None:
     client.upload("x", b"1", expires=task_expires + timedelta(days=9), task_expires=task_expires)
     expires = client.latest_artifact_info(client.run.task_id, "x").expires
     assert abs(expires - task_expires) < timedelta(milliseconds=1)
+
+
+def test_a_distance_is_measured_from_the_service_s_time(client: EitherClient, local: LocalQueue) -> None:
+    local.clock.advance(hours=3)
+    client.status(client.run.task_id)  # a response says what time it is
+    client.upload("one", b"1", expires="1 hour")  # 2 hours ago, by the machine's clock
+    client.upload_many({"two": b"2"}, expires="1 hour")
+    service = datetime.fromtimestamp(local.clock.now(), UTC)
+    for name in ("one", "two"):
+        expires = client.latest_artifact_info(client.run.task_id, name).expires
+        assert abs(expires - service - timedelta(hours=1)) < timedelta(minutes=1)
 
 
 @pytest.mark.parametrize("storage", ["s3", "object"])

@@ -111,6 +111,7 @@ class DeclaredArtifacts:
         task_expires: When the task expires.
         storage: The storage of artifacts that do not name another.
         make_directory: Creates a directory with a given name, for content that cannot be read twice.
+        now: Returns the service's time.
     """
 
     def __init__(
@@ -118,7 +119,9 @@ class DeclaredArtifacts:
         task_expires: datetime,
         storage: Literal["s3", "object"],
         make_directory: Callable[[str], Path],
+        now: Callable[[], datetime],
     ) -> None:
+        self._now = now
         self._task_expires = task_expires
         self._storage: Literal["s3", "object"] = storage
         self._make_directory = make_directory
@@ -216,6 +219,7 @@ class DeclaredArtifacts:
             options.get("storage", self._storage),
             options.get("content_type"),
             options.get("compress"),
+            self._now(),
         )
 
     def _add(self, artifacts: Iterable[DeclaredArtifact]) -> None:

@@ -86,7 +86,10 @@ class RunResources:
         self.canceled = Canceled()
         self._process = os.getpid()
         self._artifacts = DeclaredArtifacts(
-            run.claim.status.expires, shared.config.artifact_storage, partial(_make_directory, run, shared)
+            run.claim.status.expires,
+            shared.config.artifact_storage,
+            partial(_make_directory, run, shared),
+            shared.queue.now,
         )
         self._shared = shared
         self._log: TaskLog | None = None
