@@ -21,6 +21,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iter
 from contextlib import AbstractAsyncContextManager, closing, suppress
 from contextvars import copy_context
 from functools import wraps
+from threading import Event, Lock, Thread, main_thread
+from time import sleep
 from types import CoroutineType, GenericAlias
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, get_args
 
@@ -37,6 +39,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound="Client | AsyncClient")
 S = TypeVar("S")
+
+_TICK = 0.01
 
 STOPPING_TIMEOUT = 5.0
 """Seconds that a canceled conversation waits for `Work` that was told to stop: it may be connecting, or
@@ -108,13 +112,13 @@ class Work(_Step[R], frozen=True):
         stop: Called from another thread if the result is not needed any more; makes `run` end soon. A
             result that comes after that is closed if it has a `close` method.
         run_async: An equivalent that `converse_async` awaits in the event loop instead.
-        threads: Where `converse_async` runs it; the event loop's default executor by default.
+        threads: Returns where `converse_async` runs it; default: in the default executor of the event loop.
     """
 
     run: Callable[[], R]
     stop: Callable[[], object] | None = None
     run_async: Callable[[], Awaitable[R]] | None = None
-    threads: Executor | None = None
+    threads: Callable[[], Executor] | None = None
 
 
 class Pause(_Step[None], frozen=True):
@@ -245,36 +249,110 @@ def _together_in_loop(client: AbstractAsyncContextManager[AsyncClient], step: To
     An error that a signal handler raises on this thread is not taken for one of the conversation that runs.
     """
     import asyncio  # noqa: PLC0415 - costs 20 ms that most synchronous programs do not need
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - most programs never need it
 
-    async def together() -> list[R]:
+    async def together() -> None:
         async with client as opened:
-            return await _together_async(opened, step)
+            found.extend(await _together_async(opened, step))
 
-    def run() -> list[R]:
+    def run() -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            return runner.run(together())
+            runner.run(together())
 
+    def stop() -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(loop.stop)
+
+    found: list[R] = []
     loop = asyncio.new_event_loop()
-    with ThreadPoolExecutor(1, thread_name_prefix="conversations") as thread:
-        work = thread.submit(copy_context().run, run)
-        try:
-            return work.result()
-        except BaseException:
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(loop.stop)
-            raise
+    _on_threads(run, 1, stop)
+    return found
 
 
 def _together_in_threads(client: Client, step: Together[R]) -> list[R]:
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - most programs never need it
+    results: dict[int, R] = {}
+    left, lock, stopped = iter(enumerate(step.conversations)), Lock(), Event()
 
-    def one(conversation: Conversation[R]) -> R:
-        return context.copy().run(converse, client, conversation)
+    def work() -> None:
+        try:
+            while (position_and_next := take()) is not None:
+                position, conversation = position_and_next
+                results[position] = copy_context().run(converse, client, conversation)
+        except BaseException:
+            stopped.set()
+            raise
 
-    context = copy_context()
-    with ThreadPoolExecutor(step.concurrency, thread_name_prefix="conversation") as threads:
-        return list(threads.map(one, step.conversations))  # after an error, `map` cancels what has not begun
+    def take() -> tuple[int, Conversation[R]] | None:
+        with lock:
+            return None if stopped.is_set() else next(left, None)
+
+    _on_threads(work, step.concurrency, stopped.set)
+    return [results[position] for position in range(len(results))]
+
+
+def _on_threads(work: Callable[[], None], count: int, stop: Callable[[], object]) -> None:
+    """Call `work` on threads, and wait for all; raise the first error.
+
+    It is called on fewer threads, if need be on this one, where no more can be started. Python's executors
+    start none any more when the main thread has ended: in functions of `atexit`, and in threads that go on.
+
+    Args:
+        work: What to call, with the context variables of the caller.
+        count: The number of threads.
+        stop: Ends the calls soon; called after an error on this thread, such as a Ctrl-C.
+    """
+    threads: list[_Thread] = []
+    try:
+        while len(threads) < count and _is_started(work, threads):
+            pass
+        if not threads:
+            work()
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        stop()
+        while any(thread.is_working for thread in threads):
+            sleep(_TICK)  # Python 3.11 takes a thread for ended when an error interrupts `join`
+        raise
+    for thread in threads:
+        thread.raise_error()
+
+
+def _is_started(work: Callable[[], None], threads: list[_Thread]) -> bool:
+    """Start one more thread; return False if that is not possible."""
+    threads.append(_Thread(target=copy_context().run, args=(work,), name=f"conversations_{len(threads)}"))
+    try:
+        threads[-1].start()
+    except RuntimeError:
+        threads.pop()
+        return False
+    return True
+
+
+class _Thread(Thread):
+    """A thread that keeps its error for the one that waits for it."""
+
+    _error: BaseException | None = None
+    _has_ended = False
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except BaseException as error:  # noqa: BLE001 - see `raise_error`
+            self._error = error
+        finally:
+            self._has_ended = True
+
+    @property
+    def is_working(self) -> bool:
+        return self.ident is not None and not self._has_ended
+
+    def raise_error(self) -> None:
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback refers to this frame
 
 
 async def converse_async(client: AsyncClient, conversation: Conversation[R]) -> R:
@@ -360,7 +438,13 @@ async def on_thread(work: Work[R]) -> R:
     """Run `Work` on a thread; on cancellation, stop it and wait up to `STOPPING_TIMEOUT` for its end."""
     import asyncio  # noqa: PLC0415 - loaded already
 
-    future = asyncio.get_running_loop().run_in_executor(work.threads, work.run)
+    try:
+        threads = None if work.threads is None else work.threads()
+        future = asyncio.get_running_loop().run_in_executor(threads, work.run)
+    except RuntimeError:
+        if main_thread().is_alive():
+            raise
+        return work.run()  # see `_on_threads`
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:

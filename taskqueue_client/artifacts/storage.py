@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Protocol, Self
@@ -37,6 +35,7 @@ from .storage_connections import (
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
+    from concurrent.futures import ThreadPoolExecutor
 
     from taskqueue_client._transport.asynchronous import AsyncTransport
 
@@ -275,18 +274,21 @@ class Storage:
         self._lock = Lock()
         self._pools: dict[str, HTTPConnectionPool] = {}
         self._deadlines = Deadlines()
+        self._threads: ThreadPoolExecutor | None = None
         self._async_transports: dict[AbstractEventLoop, AsyncTransport] = {}
 
     def forget(self) -> None:
         """Begin anew, without a word to the servers: the parent goes on with its connections."""
         self._of_parent = self._async_transports  # at their end, they would stop the parent's event loops
-        vars(self).pop("threads", None)
         self._start()
 
-    @cached_property
     def threads(self) -> ThreadPoolExecutor:
-        """Threads for the transfers of an event loop, whose default executor stays free for others."""
-        return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="artifacts")
+        """Return threads for the transfers of an event loop, whose default executor stays free for others."""
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - fails when the main thread has ended
+
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="artifacts")
+        return self._threads
 
     def _async_transport(self) -> AsyncTransport:
         """Return the running event loop's transport for small content."""
@@ -319,7 +321,8 @@ class Storage:
         for pool in pools:
             pool.close()
         self._deadlines.close()
-        if threads := vars(self).pop("threads", None):
+        threads, self._threads = self._threads, None
+        if threads is not None:
             threads.shutdown(wait=False)
 
     def put(self, put: Put, cancellation: Cancellation) -> PutResponse:

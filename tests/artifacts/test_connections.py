@@ -192,7 +192,7 @@ def test_a_transfer_that_was_cancelled_before_it_began_sends_nothing(
 def test_a_client_that_nobody_closed_ends_in_silence(server: RawServer) -> None:
     storage = Storage()
     put(storage, server.url)
-    storage.threads.submit(int).result()
+    storage.threads().submit(int).result()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         del storage

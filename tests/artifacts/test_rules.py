@@ -180,7 +180,7 @@ def test_a_stream_that_is_left_early_ends_its_download(raw_client: EitherClient,
     else:
         assert next(blocks)
         blocks.close()
-    raw_client.queue.storage.threads.shutdown(wait=True)  # returns when the thread has ended
+    raw_client.queue.storage.threads().shutdown(wait=True)  # returns when the thread has ended
 
 
 def test_an_open_stream_leaves_the_threads_to_other_transfers(
@@ -202,7 +202,7 @@ def test_an_open_stream_leaves_the_threads_to_other_transfers(
         raw_client.result(begin())
     else:
         assert next(blocks)
-    assert raw_client.queue.storage.threads.submit(int).result(timeout=10) == 0
+    assert raw_client.queue.storage.threads().submit(int).result(timeout=10) == 0
     if raw_client.is_async:
         raw_client.result(leave())
     else:

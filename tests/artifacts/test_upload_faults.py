@@ -288,4 +288,4 @@ async def test_a_cancelled_upload_stops_at_once(local: LocalQueue, run: Run, con
         )
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert queue.storage.threads._work_queue.empty()
+        assert queue.storage.threads()._work_queue.empty()

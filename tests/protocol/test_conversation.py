@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -184,26 +184,54 @@ def test_conversations_that_run_together_make_calls_too(perform: Perform) -> Non
     assert perform(iter_together(iter([conversation()]), 1)) == [("ping", "me")]
 
 
-def test_after_an_error_no_conversation_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In threads, those that have begun by then end."""
+def test_after_an_error_no_conversation_is_started(perform: Perform) -> None:
     began: list[int] = []
-    error_was_seen = threading.Event()
-    shutdown = ThreadPoolExecutor.shutdown
-
-    def noted(self: ThreadPoolExecutor, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as it is
-        shutdown(self, wait=False, cancel_futures=cancel_futures)
-        error_was_seen.set()
-        shutdown(self, wait=wait)
 
     def conversation(number: int) -> Conversation[None]:
         began.append(number)
-        yield from Work(lambda: error_was_seen.wait(10))
+        yield from Work(int)
 
-    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", noted)
     others: list[Conversation[Any]] = [conversation(number) for number in range(5)]
     with pytest.raises(LookupError):
-        converse(Client(), iter_together(iter([iter_work(failing), *others]), 1))
-    assert began in ([], [0])
+        perform(iter_together(iter([iter_work(failing), *others]), 1))
+    assert began == []
+
+
+def test_a_ctrl_c_waits_for_the_conversations_that_have_begun() -> None:
+    begun, ended = threading.Barrier(3, timeout=10), list[int]()
+
+    def conversation(number: int) -> Conversation[None]:
+        yield from Work(begun.wait)
+        yield from Work(lambda: interrupting.join(10))
+        ended.append(number)
+
+    def interrupt() -> None:
+        begun.wait()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        converse(Client(), iter_together((conversation(number) for number in range(2)), 2))
+    assert sorted(ended) == [0, 1]
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_where_no_thread_can_be_started_conversations_run_on_those_that_there_are(
+    started: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a program that has too many, or that is about to end."""
+    start, left = threading.Thread.start, [None] * started
+
+    def limited(self: threading.Thread) -> None:
+        if not left:
+            message = "can't start new thread"
+            raise RuntimeError(message)
+        left.pop()
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    assert converse(Client(), iter_together((iter_work(lambda: 5) for _ in range(3)), 2)) == [5, 5, 5]
 
 
 def test_a_stream_gives_items_between_its_other_steps(items: Items) -> None:
