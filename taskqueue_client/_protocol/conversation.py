@@ -21,8 +21,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iter
 from contextlib import AbstractAsyncContextManager, closing, suppress
 from contextvars import copy_context
 from functools import wraps
-from threading import Event, Lock, Thread, main_thread
-from time import sleep
+from threading import Event, Lock, main_thread
 from types import CoroutineType, GenericAlias
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, get_args
 
@@ -30,6 +29,8 @@ import msgspec
 
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.credentials import Credentials
+
+from .threads_and_tasks import call_on_threads
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,8 +40,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound="Client | AsyncClient")
 S = TypeVar("S")
-
-_TICK = 0.01
 
 STOPPING_TIMEOUT = 5.0
 """Seconds that a canceled conversation waits for `Work` that was told to stop: it may be connecting, or
@@ -264,7 +263,7 @@ def _together_in_loop(client: AbstractAsyncContextManager[AsyncClient], step: To
 
     found: list[R] = []
     loop = asyncio.new_event_loop()
-    _on_threads(run, 1, stop)
+    call_on_threads(run, 1, stop)
     return found
 
 
@@ -285,74 +284,8 @@ def _together_in_threads(client: Client, step: Together[R]) -> list[R]:
         with lock:
             return None if stopped.is_set() else next(left, None)
 
-    _on_threads(work, step.concurrency, stopped.set)
+    call_on_threads(work, step.concurrency, stopped.set)
     return [results[position] for position in range(len(results))]
-
-
-def _on_threads(work: Callable[[], None], count: int, stop: Callable[[], object]) -> None:
-    """Call `work` on threads, and wait for all; raise the first error.
-
-    It is called on fewer threads, if need be on this one, where no more can be started. Python's executors
-    start none any more when the main thread has ended: in functions of `atexit`, and in threads that go on.
-
-    Args:
-        work: What to call, with the context variables of the caller.
-        count: The number of threads.
-        stop: Ends the calls soon; called after an error on this thread, such as a Ctrl-C.
-    """
-    threads: list[_Thread] = []
-    try:
-        while len(threads) < count and _is_started(work, threads):
-            pass
-        if not threads:
-            work()
-        for thread in threads:
-            thread.join()
-    except BaseException:
-        stop()
-        while any(thread.is_working for thread in threads):
-            sleep(_TICK)  # Python 3.11 takes a thread for ended when an error interrupts `join`
-        raise
-    for thread in threads:
-        thread.raise_error()
-
-
-def _is_started(work: Callable[[], None], threads: list[_Thread]) -> bool:
-    """Start one more thread; return False if that is not possible."""
-    threads.append(_Thread(target=copy_context().run, args=(work,), name=f"conversations_{len(threads)}"))
-    try:
-        threads[-1].start()
-    except RuntimeError:
-        threads.pop()
-        return False
-    return True
-
-
-class _Thread(Thread):
-    """A thread that keeps its error for the one that waits for it."""
-
-    _error: BaseException | None = None
-    _has_ended = False
-
-    def run(self) -> None:
-        try:
-            super().run()
-        except BaseException as error:  # noqa: BLE001 - see `raise_error`
-            self._error = error
-        finally:
-            self._has_ended = True
-
-    @property
-    def is_working(self) -> bool:
-        return self.ident is not None and not self._has_ended
-
-    def raise_error(self) -> None:
-        error, self._error = self._error, None
-        try:
-            if error is not None:
-                raise error
-        finally:
-            del error  # its traceback refers to this frame
 
 
 async def converse_async(client: AsyncClient, conversation: Conversation[R]) -> R:
@@ -444,7 +377,7 @@ async def on_thread(work: Work[R]) -> R:
     except RuntimeError:
         if main_thread().is_alive():
             raise
-        return work.run()  # see `_on_threads`
+        return work.run()  # see `call_on_threads`
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
@@ -453,31 +386,6 @@ async def on_thread(work: Work[R]) -> R:
         future.add_done_callback(_discard)
         await asyncio.wait([future], timeout=STOPPING_TIMEOUT)
         raise
-
-
-async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks and wait for their end; cancel them again if they go on.
-
-    Before Python 3.12, `asyncio.wait_for` may lose a cancellation that comes together with its result.
-    """
-    import asyncio  # noqa: PLC0415 - loaded already
-
-    while left := [task for task in tasks if not task.done()]:
-        for task in left:
-            task.cancel()
-        await asyncio.wait(left, timeout=2 * STOPPING_TIMEOUT)
-
-
-async def end_other_tasks() -> None:
-    """End all other tasks of the event loop, and those that they begin meanwhile, before it is closed.
-
-    `asyncio.run` does not wait for the latter: aiormq has some when a connection breaks while it is made.
-    """
-    import asyncio  # noqa: PLC0415 - loaded already
-
-    own = asyncio.current_task()
-    while others := [task for task in asyncio.all_tasks() if task is not own]:
-        await end_tasks(*others)
 
 
 def _discard(future: asyncio.Future[Any]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from taskqueue_client._protocol.conversation import end_tasks
+from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from taskqueue_client.clock import Clock
 from taskqueue_client.errors import (
     BrokerLost,

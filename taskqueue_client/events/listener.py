@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
 from taskqueue_client import _arguments as arguments
-from taskqueue_client._protocol.conversation import end_other_tasks
+from taskqueue_client._protocol.threads_and_tasks import end_other_tasks
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.errors import InvalidArgument
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from taskqueue_client._protocol.conversation import end_tasks
+from taskqueue_client._protocol.threads_and_tasks import end_tasks
 
 from .messages import EXCHANGE_PREFIX, EXCHANGES
 

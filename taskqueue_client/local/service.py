@@ -12,7 +12,7 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from taskqueue_client._arguments import check_kinds, number
-from taskqueue_client._protocol.conversation import end_other_tasks
+from taskqueue_client._protocol.threads_and_tasks import end_other_tasks
 from taskqueue_client.clock import Clock, MovableClock
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.errors import InvalidArgument

@@ -111,7 +111,7 @@ AREAS = {
         ),
     ),
     "conversation": Area(
-        ("_protocol/conversation.py",),
+        ("_protocol/conversation.py", "_protocol/threads_and_tasks.py"),
         (
             "tests/protocol/test_conversation.py",
             "tests/protocol/test_calls_signatures.py",

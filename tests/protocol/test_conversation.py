@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from taskqueue_client import Credentials, calls
-from taskqueue_client._protocol import conversation
+from taskqueue_client._protocol import threads_and_tasks
 from taskqueue_client._protocol.conversation import (
     Call,
     CallAs,
@@ -24,11 +24,10 @@ from taskqueue_client._protocol.conversation import (
     Work,
     converse,
     converse_async,
-    end_other_tasks,
-    end_tasks,
     iterate,
     iterate_async,
 )
+from taskqueue_client._protocol.threads_and_tasks import end_other_tasks, end_tasks
 from taskqueue_client.clock import MovableClock
 
 R = TypeVar("R")
@@ -327,7 +326,7 @@ def test_a_result_that_nobody_waits_for_is_closed() -> None:
 
 
 async def test_a_task_that_loses_a_cancellation_is_canceled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "STOPPING_TIMEOUT", 0.01)
+    monkeypatch.setattr(threads_and_tasks, "_PATIENCE", 0.01)
     lost = asyncio.Event()
 
     async def lose_one() -> None:

@@ -1,0 +1,109 @@
+"""Waiting for the end of threads and of tasks, also after a Ctrl-C and when the program ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import copy_context
+from threading import Thread
+from time import sleep
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
+
+_TICK = 0.01
+"""Seconds between two looks whether threads have ended, after an error."""
+
+_PATIENCE = 10.0
+"""Seconds after which tasks are canceled again."""
+
+
+def call_on_threads(work: Callable[[], None], count: int, stop: Callable[[], object]) -> None:
+    """Call `work` on threads, and wait for all; raise the first error.
+
+    It is called on fewer threads, if need be on this one, where no more can be started. Python's executors
+    start none any more when the main thread has ended: in functions of `atexit`, and in threads that go on.
+
+    Args:
+        work: What to call, with the context variables of the caller.
+        count: The number of threads.
+        stop: Ends the calls soon; called after an error on this thread, such as a Ctrl-C.
+    """
+    threads: list[_Thread] = []
+    try:
+        while len(threads) < count and _is_started(work, threads):
+            pass
+        if not threads:
+            work()
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        stop()
+        while any(thread.is_working for thread in threads):
+            sleep(_TICK)  # Python 3.11 takes a thread for ended when an error interrupts `join`
+        raise
+    for thread in threads:
+        thread.raise_error()
+
+
+def _is_started(work: Callable[[], None], threads: list[_Thread]) -> bool:
+    """Start one more thread; return False if that is not possible."""
+    threads.append(_Thread(target=copy_context().run, args=(work,), name=f"conversations_{len(threads)}"))
+    try:
+        threads[-1].start()
+    except RuntimeError:
+        threads.pop()
+        return False
+    return True
+
+
+class _Thread(Thread):
+    """A thread that keeps its error for the one that waits for it."""
+
+    _error: BaseException | None = None
+    _has_ended = False
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except BaseException as error:  # noqa: BLE001 - see `raise_error`
+            self._error = error
+        finally:
+            self._has_ended = True
+
+    @property
+    def is_working(self) -> bool:
+        return self.ident is not None and not self._has_ended
+
+    def raise_error(self) -> None:
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback refers to this frame
+
+
+async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait for their end; cancel them again if they go on.
+
+    Before Python 3.12, `asyncio.wait_for` may lose a cancellation that comes together with its result.
+    """
+    import asyncio  # noqa: PLC0415 - loaded already
+
+    while left := [task for task in tasks if not task.done()]:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=_PATIENCE)
+
+
+async def end_other_tasks() -> None:
+    """End all other tasks of the event loop, and those that they begin meanwhile, before it is closed.
+
+    `asyncio.run` does not wait for the latter: aiormq has some when a connection breaks while it is made.
+    """
+    import asyncio  # noqa: PLC0415 - loaded already
+
+    own = asyncio.current_task()
+    while others := [task for task in asyncio.all_tasks() if task is not own]:
+        await end_tasks(*others)
