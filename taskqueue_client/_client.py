@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from importlib import import_module
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypedDict, TypeVar, Unpack, cast
 
 from taskqueue_client import _arguments as arguments
 from taskqueue_client._protocol.conversation import Call
@@ -186,6 +186,14 @@ class Client(ABC, Generic[SessionT]):
         """
         root_url, credentials = from_environment(environ)
         return cls(root_url, credentials, **options)
+
+    def __reduce__(self) -> NoReturn:
+        name = type(self).__name__
+        message = (
+            f"{name} cannot be pickled or copied, as it has open connections: make another one in each "
+            f"process, for example by {name}.from_env(), or use with_credentials() or with_options()"
+        )
+        raise TypeError(message)
 
     @property
     def root_url(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import os
@@ -9,7 +10,7 @@ import pickle
 import socket
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from email.utils import formatdate
 from importlib.machinery import ModuleSpec
@@ -45,6 +46,16 @@ UNREADABLE_DATES = [
     "Wed, 21 Oct 2015 07:28:00 +99999999999999",
     "Wed, 99 Oct 2015 07:28:00 GMT",
 ]
+
+
+@pytest.mark.parametrize("copy_it", [pickle.dumps, copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+def test_a_client_that_is_pickled_or_copied_says_what_to_do_instead(
+    kind: Any, copy_it: Callable[[Any], object]
+) -> None:
+    name = kind.__name__
+    with pytest.raises(TypeError, match=rf"{name} cannot be pickled or copied, .* {name}.from_env\(\)"):
+        copy_it(kind("http://127.0.0.1:1"))
 
 
 class TestArguments:
