@@ -173,6 +173,8 @@ class WorkerLoop(ABC):
     def on_task_end(self, end: TaskEnd) -> None:  # noqa: B027 - an optional hook
         """Called when a run has been reported, or its claim is lost; must be quick.
 
+        `sys.exit` in it ends the worker as `shutdown` does, and then the program.
+
         Args:
             end: How the run ended.
         """
@@ -192,6 +194,8 @@ class WorkerLoop(ABC):
 
     def on_idle(self, seconds: float) -> None:  # noqa: B027 - an optional hook
         """Called after each claim request that found no work while no run is claimed; must be quick.
+
+        `sys.exit` in it ends the worker as `shutdown` does, and then the program.
 
         Args:
             seconds: How long the worker has had no work.

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from taskqueue_client._client import share_time
@@ -77,7 +78,7 @@ class Session:
         if credentials is not None:
             mask_credentials(self._secrets, credentials)
         self._runs = LiveRuns(self._check_finished, worker.clock)
-        self._failure: TaskQueueError | None = None
+        self._failure: TaskQueueError | SystemExit | None = None
         self._finished = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
         self._notice_threads = DaemonThreads()
@@ -118,6 +119,7 @@ class Session:
             ApiError: The Queue refused the first claim request.
             InternalError: Too many internal errors in a row.
             InvalidArgument: Commands of tasks can read the signing key, or `work_directory` cannot be used.
+            SystemExit: A hook exits.
         """
         with shutdown.signals_handled(self._on_signal) if signals else nullcontext():
             async with AsyncExitStack() as stack:
@@ -369,10 +371,7 @@ class Session:
             self._worker.runner.report_error("internal-error", type(error).__name__, description, extra)
 
     def _on_end_of_run(self, end: TaskEnd, secrets: Secrets) -> None:
-        try:
-            self._worker.on_task_end(end)
-        except Exception:
-            log.exception("on_task_end failed")
+        self._call_hook("on_task_end", partial(self._worker.on_task_end, end))
         if end.outcome == ReasonResolved.INTERNAL_ERROR.value and end.error is not None:
             self._report_error(end.error, {"taskId": end.task_id, "runId": end.run_id}, secrets)
         if self._failure is None and (error := self._errors.too_many(end)) is not None:
@@ -389,10 +388,19 @@ class Session:
     def _on_idle(self, _: list[ClaimedRun]) -> None:
         if self._runs.unresolved or self._shutdown.has_begun:
             return
+        self._call_hook("on_idle", partial(self._worker.on_idle, self._runs.idle_for()))
+
+    def _call_hook(self, name: str, hook: Callable[[], object]) -> None:
+        """Call a hook of the worker. If it exits, the worker shuts down before, and leaves no run behind."""
         try:
-            self._worker.on_idle(self._runs.idle_for())
+            hook()
         except Exception:
-            log.exception("on_idle failed")
+            log.exception("%s failed", name)
+        except SystemExit as error:
+            log.warning("%s exits: shutting down", name)
+            self._failure = self._failure or error
+            if not self._shutdown.has_begun:
+                self._shutdown.begin()
 
     async def _shut_down_when_idle(self, limit: float) -> None:
         limit = max(limit, PROMPT)  # in which the first claim request finds work if there is any

@@ -95,10 +95,10 @@ class Working:
     ) -> None:
         if self._thread.is_alive():
             self.worker.shutdown()
-            until(self._has_left)
+            until(self.has_left)
         self.left()
 
-    def _has_left(self) -> bool:
+    def has_left(self) -> bool:
         """Give it a little time; cut the long poll short that it may just have begun."""
         self._world.local.clock.advance(seconds=21)
         self._thread.join(0.1)
