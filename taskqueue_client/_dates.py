@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 
@@ -144,13 +145,18 @@ def _distance(offset: str) -> timedelta | None:
 _TIME = "a datetime with a time zone, text like '2026-11-21T09:20:53.649Z', or a distance like '14 days'"
 
 
-def moment_of(argument: str, given: object, start: datetime | None = None) -> datetime:
+def machine_time() -> datetime:
+    """Return the time by this machine's clock."""
+    return datetime.now(UTC)
+
+
+def moment_of(argument: str, given: object, start: Callable[[], datetime] = machine_time) -> datetime:
     """Return the time that an argument describes, in any of the accepted forms.
 
     Args:
         argument: The name of the argument, for the error.
         given: A datetime or date-time with a time zone, or a distance as in `from_now`.
-        start: The time from which a distance is measured; default: now.
+        start: Returns the time from which a distance is measured; default: this machine's.
 
     Raises:
         InvalidArgument: `given` has none of these forms.
@@ -160,4 +166,4 @@ def moment_of(argument: str, given: object, start: datetime | None = None) -> da
         return _in_utc(argument, given, moment)
     if not isinstance(given, str) or not any(map(str.isdigit, given)):
         raise InvalidArgument(argument, given, _TIME)
-    return shifted(argument, given, start or datetime.now(UTC), _TIME)
+    return shifted(argument, given, start(), _TIME)

@@ -231,8 +231,8 @@ def task_definition(
     definition: TaskDefinition = {
         "taskQueueId": task_queue_id,
         "created": timestamp(start),
-        "deadline": timestamp(moment_of("deadline", deadline, start)),
-        "expires": timestamp(moment_of("expires", expires, start)),
+        "deadline": timestamp(moment_of("deadline", deadline, lambda: start)),
+        "expires": timestamp(moment_of("expires", expires, lambda: start)),
         "payload": payload,
         "metadata": {"name": name, "description": description, "owner": owner, "source": source},
     }

@@ -266,7 +266,7 @@ def upload_artifacts(
         OSError: The folder cannot be read.
     """
     storage = client.transfer_settings.storage if storage is None else storage
-    options = Options.checked(expires, task_expires, storage, None, compress, client.now())
+    options = Options.checked(expires, task_expires, storage, None, compress, client.now)
     arguments.number("concurrency", concurrency, least=1)
     report = silently if progress is None else (yield from reporter(progress))
     uploads = ManyUploads(client, (task_id, run_id), options, report)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Protocol
 
 from taskqueue_client import _arguments as arguments
 from taskqueue_client import calls
+from taskqueue_client._dates import machine_time
 from taskqueue_client._protocol.conversation import Call, CallAs, Conversation, on_thread
 from taskqueue_client._protocol.retry import is_ambiguous
 from taskqueue_client.definitions import CreateArtifactRequest, ProposedUploadMethods, S3ArtifactRequest
@@ -92,9 +93,9 @@ class Options:
         storage: StorageName,
         content_type: str | None,
         compress: bool | None,  # noqa: FBT001 - the callers' is a keyword
-        now: datetime | None = None,
+        now: Callable[[], datetime] = machine_time,
     ) -> Options:
-        """Return the options after checking them. A distance such as `14 days` is measured from `now`.
+        """Return the options after checking them. A distance such as `14 days` is measured from `now()`.
 
         Raises:
             InvalidArgument: An option is not valid, or does not go with another one.
@@ -179,7 +180,7 @@ def upload_artifact(
         OSError: The content cannot be read, or a temporary file cannot be written.
     """
     storage = client.transfer_settings.storage if storage is None else storage
-    options = Options.checked(expires, task_expires, storage, content_type, compress, client.now())
+    options = Options.checked(expires, task_expires, storage, content_type, compress, client.now)
     report = silently if progress is None else (yield from reporter(progress))
     return (yield from uploading(client, Artifact(task_id, run_id, name), source, options, report))
 

@@ -219,7 +219,7 @@ class DeclaredArtifacts:
             options.get("storage", self._storage),
             options.get("content_type"),
             options.get("compress"),
-            self._now(),
+            self._now,
         )
 
     def _add(self, artifacts: Iterable[DeclaredArtifact]) -> None:
