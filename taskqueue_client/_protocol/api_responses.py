@@ -35,6 +35,9 @@ from taskqueue_client.errors import (
     TooManyRequests,
 )
 
+NO_CONTENT = 204
+"""The status of a response that never has a body."""
+
 MAX_RESPONSE = 512 * 2**20
 """The largest body of a response, in bytes: more than 32 claims of tasks with definitions of 10 MiB."""
 
@@ -131,8 +134,9 @@ def _unpacked(status: int, body: bytes, limit: int) -> bytes:
 
 
 def is_framed(response: Response) -> bool:
-    """Return whether a response has a length or is chunked; otherwise, a truncated one looks complete."""
-    return "content-length" in response.headers or "transfer-encoding" in response.headers
+    """Return whether a response says where it ends; otherwise, a truncated one looks complete."""
+    headers = response.headers
+    return response.status == NO_CONTENT or "content-length" in headers or "transfer-encoding" in headers
 
 
 def date_of(headers: Mapping[str, str]) -> float | None:

@@ -21,7 +21,7 @@ from functools import cached_property
 from hashlib import sha256
 from random import getrandbits
 from types import NoneType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -31,7 +31,7 @@ from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials, checked, checked_root_url
 from taskqueue_client.models import ClaimWorkResponse, Redirect, TaskClaim
 
-from .api_responses import Response, cut, date_of, error_of_response, is_framed, retry_after
+from .api_responses import NO_CONTENT, Response, cut, date_of, error_of_response, is_framed, retry_after
 from .conversation import Call
 
 R = TypeVar("R")
@@ -47,7 +47,6 @@ MAX_BODY = 10 * 1024 * 1024
 """The largest request body that the services accept, in bytes. They respond to a larger one with an Internal
 Server Error."""
 
-_NO_CONTENT = 204
 _UNAUTHORIZED = 401
 _CLAIMS: frozenset[type] = frozenset({ClaimWorkResponse, TaskClaim})
 """Responses that are decoded even if a task in them is nested too deeply: all their runs are claimed."""
@@ -307,7 +306,7 @@ class Wire:
             now = self.server_time() if date is None else date
             pause = retry_after(response.headers.get("retry-after"), now)
             raise error_of_response(self.attempted(call), response.status, response.body, pause)
-        if call.returns is NoneType or (response.status == _NO_CONTENT and _may_be_none(call.returns)):
+        if call.returns is NoneType or (response.status == NO_CONTENT and _may_be_none(call.returns)):
             return None  # type: ignore[return-value] # R allows None
         if call.returns is Redirect:
             return Redirect(response.headers.get("location", ""))  # type: ignore[return-value] # R is Redirect
@@ -382,7 +381,7 @@ class Wire:
 
 
 def _may_be_none(returns: Any) -> bool:
-    return isinstance(None, returns)
+    return NoneType in get_args(returns)
 
 
 def _encoded(body: object) -> bytes:

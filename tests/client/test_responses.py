@@ -12,6 +12,7 @@ import pytest
 from taskqueue_client import errors
 from taskqueue_client._protocol.api_responses import error_of_response
 from taskqueue_client._protocol.conversation import Call
+from taskqueue_client.models import TaskStatusResponse
 from tests.client.scripted import Say, ScriptedServer, say
 
 STATUS = Call("status", "GET", "/task/x/status", dict[str, Any])
@@ -125,6 +126,15 @@ def test_a_login_page_is_not_taken_for_a_response(client: Any, server: ScriptedS
 def test_an_empty_response_is_none_where_the_endpoint_has_none(client: Any, server: ScriptedServer) -> None:
     server.otherwise = Say(204, b"")
     assert client.send(Call("finishArtifact", "PUT", "/x", NoneType, body={})) is None
+
+
+@pytest.mark.parametrize("returns", [dict[str, Any], TaskStatusResponse])
+def test_an_empty_response_is_unreadable_where_the_endpoint_returns_something(
+    client: Any, server: ScriptedServer, returns: Any
+) -> None:
+    server.otherwise = Say(204, b"")
+    with pytest.raises(errors.UnreadableResponse, match="HTTP 204"):
+        client.send(Call("task", "GET", "/x", returns))
 
 
 def test_a_redirect_is_a_response_where_the_endpoint_says_so(client: Any, server: ScriptedServer) -> None:
