@@ -52,7 +52,7 @@ def advance_until_left(world: World, working: list[Working]) -> None:
 
     def have_left() -> bool:
         world.local.clock.advance(seconds=0.25)
-        return not any(each.is_alive(0.01) for each in working)
+        return not any(each.is_alive(0.03) for each in working)  # a slow machine must keep up
 
     until(have_left)
 
