@@ -164,7 +164,7 @@ class _IdleConnections:
         self._size = size
 
     def get(self, block: bool = False, timeout: float | None = None) -> Any:  # noqa: FBT001, FBT002, ARG002 - as LifoQueue
-        """Take a connection; raise `queue.Empty` if there is none. urllib3 then opens one."""
+        """Return an idle connection. If there is none, raise `queue.Empty`: urllib3 opens a new one."""
         try:
             return self.queue.pop()
         except IndexError:

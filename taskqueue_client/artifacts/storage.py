@@ -286,9 +286,10 @@ class Storage:
         """Return threads for the transfers of an event loop, whose default executor stays free for others."""
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - fails when the main thread has ended
 
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="artifacts")
-        return self._threads
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="artifacts")
+            return self._threads
 
     def _async_transport(self) -> AsyncTransport:
         """Return the running event loop's transport for small content."""
@@ -318,10 +319,10 @@ class Storage:
         with self._lock:
             pools = [*self._pools.values()]
             self._pools.clear()
+            threads, self._threads = self._threads, None
         for pool in pools:
             pool.close()
         self._deadlines.close()
-        threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=False)
 

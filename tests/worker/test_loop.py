@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -764,6 +764,30 @@ class TestTaskRun:
         (token,) = tokens
         assert "the token is" in log_of(world, task_id)
         assert token not in log_of(world, task_id)
+
+
+def test_all_clients_of_a_worker_learn_at_once_that_its_clock_is_wrong(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.local.clock.advance(hours=3)
+    task_id = world.create()
+    service = datetime.fromtimestamp(world.local.clock.now(), UTC)
+    caplog.clear()
+    found: list[datetime] = []
+
+    async def handler(task: TaskRun) -> None:
+        found.extend([task.queue.now(), task.async_queue.now()])
+        task.upload_artifact("public/x", b"x", expires="1 hour")  # 2 hours ago, by the machine's clock
+        await task.async_queue.status(task.task_id)
+        await asyncio.to_thread(task.queue.status, task.task_id)
+
+    work(world, awaited=handler)
+    assert reasons(world, task_id) == ["completed"]
+    expires = next(each.expires for each in world.queue.iter_artifacts(task_id, 0) if each.name == "public/x")
+    for moment in (*found, expires - timedelta(hours=1)):
+        assert abs(moment - service) < timedelta(minutes=1)
+    warnings = [each for each in caplog.messages if "this machine's clock is" in each]
+    assert len(warnings) == 1
 
 
 def test_runs_share_the_worker_up_to_its_concurrency(world: World) -> None:

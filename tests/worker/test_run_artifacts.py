@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -284,30 +282,6 @@ def test_a_temporary_file_that_cannot_be_written_is_not_the_task_s_fault(
     assert f"cannot write a temporary file: No such file or directory: '{tmp_path}/missing'" in log_of(
         world, task_id
     )
-
-
-def test_all_clients_of_a_worker_learn_at_once_that_its_clock_is_wrong(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.local.clock.advance(hours=3)
-    task_id = world.create()
-    service = datetime.fromtimestamp(world.local.clock.now(), UTC)
-    caplog.clear()
-    found: list[datetime] = []
-
-    async def handler(task: TaskRun) -> None:
-        found.extend([task.queue.now(), task.async_queue.now()])
-        task.upload_artifact("public/x", b"x", expires="1 hour")  # 2 hours ago, by the machine's clock
-        await task.async_queue.status(task.task_id)
-        await asyncio.to_thread(task.queue.status, task.task_id)
-
-    work(world, awaited=handler)
-    assert reasons(world, task_id) == ["completed"]
-    expires = next(each.expires for each in world.queue.iter_artifacts(task_id, 0) if each.name == "public/x")
-    for moment in (*found, expires - timedelta(hours=1)):
-        assert abs(moment - service) < timedelta(minutes=1)
-    warnings = [each for each in caplog.messages if "this machine's clock is" in each]
-    assert len(warnings) == 1
 
 
 @pytest.mark.parametrize("other", [_link, _fifo], ids=["link", "FIFO"])

@@ -697,11 +697,14 @@ async def test_a_termination_notice_is_still_asked_for_when_no_thread_could_be_s
     assert "termination_notice cannot be called, retrying: can't start new thread" in caplog.text
 
 
-@pytest.mark.parametrize("hook", ["on_task_end", "on_idle"])
-def test_a_hook_that_exits_ends_the_worker_by_a_shutdown(
-    world: World, hook: str, monkeypatch: pytest.MonkeyPatch
+def leave(_: object) -> None:
+    sys.exit(3)
+
+
+def test_a_hook_that_exits_at_the_end_of_a_run_hands_the_other_runs_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other runs are handed back, not left until their claims expire."""
+    """They were left until their claims expired."""
     quick, slow = world.create({"quick": True}), world.create()
     both = threading.Barrier(2, timeout=WAIT)
 
@@ -710,17 +713,21 @@ def test_a_hook_that_exits_ends_the_worker_by_a_shutdown(
         if not task.payload.get("quick"):
             task.canceled.wait(WAIT)
 
-    def leave(_: object) -> None:
-        sys.exit(3)
-
     worker = worker_for(world, handler, concurrency=2, graceful_shutdown_timeout=0)
-    monkeypatch.setattr(worker, hook, leave)
-    if hook == "on_idle":
-        world.queue.cancel_task(quick)
-        world.queue.cancel_task(slow)
+    monkeypatch.setattr(worker, "on_task_end", leave)
     with Working(world, worker) as working:
         until(working.has_left)
         with pytest.raises(SystemExit, match="3"):
             working.left()
-    if hook == "on_task_end":
-        assert (reasons(world, quick), reasons(world, slow)) == (["completed"], HANDED_BACK)
+    assert (reasons(world, quick), reasons(world, slow)) == (["completed"], HANDED_BACK)
+
+
+def test_a_hook_that_exits_when_there_is_no_work_ends_the_worker(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = worker_for(world, uploading)
+    monkeypatch.setattr(worker, "on_idle", leave)
+    with Working(world, worker) as working:
+        until(working.has_left)
+        with pytest.raises(SystemExit, match="3"):
+            working.left()

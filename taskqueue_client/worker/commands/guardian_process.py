@@ -65,10 +65,12 @@ def _kill_marked(marks: set[bytes]) -> bool:
         pids = [each for each in os.listdir("/proc") if each.isdecimal()]  # noqa: PTH208 - pathlib is big
     except OSError:  # another system
         return False
-    marked = [int(pid) for pid in pids if not marks.isdisjoint(_environment(pid))]
-    for pid in marked:
-        _kill(pid)
-    return bool(marked)
+    found = False
+    for pid in pids:
+        if not marks.isdisjoint(_environment(pid)):
+            found = True
+            _kill(int(pid))  # at once: later, the number may be another process's
+    return found
 
 
 def _environment(pid: str) -> list[bytes]:
