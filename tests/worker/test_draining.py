@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -30,12 +30,12 @@ def until_canceled(task: TaskRun) -> None:
     task.canceled.check()
 
 
-def fleet(world: World, size: int) -> list[WorkerLoop]:
+def fleet(world: World, size: int, handler: Callable[[TaskRun], None]) -> list[WorkerLoop]:
     """Workers with a slot more than all tasks need, so that each has a claim request open all the time."""
     workers = [
         worker_for(
             world,
-            until_canceled,
+            handler,
             worker_id=f"worker-{number}",
             concurrency=TASKS + 1,
             cancellation_poll_interval=3600.0,
@@ -61,9 +61,15 @@ def advance_until_left(world: World, working: list[Working]) -> None:
 @pytest.mark.parametrize("grace", [0, 1, 10, 19, 21])
 def test_workers_that_drain_at_once_use_one_retry_per_run(world: World, grace: float, signals: int) -> None:
     created = [world.create(retries=5) for _ in range(TASKS)]
+    begun: list[str] = []
+
+    def handler(task: TaskRun) -> None:
+        begun.append(task.task_id)
+        until_canceled(task)
+
     with ExitStack() as stack:
-        working = [stack.enter_context(Working(world, worker)) for worker in fleet(world, 3)]
-        until(lambda: all(world.status(each).state == "running" for each in created))
+        working = [stack.enter_context(Working(world, worker)) for worker in fleet(world, 3, handler)]
+        until(lambda: len(begun) == TASKS)  # so no claim is on its way
         world.local.clock.hold()
         for _ in range(signals):
             for each in working:

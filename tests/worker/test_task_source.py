@@ -139,7 +139,17 @@ class TestWorkersWithASourceOfTheirOwn:
             working.left()
         assert world.run(task_id).reason_resolved == "worker-shutdown"
 
-    def test_do_not_wait_for_it_after_a_second_request_to_shut_down(self, world: World) -> None:
+    def test_hand_back_what_it_claims_during_a_second_request_to_shut_down(self, world: World) -> None:
+        task_id = world.create()
+        make = Made(ClaimsWhenStopped)
+        with Working(world, builder(world, make)) as working:
+            make.called()
+            working.worker.shutdown()
+            working.worker.shutdown()
+            working.left()
+        assert world.run(task_id).reason_resolved == "worker-shutdown"
+
+    def test_do_not_wait_long_for_it_after_a_second_request_to_shut_down(self, world: World) -> None:
         make = Made(Hanging)
         with Working(world, builder(world, make)) as working:
             make.called()

@@ -29,6 +29,7 @@ from .cancellation import CancellationWatch
 from .claimed_run import ClaimedRun, KeeperEvents
 from .reclaiming import Reclaiming
 from .task_source import (
+    PROMPT,
     QueueTaskSource,
     SeveralTaskQueues,
     SourceContext,
@@ -291,8 +292,8 @@ class Keeper:
         self._thread.call(self._claiming.stop)
 
     def abort_claiming(self) -> None:
-        """Abort an open claim request, too: runs that it has just claimed return when their claims expire."""
-        self._thread.call(self._claiming.abort)
+        """Abort an open claim request, too, but only when it has had time to bring what it has claimed."""
+        self._thread.call(lambda: self._thread.loop.call_later(PROMPT, self._claiming.abort))
 
     async def claiming_ended(self) -> None:
         """Wait until there are no more claim requests, and none is open.

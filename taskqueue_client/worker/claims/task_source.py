@@ -80,8 +80,8 @@ class TaskSource(Protocol):
         """Let an open `claim` return soon: the worker shuts down and makes no further call.
 
         Requests that may have claimed runs are awaited, requests that only wait for work are aborted. A
-        second request to shut down cancels `claim`; then runs that it has claimed are lost until their
-        claims expire.
+        second request to shut down cancels `claim` 1 s later; then runs that it has claimed are lost until
+        their claims expire.
         """
         ...
 
