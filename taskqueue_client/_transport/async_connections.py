@@ -302,23 +302,24 @@ class ConnectionDeadlines:
         self.connections = connections
         self.buffer = memoryview(bytearray(RECEIVED))
         self._timer: asyncio.TimerHandle | None = None
+        self._looks_at = math.inf
 
     def meet(self, due: float) -> None:
         """Look at the connections at that time, or before."""
-        if self._timer is None or due < self._timer.when():
+        if due < self._looks_at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self.loop.call_at(due, self._look)
+            self._timer, self._looks_at = self.loop.call_at(due, self._look), due
 
     def forget(self, connection: HttpConnection) -> None:
         """Look at a connection no more. After the last one, nothing is left on the event loop."""
         self.connections.pop(connection, None)
         if self._timer is not None and not self.connections:
             self._timer.cancel()
-            self._timer = None
+            self._timer, self._looks_at = None, math.inf
 
     def _look(self) -> None:
-        self._timer, now = None, self.loop.time()
+        self._timer, self._looks_at, now = None, math.inf, self.loop.time()
         for each in list(self.connections):
             if each.due <= now:
                 each.expire()

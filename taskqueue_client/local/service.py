@@ -272,7 +272,8 @@ class LocalQueue:
     def _run(self, started: Future[None]) -> None:
         """The thread: from start to stop."""
         try:
-            asyncio.run(self._serve(started))
+            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:  # others cannot send files
+                runner.run(self._serve(started))
         except BaseException as error:  # the thread that waits for the start gets it
             if started.done():
                 raise
