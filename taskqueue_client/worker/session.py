@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine
@@ -317,6 +318,11 @@ class Session:
             *(config.worker_group, config.worker_id, __version__, self._worker.root_url),
             *(", ".join(config.task_queue_ids), config.concurrency, config.artifact_storage),
         )
+        if os.getpid() == 1:
+            log.warning(
+                "the worker is the first process of its container: processes that commands leave behind stay "
+                "as zombies, until no more can be started; use `docker run --init`, or tini"
+            )
 
     def _make_queue_of_runs(self) -> AsyncQueue:
         return self._make_queue(None)

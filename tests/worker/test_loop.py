@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -788,6 +789,16 @@ def test_all_clients_of_a_worker_learn_at_once_that_its_clock_is_wrong(
         assert abs(moment - service) < timedelta(minutes=1)
     warnings = [each for each in caplog.messages if "this machine's clock is" in each]
     assert len(warnings) == 1
+
+
+@pytest.mark.parametrize(("pid", "warned"), [(1, 1), (2, 0)])
+def test_a_worker_warns_if_nobody_would_reap_what_commands_leave_behind(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, pid: int, warned: int
+) -> None:
+    world.create()
+    monkeypatch.setattr(os, "getpid", lambda: pid)
+    work(world, lambda _: None)
+    assert sum("docker run --init" in each for each in caplog.messages) == warned
 
 
 def test_runs_share_the_worker_up_to_its_concurrency(world: World) -> None:
