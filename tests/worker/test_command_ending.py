@@ -632,5 +632,21 @@ def test_without_a_guardian_commands_run_and_a_warning_says_what_that_means(
     context: CommandContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
+    for _ in range(2):
+        assert run_command(["true"], context).exit_code == 0
+    assert caplog.text.count("commands will outlive this worker if it is killed") == 1
+
+
+@pytest.mark.parametrize(("name", "value"), [("frozen", True), ("executable", "")])
+def test_a_program_that_is_not_python_is_not_started_as_a_guardian(
+    context: CommandContext,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    value: object,
+) -> None:
+    """It would be a second worker."""
+    monkeypatch.setattr(sys, name, value, raising=False)
     assert run_command(["true"], context).exit_code == 0
-    assert "commands will outlive this worker if it is killed" in caplog.text
+    assert guardians() == []
+    assert "sys.executable is not a Python interpreter" in caplog.text

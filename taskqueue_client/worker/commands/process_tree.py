@@ -30,14 +30,15 @@ _VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 class Guardian:
     """Kills processes that this process leaves behind, for example when it is ended by `kill -9`.
 
-    Its own process is started when it is first needed. Where that fails, a warning says so, and commands
-    run without it. Close it. Safe to use from any thread.
+    Its own process is started when it is first needed. Where that fails, a warning says so once, and
+    commands run without it. Close it. Safe to use from any thread.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._watched: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
+        self._failure = ""
 
     def add(self, *watched: str) -> None:
         """Kill these if this process ends.
@@ -78,7 +79,11 @@ class Guardian:
             self._process = _started()
             _write(self._process, "".join(f"+{watched}\n" for watched in self._watched))
         except OSError as error:
-            log.warning("commands will outlive this worker if it is killed: no guardian process: %s", error)
+            if self._failure != (failure := str(error)):
+                log.warning(
+                    "commands will outlive this worker if it is killed: no guardian process: %s", failure
+                )
+            self._failure = failure
 
     def _end(self) -> None:
         process, self._process = self._process, None
@@ -90,6 +95,9 @@ class Guardian:
 
 
 def _started() -> subprocess.Popen[bytes]:
+    if getattr(sys, "frozen", False) or not sys.executable:  # the former would start the whole program again
+        message = "sys.executable is not a Python interpreter: this program is frozen, or embeds Python"
+        raise OSError(message)
     # -I: nothing that a user has set up; -S: no site-packages
     command = [sys.executable, "-I", "-S", str(_SCRIPT)]
     with ExitStack() as opened:
