@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypedDict, TypeV
 
 from taskqueue_client import _arguments as arguments
 from taskqueue_client._protocol.conversation import Call
-from taskqueue_client._protocol.retry import RetryPolicy
+from taskqueue_client._protocol.retry import Retries, RetryPolicy
 from taskqueue_client._protocol.wire import Wire
 from taskqueue_client._transport.network import NetworkSettings
 from taskqueue_client.clock import Clock, SystemClock
@@ -91,6 +91,7 @@ class Deferred:
 
 T = TypeVar("T")
 SessionT = TypeVar("SessionT")
+ClientT = TypeVar("ClientT", bound="Client[Any]")
 
 
 def _twin(of: T) -> T:
@@ -132,6 +133,13 @@ def share_time(first: Client[Any], second: Client[Any]) -> None:
     second._wire.share_time(first._wire)  # noqa: SLF001 - this is one of their methods  # pyright: ignore[reportPrivateUsage]
 
 
+def with_retries(client: ClientT, retries: Retries) -> ClientT:
+    """Return a client that retries in another way, with the same credentials and the same connections."""
+    other = _twin(client)
+    other._use_retries(retries)  # noqa: SLF001 - this is one of its methods  # pyright: ignore[reportPrivateUsage]
+    return other
+
+
 class Client(ABC, Generic[SessionT]):
     """The base class of `Queue` and `AsyncQueue`, which describe the arguments."""
 
@@ -155,6 +163,7 @@ class Client(ABC, Generic[SessionT]):
         self._clock = SystemClock() if clock is None else clock
         self._wire = Wire(root_url, credentials, self._clock)
         self._policy = RetryPolicy() if retry is None else retry
+        self._retries: Retries = self._policy
         self._check_definitions = check_definitions
         self._network = NetworkSettings()
         self._storage = _SharedStorage(self._network)
@@ -235,10 +244,14 @@ class Client(ABC, Generic[SessionT]):
         arguments.check_kind("tracing", tracing, bool | None)
         other = _twin(self)
         other._policy = replace(self._policy, **options)  # noqa: SLF001 - it is one of us
-        vars(other).pop("transfer_settings", None)
+        other._use_retries(other._policy)  # noqa: SLF001 - as above
         if tracing is not None:
             other._spans = _call_spans(self.root_url) if tracing else None  # noqa: SLF001 - as above
         return other
+
+    def _use_retries(self, retries: Retries) -> None:
+        self._retries = retries
+        vars(self).pop("transfer_settings", None)
 
     def with_credentials(self, credentials: Credentials | None) -> Self:
         """Return a client with other credentials and the same connections.
@@ -280,7 +293,9 @@ class Client(ABC, Generic[SessionT]):
         from taskqueue_client.artifacts.transfers import TransferSettings  # noqa: PLC0415 - imported with the first transfer
 
         wire = self._wire
-        return TransferSettings(self._policy, self._clock, wire.server_time, wire.url, self._artifact_storage)
+        return TransferSettings(
+            self._policy, self._retries, self._clock, wire.server_time, wire.url, self._artifact_storage
+        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.root_url} {self.credentials!r}>"

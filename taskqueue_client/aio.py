@@ -200,7 +200,7 @@ class AsyncQueue(Client[aiohttp.ClientSession]):
             CallFailed: The call failed; see `taskqueue_client.errors`.
         """
         check = self._check_definitions
-        steps = attempts(self._wire, self._policy, call, self._spans, check=check)
+        steps = attempts(self._wire, self._retries, call, self._spans, check=check)
         try:
             step = next(steps)
             while True:

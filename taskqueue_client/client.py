@@ -187,7 +187,7 @@ class Queue(Client[requests.Session]):
             CallFailed: The call failed; see `taskqueue_client.errors`.
         """
         check = self._check_definitions
-        steps = attempts(self._wire, self._policy, call, self._spans, check=check)
+        steps = attempts(self._wire, self._retries, call, self._spans, check=check)
         try:
             step = next(steps)
             while True:

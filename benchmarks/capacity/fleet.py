@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -15,7 +15,7 @@ import tenacity
 
 from taskqueue_client import calls
 from taskqueue_client._protocol.lease import Lease
-from taskqueue_client._protocol.retry import RetryPolicy, schedule
+from taskqueue_client._protocol.retry import Retries, RetryPolicy
 from taskqueue_client.errors import CallFailed
 from taskqueue_client.worker.claims.cancellation import CancellationWatch
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event, State
@@ -24,7 +24,7 @@ from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.claims.task_source import QueueTaskSource, SourceContext, WorkerIdentity
 from taskqueue_client.worker.outcomes import COMPLETED
 from taskqueue_client.worker.run.log_checkpoints import first_after
-from taskqueue_client.worker.run.patience import Patience
+from taskqueue_client.worker.run.patience import Patience, UploadRetries
 from taskqueue_client.worker.run.reporting import Reporter
 
 from .deployment import Deployment, SimulatedQueue
@@ -183,7 +183,7 @@ class SimulatedWorker:
         first = first_after(CHECKPOINT_INTERVAL, run.outage)
         await asyncio.wait([lost], timeout=min(duration, first))
         if duration > first and run.has_claim:
-            checkpoint = self._fleet.begin(self._upload_log(run, self._attempted))
+            checkpoint = self._fleet.begin(self._upload_log(run, RetryPolicy()))
             await asyncio.wait([lost], timeout=duration - first)
             checkpoint.cancel()
 
@@ -191,35 +191,33 @@ class SimulatedWorker:
         """Upload the log after the handler, with the retries of that; give up when the claim is lost."""
         deadline = self._queue.now() + timedelta(days=1)
         patience = Patience(run, self._queue, UPLOAD_TIMEOUT, deadline, self._clock)
-        upload = asyncio.create_task(self._upload_log(run, patience.client(LOG).send))
+        upload = asyncio.create_task(self._upload_log(run, UploadRetries(patience, LOG)))
         await asyncio.wait([upload, lost], return_when=asyncio.FIRST_COMPLETED)
         if not upload.done():
             upload.cancel()
             return
         upload.result()
 
-    async def _upload_log(self, run: ClaimedRun, send: Callable[[Call[Any]], Awaitable[Any]]) -> None:
+    async def _upload_log(self, run: ClaimedRun, retries: Retries) -> None:
         """Create the log, and the link to it unless there is one."""
-        await self._create_artifact(run, LOG, send)
-        if run not in self._linked and await self._create_artifact(run, LINK, send):
+        await self._create_artifact(run, LOG, retries)
+        if run not in self._linked and await self._create_artifact(run, LINK, retries):
             self._linked.add(run)
 
-    async def _create_artifact(
-        self, run: ClaimedRun, name: str, send: Callable[[Call[Any]], Awaitable[Any]]
-    ) -> bool:
+    async def _create_artifact(self, run: ClaimedRun, name: str, retries: Retries) -> bool:
         """Return whether an artifact was created."""
         request: Any = {"storageType": "s3", "contentType": "text/plain", "expires": "2030-01-01T00:00:00Z"}
         try:
-            await send(calls.create_artifact(run.task_id, run.run_id, name, request))
+            await self._attempted(calls.create_artifact(run.task_id, run.run_id, name, request), retries)
         except CallFailed:
             return False
         return True
 
-    async def _attempted(self, call: Call[Any]) -> None:
+    async def _attempted(self, call: Call[Any], retries: Retries) -> None:
         """Make a call as the clients do, with their retries."""
         started = self._clock.monotonic()
-        retries = schedule(RetryPolicy(), call, lambda: self._clock.monotonic() - started)
-        await tenacity.AsyncRetrying(**retries)(self._queue.send, call)
+        schedule = retries.of_call(call, lambda: self._clock.monotonic() - started)
+        await tenacity.AsyncRetrying(reraise=True, **schedule)(self._queue.send, call)
 
     def claimed(self, task_queue_id: str, runs: list[ClaimedRun]) -> None:
         """See `KeeperEvents`."""

@@ -5,9 +5,10 @@ tenacity decides about retries; it is imported at the first failure, because its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Raw
 from msgspec.structs import replace as replace_fields
@@ -58,6 +59,10 @@ def may_repeat(call: Call[Any]) -> bool:
     return call.endpoint not in UNREPEATABLE
 
 
+Schedule = Mapping[str, Any]
+"""The arguments of `tenacity.Retrying`: which errors are retried, when, and until when."""
+
+
 class Timeouts(NamedTuple):
     """Seconds that one attempt may take.
 
@@ -70,6 +75,27 @@ class Timeouts(NamedTuple):
     connect: float
     read: float
     total: float
+
+
+class Retries(Protocol):
+    """Decides how a client retries failures: its `RetryPolicy`, or one for a whole upload of a worker."""
+
+    def attempt_timeouts(self, call: Call[Any], elapsed: float) -> Timeouts:
+        """Return the timeouts of the next attempt at a call.
+
+        Args:
+            call: The call.
+            elapsed: Seconds since the first attempt began.
+        """
+        ...
+
+    def of_call(self, call: Call[Any], elapsed: Callable[[], float]) -> Schedule:
+        """Return how a call is retried; `elapsed` returns the seconds since its first attempt began."""
+        ...
+
+    def of_transfer(self, may_retry: Callable[[BaseException], bool]) -> Schedule:
+        """Return how a transfer is retried after the errors for which `may_retry` returns True."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +139,40 @@ class RetryPolicy:
                 raise InvalidArgument(name, getattr(self, name), "at least 0 seconds")
 
     def attempt_timeouts(self, call: Call[Any], elapsed: float) -> Timeouts:
-        """Return the timeouts of the next attempt at a call.
-
-        Args:
-            call: The call.
-            elapsed: Seconds since the first attempt began.
-        """
+        """See `Retries`."""
         if call.endpoint == "claimWork":
             left = max(self.timeout + LONG_POLL_TIMEOUT - elapsed, 0.001)
             return Timeouts(self.connect_timeout, max(self.read_timeout, LONG_POLL_TIMEOUT), left)
         left = max(self.timeout - elapsed, 0.001)
         return Timeouts(min(self.connect_timeout, left), min(self.read_timeout, left), left)
+
+    def of_call(self, call: Call[Any], elapsed: Callable[[], float]) -> Schedule:
+        """See `Retries`."""
+
+        def stop(state: tenacity.RetryCallState) -> bool:
+            out_of_time = elapsed() + state.upcoming_sleep >= self.timeout
+            return state.attempt_number >= self.attempts or out_of_time
+
+        return self._schedule(partial(may_retry_call, call), stop)
+
+    def of_transfer(self, may_retry: Callable[[BaseException], bool]) -> Schedule:
+        """See `Retries`. `timeout` is for calls alone: a transfer may take hours."""
+        return self._schedule(may_retry, lambda state: state.attempt_number >= self.attempts)
+
+    def _schedule(
+        self,
+        may_retry: Callable[[BaseException], bool],
+        stop: Callable[[tenacity.RetryCallState], bool],
+    ) -> Schedule:
+        import tenacity  # noqa: PLC0415 - costs 40 ms, and most programs never need it
+
+        doubling = tenacity.wait_exponential(multiplier=self.wait_initial, max=self.wait_max)
+        backoff = doubling + tenacity.wait_random(0, self.wait_jitter)
+
+        def wait(state: tenacity.RetryCallState) -> float:
+            return max(backoff(state), asked_to_wait(error_of(state)))
+
+        return {"wait": wait, "stop": stop, "retry": tenacity.retry_if_exception(may_retry)}
 
 
 _LONGEST = 1_000_000
@@ -150,27 +199,14 @@ def is_temporary(error: BaseException) -> bool:
     return is_timeout or isinstance(error, (ConnectionFailed, ServerError, TooManyRequests))
 
 
-def schedule(policy: RetryPolicy, call: Call[Any], elapsed: Callable[[], float]) -> dict[str, Any]:
-    """The arguments of tenacity's `Retrying` and `AsyncRetrying` that follow the policy for a call."""
-    import tenacity  # noqa: PLC0415 - costs 40 ms, and most programs never need it
+def may_retry_call(call: Call[Any], error: BaseException) -> bool:
+    """Return whether a call may be sent again after an error."""
+    return may_repeat(call) and is_temporary(error)
 
-    doubling = tenacity.wait_exponential(multiplier=policy.wait_initial, max=policy.wait_max)
-    backoff = doubling + tenacity.wait_random(0, policy.wait_jitter)
 
-    def wait(state: tenacity.RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome else None
-        return max(backoff(state), asked_to_wait(error))
-
-    def stop(state: tenacity.RetryCallState) -> bool:
-        out_of_time = elapsed() + state.upcoming_sleep >= policy.timeout
-        return state.attempt_number >= policy.attempts or out_of_time
-
-    return {
-        "wait": wait,
-        "stop": stop,
-        "retry": tenacity.retry_if_exception(lambda error: may_repeat(call) and is_temporary(error)),
-        "reraise": True,
-    }
+def error_of(state: tenacity.RetryCallState) -> BaseException | None:
+    """Return the error of the last attempt."""
+    return state.outcome.exception() if state.outcome else None
 
 
 def asked_to_wait(error: BaseException | None) -> float:
@@ -191,13 +227,13 @@ Attempts = Generator[Attempt | float, Response | None, R]
 
 
 def attempts(
-    wire: Wire, policy: RetryPolicy, call: Call[R], spans: CallSpans | None = None, *, check: bool = False
+    wire: Wire, retries: Retries, call: Call[R], spans: CallSpans | None = None, *, check: bool = False
 ) -> Attempts[R]:
-    """Make a call, and repeat it for as long as tenacity says.
+    """Make a call, and retry it.
 
     Args:
         wire: The service.
-        policy: How often, and for how long.
+        retries: How often, and for how long.
         call: The call.
         spans: Makes a span for each attempt; None: tracing is off.
         check: Whether to check the call's body first.
@@ -212,30 +248,56 @@ def attempts(
         call = replace_fields(call, body=Raw(call.check(wire.known_server_time())))
     tally = _Tally(wire.clock, spans)
     try:
-        return (yield from _attempt(wire, policy, call, tally))
+        return (yield from _attempt(wire, retries, call, tally))
     except CallFailed as error:
-        failures = [error]
+        failures: list[Exception] = [error]
+    again, schedule = partial(_attempt, wire, retries, call, tally), retries.of_call(call, tally.elapsed)
+    return (yield from retried(again, failures, _wait, schedule))
+
+
+def _wait(seconds: float) -> Generator[float]:
+    yield seconds
+
+
+def retried(
+    attempt: Callable[[], Generator[Any, Any, R]],
+    failures: list[Exception],
+    pause: Callable[[float], Generator[Any]],
+    schedule: Schedule,
+) -> Generator[Any, Any, R]:
+    """The retry loop of everything: repeat what has failed once, for as long as tenacity says.
+
+    Args:
+        attempt: Begins an attempt.
+        failures: The error of the first attempt. A list, from which it is taken: a frame that keeps an error
+            is a reference cycle.
+        pause: Waits for so many seconds.
+        schedule: How it is retried.
+
+    Raises:
+        Exception: What the last attempt raised.
+    """
     import tenacity  # noqa: PLC0415 - costs 40 ms, and most programs never need it
 
     waits: list[float] = []
-    for attempt in tenacity.Retrying(sleep=waits.append, **schedule(policy, call, tally.elapsed)):
+    for each in tenacity.Retrying(sleep=waits.append, reraise=True, **schedule):
         while waits:
-            yield waits.pop()
+            yield from pause(waits.pop())
         if not failures:
             try:
-                return (yield from _attempt(wire, policy, call, tally))
-            except CallFailed as error:
+                return (yield from attempt())
+            except Exception as error:  # noqa: BLE001 - the schedule decides about it
                 failures.append(error)
-        with attempt:  # it swallows what is raised within, and may not see this generator's end
+        with each:  # it swallows what is raised within, and may not see this generator's end
             raise failures.pop()
     raise AssertionError  # tenacity raises the last error
 
 
-def _attempt(wire: Wire, policy: RetryPolicy, call: Call[R], tally: _Tally) -> Attempts[R]:
+def _attempt(wire: Wire, retries: Retries, call: Call[R], tally: _Tally) -> Attempts[R]:
     """One attempt, signed once more if the first signature was refused for its timestamp."""
     while True:
         try:
-            return (yield from _exchange(wire, policy, call, tally))
+            return (yield from _exchange(wire, retries, call, tally))
         except CallFailed as error:
             tally.count(error)
             if tally.signed_again or not wire.is_stale(error):
@@ -243,8 +305,8 @@ def _attempt(wire: Wire, policy: RetryPolicy, call: Call[R], tally: _Tally) -> A
             tally.signed_again = True
 
 
-def _exchange(wire: Wire, policy: RetryPolicy, call: Call[R], tally: _Tally) -> Attempts[R]:
-    timeouts = policy.attempt_timeouts(call, tally.elapsed())
+def _exchange(wire: Wire, retries: Retries, call: Call[R], tally: _Tally) -> Attempts[R]:
+    timeouts = retries.attempt_timeouts(call, tally.elapsed())
     attempt = Attempt(wire.encode(call), timeouts)
     try:
         if tally.spans is None:

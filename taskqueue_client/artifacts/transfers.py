@@ -6,20 +6,17 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from taskqueue_client._arguments import check_callback
 from taskqueue_client._protocol.conversation import Call, Conversation, Pause, Work
-from taskqueue_client._protocol.retry import RetryPolicy
+from taskqueue_client._protocol.retry import Retries, RetryPolicy, retried
 from taskqueue_client.clock import Clock
 
 from .artifact_errors import StorageFailed, StorageRefused
 from .sources import Source
 from .storage import UPLOADED, Progress, Put, PutResponse, Storage
 from .storage_connections import Cancellation, Limits
-
-if TYPE_CHECKING:
-    import tenacity
 
 R = TypeVar("R")
 
@@ -41,27 +38,25 @@ class TransferSettings:
     """The settings of a client that transfers use.
 
     Attributes:
-        retry: How often transfers are attempted, and how slow they may be. Its `timeout` is for API calls,
-            and does not bound the transfer of content.
+        policy: How slow transfers may be.
+        retries: How they are retried.
         clock: The clock of the pauses between attempts.
         server_time: Returns the service's time, in seconds since the epoch.
         url: Returns the URL of a call, without a signature.
         storage: The default storage type of uploads.
-        gives_up: Returns whether a transfer is retried no more, given its last error and the seconds until
-            the next attempt. Default: after as many attempts as `retry` says.
     """
 
-    retry: RetryPolicy
+    policy: RetryPolicy
+    retries: Retries
     clock: Clock
     server_time: Callable[[], float]
     url: Callable[[Call[Any]], str]
     storage: StorageName
-    gives_up: Callable[[BaseException | None, float], bool] | None = None
 
     @property
     def limits(self) -> Limits:
         """How slow one attempt may be."""
-        policy = self.retry
+        policy = self.policy
         return Limits(policy.connect_timeout, policy.read_timeout, policy.min_rate, policy.min_rate_window)
 
 
@@ -132,39 +127,12 @@ class Transfer:
         except Exception as error:
             if not may_retry(error):
                 raise
-            first = error
-        return (yield from self._retried(attempt, may_retry, first))
+            failures = [error]
+        schedule = self.settings.retries.of_transfer(may_retry)
+        return (yield from retried(attempt, failures, self._pause, schedule))
 
-    def _retried(
-        self,
-        attempt: Callable[[], Conversation[R]],
-        may_retry: Callable[[BaseException], bool],
-        first: Exception,
-    ) -> Conversation[R]:
-        import tenacity  # noqa: PLC0415 - costs 40 ms, and most programs never need it
-
-        policy, failures, waits = self.settings.retry, [first], list[float]()
-        for each in tenacity.Retrying(
-            sleep=waits.append,
-            wait=tenacity.wait_exponential(policy.wait_initial, policy.wait_max)
-            + tenacity.wait_random(0, policy.wait_jitter),
-            stop=self._is_last,
-            retry=tenacity.retry_if_exception(may_retry),
-            reraise=True,
-        ):
-            if waits:
-                yield from Pause(waits.pop(), self.settings.clock)
-            with each:
-                if failures:
-                    raise failures.pop()
-                return (yield from attempt())
-        raise AssertionError  # tenacity leaves the loop only with a result or an error
-
-    def _is_last(self, state: tenacity.RetryCallState) -> bool:
-        gives_up = self.settings.gives_up
-        if gives_up is None:
-            return state.attempt_number >= self.settings.retry.attempts
-        return gives_up(state.outcome.exception() if state.outcome else None, state.upcoming_sleep)
+    def _pause(self, seconds: float) -> Conversation[None]:
+        yield from Pause(seconds, self.settings.clock)
 
 
 def silently(*_: object) -> None:

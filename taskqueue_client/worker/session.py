@@ -32,6 +32,7 @@ from taskqueue_client.worker.monitoring.tracing import make_tracing
 from taskqueue_client.worker.monitoring.worker_metrics import Monitor, WorkerMetrics
 from taskqueue_client.worker.run.handlers import Handlers
 from taskqueue_client.worker.run.lifecycle import RunContext, RunLifecycle, TaskEnd
+from taskqueue_client.worker.run.patience import RetryClock
 from taskqueue_client.worker.run.run_resources import RunResources, SharedResources, mask_credentials
 
 from . import shutdown
@@ -55,7 +56,6 @@ EXPIRY_WARNING = 300.0
 
 class _ClientOptions(TypedDict):
     artifact_storage: Literal["s3", "object"]
-    clock: Clock
     tracing: bool
 
 
@@ -78,6 +78,7 @@ class Session:
         self._secrets = Secrets()
         if credentials is not None:
             mask_credentials(self._secrets, credentials)
+        self._retry_clock = RetryClock(worker.clock)
         self._runs = LiveRuns(self._check_finished, worker.clock)
         self._failure: TaskQueueError | SystemExit | None = None
         self._finished = asyncio.Event()
@@ -87,7 +88,6 @@ class Session:
         self._tracing = make_tracing(self._identity, worker.root_url, is_on=config.tracing)
         self._client_options: _ClientOptions = {
             "artifact_storage": config.artifact_storage,
-            "clock": worker.clock,
             "tracing": config.tracing,
         }
         self._errors = shutdown.RepeatedErrors(config.max_internal_errors)
@@ -194,7 +194,7 @@ class Session:
         monitor = self._make_monitor(stack)  # before anything is claimed, as the port may be taken
         handlers = Handlers(self._run_task(stack), self._shared.async_queue, self._calls)
         await stack.enter_async_context(handlers)
-        uploads = await stack.enter_async_context(self._make_queue_of_runs())
+        uploads = await stack.enter_async_context(self._make_queue(None, self._retry_clock))
         self._start_keeper(stack)
         self._context = self._make_context(handlers, uploads)
         if monitor is not None:
@@ -214,14 +214,14 @@ class Session:
         worker, config = self._worker, self._worker.config
         live_logs = self._serve_logs(stack)  # before anything is claimed, as the port may be taken
         clock = worker.clock
-        self._queue = stack.enter_context(Queue(worker.root_url, **self._client_options))
+        self._queue = stack.enter_context(Queue(worker.root_url, clock=clock, **self._client_options))
         return SharedResources(
             config=config,
             directories=stack.enter_context(_work_directories(config)),
             root_url=worker.root_url,
             guardian=stack.enter_context(closing(Guardian())),
             queue=self._queue,
-            async_queue=self._make_queue_of_runs(),
+            async_queue=self._make_queue(None, clock),
             clock=clock,
             environment=CommandEnvironment(config.pass_environment),
             secrets=self._secrets,
@@ -251,7 +251,7 @@ class Session:
     def _start_keeper(self, stack: AsyncExitStack) -> None:
         worker = self._worker
         self._keeper = Keeper(
-            self._make_queue_of_keeper,
+            partial(self._make_queue, self._credentials, worker.clock),
             self._keeper_settings(),
             self,
             worker.clock,
@@ -259,7 +259,9 @@ class Session:
             self._tracing,
         )
         stack.push_async_callback(asyncio.to_thread, self._keeper.stop)
-        self._shutdown = shutdown.Shutdown(worker.config, self._keeper, self._runs, worker.clock)
+        self._shutdown = shutdown.Shutdown(
+            worker.config, self._keeper, self._runs, worker.clock, self._retry_clock
+        )
         self._shutdown.timed_out.add_done_callback(lambda _: self._finished.set())
         stack.push_async_callback(self._end_tasks)
 
@@ -275,7 +277,7 @@ class Session:
             calls=self._calls,
             metrics=self._metrics,
             clock=worker.clock,
-            retry_clock=self._shutdown.retry_clock,
+            retry_clock=self._retry_clock,
             before_worker_shutdown=self._until_handed_over,
             ended=self._on_end_of_run,
             left_behind=self._runs.left_behind,
@@ -324,15 +326,9 @@ class Session:
                 "as zombies, until no more can be started; use `docker run --init`, or tini"
             )
 
-    def _make_queue_of_runs(self) -> AsyncQueue:
-        return self._make_queue(None)
-
-    def _make_queue_of_keeper(self) -> AsyncQueue:
-        return self._make_queue(self._credentials)
-
-    def _make_queue(self, credentials: Credentials | None) -> AsyncQueue:
+    def _make_queue(self, credentials: Credentials | None, clock: Clock) -> AsyncQueue:
         """Make one more client, which knows the service's time from the responses of all."""
-        queue = AsyncQueue(self._worker.root_url, credentials, **self._client_options)
+        queue = AsyncQueue(self._worker.root_url, credentials, clock=clock, **self._client_options)
         share_time(self._queue, queue)
         return queue
 

@@ -166,17 +166,19 @@ class Shutdown:
         keeper: Claims and reclaims runs.
         runs: The runs that have not ended.
         clock: The source of time.
+        retry_clock: The clock of the waits between attempts to upload or report, which this makes shorter.
 
     Attributes:
         was_asked: Whether the worker was told to shut down, so that it did not decide that itself.
         timed_out: Gets the reason when the worker ends, whatever hangs.
-        retry_clock: The clock of the waits between attempts to upload or report, which this makes shorter.
     """
 
-    def __init__(self, config: WorkerConfig, keeper: Keeper, runs: LiveRuns, clock: Clock) -> None:
+    def __init__(
+        self, config: WorkerConfig, keeper: Keeper, runs: LiveRuns, clock: Clock, retry_clock: RetryClock
+    ) -> None:
         self.was_asked = self._was_requested = False
         self.timed_out: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.retry_clock = RetryClock(clock)
+        self._retry_clock = retry_clock
         self._config = config
         self._keeper = keeper
         self._runs = runs
@@ -252,7 +254,7 @@ class Shutdown:
             "ask again (second signal, Ctrl-C) to stop the runs now",
             *(self._runs.unresolved, plan.stop_runs, plan.end),
         )
-        self.retry_clock.hurry(plan.end)
+        self._retry_clock.hurry(plan.end)
         now = self._clock.monotonic()
         self._stop_at, self._end_at = now + plan.stop_runs, now + plan.end
         if self._following is not None:
@@ -277,7 +279,7 @@ class Shutdown:
     def _hurry(self) -> None:
         log.info("stopping all runs now: the worker ends within %.0f s", HURRIED)
         self._keeper.abort_claiming()
-        self.retry_clock.hurry(HURRIED)
+        self._retry_clock.hurry(HURRIED)
         self._stop_runs()
         for each in self._runs:
             each.hurry()

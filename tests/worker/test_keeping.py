@@ -13,8 +13,9 @@ from types import FrameType
 
 import pytest
 
-from taskqueue_client import AsyncQueue, RetryPolicy
+from taskqueue_client import AsyncQueue, Credentials, RetryPolicy
 from taskqueue_client._protocol.lease import RECLAIM_BETWEEN
+from taskqueue_client.clock import Clock
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay, ExpireUrl
 from taskqueue_client.worker.commands.work_directory import WorkDirectories
@@ -116,10 +117,11 @@ def test_storage_that_hangs_does_not_hold_up_the_reports_of_other_runs(
 ) -> None:
     """Though it is asked for as much as may be at a time, and waited for longer than this test takes."""
 
-    def patient_queue(_: Session) -> AsyncQueue:
-        return AsyncQueue(world.local.root_url, retry=RetryPolicy(read_timeout=2 * WAIT))
+    def patient_queue(_: Session, credentials: Credentials | None, clock: Clock) -> AsyncQueue:
+        retry = RetryPolicy(read_timeout=2 * WAIT)
+        return AsyncQueue(world.local.root_url, credentials, clock=clock, retry=retry)
 
-    monkeypatch.setattr(Session, "_make_queue_of_runs", patient_queue)
+    monkeypatch.setattr(Session, "_make_queue", patient_queue)
     world.local.faults.add(Delay(endpoint="storage.put", seconds=600, times=100))
     for _ in range(7):
         world.create({"artifacts": 16})

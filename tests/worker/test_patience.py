@@ -103,14 +103,14 @@ def test_an_outage_of_ten_minutes_costs_ten_minutes_and_not_the_run(
     assert "the task is completed" in log_of(world, task_id)
 
 
-@pytest.mark.parametrize("endpoint", ["reportCompleted", "createArtifact"])
+@pytest.mark.parametrize("endpoint", ["queue.reportCompleted", "queue.createArtifact", "storage.put"])
 def test_what_waits_after_an_outage_is_done_before_the_worker_shuts_down(world: World, endpoint: str) -> None:
     """The clock moves by 40 s at most: without the shutdown, the next attempt would come after a minute.
 
     An attempt that is under way at the shutdown may fail after it, and waits for a third of what is left.
     """
     task_id = world.create()
-    world.local.faults.add(Respond(f"queue.{endpoint}", OFTEN, status=503))
+    world.local.faults.add(Respond(endpoint, OFTEN, status=503))
     with requests_noted(world.local) as requests, working(world) as running:
         until_struck_first(world)
         pass_time(world, 300)

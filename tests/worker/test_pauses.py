@@ -14,6 +14,7 @@ import pytest
 
 from taskqueue_client import AsyncQueue, calls
 from taskqueue_client._protocol.lease import Lease
+from taskqueue_client.artifacts.artifact_errors import StorageRefused
 from taskqueue_client.clock import MovableClock, SystemClock
 from taskqueue_client.errors import Attempted, CallFailed, ConnectionFailed, ServerError
 from taskqueue_client.local.faults import Drop, Respond
@@ -356,13 +357,15 @@ class TestReporting:
 
 
 class TestUploading:
-    async def send(self, run: ClaimedRun, queue: AsyncQueue, clock: PassingClock) -> None:
+    def client(self, run: ClaimedRun, queue: AsyncQueue, clock: PassingClock) -> AsyncQueue:
         deadline = queue.now() + timedelta(days=1)
-        patience = Patience(run, run.credentials.client(queue), 900, deadline, clock)
+        return Patience(run, run.credentials.client(queue), 900, deadline, clock).client("x")
+
+    async def send(self, run: ClaimedRun, queue: AsyncQueue, clock: PassingClock) -> None:
         expires = iso(run.claim.status.expires)
         link: Any = {"storageType": "link", "artifact": "y", "contentType": "text/plain", "expires": expires}
         request = calls.create_artifact(run.task_id, run.run_id, "x", link)
-        await patience.client("x").send(request)
+        await self.client(run, queue, clock).send(request)
 
     async def test_calls_that_fail_are_retried_after_pauses_that_grow_with_the_outage(
         self, world: World, clock: PassingClock, queue: AsyncQueue
@@ -370,10 +373,24 @@ class TestUploading:
         """After an outage, a fleet does not upload within half a minute what it could not upload in ten."""
         run = await claimed(world, queue, clock)
         fail(world, "queue.createArtifact")
-        with pytest.raises(ServerError):
+        with pytest.raises(ServerError) as failed:
             await self.send(run, queue, clock)
+        assert failed.value.attempted.attempts == len(clock.sleeps) + 1
         assert is_spread_around(clock.sleeps[:5], GROWING, 0.5)
         assert 64 * 1.5 < max(clock.sleeps) <= 450
+        assert 890 <= sum(clock.sleeps) <= 900
+
+    async def test_content_that_storage_refuses_is_sent_again_after_the_same_pauses(
+        self, world: World, clock: PassingClock, queue: AsyncQueue
+    ) -> None:
+        run = await claimed(world, queue, clock)
+        fail(world, "storage.put")
+        with pytest.raises(StorageRefused):
+            await self.client(run, queue, clock).upload_artifact(
+                run.task_id, run.run_id, "x", b"x", expires=run.claim.status.expires
+            )
+        assert is_spread_around(clock.sleeps[:5], GROWING, 0.5)
+        assert max(clock.sleeps) > 64 * 1.5
         assert 890 <= sum(clock.sleeps) <= 900
 
     async def test_the_next_call_of_an_upload_begins_with_a_short_pause(

@@ -27,7 +27,7 @@ from taskqueue_client.worker.monitoring.worker_metrics import WorkerMetrics
 from taskqueue_client.worker.outcomes import InternalError, Outcome, ResourceUnavailable, TaskFailed
 
 from .declared_artifacts import LOG_LINK, LOG_NAME, DeclaredArtifact
-from .patience import Patience, PatientQueue
+from .patience import Patience
 from .run_resources import RunResources
 
 if TYPE_CHECKING:
@@ -145,18 +145,18 @@ class ArtifactUploads:
                 return _source(await asyncio.to_thread(compressed.checkpoint), is_gzip=True)
         return _source(task_log.checkpoint())
 
-    async def _put_log(self, client: AsyncQueue | PatientQueue, source: Source) -> None:
+    async def _put_log(self, client: AsyncQueue, source: Source) -> None:
         # The object service has no way to replace the log as it grows.
         await self._upload(client, LOG_NAME, source, self._on_s3(_TEXT))
 
-    async def _end_stream(self, client: AsyncQueue | PatientQueue, source: Source) -> None:
+    async def _end_stream(self, client: AsyncQueue, source: Source) -> None:
         """Upload the log, and only then let the link lead there: until then it leads to the stream."""
         try:
             await self._put_log(client, source)
         finally:
             await self._link_log(client)
 
-    async def _upload_log(self, client: AsyncQueue | PatientQueue, source: Source) -> None:
+    async def _upload_log(self, client: AsyncQueue, source: Source) -> None:
         """Upload the log and its link at the same time; if one fails, cancel the other.
 
         Without a task group: when that is canceled, it leaves a reference cycle that holds the run.
@@ -197,12 +197,12 @@ class ArtifactUploads:
         """Return the options of what the worker itself uploads."""
         return Options.checked(self._resources.run.claim.status.expires, None, "s3", content_type, compress)
 
-    async def _link_log(self, client: AsyncQueue | PatientQueue) -> None:
+    async def _link_log(self, client: AsyncQueue) -> None:
         if LOG_LINK not in self._uploaded:
             await self._create(client, LOG_LINK, {"storageType": "link", "artifact": LOG_NAME})
             self._uploaded.add(LOG_LINK)
 
-    async def _create(self, client: AsyncQueue | PatientQueue, name: str, details: Mapping[str, str]) -> None:
+    async def _create(self, client: AsyncQueue, name: str, details: Mapping[str, str]) -> None:
         """Create an artifact for the log that stores no content: a link or an error."""
         request = {**details, "expires": self._resources.expires, "contentType": _TEXT}
         creation = cast("CreateArtifactRequest", request)
@@ -226,9 +226,7 @@ class ArtifactUploads:
         """Upload a part of the chain of trust."""
         await self._upload(self._patience.client(name), name, open_source(content), options)
 
-    async def _upload(
-        self, client: AsyncQueue | PatientQueue, name: str, source: Source, options: Options
-    ) -> None:
+    async def _upload(self, client: AsyncQueue, name: str, source: Source, options: Options) -> None:
         """Upload like `AsyncQueue.upload_artifact`, of content that was opened without a thread."""
         with self._resources.tracing.span("upload artifact", {"artifact.filename": name}) as span:
             size = await self._transfer(client, name, source, options)
@@ -236,9 +234,7 @@ class ArtifactUploads:
         self._metrics.uploads.labels("uploaded").inc()
         self._metrics.uploaded_bytes.inc(size)
 
-    async def _transfer(
-        self, client: AsyncQueue | PatientQueue, name: str, source: Source, options: Options
-    ) -> int:
+    async def _transfer(self, client: AsyncQueue, name: str, source: Source, options: Options) -> int:
         chain, sha256 = None if source.is_gzip else self._chain, ""
         if chain is not None:
             sha256 = await converse_async(client, chain.hashed(client, source))
@@ -254,7 +250,7 @@ class ArtifactUploads:
         self._resources.log.logger.error("cannot upload %s: %s", name, error)
         return outcome_of_failed_upload(name, error)
 
-    async def _explain(self, client: PatientQueue, name: str, reason: Reason, why: str) -> None:
+    async def _explain(self, client: AsyncQueue, name: str, reason: Reason, why: str) -> None:
         """Create an error artifact instead of an artifact that cannot be uploaded now or later.
 
         The Queue does not replace an artifact by an error. If it has created the artifact already, although

@@ -5,24 +5,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from random import random
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any
 
+from taskqueue_client._client import with_retries
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.lease import retry_in
-from taskqueue_client._protocol.retry import asked_to_wait, is_temporary, may_repeat
+from taskqueue_client._protocol.retry import (
+    RetryPolicy,
+    Schedule,
+    Timeouts,
+    asked_to_wait,
+    error_of,
+    may_retry_call,
+)
 from taskqueue_client.aio import AsyncQueue
-from taskqueue_client.artifacts.storage import Storage
-from taskqueue_client.artifacts.transfers import TransferSettings
 from taskqueue_client.clock import Clock
-from taskqueue_client.credentials import Credentials
-from taskqueue_client.errors import CallFailed, InternalServerError
+from taskqueue_client.errors import InternalServerError
+
+if TYPE_CHECKING:
+    import tenacity
 
 log = logging.getLogger("taskqueue_client.worker")
-
-R = TypeVar("R")
 
 BEFORE_DEADLINE = 30.0
 """Seconds before the task's deadline at which uploads are given up, so that the run can still be reported."""
@@ -38,8 +45,12 @@ MOST_500 = 4
 the artifact and the response was lost, or has a content length of it, it refuses each further attempt."""
 
 
+_LIMITS = RetryPolicy()
+"""The timeouts of an attempt, which are those of any client."""
+
+
 class RetryClock:
-    """The clock of the waits between attempts to upload or report, which the end of the worker makes shorter.
+    """The clock of the client that uploads and reports: the end of the worker shortens its waits.
 
     A worker that is shut down just after an outage reports what it has, instead of waiting for too long.
 
@@ -95,16 +106,16 @@ class Patience:
         self, run: object, queue: AsyncQueue, timeout: float, deadline: datetime, clock: Clock
     ) -> None:
         self._run = run
-        self._queue = queue.with_options(attempts=1)  # retried here
+        self._queue = queue
         self._timeout = timeout
         self._deadline: datetime | None = deadline
         self._has_given_up = False
         self._has_warned = False
         self.clock = clock
 
-    def client(self, name: str) -> PatientQueue:
+    def client(self, name: str) -> AsyncQueue:
         """Return the client for the upload of one artifact, `name` in the log."""
-        return PatientQueue(self._queue, _Upload(self, name))
+        return with_retries(self._queue, UploadRetries(self, name))
 
     def left(self) -> float:
         """Return for how many seconds an upload that fails now is retried."""
@@ -136,81 +147,67 @@ class Patience:
         self._deadline = None
 
 
-class _Upload:
-    """The failures of one upload."""
+class UploadRetries:
+    """How the calls and transfers of one upload are retried; see `Retries`.
+
+    Args:
+        patience: How long the uploads of the run are retried.
+        name: The artifact's name in the log.
+    """
 
     def __init__(self, patience: Patience, name: str) -> None:
         self._patience = patience
         self._name = name
         self._ends: float | None = None
         self._quiet_until = 0.0
+        self._refused = 0
 
-    def left(self) -> float:
+    def attempt_timeouts(self, call: Call[Any], elapsed: float) -> Timeouts:
+        """See `Retries`. Each attempt may take as long as the first one."""
+        del elapsed
+        return _LIMITS.attempt_timeouts(call, 0.0)
+
+    def of_call(self, call: Call[Any], elapsed: Callable[[], float]) -> Schedule:
+        """See `Retries`."""
+        del elapsed
+        stop = self._stop_object if call.endpoint == "finishArtifact" else self._stop
+        return self._schedule(partial(may_retry_call, call), stop)
+
+    def of_transfer(self, may_retry: Callable[[BaseException], bool]) -> Schedule:
+        """See `Retries`."""
+        return self._schedule(may_retry, self._stop_object)
+
+    def _schedule(
+        self,
+        may_retry: Callable[[BaseException], bool],
+        stop: Callable[[tenacity.RetryCallState], bool],
+    ) -> Schedule:
+        import tenacity  # noqa: PLC0415 - costs 40 ms, and most workers never need it
+
+        return {"wait": self._wait, "stop": stop, "retry": tenacity.retry_if_exception(may_retry)}
+
+    def _wait(self, state: tenacity.RetryCallState) -> float:
+        grown = retry_in(state.attempt_number, self._left(), random())  # noqa: S311 - spreads calls, keeps no secret
+        return max(grown, asked_to_wait(error_of(state)))
+
+    def _left(self) -> float:
         """Note a failure; return for how many more seconds the upload is retried."""
         now = self._patience.clock.monotonic()
         if self._ends is None:
             self._ends, self._quiet_until = now + self._patience.left(), now + QUIET
         return self._ends - now
 
-    def gives_up(self, error: BaseException | None, wait: float) -> bool:
-        """Note a failure; return whether an attempt after `wait` seconds would come too late."""
-        left = self.left()
-        if wait >= left:
+    def _stop(self, state: tenacity.RetryCallState) -> bool:
+        """Return whether the next attempt would come too late."""
+        left = self._left()
+        if state.upcoming_sleep >= left:
             self._patience.give_up()
             return True
         if self._patience.clock.monotonic() >= self._quiet_until:
-            self._patience.warn(self._name, left, error)
+            self._patience.warn(self._name, left, error_of(state))
         return False
 
-    async def sleep(self, seconds: float) -> None:
-        """Wait before the next attempt."""
-        await self._patience.clock.sleep_async(seconds)
-
-
-class PatientQueue:
-    """A client for one upload, whose calls and transfers are retried as long as the upload may be.
-
-    Args:
-        queue: A client that makes one attempt per call.
-        upload: Counts the failures.
-    """
-
-    def __init__(self, queue: AsyncQueue, upload: _Upload) -> None:
-        self._queue = queue
-        self._upload = upload
-        self._refused = 0
-
-    @property
-    def storage(self) -> Storage:
-        """The connections to storage."""
-        return self._queue.storage
-
-    @property
-    def transfer_settings(self) -> TransferSettings:
-        """The client's settings."""
-        return replace(self._queue.transfer_settings, gives_up=self._gives_up)
-
-    def with_credentials(self, credentials: Credentials | None) -> PatientQueue:
-        """Return a client with other credentials, over the same connections."""
-        return PatientQueue(self._queue.with_credentials(credentials), self._upload)
-
-    async def send(self, call: Call[R], /) -> R:
-        """Make a call, and retry it."""
-        failures = 0
-        while True:
-            try:
-                return await self._queue.send(call)
-            except CallFailed as error:
-                failures += 1
-                grown = retry_in(failures, self._upload.left(), random())  # noqa: S311 - spreads calls, keeps no secret
-                wait = max(grown, asked_to_wait(error))
-                is_final = not (may_repeat(call) and is_temporary(error))
-                gives_up = self._gives_up if call.endpoint == "finishArtifact" else self._upload.gives_up
-                if is_final or gives_up(error, wait):
-                    raise
-            await self._upload.sleep(wait)
-
-    def _gives_up(self, error: BaseException | None, wait: float) -> bool:
-        """Return whether a transfer, or a call about an object artifact, is retried no more."""
-        self._refused += isinstance(error, InternalServerError)
-        return self._refused >= MOST_500 or self._upload.gives_up(error, wait)
+    def _stop_object(self, state: tenacity.RetryCallState) -> bool:
+        """Return whether a transfer, or a call about an object artifact, is not retried any more."""
+        self._refused += isinstance(error_of(state), InternalServerError)
+        return self._refused >= MOST_500 or self._stop(state)
