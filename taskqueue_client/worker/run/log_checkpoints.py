@@ -7,7 +7,7 @@ import io
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from random import uniform
 
@@ -179,6 +179,8 @@ class LogCheckpoints:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+            with suppress(asyncio.CancelledError):
+                task.result()  # or the task keeps the error, which since Python 3.14 refers to the task
 
     def _begin(self, interval: float) -> None:
         self._task = asyncio.create_task(self.run(interval))
