@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from importlib import import_module
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypedDict, TypeVar, Unpack, cast
 
 from taskqueue_client import _arguments as arguments
@@ -47,24 +46,20 @@ class _SharedStorage:
 
     def __init__(self, network: NetworkSettings) -> None:
         self._network = network
-        self._lock = Lock()
-        self._storage: Storage | None = None
+        self._made: dict[type[Storage], Storage] = {}
 
     def get(self) -> Storage:
         from taskqueue_client.artifacts.storage import Storage  # noqa: PLC0415 - imported with the first transfer
 
-        with self._lock:
-            if self._storage is None:
-                self._storage = Storage(self._network)
-            return self._storage
+        return self._made.get(Storage) or self._made.setdefault(Storage, Storage(self._network))
 
     def close(self) -> None:
-        if self._storage is not None:
-            self._storage.close()
+        for storage in self._made.values():
+            storage.close()
 
     async def aclose(self) -> None:
-        if self._storage is not None:
-            await self._storage.aclose()
+        for storage in self._made.values():
+            await storage.aclose()
 
 
 class Deferred:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies
@@ -60,7 +59,6 @@ class NetworkSettings:
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()
         self._proxies: dict[str, Proxy | None] = {}
 
     def proxy(self, url: str, *, socks: bool = False) -> Proxy | None:
@@ -98,7 +96,7 @@ class NetworkSettings:
         if url.startswith("https:"):
             _ = self.tls
 
-    @property
+    @cached_property
     def tls(self) -> ssl.SSLContext:
         """The TLS context for HTTPS, made at the first access.
 
@@ -108,11 +106,6 @@ class NetworkSettings:
         Raises:
             InvalidArgument: A variable names something that is not a file or folder of certificates.
         """
-        with self._lock:
-            return self._tls
-
-    @cached_property
-    def _tls(self) -> ssl.SSLContext:
         context = _tls_context()
         context.set_alpn_protocols(["http/1.1"])
         return context

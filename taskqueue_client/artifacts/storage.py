@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Thread
 from typing import TYPE_CHECKING, Protocol, Self
 from urllib.parse import urljoin, urlsplit
 
@@ -261,6 +261,9 @@ def _hash(hasher: _Hasher, blocks: _Blocks) -> None:
 class Storage:
     """A client's connections to storage services. May be used from many threads.
 
+    Nothing here takes a lock: since Python 3.14, `with lock` leaves the lock locked if a Ctrl-C comes in the
+    moment in which it was taken, and the next transfer would wait for ever.
+
     Args:
         network: Proxies and trusted certificates; default: those of the environment.
     """
@@ -271,10 +274,9 @@ class Storage:
         forget_in_children(self)
 
     def _start(self) -> None:
-        self._lock = Lock()
         self._pools: dict[str, HTTPConnectionPool] = {}
         self._deadlines = Deadlines()
-        self._threads: ThreadPoolExecutor | None = None
+        self._executors: dict[str, ThreadPoolExecutor] = {}
         self._async_transports: dict[AbstractEventLoop, AsyncTransport] = {}
 
     def forget(self) -> None:
@@ -286,10 +288,10 @@ class Storage:
         """Return threads for the transfers of an event loop, whose default executor stays free for others."""
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - fails when the main thread has ended
 
-        with self._lock:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="artifacts")
-            return self._threads
+        name = "artifacts"
+        return self._executors.get(name) or self._executors.setdefault(
+            name, ThreadPoolExecutor(MOST_THREADS, thread_name_prefix=name)
+        )
 
     def _async_transport(self) -> AsyncTransport:
         """Return the running event loop's transport for small content."""
@@ -316,15 +318,11 @@ class Storage:
 
     def close(self) -> None:
         """Close idle connections, and stop the threads. A later transfer makes new ones."""
-        with self._lock:
-            pools = [*self._pools.values()]
-            self._pools.clear()
-            threads, self._threads = self._threads, None
-        for pool in pools:
-            pool.close()
+        while self._pools:
+            self._pools.popitem()[1].close()
         self._deadlines.close()
-        if threads is not None:
-            threads.shutdown(wait=False)
+        while self._executors:
+            self._executors.popitem()[1].shutdown(wait=False)
 
     def put(self, put: Put, cancellation: Cancellation) -> PutResponse:
         """Send a source.
@@ -405,13 +403,12 @@ class Storage:
             StorageFailed: The URL is not one that a request can be sent to.
         """
         origin = origin_of(method, url)
-        with self._lock:
-            if origin not in self._pools:
-                manager = self._network.pool_manager(url, maxsize=_POOL_SIZE)
-                pool = manager.connection_from_url(origin)
-                pool.ConnectionCls = connection_class(pool.ConnectionCls)  # urllib3 reads it from the pool
-                self._pools[origin] = pool
-            return self._pools[origin]
+        return self._pools.get(origin) or self._pools.setdefault(origin, self._new_pool(url, origin))
+
+    def _new_pool(self, url: str, origin: str) -> HTTPConnectionPool:
+        pool = self._network.pool_manager(url, maxsize=_POOL_SIZE).connection_from_url(origin)
+        pool.ConnectionCls = connection_class(pool.ConnectionCls)  # urllib3 reads it from the pool
+        return pool
 
 
 class _Body:

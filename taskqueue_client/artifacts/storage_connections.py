@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any, NamedTuple, Self, cast
 from urllib.parse import urlsplit
 
@@ -61,16 +61,14 @@ class Cancellation:
     """Stops a transfer that runs on another thread, also while it waits for data."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
         self._canceled = False
         self._sockets: set[socket.socket] = set()
 
     def cancel(self) -> None:
         """Stop the transfer soon. May be called from any thread, and repeatedly."""
-        with self._lock:
-            self._canceled = True
-            for watched in self._sockets:
-                _shut_down(watched)
+        self._canceled = True
+        for watched in self._sockets.copy():
+            _shut_down(watched)
 
     @contextmanager
     def watching(self, watched: socket.socket) -> Generator[None]:
@@ -79,14 +77,12 @@ class Cancellation:
         Raises:
             Canceled: `cancel` was called before.
         """
-        with self._lock:
-            self._sockets.add(watched)
+        self._sockets.add(watched)
         try:
-            self.check()
+            self.check()  # only now: a `cancel` that comes later finds the socket
             yield
         finally:
-            with self._lock:
-                self._sockets.discard(watched)
+            self._sockets.discard(watched)
 
     def check(self) -> None:
         """Raise `Canceled` if the transfer was canceled."""
@@ -103,27 +99,26 @@ def _shut_down(watched: socket.socket) -> None:
 class Deadlines:
     """Shuts connections down at a deadline; one thread for all of them.
 
-    After a Ctrl-C in the moment in which a `Condition` has taken its lock, other threads would wait for ever.
+    There is no lock (see `Storage`): whoever takes a connection out of `_due` decides whether it was in
+    time. A second thread, which a race may start, does no harm.
     """
 
     _IDLE = 10.0
     _CLOSING = 1.0  # seconds: a connection that was opened meanwhile keeps the thread
 
     def __init__(self) -> None:
-        self._lock = Lock()
         self._changes: SimpleQueue[None] = SimpleQueue()
         self._due: dict[socket.socket, float] = {}
         self._thread: Thread | None = None
+        self._is_watching = False
         self._closing = False
 
     def close(self) -> None:
         """End the thread, unless a connection has a deadline; a later connection starts another one."""
-        with self._lock:
-            self._closing = True
-            ending = None if self._due else self._thread
-        if ending is not None:
+        self._closing = True
+        if self._thread is not None and not self._due:
             self._changes.put(None)
-            ending.join(self._CLOSING)
+            self._thread.join(self._CLOSING)
 
     @contextmanager
     def shutting_down(self, watched: socket.socket, seconds: float) -> Generator[None]:
@@ -132,21 +127,19 @@ class Deadlines:
         Raises:
             TimeoutError: The connection was shut down.
         """
-        with self._lock:
-            self._closing = False
-            self._start(seconds)
-            self._due[watched] = time.monotonic() + seconds
+        self._closing = False
+        self._due[watched] = time.monotonic() + seconds
         try:
+            self._wake(seconds)
             yield
         finally:
-            with self._lock:
-                in_time = self._due.pop(watched, None) is not None
-            if not in_time:
+            if self._due.pop(watched, None) is None:
                 reason = f"the response did not come within {seconds:g} s"
                 raise TimeoutError(reason)
 
-    def _start(self, seconds: float) -> None:
-        if self._thread is None:
+    def _wake(self, seconds: float) -> None:
+        """Let the thread, or a new one, know of a connection that has just been added."""
+        if not self._is_watching:
             thread = Thread(target=self._run, name="storage-deadlines", daemon=True)
             thread.start()
             self._thread = thread
@@ -154,20 +147,24 @@ class Deadlines:
             self._changes.put(None)
 
     def _run(self) -> None:
-        is_idle = False
-        while True:
-            with self._lock:
-                now = time.monotonic()
-                for watched in [each for each, due in self._due.items() if due <= now]:
-                    del self._due[watched]
-                    _shut_down(watched)
-                if not self._due and (is_idle or self._closing):
-                    self._thread = None
-                    return
-                is_idle = not self._due
-                seconds = min([self._IDLE, *(due - now for due in self._due.values())])
+        self._is_watching, is_idle = True, False
+        while self._due or not (is_idle or self._closing):
+            is_idle = not self._due
             with suppress(Empty):
-                self._changes.get(timeout=seconds)
+                self._changes.get(timeout=self._shut_down_late())
+        self._is_watching = False
+        if self._due:  # added before it was known that this thread ends
+            self._run()
+
+    def _shut_down_late(self) -> float:
+        """Shut down the connections whose time is over; return for how many seconds the others have some."""
+        now, seconds = time.monotonic(), self._IDLE
+        for watched, due in self._due.copy().items():
+            if due > now:
+                seconds = min(seconds, due - now)
+            elif self._due.pop(watched, None) is not None:
+                _shut_down(watched)
+        return seconds
 
 
 class StorageAttempt:

@@ -176,6 +176,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(threadName)s %(message)s")
     clock = SteppingClock()
     threading.Thread(target=obey, args=(clock,), name="stdin", daemon=True).start()
+    import ctypes  # noqa: F401 - commands need it, and libffi may open its own file with it
+
     before = _left()
     kind = AwaitingWorker if settings["awaiting"] else BlockingWorker
     worker = kind(

@@ -290,9 +290,9 @@ def test_a_signed_url_gives_access_without_credentials(create: Create) -> None:
     url = run("signed-url", task_id, "private/a.txt").stdout.strip()
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(url)
-    assert (
-        json.loads(caught.value.read())["code"] == "ResourceNotFound"
-    )  # not AuthenticationFailed: it is let in
+    with caught.value as refused:
+        code = json.loads(refused.read())["code"]
+    assert code == "ResourceNotFound"  # not AuthenticationFailed: it is let in
 
 
 @pytest.mark.parametrize(

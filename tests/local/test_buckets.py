@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import http.client
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -72,6 +73,7 @@ async def curl(*arguments: str | Path) -> None:
     assert await process.wait() == 0
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 async def test_curl_uploads_and_downloads(tmp_path: Path) -> None:
     (tmp_path / "up").write_bytes(bytes(range(256)) * 8192)  # large enough for "Expect: 100-continue"
     async with serving() as served:

@@ -7,6 +7,7 @@ import sys
 
 SCRIPT = """
 import faulthandler, sys
+from concurrent.futures import ThreadPoolExecutor
 from taskqueue_client import Queue
 from taskqueue_client.local import LocalQueue
 
@@ -35,8 +36,10 @@ with LocalQueue() as local, Queue(local.root_url) as queue:
         finally:
             sys.setprofile(None)
         queue.ping()
-        queue.close()
-        queue.ping()
+        with ThreadPoolExecutor(1) as other:
+            other.submit(queue.ping).result()
+            queue.close()
+            other.submit(queue.ping).result()
 print(number)
 """
 

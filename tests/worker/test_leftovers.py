@@ -44,7 +44,7 @@ def test_a_handler_that_ends_after_its_worker_leaves_no_thread() -> None:
 
 
 SCRIPT = """
-    import json, sys, threading
+    import ctypes, json, sys, threading  # with ctypes, libffi may open its own file
     from pathlib import Path
     import psutil
     from taskqueue_client import Credentials
