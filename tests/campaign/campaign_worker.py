@@ -6,6 +6,7 @@ python -m tests.campaign.campaign_worker '{"async": true, …}'
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
 import logging
@@ -176,7 +177,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(threadName)s %(message)s")
     clock = SteppingClock()
     threading.Thread(target=obey, args=(clock,), name="stdin", daemon=True).start()
-    import ctypes  # noqa: F401 - commands need it, and libffi may open its own file with it
+    ctypes.CDLL(None)  # as for commands: libffi may open its own file
 
     before = _left()
     kind = AwaitingWorker if settings["awaiting"] else BlockingWorker
