@@ -99,8 +99,8 @@ def _shut_down(watched: socket.socket) -> None:
 class Deadlines:
     """Shuts connections down at a deadline; one thread for all of them.
 
-    There is no lock (see `Storage`): whoever takes a connection out of `_due` decides whether it was in
-    time. A second thread, which a race may start, does no harm.
+    There is no lock (see `Storage`): the thread that takes a connection out of `_due` decides whether it was
+    in time. A second thread, which a race may start, does no harm.
     """
 
     _IDLE = 10.0
@@ -157,7 +157,7 @@ class Deadlines:
             self._run()
 
     def _shut_down_late(self) -> float:
-        """Shut down the connections whose time is over; return for how many seconds the others have some."""
+        """Shut down connections after their deadline; return the seconds until the next deadline."""
         now, seconds = time.monotonic(), self._IDLE
         for watched, due in self._due.copy().items():
             if due > now:
