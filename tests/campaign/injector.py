@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import signal
 import time
 import urllib.request
@@ -20,7 +21,7 @@ from .incidents import IncidentLog
 _FULL = 4096
 """Bytes up to which files can be written on a full disk."""
 
-_UNLIMITED = -1
+_UNLIMITED = resource.RLIM_INFINITY
 _LARGEST_STEP = 3600.0
 _LARGEST_SHIFT = 40.0
 """Seconds by which the queue's clock may be wrong: it refuses signatures that are a minute old."""
