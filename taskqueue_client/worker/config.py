@@ -386,9 +386,7 @@ def load_custom_settings(kind: type[T] | None, file: str | os.PathLike[str] | No
         InvalidArgument: A key is unknown or missing, or a value is not allowed.
     """
     tables: Any = {} if file is None else _read(Path(file)).get(_OWN_TABLE, {})
-    if not isinstance(tables, dict) or set(cast("dict[str, Any]", tables)) - {"custom"}:
-        source = f"{_OWN_TABLE} in {file}"
-        raise InvalidArgument(source, cast("object", tables), "a table with the key custom and no other")
+    _check_own_table(tables, f"{_OWN_TABLE} in {file}")
     custom: Any = cast("dict[str, Any]", tables).get("custom", {})
     try:
         _check_custom(kind, custom)
@@ -398,6 +396,15 @@ def load_custom_settings(kind: type[T] | None, file: str | os.PathLike[str] | No
             f"{_OWN_TABLE}.custom in {file}" if file is not None else f"{_OWN_TABLE}.custom (no config_file)"
         )
         raise InvalidArgument(source, custom, "", str(error)) from None
+
+
+def _check_own_table(tables: object, source: str) -> None:
+    """Refuse all but a table with the key `custom`, without showing values, which may be secrets."""
+    if not isinstance(tables, dict):
+        raise InvalidArgument(source, tables, "a table with the key custom", "not a table")
+    unknown = [key for key in cast("dict[str, object]", tables) if key != "custom"]
+    if unknown:
+        raise InvalidArgument(source, tables, "", f"unknown key {unknown[0]!r}; known keys: custom")  # pyright: ignore[reportUnknownArgumentType] # any type
 
 
 def _check_custom(kind: type[Any] | None, custom: Any) -> None:

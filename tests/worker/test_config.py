@@ -273,8 +273,9 @@ def test_a_workers_own_settings_are_a_table_of_the_same_file(tmp_path: Path, nam
         ("worker: {custom: {size: 4}}", Own, "missing required field `cache`"),
         ("worker: {custom: {cache: /c, size: many}}", Own, "Expected `int`, got `str`"),
         ("worker: {custom: [1]}", Own, "Expected `object`, got `array`"),
-        ("worker: {costum: {}}", Own, "a table with the key custom and no other"),
-        ("worker: 5", Own, "a table with the key custom and no other"),
+        ("worker: {costum: {}}", Own, "unknown key 'costum'; known keys: custom"),
+        ("worker: {custom: {cache: /c}, cache: /c}", Own, "unknown key 'cache'; known keys: custom"),
+        ("worker: 5", Own, "a table with the key custom"),
         ("worker: {custom: {cache: /c}}", None, "unknown key 'cache'; known keys: none"),
     ],
 )
@@ -286,6 +287,22 @@ def test_what_is_wrong_with_own_settings_is_named_with_the_file(
         load_custom_settings(kind, file)
     assert finding in str(caught.value)
     assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "worker: {costum: {password: hunter2}}",
+        "worker: {custom: {cache: /c, pasword: hunter2}}",
+        "worker: {custom: {cache: /c, size: hunter2}}",
+        "worker: {custom: hunter2}",
+        "worker: [hunter2]",
+    ],
+)
+def test_what_is_wrong_with_own_settings_is_named_without_their_values(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        load_custom_settings(Own, written(tmp_path / "worker.yml", text))
+    assert "hunter2" not in str(caught.value)
 
 
 def test_own_settings_that_are_required_need_a_file() -> None:
