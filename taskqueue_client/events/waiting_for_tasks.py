@@ -228,7 +228,7 @@ def _until_group_resolved(
     known: dict[str, TaskStatus] = {}
     reported: Counter[TaskState] = Counter()
     while True:
-        state = f"task group {task_group_id} has {dict(reported)}"
+        state = f"task group {task_group_id}: {_counted(reported)}"
         found = yield from schedule.step(lambda: _ask_for_statuses(task_group_id), state)
         if isinstance(found, list):
             known = {status.task_id: status for status in found}
@@ -240,6 +240,11 @@ def _until_group_resolved(
             on_progress(states)
         if isinstance(found, list) and states.keys() <= _RESOLVED:
             return found
+
+
+def _counted(states: Counter[TaskState]) -> str:
+    """Return the number of tasks in each state, such as `1 running, 2 completed`."""
+    return ", ".join(f"{count} {state}" for state, count in states.items()) or "no status received"
 
 
 def _ask_for_status(task_id: str) -> Conversation[TaskStatus]:

@@ -259,7 +259,7 @@ async def test_an_asynchronous_client_waits_for_a_group() -> None:
 
 def test_the_error_of_a_group_timeout_contains_the_states() -> None:
     queue = Scripted(group("running", "pending"))
-    with pytest.raises(WaitTimedOut, match=r"pending.* after 5 s"):
+    with pytest.raises(WaitTimedOut, match=f"task group {TASK}: 1 running, 1 pending after 5 s"):
         wait_for_group(queue, TASK, timeout=5, clock=RestlessClock())
 
 
