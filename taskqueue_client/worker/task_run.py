@@ -34,6 +34,7 @@ from taskqueue_client.worker.surroundings.upstream import (
     DownloadOptions,
     UpstreamArtifact,
     UpstreamOptions,
+    as_the_payload_asks,
     downloading_to,
     downloading_upstream,
     upstream_of_payload,
@@ -290,9 +291,12 @@ class TaskRun:
             and is optional if all say so.
 
         Raises:
-            MalformedPayload: `payload["upstreamArtifacts"]` is missing, or does not have this form.
-            InvalidArgument: An argument is not allowed, or a name leads out of the directory.
-            ResourceNotFound: An artifact does not exist.
+            MalformedPayload: `payload["upstreamArtifacts"]` is missing, does not have this form or leads out
+                of the directory, or the task lacks a scope to read an artifact in it.
+            ResourceUnavailable: An artifact in `payload["upstreamArtifacts"]` does not exist, has expired or
+                has no content.
+            InvalidArgument: An argument is not allowed, or a name in `upstream` leads out of the directory.
+            ResourceNotFound: An artifact in `upstream` does not exist.
             Exception: As `Queue.download_artifact`.
         """
         queue = self.queue
@@ -314,7 +318,8 @@ class TaskRun:
     ) -> Conversation[list[UpstreamArtifact]]:
         tasks = upstream_of_payload(self.payload) if upstream is None else upstream_tasks(upstream)
         tracing = self._resources.tracing
-        return downloading_upstream(queue, self.work_directory, tasks, self.log, tracing, **options)
+        steps = downloading_upstream(queue, self.work_directory, tasks, self.log, tracing, **options)
+        return as_the_payload_asks(steps) if upstream is None else steps
 
     def proxy(self, *, plain: bool = False) -> TaskProxy:
         """Start a proxy on this machine through which programs call the deployment on behalf of the task.

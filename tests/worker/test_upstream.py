@@ -15,6 +15,7 @@ from taskqueue_client._protocol.conversation import Conversation, Work
 from taskqueue_client.artifacts import DownloadResult
 from taskqueue_client.artifacts.download_methods import download_artifact
 from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotFound
+from taskqueue_client.local.faults import Respond
 from taskqueue_client.models import StorageType
 from taskqueue_client.worker.surroundings import upstream
 from taskqueue_client.worker.surroundings.upstream import UpstreamArtifact
@@ -279,6 +280,44 @@ def test_a_payload_without_proper_upstream_artifacts_is_malformed(
     task_id = run("upstream_artifacts", payload=payload, seen=keep([]))
     assert reasons(world, task_id) == ["malformed-payload"]
     assert "upstreamArtifacts" in log_of(world, task_id)
+
+
+@pytest.mark.parametrize(
+    ("path", "outcome"),
+    [
+        ("public/x", "resource-unavailable"),
+        ("public/none", "resource-unavailable"),
+        ("public/*.zip", "resource-unavailable"),
+        ("private/x", "malformed-payload"),
+        ("public/../../x", "malformed-payload"),
+        ("/etc/x", "malformed-payload"),
+    ],
+)
+def test_the_task_not_the_worker_is_blamed_for_upstream_artifacts_of_its_payload_that_cannot_be_had(
+    world: World, build: str, run: Callable[..., str], path: str, outcome: str
+) -> None:
+    payload = {"upstreamArtifacts": [{"taskId": build, "paths": [path]}]}
+    task_id = run("upstream_artifacts", payload=payload, seen=keep([]))
+    assert reasons(world, task_id) == [outcome]
+    assert "payload.upstreamArtifacts: " in log_of(world, task_id)
+    assert "Traceback" not in log_of(world, task_id)
+
+
+def test_an_expired_artifact_of_the_payload_is_unavailable(
+    world: World, build: str, run: Callable[..., str]
+) -> None:
+    payload = {"upstreamArtifacts": [{"taskId": build, "paths": ["public/build/a.txt"]}]}
+    world.local.faults.add(Respond("queue.latestArtifact", status=410))
+    task_id = run("upstream_artifacts", payload=payload, seen=keep([]))
+    assert reasons(world, task_id) == ["resource-unavailable"]
+
+
+def test_a_wrong_option_is_the_worker_s_mistake_also_with_the_payload_s_list(
+    world: World, build: str, run: Callable[..., str]
+) -> None:
+    payload = {"upstreamArtifacts": [{"taskId": build, "paths": ["public/build/a.txt"]}]}
+    task_id = run("upstream_artifacts", payload=payload, to="../x", seen=keep([]))
+    assert reasons(world, task_id) == ["internal-error"]
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "public/../../x"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypedDict, cast
+from typing import Annotated, Any, TypedDict, TypeVar, cast
 
 import msgspec
 
@@ -21,11 +22,19 @@ from taskqueue_client.artifacts.destinations import checked_path
 from taskqueue_client.artifacts.download_methods import download_artifact
 from taskqueue_client.artifacts.downloading import DownloadResult
 from taskqueue_client.artifacts.transfers import TransferClient
-from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotFound
+from taskqueue_client.errors import (
+    ErrorArtifact,
+    InsufficientScopes,
+    InvalidArgument,
+    ResourceExpired,
+    ResourceNotFound,
+)
 from taskqueue_client.models import StorageType
 from taskqueue_client.worker.monitoring.tracing import Tracing
-from taskqueue_client.worker.outcomes import MalformedPayload
+from taskqueue_client.worker.outcomes import MalformedPayload, ResourceUnavailable
 from taskqueue_client.worker.run.declared_artifacts import path_inside
+
+R = TypeVar("R")
 
 CONCURRENCY = 8
 """Artifacts that are downloaded at the same time."""
@@ -126,16 +135,47 @@ def upstream_of_payload(payload: Mapping[str, Any]) -> list[UpstreamTask]:
     """Read `upstreamArtifacts` of a payload.
 
     Raises:
-        MalformedPayload: It is missing, or does not have the form.
+        MalformedPayload: It is missing, does not have the form, or has a path that leads out of a directory.
     """
     try:
-        return upstream_tasks(payload["upstreamArtifacts"])
+        tasks = upstream_tasks(payload["upstreamArtifacts"])
     except KeyError:
         message = "the payload has no upstreamArtifacts"
         raise MalformedPayload(message) from None
     except InvalidArgument as error:
         message = f"payload.upstreamArtifacts: {error.finding}"
         raise MalformedPayload(message) from None
+    for path in itertools.chain.from_iterable(each.paths for each in tasks):
+        if path.startswith("/") or ".." in path.split("/"):
+            message = f"payload.upstreamArtifacts: the path {path!r} leads out of the task's directory"
+            raise MalformedPayload(message)
+    return tasks
+
+
+def as_the_payload_asks(steps: Conversation[R]) -> Conversation[R]:
+    """Download what the payload lists; the outcome for what cannot be had blames the task, not the worker.
+
+    Otherwise a few tasks with a wrong list would shut the worker down, as repeated internal errors do.
+
+    Raises:
+        ResourceUnavailable: An artifact does not exist, has expired or has no content, or a pattern matches
+            nothing.
+        MalformedPayload: The task lacks a scope to read an artifact.
+        InvalidArgument: The handler passed a wrong option.
+    """
+    try:
+        return (yield from steps)
+    except (ResourceNotFound, ResourceExpired, ErrorArtifact) as error:
+        message = f"payload.upstreamArtifacts: {error}"
+        raise ResourceUnavailable(message) from error
+    except InsufficientScopes as error:
+        message = f"payload.upstreamArtifacts: {error}"
+        raise MalformedPayload(message) from error
+    except InvalidArgument as error:
+        if error.argument != "paths":
+            raise
+        message = f"payload.upstreamArtifacts: {error.finding}"
+        raise ResourceUnavailable(message) from error
 
 
 def downloading_upstream(
