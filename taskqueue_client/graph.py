@@ -181,7 +181,7 @@ def _tasks_of(document: Mapping[str, Any], group: str) -> dict[str, dict[str, An
     given: object = document.get("defaults")
     if given is not None and not isinstance(given, Mapping):
         return {}
-    defaults = {"taskGroupId": group, **cast("Mapping[str, Any]", given or {})}
+    defaults = {**cast("Mapping[str, Any]", given or {}), "taskGroupId": group}
     return {
         name: _merged(defaults, cast("Mapping[str, Any]", task))
         for name, task in _named_tasks(document).items()
@@ -200,9 +200,11 @@ def _shape_problems(document: Mapping[str, Any]) -> Iterator[Problem]:
         if key not in _KEYS:
             yield Problem(f"$.{key}", document[key], "", f"unknown key; known keys: {', '.join(_KEYS)}")
     defaults: object = document.get("defaults")
+    group = document.get("taskGroupId")
     if defaults is not None and not isinstance(defaults, Mapping):
         yield Problem("$.defaults", defaults, "an object")
-    group = document.get("taskGroupId")
+    elif defaults and (given := cast("Mapping[str, Any]", defaults).get("taskGroupId")) not in (None, group):
+        yield Problem("$.defaults.taskGroupId", given, "", "not a default; the graph has it as $.taskGroupId")
     if group is not None and not (isinstance(group, str) and is_slugid(group)):
         yield Problem("$.taskGroupId", group, "a slugid, or no key for a new task group")
     tasks = _named_tasks(document)
@@ -220,7 +222,7 @@ def _task_problems(
 ) -> Iterator[Problem]:
     """Yield the problems of a definition's `taskGroupId` and `dependencies`; see `_allowed_dependencies`."""
     if task["taskGroupId"] != group:
-        allowed = f"{group}: all tasks of a graph are in one task group"
+        allowed = "no key, or that of the graph, $.taskGroupId: all tasks of a graph are in one task group"
         yield Problem(f"{path}.taskGroupId", task["taskGroupId"], allowed)
     dependencies: object = task.get("dependencies", [])
     if not isinstance(dependencies, list):

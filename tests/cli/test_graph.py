@@ -44,6 +44,10 @@ def document(**tasks: Any) -> dict[str, Any]:
     return {"defaults": DEFAULTS, "tasks": tasks}
 
 
+def with_defaults(given: dict[str, Any], **defaults: Any) -> dict[str, Any]:
+    return {**given, "defaults": {**DEFAULTS, **defaults}}
+
+
 def sent(task: GraphTask) -> dict[str, Any]:
     """A definition, of which any key may be asked for."""
     return dict(task.definition)
@@ -160,6 +164,7 @@ def test_a_reference_to_a_task_that_is_not_a_dependency_is_refused() -> None:
         ),
         (document(a={"dependencies": ["b"]}, b={"dependencies": ["a"]}), ["$.tasks.a.dependencies"]),
         (document(a={"taskGroupId": slugid()}), ["$.tasks.a.taskGroupId"]),
+        (with_defaults(document(a={}, b={}), taskGroupId=slugid()), ["$.defaults.taskGroupId"]),
         (document(a={"metadata": 1}, b={"retries": -1}), ["$.tasks.a.metadata", "$.tasks.b.retries"]),
         (document(a={"deadline": 7}), ["$.tasks.a.deadline"]),
         (document(a={"deadline": "99999999999999 years"}), ["$.tasks.a.deadline"]),
@@ -167,6 +172,17 @@ def test_a_reference_to_a_task_that_is_not_a_dependency_is_refused() -> None:
 )
 def test_problems_of_a_graph_are_named_by_their_paths(given: dict[str, Any], paths: list[str]) -> None:
     assert list(problems(given)) == paths
+
+
+@pytest.mark.parametrize("place", ["defaults", "a task"])
+def test_the_error_of_a_misplaced_task_group_says_where_it_belongs(place: str) -> None:
+    group = slugid()
+    given = document(a={"taskGroupId": group} if place == "a task" else {})
+    with pytest.raises(InvalidDefinition) as caught:
+        plan_graph(given if place == "a task" else with_defaults(given, taskGroupId=group))
+    assert "$.taskGroupId" in str(caught.value)
+    graph = plan_graph({**given, "taskGroupId": group})
+    assert graph.task_group_id == group
 
 
 def test_the_errors_of_many_tasks_with_a_wrong_dependency_stay_short() -> None:
