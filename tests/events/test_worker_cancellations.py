@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from taskqueue_client import LocalQueue, Queue, TaskRun, WorkerLoop, slugid, task_definition
 from taskqueue_client.events import PulseSettings
 from taskqueue_client.models import ReasonResolved
+from taskqueue_client.worker import WorkerIdentity
+from taskqueue_client.worker.claims.cancellation import consume_cancellations
 
 FUSE = 60  # seconds after which something hangs
 
@@ -60,3 +63,16 @@ def test_a_message_about_cancellation_stops_the_run(
         worker.shutdown()
         worker.shutdown()  # hurry: the claim call under way is not waited for
         thread.join()
+
+
+async def test_a_broker_that_refuses_the_worker_is_one_line_of_its_log_with_the_reason(
+    settings: PulseSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = settings.effective_port
+    wrong = PulseSettings(host=settings.host, port=port, user=settings.user, password="wrong", tls=False)
+    await consume_cancellations(wrong, [WorkerIdentity("proj/linux", "group", "worker")], lambda _: None)
+    [record] = [each for each in caplog.records if each.name == "taskqueue_client.worker"]
+    assert record.levelno == logging.ERROR
+    assert record.exc_info is None
+    assert "polling for canceled runs instead: amqp://" in record.getMessage()
+    assert "ACCESS_REFUSED" in record.getMessage()
