@@ -6,7 +6,8 @@ taskqueue work examples.command_worker:CommandWorker \
 
 from __future__ import annotations
 
-from taskqueue_client import TaskRun, WorkerLoop
+from taskqueue_client import MalformedPayload, TaskRun, WorkerLoop
+from taskqueue_client.errors import InvalidArgument
 
 PAYLOAD = {
     "type": "object",
@@ -32,6 +33,13 @@ class CommandWorker(WorkerLoop):
 
     def run_task(self, task: TaskRun) -> None:
         """Run the command, then declare the artifacts: they go up even if the command failed."""
+        try:
+            self._run_payload(task)
+        except InvalidArgument as error:  # the schema does not say which names of artifacts are allowed
+            message = f"payload: {error}"
+            raise MalformedPayload(message) from error
+
+    def _run_payload(self, task: TaskRun) -> None:
         payload = task.payload
         for name, path in payload.get("artifacts", {}).items():
             task.upload_artifact(name, path)

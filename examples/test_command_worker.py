@@ -12,6 +12,8 @@ from __future__ import annotations
 import threading
 from queue import SimpleQueue
 
+import pytest
+
 from examples.command_worker import CommandWorker
 from taskqueue_client import LocalQueue, Queue
 from taskqueue_client.local import Message
@@ -35,6 +37,17 @@ def test_a_payload_with_a_typing_error_is_malformed() -> None:
     result = run_handler(CommandWorker, {"comand": ["true"]})
     assert result.outcome == "malformed-payload"
     assert "comand" in result.log
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"artifacts": {"public/größe": "x"}}, {"artifacts": {"public/x": "../x"}}, {"env": {"A=B": "x"}}],
+    ids=str,
+)
+def test_a_payload_with_names_that_the_worker_refuses_is_malformed(wrong: dict[str, object]) -> None:
+    result = run_handler(CommandWorker, {"command": ["true"], **wrong})
+    assert result.outcome == "malformed-payload"
+    assert "payload: " in result.log
 
 
 def test_a_task_of_a_queue_is_claimed_run_and_reported(run_worker: TaskRunner, queue: Queue) -> None:
