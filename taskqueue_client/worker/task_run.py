@@ -227,7 +227,8 @@ class TaskRun:
 
         Directories that are symbolic links are not entered. What the task has left there decides about the
         task, not about the worker: where a file is a link that leads out of the work directory, or not a
-        regular file, its upload fails, and with it the task; the other files are uploaded.
+        regular file, its upload fails, and with it the task; the other files are uploaded. The same goes for
+        a missing directory, whose error artifact has the name `prefix`.
 
         Args:
             prefix: The beginning of the artifacts' names: with `public`, the file `dist/a/b.zip` of the
@@ -239,8 +240,10 @@ class TaskRun:
             The artifacts' names.
 
         Raises:
-            InvalidArgument: It is not a directory, or the prefix or an option is not allowed.
-            TaskFailed: A file's name cannot be that of an artifact. Nothing is declared.
+            InvalidArgument: The prefix or an option is not allowed, or the directory leads out of the work
+                directory.
+            TaskFailed: A file's name cannot be that of an artifact, or the directory is a file.
+                Nothing is declared.
             OSError: The directory cannot be read.
         """
         return self._resources.artifacts.declare_directory(prefix, directory, self.work_directory, options)

@@ -316,10 +316,10 @@ class TestRuns:
                 handler.may_end.set()
                 text = reader.read()
             working.left()
-        assert text.endswith(b"INFO the task is completed\n")
+        assert text.endswith(b"INFO the handler succeeded\n")
         kind, uploaded = link_of(world, task_id) or ("", "")
         assert kind == StorageType.S3
-        assert "the task is completed" in requests.get(str(uploaded), timeout=WAIT).text
+        assert "the handler succeeded" in requests.get(str(uploaded), timeout=WAIT).text
 
     def test_secrets_are_masked_in_the_stream(self, world: World) -> None:
         task_id, handler = world.create(), Ready("it is hunter2hunter2")

@@ -387,7 +387,7 @@ class TestRuns:
             working.left()
         assert reasons(world, task_id) == ["completed"]
         assert [line for line in log_of(world, task_id).splitlines() if "line" in line][2].endswith("line 2")
-        assert log_of(world, task_id).endswith("the task is completed\n")
+        assert log_of(world, task_id).endswith("the handler succeeded\n")
         assert encoding_of_log(world, task_id) == "gzip"
 
     def test_the_link_leads_to_the_log_from_the_start_though_the_handler_has_written_nothing(
@@ -400,7 +400,7 @@ class TestRuns:
             handler.say("a line")
             handler.end()
             working.left()
-        assert log_of(world, task_id).endswith("the task is completed\n")
+        assert log_of(world, task_id).endswith("the handler succeeded\n")
 
     def test_a_run_that_ends_before_its_first_checkpoint_uploads_its_log_once(
         self, world: World, monkeypatch: pytest.MonkeyPatch

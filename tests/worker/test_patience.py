@@ -100,7 +100,7 @@ def test_an_outage_of_ten_minutes_costs_ten_minutes_and_not_the_run(
     assert reasons(world, task_id) == ["completed"]
     assert seconds_taken(world, task_id) >= 600
     assert world.queue.download_artifact(task_id, "public/x").content == b"x" * 10_000
-    assert "the task is completed" in log_of(world, task_id)
+    assert "the handler succeeded" in log_of(world, task_id)
 
 
 @pytest.mark.parametrize("endpoint", ["queue.reportCompleted", "queue.createArtifact", "storage.put"])

@@ -343,9 +343,44 @@ def test_a_text_that_is_no_text_is_refused(world: World) -> None:
     assert _refused(world, lambda task: task.upload_artifact("public/x", text=number)).argument == "text"
 
 
-def test_a_directory_that_does_not_exist_is_refused(world: World) -> None:
-    assert _refused(world, lambda task: task.upload_artifacts("public", "nowhere")).argument == "directory"
+def test_a_directory_outside_of_the_work_directory_is_refused(world: World) -> None:
     assert _refused(world, lambda task: task.upload_artifacts("public", "..")).argument == "directory"
+
+
+@pytest.mark.parametrize(("prefix", "name"), [("public/build/", "public/build"), ("", "dist")])
+def test_a_missing_directory_fails_the_task_as_a_missing_file_does(
+    world: World, prefix: str, name: str
+) -> None:
+    def handler(task: TaskRun) -> None:
+        assert task.upload_artifacts(prefix, "dist") == []
+        task.upload_artifact("public/x", text="x")
+
+    task_id = world.create()
+    work(world, handler)
+    assert reasons(world, task_id) == ["failed"]
+    assert artifact(world, task_id, "public/x") == "x"
+    assert getattr(world.queue.artifact(task_id, 0, name), "reason") == "file-missing-on-worker"  # noqa: B009 - of the kind that has one
+
+
+def test_a_file_in_the_place_of_a_directory_fails_the_task(world: World) -> None:
+    def handler(task: TaskRun) -> None:
+        (task.work_directory / "dist").touch()
+        task.upload_artifacts("public/build", "dist")
+
+    task_id = world.create()
+    work(world, handler)
+    assert reasons(world, task_id) == ["failed"]
+    assert "/dist' is not a directory" in log_of(world, task_id)
+
+
+def test_the_log_of_a_run_whose_artifact_is_missing_does_not_say_that_the_task_is_completed(
+    world: World,
+) -> None:
+    task_id = world.create()
+    work(world, lambda task: task.upload_artifact("public/x", "missing"))
+    log = log_of(world, task_id)
+    assert "completed" not in log
+    assert log.index("the handler succeeded") < log.index("cannot upload public/x")
 
 
 @pytest.mark.parametrize("source", [b"late", iter([b"late"])], ids=["bytes", "iterable"])

@@ -81,7 +81,7 @@ def test_outcome_artifacts_and_log_are_those_of_the_handler(kind: type[WorkerLoo
     assert result.error is None
     assert result.artifacts == {"public/file.txt": b"Hello Ada\n", "public/large.txt": b"x" * 100_000}
     assert "greeting Ada" in result.log
-    assert "the task is completed" in result.log
+    assert "the handler succeeded" in result.log
 
 
 def test_a_payload_that_does_not_match_the_schema_is_malformed_and_the_handler_is_not_called() -> None:

@@ -190,18 +190,22 @@ class DeclaredArtifacts:
         """Declare all files of a directory, or none; return the artifacts' names.
 
         Raises:
-            InvalidArgument: It is not a directory, or the prefix or an option is not allowed.
-            TaskFailed: A file's name cannot be that of an artifact.
+            InvalidArgument: The prefix or an option is not allowed, or the directory is outside.
+            TaskFailed: A file's name cannot be that of an artifact, or the directory is a file.
             OSError: The directory cannot be read.
         """
         is_outside = options.get("allow_outside", False)
         top = path_inside(work_directory, directory, "directory", allow_outside=is_outside)
-        if not top.is_dir():
-            raise InvalidArgument("directory", os.fspath(directory), "the path of an existing directory")
         if prefix:
             checked_name(prefix)
         checked = self._checked(options)
         inside = None if is_outside else work_directory
+        if not top.exists():  # as a missing file: an error artifact tells of it, and the others are uploaded
+            self._add([DeclaredArtifact(prefix.rstrip("/") or top.name, top, checked, inside)])
+            return []
+        if not top.is_dir():
+            message = f"{str(top)!r} is not a directory"
+            raise TaskFailed(message)
         found: list[DeclaredArtifact] = []
         for path in files_in(top):
             name = "/".join(filter(None, (prefix.rstrip("/"), path.relative_to(top).as_posix())))

@@ -448,9 +448,9 @@ class RunLifecycle:
 
 
 def explain(log: TaskLog, error: BaseException | None) -> None:
-    """Say in the task's log how the run ends."""
+    """Say in the task's log how the run ends. Uploads may still fail when the handler has succeeded."""
     if error is None:
-        log.say("the task is completed")
+        log.say("the handler succeeded")
     elif isinstance(error, ClaimLost):
         pass  # nobody will read it
     elif isinstance(error, Outcome):
