@@ -96,7 +96,7 @@ class PulseSettings:
         """
         url = environ.get("PULSE_URL")
         if not url:
-            raise InvalidArgument("PULSE_URL", url, _ALLOWED)
+            raise InvalidArgument("PULSE_URL", url, _ALLOWED, "the environment variable is not set")
         return cls._of_url("PULSE_URL", url)
 
     @classmethod

@@ -484,9 +484,12 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         document = _decoded(file)
     except (OSError, ValueError, RecursionError) as error:
-        raise InvalidArgument("file", str(file), "", f"cannot read {str(file)!r}: {error}") from error
+        raise InvalidArgument("config_file", str(file), "", f"cannot read {str(file)!r}: {error}") from error
     if not isinstance(document, dict):
-        raise InvalidArgument("file", str(file), "a file with an object of settings")
+        found = "is empty" if document is None else f"contains a {type(document).__name__}"
+        raise InvalidArgument(
+            "config_file", str(file), "lines such as `concurrency: 4`", f"{str(file)!r} {found}"
+        )
     return cast("dict[str, Any]", document)
 
 

@@ -54,7 +54,9 @@ def test_the_url_is_read_from_the_environment() -> None:
 
 
 def test_an_environment_without_a_url_is_refused_by_name() -> None:
-    with pytest.raises(InvalidArgument, match="PULSE_URL: None is not valid; expected amqps://"):
+    with pytest.raises(
+        InvalidArgument, match="PULSE_URL: the environment variable is not set; expected amqps://"
+    ):
         PulseSettings.from_env({})
     with pytest.raises(InvalidArgument, match="PULSE_URL: '<not shown>' is not valid; expected amqps://"):
         PulseSettings.from_env({"PULSE_URL": f"http://u:{SECRET}@h/"})

@@ -181,8 +181,8 @@ def test_an_error_names_the_variable(text: str) -> None:
             "max_idle in .*worker.yml: 0 is not valid; expected seconds or text such as .*, more than 0",
         ),
         ("concurency: 1", "concurency in .*worker.yml: unknown key; known keys: .*concurrency"),
-        ("[1, 2]", "worker.yml' is not valid; expected a file with an object of settings"),
-        ("", "worker.yml' is not valid; expected a file with an object of settings"),
+        ("[1, 2]", "worker.yml' contains a list; expected lines such as `concurrency: 4`"),
+        ("", "worker.yml' is empty; expected lines such as `concurrency: 4`"),
         ("a: [", "cannot read '.*worker.yml': "),
     ],
 )

@@ -201,7 +201,9 @@ class DeclaredArtifacts:
         checked = self._checked(options)
         inside = None if is_outside else work_directory
         if not top.exists():  # as a missing file: an error artifact tells of it, and the others are uploaded
-            self._add([DeclaredArtifact(prefix.rstrip("/") or top.name, top, checked, inside)])
+            name = prefix.rstrip("/") or top.name
+            _check_name_of_file(name, top)
+            self._add([DeclaredArtifact(name, top, checked, inside)])
             return []
         if not top.is_dir():
             message = f"{str(top)!r} is not a directory"
