@@ -250,6 +250,8 @@ def attempts(
     try:
         return (yield from _attempt(wire, retries, call, tally))
     except CallFailed as error:
+        if not may_retry_call(call, error):
+            raise
         failures: list[Exception] = [error]
     again, schedule = partial(_attempt, wire, retries, call, tally), retries.of_call(call, tally.elapsed)
     return (yield from retried(again, failures, _wait, schedule))
