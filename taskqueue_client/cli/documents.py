@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -110,9 +111,21 @@ def _place(path: Path, before: str) -> str:
 
 _TEXT = "tag:yaml.org,2002:str"
 
+_MOST_REPEATED = 10_000_000
+"""Values that the aliases of a document may stand for. Each is checked and sent as often as it is repeated: a
+few lines of aliases of aliases would keep a program busy for years."""
+
 
 class _Loader(yaml.SafeLoader):
     """Reads dates and keys as text, as JSON does, and refuses duplicate keys, infinity and NaN."""
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        sizes: dict[yaml.Node, int] = {}
+        repeated = _size(node, sizes) - len(sizes)
+        if repeated > _MOST_REPEATED:
+            problem = f"aliases stand for {repeated:,} values; at most {_MOST_REPEATED:,} are allowed"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return super().construct_document(node)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's signature
         try:
@@ -151,6 +164,23 @@ class _Loader(yaml.SafeLoader):
             problem = f"key {key.value!r} is {msgspec.json.encode(value).decode()} in YAML; put it in quotes"
             raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
         return yaml.ScalarNode(_TEXT, key.value, key.start_mark, key.end_mark)
+
+
+def _size(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
+    """Return how many values a node is, itself included, and note that of each node in it.
+
+    An alias counts as often as it is used. A node that contains itself is refused elsewhere.
+    """
+    if node not in sizes:
+        sizes[node] = 1
+        sizes[node] += sum(_size(each, sizes) for each in _parts(node))
+    return sizes[node]
+
+
+def _parts(node: yaml.Node) -> Iterable[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return chain.from_iterable(node.value)
+    return node.value if isinstance(node, yaml.SequenceNode) else ()
 
 
 _Loader.yaml_implicit_resolvers = {

@@ -126,6 +126,28 @@ def test_a_broken_file_is_refused_with_line_and_column(name: str, text: str, mes
     assert refused("submit", name).startswith(f"Error: {message}")
 
 
+def _aliases_of_aliases(levels: int) -> str:
+    """YAML in which each level has the one below ten times."""
+    lists = (f"l{n}: &l{n} [{','.join(10 * [f'*l{n - 1}'])}]" for n in range(1, levels))
+    return "\n".join(["l0: &l0 [1]", *lists, ""])
+
+
+@pytest.mark.usefixtures("deployment")
+def test_aliases_that_stand_for_too_much_are_refused_at_once() -> None:
+    Path("a.yml").write_text(_aliases_of_aliases(8))
+    assert refused("submit", "a.yml") == (
+        "Error: a.yml, line 1, column 1: aliases stand for 23,456,780 values; at most 10,000,000 are allowed"
+    )
+
+
+@pytest.mark.usefixtures("deployment")
+def test_a_value_may_have_many_aliases(definition: dict[str, Any], queue: Queue) -> None:
+    text = yaml.safe_dump({**definition, "payload": {}})
+    Path("task.yml").write_text(f"{text}extra: {{a: &a [1], b: [{','.join(1000 * ['*a'])}]}}\n")
+    (printed,) = run_json("submit", "task.yml")
+    assert queue.task(printed["taskIds"]["task"])["extra"] == {"a": [1], "b": 1000 * [[1]]}
+
+
 @pytest.mark.usefixtures("deployment")
 def test_keys_in_yaml_that_are_numbers_are_text(definition: dict[str, Any], queue: Queue) -> None:
     text = yaml.safe_dump({**definition, "payload": {}})
