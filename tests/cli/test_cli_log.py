@@ -348,7 +348,7 @@ def test_the_log_of_a_worker_is_shown_from_the_start_of_its_run(
         assert follower.stdout.readline().endswith("hello\n")
         (folder / "gate").write_text("open")  # the reader waits for this
         worker.communicate(timeout=60)
-        assert [line.split()[-1] for line in follower.stdout] == ["good-bye", "completed"]
+        assert [line.split()[-1] for line in follower.stdout] == ["good-bye", "succeeded"]
 
 
 def test_log_without_following_prints_the_current_content(running: Running) -> None:
