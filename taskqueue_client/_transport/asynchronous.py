@@ -252,8 +252,19 @@ async def _read(status: int, body: aiohttp.StreamReader, limit: int) -> bytes:
 
 def _failure(error: BaseException, cause: BaseException) -> TransportFailed:
     _forget_request(error)
-    timed_out = isinstance(cause, TimeoutError)
-    return TransportFailed(f"{type(cause).__name__}: {cause}".removesuffix(": "), timed_out=timed_out)
+    return TransportFailed(_described(cause), timed_out=isinstance(cause, TimeoutError))
+
+
+def _described(error: BaseException) -> str:
+    """Return an error's class and text.
+
+    aiohttp's text for a connection that failed has the place of the TLS settings in memory, so that equal
+    errors would look different in logs, and only a part of the reason.
+    """
+    kind = type(error).__name__
+    if isinstance(error, aiohttp.ClientConnectorError) and error.__cause__ is not None:
+        return f"{kind}: cannot connect to {error.host}:{error.port}: {_described(error.__cause__)}"
+    return f"{kind}: {error}".removesuffix(": ")
 
 
 def _forget_request(error: BaseException) -> None:

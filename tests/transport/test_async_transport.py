@@ -430,7 +430,7 @@ async def test_a_place_where_nobody_listens_is_an_error(
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         server.origin = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(TransportFailed, match="Cannot connect"):
+        with pytest.raises(TransportFailed, match="cannot connect"):
             await get(transport, server)
 
 
@@ -670,6 +670,19 @@ async def test_who_is_not_trusted_is_sent_nothing_by_tls(tls_server: Server) -> 
             await get(transport, tls_server)
     await turns()
     assert tls_server.accepted == []
+
+
+async def test_the_error_of_a_connection_that_fails_says_where_to_and_why() -> None:
+    """And it is the same each time: aiohttp's own text has the place of the TLS settings in memory."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # and does not listen
+        port = silent.getsockname()[1]
+        request = Request("GET", f"https://127.0.0.1:{port}/", {}, None)
+        async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
+            with pytest.raises(TransportFailed) as failed:
+                await transport.request(request, Timeouts(FOREVER, FOREVER, FOREVER))
+    start = f"ClientConnectorError: cannot connect to 127.0.0.1:{port}: ConnectionRefusedError: "
+    assert failed.value.reason.startswith(start)
 
 
 async def test_a_closed_transport_leaves_nothing_in_memory(server: Server) -> None:
