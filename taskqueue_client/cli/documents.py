@@ -125,7 +125,7 @@ class _Loader(yaml.SafeLoader):
         if repeated > _MOST_REPEATED:
             problem = f"aliases stand for {repeated:,} values; at most {_MOST_REPEATED:,} are allowed"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-        return super().construct_document(node)
+        return super().construct_document(node)  # pyright: ignore[reportUnknownMemberType] # its node has no type
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's signature
         try:
