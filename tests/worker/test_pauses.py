@@ -393,6 +393,15 @@ class TestUploading:
         assert max(clock.sleeps) > 64 * 1.5
         assert 890 <= sum(clock.sleeps) <= 900
 
+    async def test_setting_the_machine_s_clock_during_an_outage_ends_no_retries(
+        self, world: World, clock: PassingClock, queue: AsyncQueue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = await claimed(world, queue, clock)
+        patience = Patience(run, queue, 900, queue.now() + timedelta(hours=1), clock)
+        later = clock.now() + 7200
+        monkeypatch.setattr(clock, "now", lambda: later)
+        assert patience.left() == 900
+
     async def test_the_next_call_of_an_upload_begins_with_a_short_pause(
         self, world: World, clock: PassingClock, queue: AsyncQueue
     ) -> None:

@@ -108,7 +108,9 @@ class Patience:
         self._run = run
         self._queue = queue
         self._timeout = timeout
-        self._deadline: datetime | None = deadline
+        until_deadline = (deadline - queue.now()).total_seconds()
+        # On the monotonic clock: the machine's clock may be set during an outage.
+        self._gives_up_at = clock.monotonic() + until_deadline - BEFORE_DEADLINE
         self._has_given_up = False
         self._has_warned = False
         self.clock = clock
@@ -120,10 +122,7 @@ class Patience:
     def left(self) -> float:
         """Return for how many seconds an upload that fails now is retried."""
         left = 0.0 if self._has_given_up else self._timeout
-        if self._deadline is not None:
-            until_deadline = (self._deadline - self._queue.now()).total_seconds()
-            left = min(left, until_deadline - BEFORE_DEADLINE)
-        return max(left, 0.0)
+        return max(min(left, self._gives_up_at - self.clock.monotonic()), 0.0)
 
     def give_up(self) -> None:
         """Note that an upload was retried for as long as allowed, and failed."""
@@ -144,7 +143,7 @@ class Patience:
     def reported(self) -> None:
         """Begin anew after the report: the deadline does not matter any more."""
         self._has_given_up = self._has_warned = False
-        self._deadline = None
+        self._gives_up_at = math.inf
 
 
 class UploadRetries:
