@@ -28,8 +28,10 @@ from taskqueue_client.local.faults import Respond
 from taskqueue_client.worker.claims import keeper
 from taskqueue_client.worker.commands import task_log
 from taskqueue_client.worker.commands.task_log import LONG_LINE, LogView, TaskLog
+from taskqueue_client.worker.outcomes import TaskFailed
 from taskqueue_client.worker.run import log_checkpoints
 from taskqueue_client.worker.run.log_checkpoints import CompressedLog, LogCheckpoints, first_after
+from taskqueue_client.worker.run.run_resources import RunResources
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.request_log import Request, requests_noted
@@ -509,3 +511,28 @@ class TestRuns:
             working.left()
         assert reasons(world, task_id) == ["completed"]
         assert "another" in log_of(world, task_id)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_whose_checkpoints_cannot_begin_ends_as_usual(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, fails: bool
+) -> None:
+    asked = threading.Event()
+
+    def broken(_: RunResources) -> CompressedLog:
+        asked.set()
+        raise MemoryError
+
+    monkeypatch.setattr(RunResources, "compress_log", broken)
+    task_id = world.create()
+
+    def handler(task: TaskRun) -> None:
+        del task
+        assert asked.wait(WAIT) is True
+        if fails:
+            message = "it failed"
+            raise TaskFailed(message)
+
+    work(world, handler, log_checkpoint_interval=0.02)
+    assert world.run(task_id).reason_resolved == ("failed" if fails else "completed")
+    assert f"checkpoints of the log of run {task_id}/0 ended" in caplog.text

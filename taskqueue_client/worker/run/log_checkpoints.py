@@ -179,8 +179,10 @@ class LogCheckpoints:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+            # Asked for, or the task keeps its CancelledError, which since Python 3.14 refers to the task.
             with suppress(asyncio.CancelledError):
-                task.result()  # or the task keeps the error, which since Python 3.14 refers to the task
+                if (error := task.exception()) is not None:
+                    log.error("checkpoints of the log of run %s ended: %s", self._name, error, exc_info=error)
 
     def _begin(self, interval: float) -> None:
         self._task = asyncio.create_task(self.run(interval))
