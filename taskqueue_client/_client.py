@@ -46,6 +46,7 @@ class _SharedStorage:
 
     def __init__(self, network: NetworkSettings) -> None:
         self._network = network
+        # One at most. A dict, as `setdefault` needs no lock: see `Storage`.
         self._made: dict[type[Storage], Storage] = {}
 
     def get(self) -> Storage:
@@ -54,11 +55,11 @@ class _SharedStorage:
         return self._made.get(Storage) or self._made.setdefault(Storage, Storage(self._network))
 
     def close(self) -> None:
-        for storage in self._made.values():
+        for storage in list(self._made.values()):
             storage.close()
 
     async def aclose(self) -> None:
-        for storage in self._made.values():
+        for storage in list(self._made.values()):
             await storage.aclose()
 
 

@@ -267,7 +267,7 @@ def retried(
     pause: Callable[[float], Generator[Any]],
     schedule: Schedule,
 ) -> Generator[Any, Any, R]:
-    """The retry loop of everything: repeat what has failed once, for as long as tenacity says.
+    """Repeat a call or transfer that has failed once, for as long as tenacity says.
 
     Args:
         attempt: Begins an attempt.

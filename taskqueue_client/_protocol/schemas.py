@@ -233,7 +233,7 @@ def _is_object(document: msgspec.Raw) -> bool:
 
 
 def _instant(moment: datetime | None) -> float:
-    """A moment in seconds since the epoch; NaN if there is none, or none that is certain."""
+    """Return seconds since the epoch; NaN without a date, or if the date has no time zone."""
     return math.nan if moment is None or moment.tzinfo is None else moment.timestamp()
 
 

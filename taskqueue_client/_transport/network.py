@@ -157,7 +157,7 @@ class _IdleConnections:
         self._size = size
 
     def get(self, block: bool = False, timeout: float | None = None) -> Any:  # noqa: FBT001, FBT002, ARG002 - as LifoQueue
-        """Return an idle connection. If there is none, raise `queue.Empty`: urllib3 opens a new one."""
+        """Return an idle connection, or raise `queue.Empty`, after which urllib3 opens a new one."""
         try:
             return self.queue.pop()
         except IndexError:

@@ -153,7 +153,7 @@ def upstream_of_payload(payload: Mapping[str, Any]) -> list[UpstreamTask]:
 
 
 def as_the_payload_asks(steps: Conversation[R]) -> Conversation[R]:
-    """Download what the payload lists; the outcome for what cannot be had blames the task, not the worker.
+    """Download the artifacts that the payload lists; a failure is the outcome of the task, not of the worker.
 
     Otherwise a few tasks with a wrong list would shut the worker down, as repeated internal errors do.
 
