@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from types import MappingProxyType
 
-from taskqueue_client._dates import machine_time, moment_of, timestamp
+from taskqueue_client._dates import moment_of, timestamp
 from taskqueue_client.errors import InvalidArgument
 
 _NAME = re.compile(r"[\x20-\x7e]{1,1024}")
@@ -73,14 +73,14 @@ def checked_content_type(content_type: object) -> str:
 
 
 def clamped_expiry(
-    expires: datetime | str, task_expires: datetime | None, now: Callable[[], datetime] = machine_time
+    expires: datetime | str, task_expires: datetime | None, now: Callable[[], datetime]
 ) -> str:
     """Return an artifact's expiry, reduced to the task's: the Queue refuses a later one.
 
     Args:
         expires: A time, or a distance such as `14 days`.
         task_expires: When the task expires.
-        now: Returns the time from which a distance is measured; default: this machine's.
+        now: Returns the time from which a distance is measured.
 
     Raises:
         InvalidArgument: `expires` is not a time, or one of the two has no time zone.

@@ -7,11 +7,12 @@ from typing import Literal
 
 from taskqueue_client import calls
 from taskqueue_client._arguments import check_kind
-from taskqueue_client._protocol.conversation import Call
+from taskqueue_client._protocol.conversation import Conversation
 from taskqueue_client.definitions import LinkArtifactRequest
 from taskqueue_client.models import CreateArtifactResponse
 
 from .naming import checked_content_type, checked_name, clamped_expiry, content_type_of
+from .uploading import UploadClient
 
 Reason = Literal[
     "file-missing-on-worker",
@@ -25,6 +26,8 @@ _LONGEST_MESSAGE = 4096
 
 
 def create_reference_artifact(
+    client: UploadClient,
+    /,
     task_id: str,
     run_id: int,
     name: str,
@@ -33,12 +36,13 @@ def create_reference_artifact(
     expires: datetime | str,
     content_type: str | None = None,
     task_expires: datetime | None = None,
-) -> Call[CreateArtifactResponse]:
+) -> Conversation[CreateArtifactResponse]:
     """Create an artifact that redirects to a URL, or change the URL of an existing reference.
 
     Scopes: `queue:create-artifact:<task_id>/<run_id>`, which the run's credentials have. Safe to repeat.
 
     Args:
+        client: The client.
         task_id: The task.
         run_id: The run.
         name: The artifact's name. Everybody may read names that begin with `public/`.
@@ -54,20 +58,24 @@ def create_reference_artifact(
     given = (
         content_type_of(checked_name(name)) if content_type is None else checked_content_type(content_type)
     )
-    return calls.create_artifact(
-        task_id,
-        run_id,
-        checked_name(name),
-        {
-            "storageType": "reference",
-            "expires": clamped_expiry(expires, task_expires),
-            "contentType": given,
-            "url": url,
-        },
+    return (
+        yield from calls.create_artifact(
+            task_id,
+            run_id,
+            checked_name(name),
+            {
+                "storageType": "reference",
+                "expires": clamped_expiry(expires, task_expires, client.now),
+                "contentType": given,
+                "url": url,
+            },
+        )
     )
 
 
 def create_link_artifact(
+    client: UploadClient,
+    /,
     task_id: str,
     run_id: int,
     name: str,
@@ -76,7 +84,7 @@ def create_link_artifact(
     expires: datetime | str,
     content_type: str | None = None,
     task_expires: datetime | None = None,
-) -> Call[CreateArtifactResponse]:
+) -> Conversation[CreateArtifactResponse]:
     """Create a second name for an artifact of the same run, or turn a reference into a link.
 
     A live log is a reference while it is written, and becomes a link to the stored log.
@@ -84,6 +92,7 @@ def create_link_artifact(
     Scopes: `queue:create-artifact:<task_id>/<run_id>`, which the run's credentials have. Safe to repeat.
 
     Args:
+        client: The client.
         task_id: The task.
         run_id: The run.
         name: The name of the link.
@@ -99,15 +108,17 @@ def create_link_artifact(
     """
     request: LinkArtifactRequest = {
         "storageType": "link",
-        "expires": clamped_expiry(expires, task_expires),
+        "expires": clamped_expiry(expires, task_expires, client.now),
         "artifact": checked_name(target),
     }
     if content_type is not None:
         request["contentType"] = checked_content_type(content_type)
-    return calls.create_artifact(task_id, run_id, checked_name(name), request)
+    return (yield from calls.create_artifact(task_id, run_id, checked_name(name), request))
 
 
 def create_error_artifact(
+    client: UploadClient,
+    /,
     task_id: str,
     run_id: int,
     name: str,
@@ -116,12 +127,13 @@ def create_error_artifact(
     *,
     expires: datetime | str,
     task_expires: datetime | None = None,
-) -> Call[CreateArtifactResponse]:
+) -> Conversation[CreateArtifactResponse]:
     """Create an artifact that says why a file is missing. Downloads of it raise `ErrorArtifact`.
 
     Scopes: `queue:create-artifact:<task_id>/<run_id>`, which the run's credentials have. Safe to repeat.
 
     Args:
+        client: The client.
         task_id: The task.
         run_id: The run.
         name: The name of the missing file.
@@ -135,14 +147,16 @@ def create_error_artifact(
         RequestConflict: The name belongs to another kind of artifact, or the run is not running.
     """
     check_kind("message", message, str)
-    return calls.create_artifact(
-        task_id,
-        run_id,
-        checked_name(name),
-        {
-            "storageType": "error",
-            "expires": clamped_expiry(expires, task_expires),
-            "reason": reason,
-            "message": message[:_LONGEST_MESSAGE],
-        },
+    return (
+        yield from calls.create_artifact(
+            task_id,
+            run_id,
+            checked_name(name),
+            {
+                "storageType": "error",
+                "expires": clamped_expiry(expires, task_expires, client.now),
+                "reason": reason,
+                "message": message[:_LONGEST_MESSAGE],
+            },
+        )
     )

@@ -291,8 +291,12 @@ def test_a_distance_is_measured_from_the_service_s_time(client: EitherClient, lo
     client.status(client.run.task_id)  # a response says what time it is
     client.upload("one", b"1", expires="1 hour")  # 2 hours ago, by the machine's clock
     client.upload_many({"two": b"2"}, expires="1 hour")
+    run = client.run.task_id, client.run.run_id
+    client.create_reference_artifact(*run, "three", "https://example.com", expires="1 hour")
+    client.create_link_artifact(*run, "four", "one", expires="1 hour")
+    client.create_error_artifact(*run, "five", "file-missing-on-worker", "no file", expires="1 hour")
     service = datetime.fromtimestamp(local.clock.now(), UTC)
-    for name in ("one", "two"):
+    for name in ("one", "two", "three", "four", "five"):
         expires = client.latest_artifact_info(client.run.task_id, name).expires
         assert abs(expires - service - timedelta(hours=1)) < timedelta(minutes=1)
 

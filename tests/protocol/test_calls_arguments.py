@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskqueue_client import calls
+from taskqueue_client import Queue, calls
 from taskqueue_client._protocol.conversation import Call
-from taskqueue_client.artifacts.records import create_error_artifact, create_reference_artifact
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.slugid import is_slugid
 from tests.protocol.calls_contract import SLUGID
@@ -21,6 +20,7 @@ from tests.protocol.calls_contract import SLUGID
 WORKER: Any = {"worker_group": "g", "worker_id": "w"}
 NEVER: Any = "not checked before the faulty one"
 
+QUEUE = Queue("https://tc.example.com")
 FILE = (SLUGID, 0, "public/x")
 NOT_TEXT: Any = 5
 AFTER_ALL_DATES = datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))
@@ -74,8 +74,11 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("hashes", lambda: calls.finish_upload("a", project_id="p", upload_id=SLUGID, hashes="a")),  # type: ignore[arg-type] # what is tested
     ("hashes", lambda: calls.finish_upload("a", project_id="p", upload_id=SLUGID, hashes=["ab"])),  # type: ignore[arg-type] # what is tested
     ("expires", lambda: calls.declare_worker("p/w", **WORKER, expires=AFTER_ALL_DATES)),
-    ("message", lambda: create_error_artifact(*FILE, "file-missing-on-worker", NOT_TEXT, expires="1 day")),
-    ("name", lambda: create_reference_artifact(SLUGID, 0, NOT_TEXT, "https://h", expires="1 day")),
+    (
+        "message",
+        lambda: QUEUE.create_error_artifact(*FILE, "file-missing-on-worker", NOT_TEXT, expires="1 day"),
+    ),
+    ("name", lambda: QUEUE.create_reference_artifact(SLUGID, 0, NOT_TEXT, "https://h", expires="1 day")),
     ("continuation_token", lambda: calls.list_task_queues(continuation_token="")),
     ("expires", lambda: calls.declare_worker("p/w", **WORKER, expires="tomorrow")),
     ("expires", lambda: calls.declare_worker("p/w", **WORKER, expires="2026-02-29T00:00:00Z")),

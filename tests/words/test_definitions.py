@@ -294,7 +294,7 @@ def test_what_is_not_a_time_is_refused_at_once_wherever_a_time_is(wrong: Any) ->
         ("quarantine_until", lambda: calls.quarantine_worker("p/w", quarantine_until=wrong, **worker)),
         ("expires", lambda: calls.declare_worker("p/w", expires=wrong, **worker)),
         ("expires", lambda: calls.create_artifact(TASK_ID, 0, "a", request)),
-        ("expires", lambda: clamped_expiry(wrong, None)),
+        ("expires", lambda: clamped_expiry(wrong, None, lambda: START)),
     ]
     for argument, use in uses:
         with pytest.raises(InvalidArgument, match=f"^{argument}: .* is not valid; expected a datetime"):

@@ -104,6 +104,7 @@ async def _nothing() -> AsyncIterator[bytes]:
     ("argument", "options"),
     [
         ("expires", {"source": b"", "expires": "tomorrow"}),
+        ("expires", {"source": b"", "expires": "2026-01-01T00:00:00.000Z"}),
         ("storage", {"source": b"", "storage": "disk"}),
         ("content_type", {"source": b"", "content_type": "a\nb"}),
         ("options", {"source": b"", "content_typ": "text/plain"}),
@@ -115,6 +116,7 @@ async def _nothing() -> AsyncIterator[bytes]:
     ],
     ids=[
         "time",
+        "past",
         "storage",
         "type",
         "unknown",

@@ -16,7 +16,7 @@ from taskqueue_client._protocol.retry import is_temporary
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.artifact_errors import SourceChanged, StorageFailed, StorageRefused
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
-from taskqueue_client.artifacts.records import Reason, create_error_artifact
+from taskqueue_client.artifacts.records import Reason
 from taskqueue_client.artifacts.sources import Source, TemporaryFileFailed, open_source
 from taskqueue_client.artifacts.transfers import silently
 from taskqueue_client.artifacts.uploading import Artifact, Options, uploading
@@ -257,7 +257,7 @@ class ArtifactUploads:
         there is no content, the error artifact has another name.
         """
         create = partial(
-            create_error_artifact,
+            client.create_error_artifact,
             *self._resources.key,
             reason=reason,
             message=why,
@@ -266,9 +266,9 @@ class ArtifactUploads:
         self._uploaded.add(name)
         try:
             try:
-                await client.send(create(name=name))
+                await create(name=name)
             except RequestConflict:
-                await client.send(create(name=name + ERROR_SUFFIX))
+                await create(name=name + ERROR_SUFFIX)
         except TaskQueueError as trouble:
             self._resources.log.logger.error("cannot create the error artifact: %s", trouble)  # noqa: TRY400 - the error says it all
 

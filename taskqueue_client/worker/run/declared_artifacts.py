@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, TypedDict, cast
 
 from taskqueue_client._arguments import check_kind
+from taskqueue_client._dates import moment_of
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
 from taskqueue_client.artifacts.many_uploads import files_in
 from taskqueue_client.artifacts.naming import checked_name
@@ -219,6 +220,8 @@ class DeclaredArtifacts:
     def _checked(self, options: ArtifactOptions) -> Options:
         if unknown := options.keys() - _OPTIONS:
             raise InvalidArgument("options", min(unknown), f"one of {', '.join(sorted(_OPTIONS))}")
+        if "expires" in options and moment_of("expires", options["expires"], self._now) < self._now():
+            raise InvalidArgument("expires", options["expires"], "a time that has not passed")
         return Options.checked(
             options.get("expires", self._task_expires),
             self._task_expires,
