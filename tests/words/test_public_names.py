@@ -36,6 +36,19 @@ def test_all_names_are_those_that_the_package_imports_itself_or_when_asked() -> 
     assert taskqueue_client.__all__ == sorted(taskqueue_client.__all__)
 
 
+def test_scripts_that_submit_and_listen_need_no_posix() -> None:
+    """As on Windows, which lacks these modules."""
+    program = """if True:
+        import sys
+        sys.modules |= dict.fromkeys(("fcntl", "grp", "pwd", "pty", "resource", "termios", "tty"))
+        from taskqueue_client import AsyncQueue, Credentials, Queue, artifacts, graph, scopes, slugid
+        from taskqueue_client.events import AsyncListener, Listener
+        from taskqueue_client.cli import artifacts, listen, log, status, submit, task_actions
+        Queue("https://tc.example.com").upload_artifacts, AsyncQueue("https://tc.example.com").upload_artifacts
+    """
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+
+
 PUBLIC = [
     f"taskqueue_client.{each}"
     for each in [
