@@ -146,21 +146,18 @@ def test_of_a_run_but_the_log_that_cannot_be_removed(
 
 def test_of_a_worker_that_a_hook_exits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [world.create(), world.create()]
-    both_started, let_go = threading.Barrier(len(tasks)), threading.Event()
+    both_started = threading.Barrier(len(tasks))
 
     def handler(task: TaskRun) -> None:
         both_started.wait(WAIT)
         if task.task_id != tasks[0]:
-            assert let_go.wait(WAIT)
+            task.canceled.wait(WAIT)
 
     def on_task_end(_: TaskEnd) -> None:
         sys.exit(7)
 
-    worker = worker_for(world, handler, concurrency=2)
+    worker = worker_for(world, handler, concurrency=2, graceful_shutdown_timeout=0)
     monkeypatch.setattr(worker, "on_task_end", on_task_end)
-    try:
-        with pytest.raises(SystemExit):
-            worker.serve()
-        assert "taskqueue keeper" not in {each.name for each in threading.enumerate()}
-    finally:
-        let_go.set()
+    with pytest.raises(SystemExit):
+        worker.serve()
+    assert "taskqueue keeper" not in {each.name for each in threading.enumerate()}
