@@ -252,9 +252,10 @@ class Receiver:
         """Drop what was received.
 
         Args:
-            stored: The hashes that storage sent in the headers of the response.
+            stored: The hashes that storage sent in the headers of the response. Those of an object do not
+                count: its storage may have changed them together with the content.
         """
-        self._expected = {**(self._of_service or {}), **stored}
+        self._expected = dict(stored if self._of_service is None else self._of_service)
         self._hashes = Hashes(VERIFIABLE & {*self._expected, *(self._wanted.signed or ())})
         self._gunzip: Gunzip | None = None
         self._received = 0

@@ -159,6 +159,28 @@ def test_the_hash_that_an_uploader_stored_on_s3_is_compared(
         raw_client.stream("x")
 
 
+@pytest.mark.parametrize("hashes", [{"sha256": hashlib.sha256(b"content").hexdigest()}, {"md5": "0" * 32}])
+def test_storage_cannot_vouch_for_an_object(
+    raw_client: EitherClient, server: RawServer, hashes: dict[str, str]
+) -> None:
+    changed = hashlib.sha256(b"changed").hexdigest()
+    stored = RawResponse(headers=(("x-amz-meta-content-sha256", changed),), body=b"changed")
+    start = {"method": "getUrl", "url": f"{server.url}/key", "expires": "2099-01-01T00:00:00.000Z"}
+
+    def answer(request: Request) -> RawResponse:
+        if request.path.startswith("/api/queue/"):
+            credentials = {"clientId": "download", "accessToken": "secret"}
+            return json_response({"storageType": "object", "name": "t/x", "credentials": credentials})
+        is_start = request.path.startswith("/api/object/")
+        return json_response({**start, "hashes": hashes}) if is_start else stored
+
+    server.answer = answer
+    with pytest.raises(HashMismatch):
+        raw_client.download("x")
+    with pytest.raises(HashMismatch):
+        raw_client.stream("x")
+
+
 def s3(server: RawServer, put: RawResponse, stored: RawResponse | None = None) -> list[Request]:
     """Be the Queue and S3, which responds to each PUT, and to each GET, in the same way."""
     seen: list[Request] = []
