@@ -128,6 +128,8 @@ def parse_bewit(resource: str) -> Bewit:
     found = _BEWIT.fullmatch(resource)
     if found is None or not found[3]:
         unauthorized("Empty bewit")
+    if found[4] == "":  # `bewit=…&`
+        unauthorized("Unauthorized")
     parts = _decode_bewit(found[3]).split("\\")
     if len(parts) != _BEWIT_PARTS:
         bad_request("Invalid bewit structure")
@@ -151,17 +153,30 @@ def _decode_bewit(text: str) -> str:
 def parse_ext(ext: str) -> dict[str, Any]:
     """Return the JSON object in an `ext`, from standard or URL-safe base64.
 
+    Bytes that are not UTF-8 become replacement characters.
+
     Raises:
         AuthenticationError: It can't be decoded.
     """
     try:
         text = ext.replace("-", "+").replace("_", "/").rstrip("=")
-        value = json.loads(b64decode(text + "=" * (-len(text) % 4)))
+        decoded = b64decode(text + "=" * (-len(text) % 4)).decode(errors="replace")
+        value = json.loads(decoded, parse_constant=_not_json)
     except (ValueError, RecursionError):
         reject("Failed to parse ext")
     if value is None:
         reject("Failed to parse ext")
     return value if is_object(value) else {}
+
+
+def _not_json(name: str) -> NoReturn:
+    """Refuse `NaN` and `Infinity`, which only Python takes for JSON."""
+    raise ValueError(name)
+
+
+def is_given(value: object) -> bool:
+    """Return whether JavaScript takes the value for true: an empty list is one."""
+    return value not in (None, False, 0, "")
 
 
 _SEED_LENGTH = 44
@@ -195,7 +210,7 @@ def issuer_of(certificate: object, client_id: str) -> str:
     Raises:
         AuthenticationError: The issuer is not a string, or it is the caller.
     """
-    if not is_object(certificate) or not certificate.get("issuer"):
+    if not is_object(certificate) or not is_given(certificate.get("issuer")):
         return client_id
     issuer = certificate["issuer"]
     _demand(isinstance(issuer, str), "ext.certificate.issuer must be a string")
@@ -248,7 +263,7 @@ def _check_form(certificate: Mapping[str, Any]) -> None:
 
 
 def _check_dates(certificate: Mapping[str, Any], now_ms: float) -> None:
-    """Check the dates; the comparisons fail for NaN and work for integers too large for a float."""
+    """Check the dates; the comparisons work for integers too large for a float."""
     start, expiry = certificate["start"], certificate["expiry"]
     _demand(start <= now_ms + _SKEW_MS, "ext.certificate.start > now")
     _demand(expiry >= now_ms - _SKEW_MS, "ext.certificate.expiry < now")

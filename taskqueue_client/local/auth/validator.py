@@ -22,6 +22,7 @@ from .presented_credentials import (
     check_certificate,
     has_bewit,
     has_empty_bewit,
+    is_given,
     issuer_of,
     parse_bewit,
     parse_ext,
@@ -203,7 +204,7 @@ class SignatureValidator:
         ext = parse_ext(ext_text)
         client = self._client(issuer_of(ext.get("certificate"), client_id))
         key, scopes, expires = client.access_token, self._expand(client.scopes), client.expires or NEVER
-        if _is_given(ext.get("certificate")):
+        if is_given(ext.get("certificate")):
             issuer = Issuer(client.client_id, key, scopes)
             certificate = check_certificate(ext["certificate"], client_id, issuer, self._now())
             key, scopes, expires = (
@@ -211,7 +212,7 @@ class SignatureValidator:
                 certificate.scopes,
                 min(expires, certificate.expires),
             )
-        if _is_given(ext.get("authorizedScopes")):
+        if is_given(ext.get("authorizedScopes")):
             scopes = self._limit_to_authorized(ext["authorizedScopes"], scopes)
         if not CLIENT_ID.fullmatch(client_id):
             reject(f"clientId {client_id!r} has characters other than A-Z a-z 0-9 ! @ / : . + | _ -")
@@ -250,11 +251,6 @@ class SignatureValidator:
             ]
             reject("\n".join(lines))
         return authorized
-
-
-def _is_given(value: object) -> bool:
-    """Return whether JavaScript takes the value for true: an empty list is one."""
-    return value not in (None, False, 0, "")
 
 
 def _check_mac(kind: str, mac_input: _MacInput, theirs: str, payload_hash: str | None) -> None:
