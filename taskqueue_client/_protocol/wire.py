@@ -69,7 +69,7 @@ class Origin(NamedTuple):
     """Host and port of a URL, as a signature covers them.
 
     Attributes:
-        host: The host in lower case.
+        host: The host in lower case; an IPv6 address in brackets, as in the `Host` header.
         port: The port as text; the scheme's default port if the URL has none.
     """
 
@@ -80,7 +80,9 @@ class Origin(NamedTuple):
     def of(cls, url: str) -> Origin:
         """Return the origin of an http or https URL."""
         parts = urlsplit(url)
-        return cls(parts.hostname or "", str(parts.port or (443 if parts.scheme == "https" else 80)))
+        host = parts.hostname or ""
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        return cls(f"[{host}]" if ":" in host else host, str(port))
 
 
 def nonce() -> str:
@@ -180,9 +182,11 @@ class Signer:
             InvalidArgument: The signed URL is longer than the server accepts.
         """
         parts = urlsplit(url)
-        resource = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        path = parts.path or "/"
+        resource = f"{path}?{parts.query}" if parts.query else path
         bewit = self.bewit(Origin.of(url), resource, expires=expires)
-        signed = f"{url}{'&' if parts.query else '?'}bewit={bewit}"
+        query = f"{parts.query}&bewit={bewit}" if parts.query else f"bewit={bewit}"
+        signed = parts._replace(path=path, query=query).geturl()
         if len(signed) > LONGEST:
             raise self._too_long("URL", signed)
         return signed

@@ -23,6 +23,7 @@ from taskqueue_client.errors import (
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Drop
 from taskqueue_client.models import ReasonResolved, TaskState
+from tests.transport.test_async_transport import has_ipv6
 
 WORKER = {"worker_group": "wg", "worker_id": "w1"}
 
@@ -151,6 +152,16 @@ def test_the_auth_service_knows_its_tester(make_client: Any, local: LocalQueue) 
     answer = tester.test_authenticate(client_scopes=["a:*"], required_scopes=["a:b"])
     assert answer.client_id == "tester"
     assert make_client(local.root_url, local.credentials).current_scopes().scopes == ["*"]
+
+
+def test_an_ipv6_address_is_signed_as_in_the_host_header(make_client: Any) -> None:
+    if not has_ipv6():
+        pytest.skip("this machine has no address ::1")
+    with LocalQueue(host="::1") as local:
+        queue = make_client(local.root_url, local.credentials)
+        assert list(queue.list_task_queues().task_queues) == []
+        url = queue.queue.signed_url(calls.list_task_queues())
+        assert b"taskQueues" in urllib.request.urlopen(url).read()
 
 
 def test_a_signed_url_works_without_credentials(queue: Any) -> None:

@@ -358,6 +358,20 @@ def test_bewit_signs_a_url_that_works_without_credentials(claim: TaskClaim, prox
     assert requests.get(response.text, timeout=30).json()["status"]["state"] == "running"
 
 
+@pytest.mark.parametrize("end", ["?", "#part", "?#part", "?limit=1#part"])
+def test_bewit_signs_the_part_of_a_url_that_is_sent(claim: TaskClaim, proxy: TaskProxy, end: str) -> None:
+    root = requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=30).headers["X-Taskcluster-Endpoint"]
+    url = root.replace("/ping", f"/task/{claim.status.task_id}/dependents{end}")
+    response = requests.post(f"{proxy.url}/bewit", data=url, allow_redirects=False, timeout=30)
+    assert requests.get(response.text, timeout=30).status_code == 200
+    assert urlsplit(response.text).fragment == urlsplit(url).fragment
+
+
+def test_bewit_signs_a_url_without_a_path(proxy: TaskProxy) -> None:
+    response = requests.post(f"{proxy.url}/bewit", data="http://host", allow_redirects=False, timeout=30)
+    assert response.text.startswith("http://host/?bewit=")
+
+
 @pytest.mark.parametrize(
     "url",
     ["", "not a url", "ftp://host/x", "https://", "http://[::1/", "http://host/\r\nX: y", b"http://\xff/"],
