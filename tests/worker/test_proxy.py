@@ -198,6 +198,7 @@ def test_a_host_name_leads_to_that_host_over_tls(proxy: TaskProxy, caplog: pytes
         thread.start()
         response = requests.get(f"{proxy.url}/127.0.0.1:{port}/a/path?q=%2F", timeout=60)
     assert response.status_code == 500
+    assert response.headers["X-Taskcluster-Endpoint"] == f"https://127.0.0.1:{port}/a/path?q=%2F"
     assert response.text.startswith("Failed during proxy request:")
     assert hellos == [b"\x16"] * proxy_module.ATTEMPTS  # a TLS handshake, retried
     assert "q=" not in caplog.text
@@ -252,6 +253,31 @@ def test_headers_of_the_response_tell_on_whose_behalf(claim: TaskClaim, proxy: T
     assert allowed == [*claim.task["scopes"], f"queue:create-artifact:{claim.status.task_id}/0"]
     assert headers["X-Taskcluster-Proxy-Version"]
     assert headers["X-Taskcluster-Proxy-Revision"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("POST", "/bewit", 500), ("GET", "/credentials", 405), ("PUT", "/credentials", 400), ("GET", "/x", 404)],
+)
+def test_responses_of_the_proxy_itself_tell_on_whose_behalf_too(method: str, path: str, status: int) -> None:
+    with Upstream(lambda handler: respond(handler, 200)) as upstream, scripted(upstream) as proxy:
+        response = requests.request(method, f"{proxy.url}{path}", timeout=30)
+    assert (response.status_code, response.headers["X-Taskcluster-Proxy-Perm-ClientId"]) == (status, "me")
+
+
+@pytest.mark.parametrize("size", [1, 2 * MIB], ids=["kept for a retry", "streamed"])
+def test_a_body_without_a_content_type_counts_as_json(size: int) -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.rfile.read(int(handler.headers["Content-Length"]))
+        respond(handler, 200)
+
+    with Upstream(answer) as upstream, scripted(upstream) as proxy:
+        for headers in ({}, {"Content-Type": "text/plain"}):
+            url = f"{proxy.url}/api/queue/v1/x"
+            requests.post(url, data=bytes(size), headers=headers, timeout=30)
+        requests.post(url, timeout=30)
+    sent = [headers.get("Content-Type") for _, _, headers in upstream.requests]
+    assert sent == ["application/json", "text/plain", None]
 
 
 def test_permanent_credentials_are_named_as_such() -> None:

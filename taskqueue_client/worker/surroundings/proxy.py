@@ -157,7 +157,12 @@ class TaskProxy:
             refusal = _text(404, "Not found: use the whole URL of TASKCLUSTER_PROXY_URL")
             refusal.force_close()  # a stranger could keep the connection open
             return refusal
-        path = given[len(self.path) :]
+        response = await self._response(request, given[len(self.path) :])
+        if not response.prepared:
+            response.headers.update(self._signer.about)
+        return response
+
+    async def _response(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         bare = path.partition("?")[0]
         if bare == "/bewit":
             return await self._sign_url(request)
@@ -214,7 +219,9 @@ class TaskProxy:
             answered = await (send() if once else _with_retries(send))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             log.warning("proxy: %s %s failed: %s", request.method, _shown(target), type(error).__name__)
-            return _text(500, f"Failed during proxy request: {type(error).__name__}: {_shown(target)}")
+            failed = _text(500, f"Failed during proxy request: {type(error).__name__}: {_shown(target)}")
+            failed.headers["X-Taskcluster-Endpoint"] = target
+            return failed
         return await self._pass_back(request, answered, target)
 
     async def _send(
@@ -222,6 +229,8 @@ class TaskProxy:
     ) -> aiohttp.ClientResponse:
         """Send a request once, freshly signed, without following redirects."""
         headers = _passed(request.headers)
+        if body:
+            headers.setdefault("Content-Type", "application/json")  # as taskcluster-proxy does
         headers["Authorization"] = self._authorization(request.method, target)
         if request.body_exists:
             headers["Content-Length"] = str(len(body) if whole else request.content_length or 0)
