@@ -27,7 +27,7 @@ from .artifact_errors import (
 from .compression import BadGzip, Gunzip
 from .destinations import Destination
 from .sources import Block
-from .storage import VERIFIABLE, Get, Hashes, Incoming, Progress
+from .storage import MOST_REDIRECTS, VERIFIABLE, Get, Hashes, Incoming, Progress
 from .transfers import Transfer, TransferClient
 
 DEFAULT_CONTENT_TYPE = "application/binary"
@@ -241,6 +241,7 @@ class Receiver:
         self._name = wanted.name
         self._max_bytes = wanted.max_bytes
         self._of_service = hashes
+        self._most_redirects = MOST_REDIRECTS if hashes is None else 0  # as the object service documents
         self._destination = destination
         self._progress = progress
         self._etag: str | None = None
@@ -286,7 +287,7 @@ class Receiver:
             ArtifactError: The destination cannot be restarted.
         """
         headers = {"Accept-Encoding": "gzip", **self._resume_headers()}
-        get = Get(url, headers, transfer.settings.limits)
+        get = Get(url, headers, transfer.settings.limits, self._most_redirects)
         with self._range_refused(url), transfer.storage.get(get, transfer.cancellation) as incoming:
             self._take_head(incoming, url)
             with self._hashes:

@@ -105,11 +105,16 @@ class PutResponse:
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """One attempt to read a URL."""
+    """One attempt to read a URL.
+
+    Attributes:
+        most_redirects: How many redirects are followed.
+    """
 
     url: str = field(repr=False)
     headers: Mapping[str, str]
     limits: Limits
+    most_redirects: int = MOST_REDIRECTS
 
 
 class Incoming:
@@ -378,13 +383,13 @@ class Storage:
 
     @contextmanager
     def get(self, get: Get, cancellation: Cancellation) -> Generator[Incoming]:
-        """Read a URL, following redirects.
+        """Read a URL, following redirects as far as they are allowed.
 
         Raises:
             StorageFailed: The storage did not send the content.
         """
         url = get.url
-        for _ in range(1 + MOST_REDIRECTS):
+        for _ in range(1 + get.most_redirects):
             with StorageAttempt("GET", url, get.limits, self._deadlines, cancellation) as attempt:
                 headers = {"User-Agent": USER_AGENT, **get.headers}
                 response = attempt.open(self._pool("GET", url), headers)
@@ -394,7 +399,7 @@ class Storage:
                     yield _accepted(attempt, response)
                     return
             url = _redirected(url, location)
-        raise RedirectRefused("GET", get.url, f"more than {MOST_REDIRECTS} redirects")
+        raise RedirectRefused("GET", get.url, f"more than {get.most_redirects} redirects")
 
     def _pool(self, method: str, url: str) -> HTTPConnectionPool:
         """Return the connections to a URL's origin.

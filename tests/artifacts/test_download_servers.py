@@ -151,12 +151,13 @@ def test_a_url_that_storage_calls_expired_is_replaced_and_the_download_resumes(
     assert [get.path.rpartition("=")[2] for get in gets] == ["first", "first", "second"]
 
 
-def test_a_url_that_expires_before_storage_looks_at_it_is_replaced(
-    raw_client: EitherClient, server: RawServer
-) -> None:
+def serve_object(
+    raw_client: EitherClient, server: RawServer, answer: Callable[[Request], RawResponse]
+) -> list[Request]:
+    """Let the server be the Queue, the object service, and storage that responds to each GET."""
     gets: list[Request] = []
 
-    def answer(request: Request) -> RawResponse:
+    def answer_all(request: Request) -> RawResponse:
         if request.path.startswith("/api/queue/"):
             return json_response({"storageType": "object", "name": "t/key"})
         if request.path.startswith("/api/object/"):
@@ -165,12 +166,22 @@ def test_a_url_that_expires_before_storage_looks_at_it_is_replaced(
             url = f"{server.url}/file"
             return json_response({"method": "getUrl", "url": url, "expires": expires, "hashes": hashes})
         gets.append(request)
+        return answer(request)
+
+    server.answer = answer_all
+    return gets
+
+
+def test_a_url_that_expires_before_storage_looks_at_it_is_replaced(
+    raw_client: EitherClient, server: RawServer
+) -> None:
+    def answer(_: Request) -> RawResponse:
         if len(gets) == 1:
             raw_client.clock.sleep(61)
             return RawResponse(403, (), b"<Error><Code>AccessDenied</Code></Error>")
         return whole()
 
-    server.answer = answer
+    gets = serve_object(raw_client, server, answer)
     assert raw_client.download("x").content == CONTENT
     assert len(gets) == 2
 
@@ -286,6 +297,17 @@ def test_there_is_an_end_to_redirects(raw_client: EitherClient, server: RawServe
     with pytest.raises(RedirectRefused, match="more than 5"):
         raw_client.download("x")
     assert len(gets) == 6
+
+
+def test_the_url_of_an_object_must_not_redirect(raw_client: EitherClient, server: RawServer) -> None:
+    gets = serve_object(
+        raw_client, server, lambda get: redirect("/other") if get.path == "/file" else whole()
+    )
+    with pytest.raises(RedirectRefused, match="more than 0"):
+        raw_client.download("x")
+    with pytest.raises(RedirectRefused, match="more than 0"):
+        raw_client.stream("x")
+    assert [get.path for get in gets] == ["/file", "/file"]
 
 
 @pytest.mark.parametrize("to", ["file:///etc/passwd", "ftp://example.com/x", "data:,x"])
