@@ -353,7 +353,7 @@ class WorkerRemovals:
     async def _handle(self, message: AbstractIncomingMessage) -> None:
         try:
             gone = msgspec.json.decode(message.body, type=_WorkerGone)
-        except msgspec.DecodeError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             _log.warning("ignored a worker-manager message on %s: %s", message.exchange, error)
             await message.ack()
             return

@@ -369,6 +369,24 @@ async def test_the_worker_managers_messages_end_the_runs_of_a_worker(exchange: s
         assert states == ["exception", "pending"]
 
 
+@pytest.mark.parametrize("body", [b"not json", b'{"workerPoolId": "\xff"}', b'{"reason": ' + b"[" * 100_000])
+async def test_an_unreadable_message_of_the_worker_manager_does_not_stay_in_the_queue(body: bytes) -> None:
+    pool = f"proj/w{uuid4().hex[:8]}"
+    good = json.dumps({"workerPoolId": pool, "workerGroup": "rack", "workerId": "one"}).encode()
+    async with LocalQueue(amqp_url=BROKER) as local:
+        exceptions = _Exceptions(local)
+        await _consuming(local)
+        task_id = await asyncio.to_thread(_running_task, local, pool)
+        for sent in (body, good):
+            await _send_removal("worker-removed", sent, pool)
+        assert await exceptions.next() == (task_id, "worker-shutdown")
+        name = _removals(local)._queue_name
+    async with await aio_pika.connect(BROKER) as connection:
+        queue = await (await connection.channel()).declare_queue(name, passive=True)
+        assert queue.declaration_result.message_count == 0
+        await queue.delete()
+
+
 async def test_removals_are_consumed_again_when_broker_and_queue_come_back(tmp_path: Path) -> None:
     pool, db = f"proj/w{uuid4().hex[:8]}", str(tmp_path / "queue.sqlite")
     body = json.dumps({"workerPoolId": pool, "workerGroup": "rack", "workerId": "one"}).encode()
