@@ -178,9 +178,17 @@ def test_new_and_old_paths_lead_to_the_deployment(proxy: TaskProxy, path: str) -
     assert response.headers["X-Taskcluster-Endpoint"].endswith("/api/queue/v1/ping")
 
 
-@pytest.mark.parametrize("path", ["/api/queue", "/queue", "/", "", "/not_a.host_name/path", "/-.-/"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/api/queue", "/queue", "/", "", "/not_a.host_name/path", "/-.-/"),
+        *("/api/queue/v1?x=/y", "/api?x=/queue/v1/ping", "/queue?x=/v1/ping", "/queue/v1?x=/ping"),
+    ],
+)
 def test_other_paths_are_not_found(proxy: TaskProxy, path: str) -> None:
-    assert requests.get(proxy.url + path, timeout=30).status_code == 404
+    response = requests.get(proxy.url + path, timeout=30)
+    assert response.status_code == 404
+    assert "X-Taskcluster-Endpoint" not in response.headers
 
 
 def test_a_host_name_leads_to_that_host_over_tls(proxy: TaskProxy, caplog: pytest.LogCaptureFixture) -> None:
@@ -202,6 +210,11 @@ def test_a_host_name_leads_to_that_host_over_tls(proxy: TaskProxy, caplog: pytes
     assert response.text.startswith("Failed during proxy request:")
     assert hellos == [b"\x16"] * proxy_module.ATTEMPTS  # a TLS handshake, retried
     assert "q=" not in caplog.text
+
+
+def test_a_query_may_follow_a_host_name(proxy: TaskProxy) -> None:
+    response = requests.get(f"{proxy.url}/127.0.0.1:1?x=a/b.c", timeout=60)
+    assert response.headers["X-Taskcluster-Endpoint"] == "https://127.0.0.1:1/?x=a/b.c"
 
 
 def test_path_and_query_pass_undecoded() -> None:

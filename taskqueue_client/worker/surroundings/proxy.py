@@ -163,18 +163,18 @@ class TaskProxy:
         return response
 
     async def _response(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
-        bare = path.partition("?")[0]
+        bare, mark, query = path.partition("?")
         if bare == "/bewit":
             return await self._sign_url(request)
         if bare == "/credentials":
             return await self._replace_credentials(request)
-        target = self._target(path)
+        target = self._target(bare)
         if target is None:
             return _text(404, f"Not found: {bare}: expected /api/SERVICE/VERSION/PATH or /HOSTNAME/PATH")
-        return await self._forward(request, target)
+        return await self._forward(request, target + mark + query)
 
     def _target(self, path: str) -> str | None:
-        """The URL that a path stands for."""
+        """The URL that a path stands for, both without a query."""
         if path.startswith("/api/"):
             found = _API_PATH.fullmatch(path)
             return f"{self._root_url}/api{found[1]}" if found else None
