@@ -39,6 +39,7 @@ MOST_UNPACKED = 64 * 1024 * 1024
 MOST_UNPACKED_RATIO = 500
 """The largest allowed ratio of unpacked to packed bytes. The format allows 1032; logs reach 5 to 50."""
 
+_WITH_URL = frozenset({StorageType.S3, StorageType.REFERENCE})
 _PARTIAL = 206
 _NO_SUCH_RANGE = 416
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
@@ -197,7 +198,7 @@ class _Download:
             start = yield from CallAs(call, content.credentials)
             expires = None if start.expires is None else start.expires.timestamp()
             return Location(start.url, expires, start.hashes)
-        if content.url is not None:
+        if content.storage_type in _WITH_URL and content.url is not None:
             return Location(content.url)
         raise NotOffered("artifact")
 

@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from taskqueue_client.artifacts import DownloadCorrupt, RedirectRefused, StorageFailed, StreamInterrupted
+from taskqueue_client.artifacts import (
+    DownloadCorrupt,
+    NotOffered,
+    RedirectRefused,
+    StorageFailed,
+    StreamInterrupted,
+)
 from taskqueue_client.artifacts.sources import BLOCK
 from tests.artifacts.conftest import EitherClient, no_isal
 from tests.artifacts.raw_server import RawResponse, RawServer, Request, json_response
@@ -184,6 +190,24 @@ def test_a_url_that_expires_before_storage_looks_at_it_is_replaced(
     gets = serve_object(raw_client, server, answer)
     assert raw_client.download("x").content == CONTENT
     assert len(gets) == 2
+
+
+@pytest.mark.parametrize("storage_type", ["blob", "link"])
+def test_content_of_an_unknown_storage_type_is_not_read(
+    raw_client: EitherClient, server: RawServer, storage_type: str
+) -> None:
+    seen: list[Request] = []
+
+    def answer(request: Request) -> RawResponse:
+        seen.append(request)
+        if request.path.startswith("/api/"):
+            return json_response({"storageType": storage_type, "url": f"{server.url}/file"})
+        return whole()
+
+    server.answer = answer
+    with pytest.raises(NotOffered):
+        raw_client.download("x")
+    assert len(seen) == 1
 
 
 def test_a_stream_cannot_begin_again(raw_client: EitherClient, server: RawServer) -> None:
