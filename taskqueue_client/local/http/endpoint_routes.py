@@ -43,12 +43,14 @@ def find_endpoint(method: str, path: str, table: RouteTable | None = None) -> Ma
         table: The endpoints; those that every local queue has by default.
 
     Raises:
-        BrokenEscapeError: A parameter is not percent-encoded UTF-8.
+        BrokenEscapeError: A parameter is not percent-encoded UTF-8; as in the service, whatever the method.
     """
     wanted = "GET" if method == "HEAD" else method
     for endpoint, route in _routes_near(path, table):
-        if endpoint.method == wanted and (found := route.fullmatch(path)):
-            return Match(endpoint, {name: _decode(name, raw) for name, raw in found.groupdict().items()})
+        if found := route.fullmatch(path):
+            params = {name: _decode(name, raw) for name, raw in found.groupdict().items()}
+            if endpoint.method == wanted:
+                return Match(endpoint, params)
     return None
 
 

@@ -282,9 +282,10 @@ def test_a_run_id_with_zeros_needs_the_scope_both_as_typed_and_as_read(wire: Wir
     assert statuses == [403, 403, 404]
 
 
+@pytest.mark.parametrize("method", ["GET", "DELETE", "OPTIONS"])
 @pytest.mark.parametrize("raw", ["%zz", "%", "%ff", "a%c3"])
-def test_a_parameter_that_is_not_percent_encoded_utf8_gets_a_page(wire: Wire, raw: str) -> None:
-    reply = wire.send("GET", f"{QUEUE}/task/{raw}")
+def test_a_parameter_that_is_not_percent_encoded_utf8_gets_a_page(wire: Wire, raw: str, method: str) -> None:
+    reply = wire.send(method, f"{QUEUE}/task/{raw}")
     assert (reply.status, reply.headers["content-type"]) == (400, "text/html; charset=utf-8")
     assert b"<pre>Bad Request</pre>" in reply.body
 
