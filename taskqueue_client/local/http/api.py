@@ -173,7 +173,7 @@ def _response(result: Any) -> web.Response:
         return json_response(body, 424, {_STORAGE_TYPE: "error"})
     if isinstance(result, SeeOther):
         text = f"See Other. Redirecting to {result.url}"
-        return text_response(text, "text/plain", 303, {"Location": result.url})
+        return text_response(text, "text/plain; charset=utf-8", 303, {"Location": result.url})
     return json_response(result)
 
 

@@ -52,8 +52,8 @@ def json_response(body: object, status: int = 200, headers: Mapping[str, str] | 
 
 
 def text_response(text: str, content_type: str, status: int, headers: Mapping[str, str]) -> web.Response:
-    """Return a response with a text body."""
-    return _answer(text.encode(), f"{content_type}; charset=utf-8", status, headers)
+    """Return a response with a text body, in UTF-8."""
+    return _answer(text.encode(), content_type, status, headers)
 
 
 def empty_response() -> web.Response:

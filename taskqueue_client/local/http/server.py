@@ -64,6 +64,8 @@ _BAD_REQUEST_PAGE = """<!DOCTYPE html>
 </html>
 """
 
+_ROBOTS = "User-Agent: *\nDisallow: /\n"
+
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 _log = logging.getLogger(__name__)
@@ -160,7 +162,7 @@ class Server:
             endpoint, handler = self._route(request, path)
             return await self._parts.faults.answer(endpoint, request, handler)
         except BrokenEscapeError:
-            return finish(request, text_response(_BAD_REQUEST_PAGE, "text/html", 400, {}))
+            return finish(request, text_response(_BAD_REQUEST_PAGE, "text/html; charset=utf-8", 400, {}))
         except Refusal as refusal:
             return self._reject(request, refusal)
         except Exception:  # noqa: BLE001 - an internal error must not be shown to the caller
@@ -196,7 +198,7 @@ class Server:
         if method == "OPTIONS" and allowed:
             return _constant(text_response(allowed, "text/plain", 200, {"Allow": allowed}))
         if method in {"GET", "HEAD"} and path == "/robots.txt":
-            return _constant(text_response("User-Agent: *\nDisallow: /\n", "text/plain", 200, {}))
+            return _constant(text_response(_ROBOTS, "text/plain; charset=utf-8", 200, {}))
         about = {
             "/__version__": version,
             "/__heartbeat__": heartbeat,
