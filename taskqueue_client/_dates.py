@@ -31,8 +31,8 @@ def is_date_time(text: str) -> bool:
 def epoch_seconds(text: str) -> float | None:
     """Return a date-time as seconds since the epoch; None if the Queue does not accept it as one.
 
-    NaN if the moment is uncertain: without a zone, and for leap seconds, zones that do not exist, and years
-    that Python does not know.
+    What is finer than a millisecond is cut off, as by the Queue. NaN if the moment is uncertain: without a
+    zone, and for leap seconds, zones that do not exist, and years that Python does not know.
     """
     found = DATE_TIME.fullmatch(text)
     if found is None:
@@ -41,7 +41,11 @@ def epoch_seconds(text: str) -> float | None:
         moment = datetime.fromisoformat(text.upper())
     except (ValueError, OverflowError):
         return math.nan if _is_day(int(found[1]), int(found[2]), int(found[3])) else None
-    return moment.timestamp() if moment.tzinfo else math.nan
+    return _to_the_millisecond(moment).timestamp() if moment.tzinfo else math.nan
+
+
+def _to_the_millisecond(moment: datetime) -> datetime:
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
 def _is_day(year: int, month: int, day: int) -> bool:

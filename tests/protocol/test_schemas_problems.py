@@ -219,6 +219,8 @@ def test_a_task_queue_that_is_not_named_or_twice_is_refused(names: dict[str, str
             "expires": from_now(days=30),
         },  # how far away it may be is a setting of the deployment
         {"deadline": from_now(hours=1), "expires": from_now(hours=1)},
+        {"deadline": "2026-11-21T12:00:00.1239999Z", "expires": "2026-11-21T12:00:00.123Z"},
+        {"created": "2026-11-21T10:00:00.1234Z", "deadline": "2026-11-21T10:00:00.1230Z"},
         {"expires": from_now(days=365 * 1000)},
     ],
 )
