@@ -246,7 +246,7 @@ def same_definition(given: TaskDefinition, task_id: str, stored: Mapping[str, An
     """Return whether the Queue would store `given` as the definition that it has `stored` for `task_id`.
 
     Compares as the Queue does when a task is created again: after its defaults are filled in, and with
-    dates in UTC to the millisecond. A date without a time zone is read as UTC.
+    dates in UTC to the millisecond. A date without a time zone is read as UTC. Numbers are doubles.
     """
     document = msgspec.json.decode(msgspec.json.encode(given))
     return _same(_as_stored(document, task_id), dict(stored))
@@ -280,12 +280,21 @@ def _task_queue(given: dict[str, Any]) -> dict[str, str]:
     return {"taskQueueId": task_queue_id, "provisionerId": provisioner_id, "workerType": worker_type}
 
 
+_EXACT = 2**53  # the whole numbers up to here are their own doubles
+_LARGEST = 2**1023  # Python makes no double of what is much larger
+
+
 def _same(one: object, other: object) -> bool:
-    """Return whether two JSON values are equal; in Python 1 == True, in JSON not."""
+    """Return whether two JSON values are equal for the Queue; in Python 1 == True, in JSON not."""
     if isinstance(one, dict) and isinstance(other, dict):
         ours, theirs = cast("dict[str, object]", one), cast("dict[str, object]", other)
         return ours.keys() == theirs.keys() and all(_same(ours[key], theirs[key]) for key in ours)
     if isinstance(one, list) and isinstance(other, list):
         left, right = cast("list[object]", one), cast("list[object]", other)
         return len(left) == len(right) and all(map(_same, left, right))
-    return isinstance(one, bool) == isinstance(other, bool) and one == other
+    return isinstance(one, bool) == isinstance(other, bool) and _as_double(one) == _as_double(other)
+
+
+def _as_double(value: object) -> object:
+    """Return a large whole number as the Queue stores it, with the precision of a double."""
+    return float(value) if isinstance(value, int) and _EXACT < abs(value) < _LARGEST else value

@@ -232,6 +232,25 @@ def test_values_that_are_equal_in_python_only_are_different(stored: dict[str, An
 
 
 @pytest.mark.parametrize(
+    ("given", "stored", "is_same"),
+    [
+        (2**64, 18446744073709552000, True),
+        (-(2**53) - 1, -9007199254740992, True),
+        (2**53 + 2, 2**53, False),
+        (10**400, 1, False),
+    ],
+)
+def test_whole_numbers_are_compared_as_doubles_which_the_queue_stores(
+    given: int, stored: int, *, is_same: bool
+) -> None:
+    extra = {"build": [given]}
+    assert (
+        same_definition({**GIVEN, "extra": extra}, TASK_ID, {**STORED, "extra": {"build": [stored]}})
+        is is_same
+    )
+
+
+@pytest.mark.parametrize(
     "created",
     [
         "2026-11-21T10:00:00.000999Z",
