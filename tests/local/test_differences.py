@@ -122,7 +122,7 @@ HELD_BY = {
     ),
     "`metadata.source` that is a regular expression only in JavaScript, and no URI": (
         "test_differences.py",
-        "test_a_source_that_only_javascript_reads_is_refused",
+        "test_a_source_that_only_one_of_javascript_and_python_reads_is_refused",
     ),
     "texts of messages": (
         "test_differences.py",
@@ -217,7 +217,9 @@ def test_a_content_length_that_is_not_exact_is_refused(wire: Wire) -> None:
         assert wire.json("POST", path, body % length, key=wire.root).json["code"] == code
 
 
-def test_a_source_that_only_javascript_reads_is_refused(wire: Wire, task_factory: TaskFactory) -> None:
+def test_a_source_that_only_one_of_javascript_and_python_reads_is_refused(
+    wire: Wire, task_factory: TaskFactory
+) -> None:
     definition = task_factory()
     for source, status in (
         ("https://x.org/(?P<a>b)", 400),
@@ -227,6 +229,9 @@ def test_a_source_that_only_javascript_reads_is_refused(wire: Wire, task_factory
         ("https://x.org:80/a?b?c#d", 200),
         ("https://x.org:port/(", 400),
         ("git@github.com:a/b", 200),
+        ("git@github.com:a/c++.git", 400),  # Python alone reads it
+        (r"git@github.com:a/c\++.git", 200),
+        ("git@github.com:a/[c+]+.git", 200),
     ):
         definition["metadata"]["source"] = source
         reply = wire.json("PUT", f"{QUEUE}/task/{slugid()}", definition, key=wire.root)

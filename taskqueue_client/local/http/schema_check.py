@@ -257,6 +257,10 @@ _URI = re.compile(
 _JS_GROUP = re.compile(r"\(\?<(?![=!])")
 _PYTHON_ONLY = re.compile(r"\(\?[P#(>aiLmsux]|\\[AZ]")
 """Groups and escapes that JavaScript does not have."""
+_ATOM = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+"""An escape or a class of characters."""
+_POSSESSIVE = re.compile(r"(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})\+")
+"""Such as `c++`, which JavaScript does not have either."""
 
 _HOSTNAME_LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _LONGEST_HOSTNAME = 253
@@ -284,7 +288,7 @@ def is_regex(text: str) -> bool:
             re.compile(_JS_GROUP.sub("(?P<", text))
         except (re.error, RecursionError, OverflowError):
             return False
-    return not _PYTHON_ONLY.search(text)
+    return not (_PYTHON_ONLY.search(text) or _POSSESSIVE.search(_ATOM.sub("x", text)))
 
 
 def is_hostname(text: str) -> bool:
