@@ -286,13 +286,14 @@ _LARGEST = 2**1023  # Python makes no double of what is much larger
 
 def _same(one: object, other: object) -> bool:
     """Return whether two JSON values are equal for the Queue; in Python 1 == True, in JSON not."""
+    one, other = _as_double(one), _as_double(other)
     if isinstance(one, dict) and isinstance(other, dict):
         ours, theirs = cast("dict[str, object]", one), cast("dict[str, object]", other)
         return ours.keys() == theirs.keys() and all(_same(ours[key], theirs[key]) for key in ours)
     if isinstance(one, list) and isinstance(other, list):
         left, right = cast("list[object]", one), cast("list[object]", other)
         return len(left) == len(right) and all(map(_same, left, right))
-    return isinstance(one, bool) == isinstance(other, bool) and _as_double(one) == _as_double(other)
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
 def _as_double(value: object) -> object:

@@ -250,7 +250,7 @@ _PCHAR = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
 _HOST = r"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)"
 _PATH = f"{_PCHAR}+(?:/{_PCHAR}*)*"
 _URI = re.compile(
-    rf"[A-Za-z][A-Za-z0-9+.-]*:(?://(?:(?:(?!@){_PCHAR})*@)?{_HOST}(?::\d*)?(?:/{_PCHAR}*)*|/(?:{_PATH})?|{_PATH})"
+    rf"[A-Za-z][A-Za-z0-9+.-]*:(?:/?/(?:(?:(?!@){_PCHAR})*@)?{_HOST}(?::\d*)?(?:/{_PCHAR}*)*|/(?:{_PATH})?|{_PATH})"
     rf"(?:\?(?:{_PCHAR}|[/?])*)?(?:#(?:{_PCHAR}|[/?])*)?",
     re.ASCII,
 )
@@ -276,7 +276,10 @@ def is_date_time(text: str) -> bool:
 
 
 def is_uri(text: str) -> bool:
-    """Return a URI with a scheme, by the grammar of RFC 3986."""
+    """Return a URI with a scheme, by the grammar of RFC 3986, but as loosely as the service.
+
+    An authority may follow one slash, so that all after the scheme of `https://host:port/` can be a path.
+    """
     return _URI.fullmatch(text) is not None
 
 
