@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from taskqueue_client.local import messages, times
@@ -52,7 +51,8 @@ def create_task(core: Core, caller: Caller, task_id: str, body: dict[str, Any]) 
         caller: Must have the task's scopes, and those to create it.
         task_id: The new task's id.
         body: A `create-task-request` with all defaults that its schema gives. What the queue adds
-            (the queue id's missing form, `taskGroupId`, `expires`) is filled into it.
+            (the queue id's missing form, `taskGroupId`, `expires`) is filled into it, and its dates are
+            written as they are stored.
 
     Raises:
         Refusal: `InputError`, `InsufficientScopes`, `RequestConflict`, in the order of the
@@ -66,10 +66,9 @@ def create_task(core: Core, caller: Caller, task_id: str, body: dict[str, Any]) 
     caller.require(**_scope_params(body))
     body.setdefault("taskGroupId", task_id)
     with core.transition() as now:
-        dates = _Dates.of(body)
-        dates.check(now, core.settings.max_task_deadline_days)
+        deadline, expires = _complete_dates(body, now, core.settings.max_task_deadline_days)
         _check_scopes(body["scopes"])
-        task = _new_task(task_id, body, dates)
+        task = _new_task(task_id, body, deadline, expires)
         join_group(core, task.task_group_id, task.scheduler_id, task.expires)
         stored = find_task(core.store, task_id)
         if stored:
@@ -101,35 +100,28 @@ def _insert(core: Core, task: Task, body: dict[str, Any], now: int) -> Task:
     return task
 
 
-@dataclass(frozen=True, slots=True)
-class _Dates:
-    created: int
-    deadline: int
-    expires: int
-
-    @classmethod
-    def of(cls, body: dict[str, Any]) -> _Dates:
-        """Return the definition's dates; a missing `expires` becomes a year after the deadline."""
-        created = times.parse(body["created"], "created")
-        deadline = times.parse(body["deadline"], "deadline")
-        if "expires" not in body:
-            body["expires"] = times.text(times.add_years(deadline, 1))
-        return cls(created, deadline, times.parse(body["expires"], "expires"))
-
-    def check(self, now: int, max_deadline_days: float) -> None:
-        last = now + int(max_deadline_days * times.DAY) + _DRIFT
-        rules = {
-            "`created` cannot be in the past (max 15min drift)": self.created >= now - _DRIFT,
-            "`created` cannot be in the future (max 15min drift)": self.created <= now + _DRIFT,
-            "`deadline` cannot be before `created`": self.created <= self.deadline,
-            "`deadline` cannot be in the past": self.deadline >= now,
-            f"`deadline` cannot be more than {max_deadline_days:g} days into the future": self.deadline
-            <= last,
-            "`expires` cannot be before `deadline`": self.deadline <= self.expires,
-        }
-        for message, holds in rules.items():
-            if not holds:
-                refuse("InputError", message)
+def _complete_dates(body: dict[str, Any], now: int, max_deadline_days: float) -> tuple[int, int]:
+    """Check the dates, and write them as they are stored; return `deadline` and `expires`."""
+    created = times.parse(body["created"], "created")
+    deadline = times.parse(body["deadline"], "deadline")
+    last = now + int(max_deadline_days * times.DAY) + _DRIFT
+    rules = {
+        "`created` cannot be in the past (max 15min drift)": created >= now - _DRIFT,
+        "`created` cannot be in the future (max 15min drift)": created <= now + _DRIFT,
+        "`deadline` cannot be before `created`": created <= deadline,
+        "`deadline` cannot be in the past": deadline >= now,
+        f"`deadline` cannot be more than {max_deadline_days:g} days into the future": deadline <= last,
+    }
+    for message, holds in rules.items():
+        if not holds:
+            refuse("InputError", message)
+    body.setdefault("expires", times.text(times.add_years(deadline, 1)))
+    expires = times.parse(body["expires"], "expires")
+    if expires < deadline:
+        refuse("InputError", "`expires` cannot be before `deadline`")
+    for name, moment in (("created", created), ("deadline", deadline), ("expires", expires)):
+        body[name] = times.text(moment)
+    return deadline, expires
 
 
 def _complete_queue_id(body: dict[str, Any]) -> None:
@@ -159,7 +151,7 @@ def _check_scopes(scopes: Sequence[str]) -> None:
         refuse("InputError", f"`scopes` must not end with two stars, as {wrong[0]!r} does")
 
 
-def _new_task(task_id: str, body: dict[str, Any], dates: _Dates) -> Task:
+def _new_task(task_id: str, body: dict[str, Any], deadline: int, expires: int) -> Task:
     return Task(
         task_id=task_id,
         task_queue_id=body["taskQueueId"],
@@ -167,29 +159,20 @@ def _new_task(task_id: str, body: dict[str, Any], dates: _Dates) -> Task:
         project_id=body["projectId"],
         task_group_id=body["taskGroupId"],
         priority=PRIORITIES.index(body["priority"]),
-        deadline=dates.deadline,
-        expires=dates.expires,
+        deadline=deadline,
+        expires=expires,
         retries=int(body["retries"]),
         retries_left=int(body["retries"]),
         claimed_by_id=0,
         ever_resolved=0,
         runs=[],
-        encoded_definition=_encoded_definition(body, dates),
+        encoded_definition=_encoded_definition(body),
     )
 
 
-def _encoded_definition(body: dict[str, Any], dates: _Dates) -> bytes:
+def _encoded_definition(body: dict[str, Any]) -> bytes:
     """Return the definition in the server's order; its priority, which can change, is kept in the record."""
-    changed = {
-        "priority": None,
-        "created": times.text(dates.created),
-        "deadline": times.text(dates.deadline),
-        "expires": times.text(dates.expires),
-    }
-    definition: dict[str, Any] = {}
-    for name in _FIELDS:
-        definition[name] = changed[name] if name in changed else normalised(body[name])
-    return encode(definition)
+    return encode({name: None if name == "priority" else normalised(body[name]) for name in _FIELDS})
 
 
 def _insert_row(core: Core, task: Task) -> None:

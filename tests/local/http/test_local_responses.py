@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -158,6 +159,37 @@ def test_an_error_has_the_services_form(wire: Wire) -> None:
         "payload": {},
         "time": time,
     }
+
+
+def test_an_errors_payload_has_the_dates_as_far_as_they_were_read(
+    wire: Wire, task_factory: TaskFactory
+) -> None:
+    task_id = slugid()
+    created = datetime.now(UTC).replace(microsecond=120_000)
+    day = timedelta(days=1)
+    dates = {"created": created, "deadline": created + day, "expires": created + 2 * day}
+    stored = {name: f"{date:%Y-%m-%dT%H:%M:%S}.120Z" for name, date in dates.items()}
+    given: dict[str, Any] = {name: f"{date:%Y-%m-%d %H:%M:%S}.12+00:00" for name, date in dates.items()}
+
+    def refused(**changes: Any) -> dict[str, Any]:
+        definition = {**task_factory(), **given, **changes}
+        reply = wire.json(
+            "PUT",
+            f"{QUEUE}/task/{task_id}",
+            {name: value for name, value in definition.items() if value is not None},
+            key=wire.root,
+        )
+        assert reply.status in {400, 409}
+        payload = reply.json["requestInfo"]["payload"]
+        return {name: payload.get(name) for name in dates}
+
+    definition = {**task_factory(), **stored}
+    assert wire.json("PUT", f"{QUEUE}/task/{task_id}", definition, key=wire.root).status == 200
+    early = {"created": "2020-01-01 00:00:00Z"}
+    assert refused(**early, expires=None) == {**given, **early, "expires": None}
+    assert refused(expires=given["created"]) == {**given, "expires": given["created"]}
+    assert refused(scopes=["x**"]) == stored
+    assert refused(retries=3) == stored
 
 
 def test_an_errors_payload_has_the_defaults(wire: Wire) -> None:
