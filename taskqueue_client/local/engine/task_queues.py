@@ -66,9 +66,12 @@ def get_worker_type(core: Core, provisioner_id: str, worker_type: str) -> dict[s
 
 
 def list_provisioners(core: Core, limit: int) -> dict[str, Any]:
-    """Return the first provisioners; as in the service the others cannot be reached, and 0 means no limit."""
+    """Return the first provisioners, in the order of their first task queues; 0 means no limit.
+
+    As in the service, the others cannot be reached.
+    """
     rows = core.store.rows(
-        _PROVISIONERS + " GROUP BY 1 ORDER BY sort_key(provisioner_id) LIMIT ?",
+        _PROVISIONERS + " GROUP BY 1 ORDER BY min(sort_key(task_queue_id)) LIMIT ?",
         core.now(),
         page_size(limit) or MAX_PAGE,
     )

@@ -271,6 +271,15 @@ def test_provisioners_are_summed_up_from_their_queues(world: World) -> None:
     assert engine.list_provisioners(0) == {"provisioners": listed}
 
 
+def test_provisioners_stand_in_the_order_of_their_first_task_queues(world: World) -> None:
+    for queue in ("prov/b", "prov2/c", "pro/d", "prov/d"):
+        declare(world, WORKER, HOUR, queue)
+    queues = [queue["taskQueueId"] for queue in world.engine.list_task_queues(None, ALL)["taskQueues"]]
+    assert queues == ["pro/d", "prov2/c", "prov/b", "prov/d"]
+    listed = world.engine.list_provisioners(ALL)["provisioners"]
+    assert [one["provisionerId"] for one in listed] == ["pro", "prov2", "prov"]
+
+
 def test_an_unknown_queue_counts_zero(world: World) -> None:
     ids = {"provisionerId": "no", "workerType": "such", "taskQueueId": "no/such"}
     assert world.engine.pending_tasks("no/such") == {**ids, "pendingTasks": 0}
