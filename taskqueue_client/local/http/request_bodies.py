@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable
+from decimal import Decimal
 from encodings.aliases import aliases
 from functools import cache
 from importlib import import_module
@@ -41,7 +42,7 @@ _LARGEST_EXACT = 2**53
 _TOO_LARGE = 2**63
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
-_LONG_NUMBER = b"0" * 19
+_LONG_NUMBER = b"0" * 16
 
 
 async def read_body(request: web.BaseRequest) -> bytes:
@@ -245,12 +246,18 @@ _DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=_number)
 
 
 def _with_doubles(value: Any) -> Any:
-    """Return the value with its largest integers as JavaScript has them: rounded."""
+    """Return the value with its large integers as JavaScript has them: rounded."""
     if is_object(value):
         return {key: _with_doubles(each) for key, each in value.items()}
     if is_list(value):
         return [_with_doubles(each) for each in value]
-    return float(str(value)) if isinstance(value, int) and abs(value) >= _TOO_LARGE else value
+    return _rounded(value) if isinstance(value, int) and abs(value) > _LARGEST_EXACT else value
+
+
+def _rounded(value: int) -> float:
+    """Return the double; the largest excepted, as an integer with the digits that JavaScript writes."""
+    double = float(str(value))
+    return double if abs(value) >= _TOO_LARGE else int(Decimal(repr(double)))
 
 
 def _strings(value: Any) -> Iterator[str]:

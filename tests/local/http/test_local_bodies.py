@@ -179,6 +179,20 @@ def test_numbers_are_read_as_javascript_reads_them(wire: Wire, task_factory: Tas
 
 
 @pytest.mark.parametrize(
+    ("given", "echoed"),
+    [
+        ("9007199254740992", 2**53),
+        ("9007199254740993", 2**53),
+        ("-1234567890123456789", -1234567890123456800),
+        ("1e400", None),
+    ],
+)
+def test_an_error_echoes_numbers_as_javascript_reads_them(wire: Wire, given: str, echoed: object) -> None:
+    reply = wire.json("PUT", f"{QUEUE}/task/{slugid()}", f'{{"payload": [{given}]}}', key=wire.root)
+    assert reply.json["requestInfo"]["payload"]["payload"] == [echoed]
+
+
+@pytest.mark.parametrize(
     ("changes", "violations"),
     [
         ({"foo": 1}, ['data must NOT have additional properties: "foo"']),
