@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -167,11 +168,12 @@ def has_last_words(world: World, task_id: str) -> bool:
     return "the last words" in requests.get(str(url), timeout=WAIT).text
 
 
-def test_after_a_command_that_has_left_a_daemon(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["work", "two\nlines", os.fsdecode(b"not UTF-8: \xff")], ids=ascii)
+def test_after_a_command_that_has_left_a_daemon(world: World, tmp_path: Path, name: str) -> None:
     ready = tmp_path / "ready"
     daemon = f"(setsid sh -c 'echo $$ > {ready}; exec sleep 600' >/dev/null &)"
     world.create({"command": f"{daemon}; until [ -s {ready} ]; do :; done", "wait": True})
-    with worker_to_kill(world, tmp_path / "work") as printed:
+    with worker_to_kill(world, tmp_path / name) as printed:
         assert printed.readline() == "waits\n"
     wait_until_gone(int(ready.read_text()))
 

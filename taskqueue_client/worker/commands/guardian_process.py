@@ -2,11 +2,12 @@
 
 It is run as a script. It imports no module of this package, and only those of Python that every start of it
 imports: `signal` and `contextlib` would double the time in which it starts. It reads commands from standard
-input, one per line: `+TARGET` adds a target, `-TARGET` removes it, and `.` ends the guardian. A target is the
-number of a process group, an environment variable as `NAME=value`, which stands for all processes that have
-it, or the path of a control group. The argument is a file descriptor that becomes readable when the worker is
-gone, if the system has such descriptors. The end of the input is not enough: a process that the worker has
-forked may hold it open. The worker starts it with the signals blocked that would end it.
+input: `+TARGET` adds a target, `-TARGET` removes it, and `.` ends the guardian. Each command ends with a NUL,
+because a path may contain line breaks. A target is the number of a process group, an environment variable as
+`NAME=value`, which stands for all processes that have it, or the path of a control group. The argument is a
+file descriptor that becomes readable when the worker is gone, if the system has such descriptors. The end of
+the input is not enough: a process that the worker has forked may hold it open. The worker starts it with the
+signals blocked that would end it.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ def _left_behind() -> list[bytes]:
         chunk = os.read(0, 65536) if 0 in ready else b""
         if not chunk:
             return watched
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if line == b".":
+        *commands, rest = (rest + chunk).split(b"\0")
+        for command in commands:
+            if command == b".":
                 return watched
-            change = watched.append if line.startswith(b"+") else watched.remove
-            change(line[1:])
+            change = watched.append if command.startswith(b"+") else watched.remove
+            change(command[1:])
 
 
 def _kill_marked(marks: set[bytes]) -> bool:

@@ -57,17 +57,17 @@ class Guardian:
         with self._lock:
             for each in watched:
                 change(each)
-            self._tell("".join(f"{sign}{each}\n" for each in watched))
+            self._tell("".join(f"{sign}{each}\0" for each in watched))
 
     def close(self) -> None:
         """End the process. May be called again."""
         with self._lock:
             self._end()
 
-    def _tell(self, lines: str) -> None:
+    def _tell(self, commands: str) -> None:
         try:
             if self._process is not None:
-                _write(self._process, lines)
+                _write(self._process, commands)
                 return
         except BrokenPipeError:
             self._end()  # somebody killed it
@@ -77,7 +77,7 @@ class Guardian:
     def _start(self) -> None:
         try:
             self._process = _started()
-            _write(self._process, "".join(f"+{watched}\n" for watched in self._watched))
+            _write(self._process, "".join(f"+{watched}\0" for watched in self._watched))
         except OSError as error:
             if self._failure != (failure := str(error)):
                 log.warning(
@@ -89,7 +89,7 @@ class Guardian:
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             with suppress(BrokenPipeError):
-                _write(process, ".\n")  # a child that a handler has forked may hold its input open
+                _write(process, ".\0")  # a child that a handler has forked may hold its input open
             process.stdin.close()
             process.wait()
 
@@ -127,9 +127,9 @@ def _blocked_signals() -> Generator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _write(process: subprocess.Popen[bytes], lines: str) -> None:
+def _write(process: subprocess.Popen[bytes], commands: str) -> None:
     if process.stdin is not None:
-        process.stdin.write(lines.encode())
+        process.stdin.write(os.fsencode(commands))
 
 
 PROC = Path("/proc")
@@ -333,7 +333,7 @@ def _marked(variable: str, first_look: int = 0) -> Iterator[int]:
     Raises:
         OSError: No file descriptor is free.
     """
-    wanted = b"\0" + variable.encode()
+    wanted = b"\0" + os.fsencode(variable)  # as in the environment of processes
     with suppress(FileNotFoundError):  # another system
         for pid in _pids(first_look):
             try:
