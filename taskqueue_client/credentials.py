@@ -36,7 +36,12 @@ LONGEST_LIFE = timedelta(days=31)
 """The longest lifetime of temporary credentials that the auth service accepts."""
 
 START_BEFORE_NOW = timedelta(minutes=5)
-"""How long before now temporary credentials become valid by default, to allow for differing clocks."""
+"""How long before now temporary credentials become valid by default, to allow for differing clocks.
+
+A lifetime counts from now all the same: otherwise, one of five minutes would be over at once.
+"""
+
+_MS = timedelta(milliseconds=1)
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9!@/:.+|_-]+")
 _TOKEN = re.compile(r"[\x21-\x7e]+")
@@ -112,8 +117,8 @@ def temporary_credentials(
     Args:
         issuer: Permanent credentials that have the scopes.
         scopes: The scopes of the new credentials.
-        lifetime: Time from `start` until they expire; at most 31 days.
-        start: When they become valid; default: five minutes ago.
+        lifetime: Time until they expire, from `start` or, by default, from now; at most 31 days.
+        start: When they become valid; default: five minutes ago, or later if the lifetime is almost 31 days.
         name: Their client id; the issuer needs `auth:create-client:<name>`. Default: the issuer's
             client id.
 
@@ -133,14 +138,17 @@ def temporary_credentials(
     if name is not None and (name == issuer.client_id or not _matches(_CLIENT_ID, name)):
         allowed = "letters, digits and !@/:.+|_-, not empty, and not the issuer's own client id"
         raise InvalidArgument("name", name, allowed)
-    begin = (time.time() - START_BEFORE_NOW.total_seconds()) if start is None else start.timestamp()
+    begin = time.time() if start is None else start.timestamp()
     start_ms = int(begin * 1000)
+    expiry_ms = start_ms + lifetime // _MS
+    if start is None:
+        start_ms = max(start_ms - START_BEFORE_NOW // _MS, expiry_ms - LONGEST_LIFE // _MS)
     seed = slugid() + slugid()
     certificate: dict[str, object] = {
         "version": 1,
         "scopes": list(scopes),
         "start": start_ms,
-        "expiry": start_ms + lifetime // timedelta(milliseconds=1),
+        "expiry": expiry_ms,
         "seed": seed,
     }
     certificate["signature"] = _signature(issuer, certificate, scopes, name)

@@ -93,7 +93,7 @@ def test_doctor_notes_temporary_credentials_that_expire_soon(
     deployment: LocalQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     issuer = deployment.credentials
-    become(monkeypatch, temporary_credentials(issuer, ["*"], lifetime=timedelta(minutes=10)))
+    become(monkeypatch, temporary_credentials(issuer, ["*"], lifetime=timedelta(minutes=5)))
     verdict, message = verdicts()["certificate"]
     assert verdict == "note"
     assert "expire in 5 minutes" in message

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import pickle
+import time
 import traceback
 from datetime import UTC, datetime, timedelta
 
@@ -125,6 +126,15 @@ def test_a_malformed_variable_is_named(variable: str, malformed: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         from_environment(environ)
     assert caught.value.argument == variable
+
+
+def test_a_lifetime_counts_from_now_though_the_credentials_are_valid_for_five_minutes_already() -> None:
+    before = time.time() * 1000
+    made = certificate(temporary_credentials(ISSUER, [], lifetime=timedelta(seconds=60)))
+    assert isinstance(made["expiry"], int)
+    assert isinstance(made["start"], int)
+    assert made["expiry"] - made["start"] == 360_000
+    assert before - 1 <= made["expiry"] - 60_000 <= time.time() * 1000
 
 
 def test_the_longest_life_that_the_auth_service_allows_is_allowed() -> None:

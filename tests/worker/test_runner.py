@@ -296,7 +296,7 @@ def test_credentials_are_replaced_without_a_restart(world: World, start: Start) 
 
 
 def test_an_idle_worker_says_that_its_credentials_expire_before_they_do(world: World, start: Start) -> None:
-    short = temporary_credentials(world.local.credentials, ["*"], lifetime=timedelta(minutes=6, seconds=30))
+    short = temporary_credentials(world.local.credentials, ["*"], lifetime=timedelta(minutes=1, seconds=30))
     with start(credentials=short) as parent:
         parent.send(WELCOME)
         parent.until_logged("own credentials expire in")
