@@ -100,20 +100,24 @@ def _checked(name: str, content: Content | InvalidArgument) -> Listed:
     return name, content
 
 
-def files_in(folder: Path) -> list[Path]:
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def files_in(folder: Path, on_error: Callable[[OSError], None] = _raise) -> list[Path]:
     """Return all files below a folder, sorted. Folders that are symbolic links are not entered.
+
+    Args:
+        folder: The folder.
+        on_error: Called with the error of each folder that cannot be read; raises it by default.
 
     Raises:
         OSError: A folder cannot be read.
     """
     found: list[Path] = []
-    for parent, _, names in os.walk(folder, onerror=_raise):
+    for parent, _, names in os.walk(folder, onerror=on_error):
         found.extend(Path(parent, name) for name in names)
     return sorted(found)
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def _inside(path: Path, folder: Path) -> Path | InvalidArgument:

@@ -228,7 +228,8 @@ class TaskRun:
         Directories that are symbolic links are not entered. What the task has left there decides about the
         task, not about the worker: where a file is a link that leads out of the work directory, or not a
         regular file, its upload fails, and with it the task; the other files are uploaded. The same goes for
-        a missing directory, whose error artifact has the name `prefix`.
+        a directory that is unreadable or missing; if it is `directory`, its error artifact has the name
+        `prefix`.
 
         Args:
             prefix: The beginning of the artifacts' names: with `public`, the file `dist/a/b.zip` of the
@@ -244,7 +245,8 @@ class TaskRun:
                 directory.
             TaskFailed: A file's name cannot be that of an artifact, or the directory is a file.
                 Nothing is declared.
-            OSError: The directory cannot be read.
+            OSError: A directory cannot be read for a reason that lies with the machine, such as too many
+                open files.
         """
         return self._resources.artifacts.declare_directory(prefix, directory, self.work_directory, options)
 

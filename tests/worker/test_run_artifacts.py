@@ -12,10 +12,13 @@ import pytest
 import requests
 
 from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.testing import run_handler
+from taskqueue_client.worker.loop import WorkerLoop
 from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.task_run import TaskRun
-from tests.worker.queue_world import WAIT, World
+from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World
 from tests.worker.run_outcomes import LOG, reasons
+from tests.worker.test_work_directory import nobody
 from tests.worker.worker_world import artifact, artifact_names, log_of, work
 
 
@@ -362,6 +365,35 @@ def test_a_missing_directory_fails_the_task_as_a_missing_file_does(
     assert reasons(world, task_id) == ["failed"]
     assert artifact(world, task_id, "public/x") == "x"
     assert getattr(world.queue.artifact(task_id, 0, name), "reason") == "file-missing-on-worker"  # noqa: B009 - of the kind that has one
+
+
+@pytest.mark.parametrize(
+    ("unreadable", "name"), [("dist/sub", "public/sub"), ("dist", "public"), (".", "public")]
+)
+def test_a_directory_that_the_task_has_made_unreadable_fails_the_task_as_an_unreadable_file_does(
+    tmp_path: Path, unreadable: str, name: str
+) -> None:
+    class Worker(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            (task.work_directory / "dist/sub").mkdir(parents=True)
+            (task.work_directory / "dist/fine").write_text("fine")
+            task.upload_artifact("public/other", b"other")
+            (task.work_directory / unreadable).chmod(0)
+            task.upload_artifacts("public", "dist")
+
+    with nobody(tmp_path):
+        worker = Worker(
+            root_url="http://localhost",
+            task_queue_id=TASK_QUEUE_ID,
+            worker_group="group",
+            worker_id="worker",
+            work_directory=tmp_path,
+        )
+        result = run_handler(worker, {})
+    assert result.outcome == "failed", result.log
+    readable = {"public/other"} | ({"public/fine"} if unreadable == "dist/sub" else set())
+    assert result.artifacts.keys() == readable
+    assert f"{name} was not uploaded: [Errno 13] Permission denied" in result.log
 
 
 def test_a_file_in_the_place_of_a_directory_fails_the_task(world: World) -> None:

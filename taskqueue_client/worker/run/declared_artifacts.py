@@ -193,7 +193,8 @@ class DeclaredArtifacts:
         Raises:
             InvalidArgument: The prefix or an option is not allowed, or the directory is outside.
             TaskFailed: A file's name cannot be that of an artifact, or the directory is a file.
-            OSError: The directory cannot be read.
+            OSError: A directory cannot be read for a reason that lies with the machine, such as too many
+                open files.
         """
         is_outside = options.get("allow_outside", False)
         top = path_inside(work_directory, directory, "directory", allow_outside=is_outside)
@@ -201,21 +202,13 @@ class DeclaredArtifacts:
             checked_name(prefix)
         checked = self._checked(options)
         inside = None if is_outside else work_directory
-        if not top.exists():  # as a missing file: an error artifact tells of it, and the others are uploaded
-            name = prefix.rstrip("/") or top.name
-            _check_name_of_file(name, top)
-            self._add([DeclaredArtifact(name, top, checked, inside)])
-            return []
-        if not top.is_dir():
-            message = f"{str(top)!r} is not a directory"
-            raise TaskFailed(message)
         found: list[DeclaredArtifact] = []
-        for path in files_in(top):
-            name = "/".join(filter(None, (prefix.rstrip("/"), path.relative_to(top).as_posix())))
+        for path in _files_and_unreadable_folders_in(top):
+            name = "/".join(filter(None, (prefix.rstrip("/"), *path.relative_to(top).parts))) or top.name
             _check_name_of_file(name, path)
             found.append(DeclaredArtifact(name, path, checked, inside))
         self._add(found)
-        return [each.name for each in found]
+        return [each.name for each in found if each.source != top]
 
     def _checked(self, options: ArtifactOptions) -> Options:
         if unknown := options.keys() - _OPTIONS:
@@ -261,6 +254,29 @@ class DeclaredArtifacts:
                 self._directory = self._make_directory(f"artifacts-{self._directories}")
             self._files += 1
             return self._directory / str(self._files)
+
+
+def _files_and_unreadable_folders_in(top: Path) -> list[Path]:
+    """Return the files below a directory, and the folders, or `top`, that are missing or unreadable.
+
+    The upload of such a folder fails as that of a missing file does: an error artifact tells of it.
+
+    Raises:
+        TaskFailed: `top` is a file.
+        OSError: A folder cannot be read for another reason.
+    """
+    unreadable: list[Path] = []
+
+    def note(error: OSError) -> None:
+        path = Path(error.filename)
+        if isinstance(error, NotADirectoryError) and path.exists():
+            message = f"{str(path)!r} is not a directory"
+            raise TaskFailed(message) from error
+        if not isinstance(error, (PermissionError, FileNotFoundError, NotADirectoryError)):
+            raise error
+        unreadable.append(path)
+
+    return sorted([*files_in(top, note), *unreadable])
 
 
 def _check_name(name: str) -> None:
