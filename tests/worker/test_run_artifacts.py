@@ -396,6 +396,18 @@ def test_a_directory_that_the_task_has_made_unreadable_fails_the_task_as_an_unre
     assert f"{name} was not uploaded: [Errno 13] Permission denied" in result.log
 
 
+def test_directories_with_longer_paths_than_the_system_allows_fail_the_task(world: World) -> None:
+    def handler(task: TaskRun) -> None:
+        deeper = "x" * 200
+        task.run_command(f"for i in $(seq 30); do mkdir {deeper}; cd {deeper}; done; true", shell=True)
+        task.upload_artifacts("public", ".")
+
+    task_id = world.create()
+    work(world, handler)
+    assert reasons(world, task_id) == ["failed"]
+    assert "x' cannot be an artifact: name: " in log_of(world, task_id)
+
+
 def test_a_file_in_the_place_of_a_directory_fails_the_task(world: World) -> None:
     def handler(task: TaskRun) -> None:
         (task.work_directory / "dist").touch()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections.abc import Mapping
 from contextlib import closing, suppress
@@ -26,7 +25,7 @@ from taskqueue_client.worker.commands.task_log import LogView
 from taskqueue_client.worker.monitoring.worker_metrics import WorkerMetrics
 from taskqueue_client.worker.outcomes import InternalError, Outcome, ResourceUnavailable, TaskFailed
 
-from .declared_artifacts import LOG_LINK, LOG_NAME, DeclaredArtifact
+from .declared_artifacts import LOG_LINK, LOG_NAME, MACHINE_ERRORS, DeclaredArtifact
 from .patience import Patience
 from .run_resources import RunResources
 
@@ -42,9 +41,6 @@ _TEXT = "text/plain; charset=utf-8"
 
 ERROR_SUFFIX = ".error"
 """The end of the name of an error artifact whose own name the Queue has given to the artifact already."""
-
-_MACHINE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.EIO}
-"""An `OSError` with one of these is not about the file that it names; `EFBIG` limits what is written."""
 
 _SEVERITY: tuple[type[Outcome], ...] = (TaskFailed, ResourceUnavailable, InternalError)
 """The last of these counts if there are several."""
@@ -298,7 +294,7 @@ def _source(view: LogView, *, is_gzip: bool = False) -> Source:
 
 def _is_about_the_file(error: Exception) -> bool:
     if isinstance(error, OSError):
-        return error.errno not in _MACHINE_ERRORS and not isinstance(error, TemporaryFileFailed)
+        return error.errno not in MACHINE_ERRORS and not isinstance(error, TemporaryFileFailed)
     is_source = isinstance(error, InvalidArgument) and error.argument == "source"
     return is_source or isinstance(error, SourceChanged)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import os
 import threading
@@ -56,6 +57,10 @@ class ArtifactOptions(TypedDict, total=False):
 
 
 _OPTIONS = ArtifactOptions.__optional_keys__
+
+
+MACHINE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.EIO}
+"""An `OSError` with one of these is not about the file that it names; `EFBIG` limits what is written."""
 
 
 def path_inside(
@@ -263,7 +268,7 @@ def _files_and_unreadable_folders_in(top: Path) -> list[Path]:
 
     Raises:
         TaskFailed: `top` is a file.
-        OSError: A folder cannot be read for another reason.
+        OSError: One of `MACHINE_ERRORS`.
     """
     unreadable: list[Path] = []
 
@@ -272,7 +277,7 @@ def _files_and_unreadable_folders_in(top: Path) -> list[Path]:
         if isinstance(error, NotADirectoryError) and path.exists():
             message = f"{str(path)!r} is not a directory"
             raise TaskFailed(message) from error
-        if not isinstance(error, (PermissionError, FileNotFoundError, NotADirectoryError)):
+        if error.errno in MACHINE_ERRORS:
             raise error
         unreadable.append(path)
 
