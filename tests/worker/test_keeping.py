@@ -25,7 +25,8 @@ from taskqueue_client.worker.run.handlers import BlockedLoopWatch
 from taskqueue_client.worker.session import Session
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
-from tests.worker.worker_world import Working, artifact, worker_for
+from tests.worker.run_outcomes import LOG
+from tests.worker.worker_world import Working, artifact, artifact_names, worker_for
 
 
 def test_a_handler_that_computes_for_ten_leases_keeps_its_claim_and_is_shown(
@@ -138,6 +139,29 @@ def test_storage_that_hangs_does_not_hold_up_the_reports_of_other_runs(
         task_id = world.create({"artifacts": 0})
         until(lambda: world.run(task_id).reason_resolved == "internal-error")
         world.local.clock.advance(seconds=600)
+
+
+def test_two_thousand_artifacts_delay_no_reclaim(world: World) -> None:
+    """They are uploaded during several leases, on a clock that moves only after a reclaim."""
+    task_id, lease = world.create(), 1200
+    world.local.clock.hold()
+    world.local.faults.add(Delay(endpoint="storage.put", seconds=3 * lease * max(RECLAIM_BETWEEN)))
+
+    def handler(task: TaskRun) -> None:
+        for number in range(2000):
+            task.upload_artifact(f"public/{number}", b"x")
+
+    worker = worker_for(world, handler, max_tasks=1)
+    worker.clock = world.local.clock
+    with Working(world, worker) as working:
+        world.until_struck()
+        for _ in range(3):
+            before = world.run(task_id)
+            world.local.clock.advance(lease * max(RECLAIM_BETWEEN))
+            world.until_changed(task_id, before)
+        working.left()
+    assert world.run(task_id).reason_resolved == "completed"
+    assert len(artifact_names(world, task_id) - LOG) == 2000
 
 
 def test_a_large_directory_that_is_removed_between_two_tries_delays_no_reclaim(
