@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -49,6 +50,12 @@ if TYPE_CHECKING:
     from .surroundings.live_log import LiveLogs
 
 log = logging.getLogger("taskqueue_client.worker")
+
+_WRONG_PATH = {
+    *(errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM),
+    *(errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG),
+}
+"""Errors of creating a directory that stay until somebody changes its path, or what is mounted there."""
 
 EXPIRY_WARNING = 300.0
 """The worker warns so many seconds before its credentials expire. A runner replaces them earlier."""
@@ -439,7 +446,9 @@ def _work_directories(config: WorkerConfig) -> WorkDirectories:
     """Make the worker's directory: a wrong path is an error of the setting, a full disk of the machine."""
     try:
         return WorkDirectories(config.work_directory, keep=config.keep_work_directories)
-    except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
+    except OSError as error:
+        if error.errno not in _WRONG_PATH:
+            raise
         finding = f"no directory can be created in {config.work_directory or 'the one for temporary files'}"
         raise InvalidArgument(
             "work_directory",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -291,11 +292,25 @@ def test_a_directory_that_cannot_be_removed_at_the_end_is_logged(
     assert f"cannot remove all of {directories.path}" in caplog.text
 
 
-@pytest.mark.parametrize("path", ["file", "file/below"])
+@pytest.mark.parametrize("path", ["file", "file/below", "loop", "long" * 100])
 def test_a_work_directory_that_cannot_be_used_names_the_setting(
     world: World, tmp_path: Path, path: str
 ) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(InvalidArgument, match=f"^work_directory: .*{path}") as caught:
         worker_for(world, work_directory=tmp_path / path).serve()
     assert caught.value.argument == "work_directory"
+
+
+def test_a_work_directory_on_a_read_only_file_system_names_the_setting(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As containers have it; only root could mount one here."""
+
+    def refuse(*, dir: Path, **_: str) -> str:  # noqa: A002 - its name
+        raise OSError(errno.EROFS, "Read-only file system", str(dir))
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    with pytest.raises(InvalidArgument, match=f"^work_directory: .*{tmp_path}.*Read-only file system"):
+        worker_for(world, work_directory=tmp_path).serve()
