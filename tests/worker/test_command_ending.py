@@ -11,12 +11,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import RawIOBase
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -33,6 +34,7 @@ from taskqueue_client.worker.commands.process_tree import (
     ControlGroup,
     ProcessTree,
     RunProcesses,
+    end_processes,
     kill_marked,
 )
 from taskqueue_client.worker.outcomes import ClaimLost, TaskFailed, WorkerShutdown
@@ -105,6 +107,49 @@ def test_a_command_can_clean_up_and_say_so_when_it_is_asked_to_end(
     cancel_when_told(context, fifo, script)
     assert "cleaned up" in printed_in(context)
     assert "exit code 0" in text_of(context)
+
+
+@contextmanager
+def shell(script: str, argument: str) -> Generator[tuple[subprocess.Popen[str], IO[str], IO[str]]]:
+    """A shell that leads a session and has printed a line, its standard input, and what it prints then."""
+    command = ["sh", "-c", script, "sh", argument]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "\n"
+        try:
+            yield process, process.stdin, process.stdout
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def end_and_do(process: subprocess.Popen[str], *meanwhile: Callable[[], object]) -> None:
+    """End a shell with its children, and call one of these functions after each look for them."""
+    rest = iter(meanwhile)
+
+    def wait() -> None:
+        next(rest, os.getpid)()
+
+    end_processes(ProcessTree(process.pid).survivors, 30, wait)
+
+
+def test_programs_that_a_command_starts_to_clean_up_are_not_asked_to_end() -> None:
+    script = "sleep 1000 & trap 'sh -c \"$1\"; exit 0' TERM; echo; wait"
+    with shell(script, "echo starts; read line; echo has cleaned up") as (process, entry, output):
+        end_and_do(process, output.readline, os.getpid, entry.close)
+        assert output.read() == "has cleaned up\n"
+        assert process.wait(30) == 0
+
+
+def test_a_program_that_was_started_to_clean_up_is_asked_to_end_once_its_parent_has_ended() -> None:
+    script = "sleep 1000 & trap 'sh -c \"$1\" & read line; exit 0' TERM; echo; wait"
+    left = "sleep 1000 & trap 'echo was asked; exit 0' TERM; echo starts; wait"
+    with shell(script, left) as (process, entry, output):
+        end_and_do(process, output.readline, entry.close, process.wait)
+        assert output.read() == "was asked\n"
 
 
 def test_a_command_is_not_started_in_a_run_that_is_cancelled(context: CommandContext) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Container, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
@@ -176,16 +176,27 @@ def _signal(
     """Send a signal to each process once; return those that got the signal, and those that live on.
 
     A parent before its children: a shell whose child is gone before the shell has the signal goes on.
+    What a process starts after its SIGTERM gets none while its parent lives: it may clean up.
     """
     deadline = time.monotonic() + patience
     told: set[int] = set()
     while (left := living()) and (time.monotonic() < deadline or not told):
-        for pid in left:
-            if pid not in told:
-                _send(number, pid)
-        told.update(left)
+        new = [pid for pid in left if pid not in told]
+        if told and number == signal.SIGTERM:
+            new = [pid for pid in new if not _is_child(pid, left)]
+        for pid in new:
+            _send(number, pid)
+        told.update(new)
         wait()
     return told, left
+
+
+def _is_child(pid: int, parents: Container[int]) -> bool:
+    """Whether one of these is the parent of the process."""
+    try:
+        return int(_status(pid)[1]) in parents
+    except OSError:  # it is gone, or there is no /proc
+        return False
 
 
 def _send(number: signal.Signals, pid: int) -> None:
