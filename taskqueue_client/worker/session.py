@@ -39,7 +39,7 @@ from taskqueue_client.worker.run.run_resources import RunResources, SharedResour
 from . import shutdown
 from .commands.process_tree import Guardian
 from .config import WorkerConfig
-from .event_thread import DaemonThreads, ThreadsafeCalls
+from .event_thread import DaemonThreads, ThreadsafeCalls, TurnCheck
 from .monitoring.worker_metrics import Vitals
 from .outcomes import text_of
 from .shutdown import LiveRuns
@@ -91,6 +91,7 @@ class Session:
         self._finished = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
         self._notice_threads = DaemonThreads()
+        self._turns = TurnCheck(self._calls, worker.clock.monotonic)
         self._metrics = WorkerMetrics(self._identity, self._vitals, config.task_queue_ids)
         self._tracing = make_tracing(self._identity, worker.root_url, is_on=config.tracing)
         self._client_options: _ClientOptions = {
@@ -185,6 +186,7 @@ class Session:
             lease_left=min(ends) - now if ends else None,
             stuck=sum(each.is_stuck for each in self._runs),
             slots=self._worker.config.concurrency,
+            blocked=self._turns.blocked_for(),
         )
 
     # Start and end

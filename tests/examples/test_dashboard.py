@@ -35,6 +35,7 @@ def exposed() -> dict[str, set[str]]:
         lease_left=60.0,
         stuck=0,
         slots=2,
+        blocked=0.0,
     )
     body, _ = WorkerMetrics(WorkerIdentity("proj/linux", "rack", "w1"), lambda: vitals).exposition()
     found: dict[str, set[str]] = {}

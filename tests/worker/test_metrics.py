@@ -25,7 +25,14 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0
 """The `Accept` header of Prometheus."""
 
 VITALS = Vitals(
-    has_claimed=True, since_claim=5.0, is_shutting_down=False, claimed=2, lease_left=600.0, stuck=0, slots=2
+    has_claimed=True,
+    since_claim=5.0,
+    is_shutting_down=False,
+    claimed=2,
+    lease_left=600.0,
+    stuck=0,
+    slots=2,
+    blocked=0.0,
 )
 
 

@@ -25,7 +25,14 @@ from taskqueue_client.worker.monitoring.worker_metrics import (
 from tests.worker.running_commands import open_descriptors
 
 WELL = Vitals(
-    has_claimed=True, since_claim=5.0, is_shutting_down=False, claimed=2, lease_left=600.0, stuck=0, slots=2
+    has_claimed=True,
+    since_claim=5.0,
+    is_shutting_down=False,
+    claimed=2,
+    lease_left=600.0,
+    stuck=0,
+    slots=2,
+    blocked=0.0,
 )
 
 
@@ -99,6 +106,14 @@ def test_a_lease_that_has_ended_means_that_its_keeper_hangs() -> None:
     vitals = replace(WELL, lease_left=-3.0)
     assert live_problems(vitals) == ["a lease ended 3 s ago, and its run is still being worked on"]
     assert ready_problems(vitals) == live_problems(vitals)
+
+
+def test_a_worker_whose_event_loop_is_blocked_is_not_ready_and_later_not_live() -> None:
+    words = "a hook, or the reader of the worker's log, has blocked the worker for {} s"
+    vitals = replace(WELL, since_claim=None, blocked=READY_WITHIN + 1)
+    assert (live_problems(vitals), ready_problems(vitals)) == ([], [words.format(61)])
+    vitals = replace(vitals, blocked=LIVE_WITHIN + 1)
+    assert live_problems(vitals) == ready_problems(vitals) == [words.format(601)]
 
 
 def test_vitals_that_cannot_be_read_are_a_500(monitor: Monitor, worker: Worker) -> None:

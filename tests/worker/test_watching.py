@@ -12,7 +12,9 @@ import requests
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
+from taskqueue_client.worker.monitoring import worker_metrics
 from taskqueue_client.worker.run import lifecycle
+from taskqueue_client.worker.run.lifecycle import TaskEnd
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Working, worker_for
@@ -76,6 +78,29 @@ def test_a_worker_whose_handler_does_not_stop_is_not_live_until_it_does(
         assert "taskqueue_worker_handlers_stuck 1.0" in requests.get(page, timeout=WAIT).text
         finish.set()
         until(lambda: status(port, "live") == 200)
+
+
+def test_a_worker_whose_hook_does_not_return_is_not_live_until_it_does(
+    world: World, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = threading.Event()
+    worker = worker_for(world, lambda _: None, metrics_port=port)
+
+    def on_task_end(_: TaskEnd) -> None:
+        assert finish.wait(WAIT)
+
+    monkeypatch.setattr(worker, "on_task_end", on_task_end)
+    monkeypatch.setattr(worker_metrics, "LIVE_WITHIN", 0.01)
+    world.create()
+
+    def is_blocked() -> bool:
+        page = requests.get(f"http://127.0.0.1:{port}/live", timeout=WAIT)
+        return "has blocked the worker" in page.text
+
+    with Working(world, worker):
+        until(lambda: status(port, "live") and is_blocked())
+        finish.set()
+        until(lambda: not is_blocked())
 
 
 def test_a_worker_that_cannot_reach_the_queue_is_alive_but_not_ready(world: World, port: int) -> None:

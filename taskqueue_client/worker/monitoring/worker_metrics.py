@@ -34,7 +34,7 @@ log = logging.getLogger("taskqueue_client.worker")
 
 READY_WITHIN = 60.0
 """Seconds from one response to a claim request to the next. A request takes 20 s when there is no work, and
-three in a row do not fail by chance."""
+three in a row do not fail by chance. Also seconds for which the worker's event loop may be blocked."""
 
 LIVE_WITHIN = 600.0
 """The same, after which the worker should be restarted: the worker, and not the Queue, may be what hangs."""
@@ -54,6 +54,7 @@ class Vitals:
         lease_left: What is left of the lease that ends first; negative if it has ended; None without a run.
         stuck: How many slots are held by handlers that do not stop, though their runs have ended.
         slots: How many slots there are: the setting `concurrency`.
+        blocked: For how long the worker's event loop has been blocked, by a hook or a log handler that waits.
     """
 
     has_claimed: bool
@@ -63,6 +64,7 @@ class Vitals:
     lease_left: float | None
     stuck: int
     slots: int
+    blocked: float
 
 
 def live_problems(vitals: Vitals) -> list[str]:
@@ -74,7 +76,13 @@ def live_problems(vitals: Vitals) -> list[str]:
         problems.append(f"a lease ended {-vitals.lease_left:.0f} s ago, and its run is still being worked on")
     if vitals.stuck >= vitals.slots:
         problems.append("handlers of runs that have ended do not stop, and hold all slots")
+    if vitals.blocked > LIVE_WITHIN:
+        problems.append(_blocked(vitals))
     return problems
+
+
+def _blocked(vitals: Vitals) -> str:
+    return f"a hook, or the reader of the worker's log, has blocked the worker for {vitals.blocked:.0f} s"
 
 
 def ready_problems(vitals: Vitals) -> list[str]:
@@ -86,6 +94,8 @@ def ready_problems(vitals: Vitals) -> list[str]:
         problems.append("no response to a claim request yet")
     elif vitals.since_claim is not None and READY_WITHIN < vitals.since_claim <= LIVE_WITHIN:
         problems.append(f"no response to a claim request for {vitals.since_claim:.0f} s")
+    if READY_WITHIN < vitals.blocked <= LIVE_WITHIN:
+        problems.append(_blocked(vitals))
     return problems
 
 
