@@ -22,6 +22,7 @@ from taskqueue_client.worker.runner import JsonFormatter, RunnerLog, WorkerRunne
 
 from .arguments import connect_with_credentials
 from .failures import ExitStatus, Failure, in_one_line
+from .log_output import log_handler
 from .output import json_option
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -134,7 +135,7 @@ def _current_directory() -> str:
 
 
 def _set_up_logs(runner: WorkerRunner | None, *, as_json: bool) -> None:
-    handler = logging.StreamHandler() if runner is None else RunnerLog(runner)
+    handler = log_handler() if runner is None else RunnerLog(runner)
     handler.setFormatter(
         JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import signal
 import sys
@@ -87,6 +88,17 @@ def test_a_signal_shuts_the_worker_down_gracefully(queue: Queue, task_factory: A
         process.send_signal(signal.SIGTERM)  # hurry: a claim call may be under way
         process.communicate(timeout=60)
     assert process.returncode == ExitStatus.DONE
+
+
+@pytest.mark.usefixtures("deployment", "files")
+def test_a_worker_whose_log_nobody_reads_goes_on(queue: Queue, task_factory: Any) -> None:
+    for _ in range(30):
+        queue.create_task(slugid(), task_factory(taskQueueId="proj/linux", payload={"name": "you"}))
+    with running("work", "greeting:Greeter", "--config", "worker.yml", "--max-tasks", "30") as process:
+        assert process.stderr is not None
+        fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4096)
+        assert process.wait(60) == ExitStatus.DONE
+    assert queue.task_queue_counts("proj/linux").pending_tasks == 0
 
 
 @pytest.mark.usefixtures("deployment", "files")

@@ -1,0 +1,115 @@
+"""The worker's log on standard error, read by somebody or not."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from io import StringIO
+
+import pytest
+
+from taskqueue_client.cli.log_output import StandardErrorLog, log_handler
+
+MISSING = "%d lines of this log are missing: nobody read standard error\n"
+
+
+class Pipe:
+    """A pipe with a log at its end."""
+
+    def __init__(self) -> None:
+        self.reading, self.writing = os.pipe()
+        os.set_blocking(self.reading, False)
+        self._log = StandardErrorLog(self.writing, "ascii", patience=0.01)
+
+    def log(self, message: str, *arguments: object) -> None:
+        self._log.handle(logging.makeLogRecord({"msg": message, "args": arguments}))
+
+    def fill(self) -> None:
+        os.set_blocking(self.writing, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(self.writing, b"x" * 4096)
+        os.set_blocking(self.writing, True)
+
+    def read(self) -> str:
+        content = b""
+        with suppress(BlockingIOError):
+            while chunk := os.read(self.reading, 65536):
+                content += chunk
+        return content.decode().lstrip("x")
+
+    def close_reader(self) -> None:
+        os.close(self.reading)
+        self.reading = -1
+
+    def close(self) -> None:
+        os.close(self.writing)
+        if self.reading >= 0:
+            os.close(self.reading)
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    pipe = Pipe()
+    yield pipe
+    pipe.close()
+
+
+def test_lines_are_written_in_the_encoding_of_standard_error(pipe: Pipe) -> None:
+    pipe.log("grüße \udcff")
+    assert pipe.read() == "gr\\xfc\\xdfe \\udcff\n"
+
+
+def test_a_long_line_is_written_as_a_whole(pipe: Pipe) -> None:
+    pipe.log("y" * 20_000)
+    assert pipe.read() == "y" * 20_000 + "\n"
+
+
+def test_lines_that_nobody_reads_are_dropped_and_counted(pipe: Pipe) -> None:
+    pipe.fill()
+    pipe.log("one")
+    pipe.log("two")
+    assert pipe.read() == ""
+    pipe.log("three")
+    pipe.log("four")
+    assert pipe.read() == MISSING % 2 + "three\nfour\n"
+
+
+def test_a_line_that_does_not_fit_is_cut_and_the_next_one_begins_a_new_line(pipe: Pipe) -> None:
+    pipe.log("y" * 200_000)
+    assert set(pipe.read()) == {"y"}
+    pipe.log("next")
+    assert pipe.read() == "\n" + MISSING % 1 + "next\n"
+
+
+def test_a_reader_that_is_gone_is_no_error(pipe: Pipe) -> None:
+    pipe.close_reader()
+    pipe.log("one")
+
+
+def test_a_message_that_cannot_be_formatted_is_left_out(
+    pipe: Pipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe.log("%d", "one")
+    pipe.log("two")
+    assert pipe.read() == "two\n"
+    assert "TypeError: %d format" in capsys.readouterr().err
+
+
+def test_a_closed_standard_error_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    logger = logging.getLogger("test_closed")
+    logger.addHandler(log_handler())
+    logger.warning("nobody sees it")
+
+
+def test_a_standard_error_that_is_no_file_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = StringIO()
+    monkeypatch.setattr(sys, "stderr", written)
+    logger = logging.getLogger("test_no_file")
+    logger.addHandler(log_handler())
+    logger.warning("one")
+    assert written.getvalue() == "one\n"
