@@ -25,9 +25,8 @@ from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker.event_thread import EventThread
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
 
-from .cancellation import CancellationWatch
 from .claimed_run import ClaimedRun, KeeperEvents
-from .reclaiming import Reclaiming
+from .reclaiming import CancellationWatch, Reclaiming
 from .task_source import (
     PROMPT,
     QueueTaskSource,
