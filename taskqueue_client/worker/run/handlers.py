@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from types import FrameType
-from typing import Any, Protocol, Self, cast
+from typing import Any, Self, cast
 
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.worker.commands.task_log import UnlockedHandler
@@ -89,25 +89,22 @@ class Handlers:
             thread.stop(TO_END)
 
 
-class HandlerCall(Protocol):
-    """A call of a handler.
+class HandlerCall:
+    """A call of a handler; a subclass starts it.
+
+    Args:
+        calls: Calls to the loop that starts the handler.
 
     Attributes:
-        ended: What the handler raised, or None, once it has ended; belongs to the loop that started it.
+        ended: What the handler raised, or None, once it has ended; belongs to that loop.
     """
-
-    ended: asyncio.Future[BaseException | None]
-
-    def interrupt(self) -> None:
-        """Interrupt the handler if there is a way to."""
-
-
-class _EndingCall:
-    """Brings what a handler raised to the loop that started it."""
 
     def __init__(self, calls: ThreadsafeCalls) -> None:
         self._calls = calls
         self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+    def interrupt(self) -> None:
+        """Interrupt the handler if there is a way to. For a thread there is none: it looks at `canceled`."""
 
     def _end(self, raised: BaseException | None) -> None:
         self._calls.call(self.ended.set_result, raised)
@@ -182,7 +179,7 @@ def _end_child_of(process: int, raised: BaseException | None) -> None:
         os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-class ThreadCall(_EndingCall):
+class ThreadCall(HandlerCall):
     """A call of a plain function in a thread.
 
     Args:
@@ -198,11 +195,8 @@ class ThreadCall(_EndingCall):
         super().__init__(calls)
         threads.start(Job(name, partial(_raised_by, function), self._end))
 
-    def interrupt(self) -> None:
-        """Do nothing: a thread cannot be interrupted. Its handler looks at `TaskRun.canceled`."""
 
-
-class CoroutineCall(_EndingCall):
+class CoroutineCall(HandlerCall):
     """A call of a coroutine function in the handlers' loop.
 
     Args:
