@@ -31,9 +31,9 @@ from benchmarks.worker_queue import FAR_FUTURE, canned_queue, emptied_queue
 from taskqueue_client import AsyncQueue, Credentials
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.models import TaskClaim
-from taskqueue_client.worker import TaskRun, WorkerLoop
+from taskqueue_client.worker import TaskRun, WorkerConfig, WorkerLoop
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
-from taskqueue_client.worker.claims.keeper import Keeper, KeeperSettings
+from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.claims.task_source import WorkerIdentity
 
 CREDENTIALS = Credentials("benchmark", "none")
@@ -347,8 +347,15 @@ def held_runs() -> Iterator[Row]:
     logging.disable(logging.CRITICAL)
     watcher = Watcher()
     with canned_queue(lease=LEASE, runs=HELD) as root_url:
-        settings = KeeperSettings(WorkerIdentity("prov/wt", "wg", "w1"), HELD, None, 3600.0)
-        keeper = Keeper(lambda: AsyncQueue(root_url, CREDENTIALS), settings, watcher, SystemClock())
+        identity = WorkerIdentity("prov/wt", "wg", "w1")
+        config = WorkerConfig(
+            task_queue_id="prov/wt",
+            worker_group="wg",
+            worker_id="w1",
+            concurrency=HELD,
+            cancellation_poll_interval=3600.0,
+        )
+        keeper = Keeper(lambda: AsyncQueue(root_url, CREDENTIALS), identity, config, watcher, SystemClock())
         held = [watcher.runs.get(timeout=60) for _ in range(HELD)]
         cost = watched(lambda: len(watcher.late))
         lost = sum(not each.has_claim for each in held)

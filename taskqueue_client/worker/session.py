@@ -23,15 +23,15 @@ from taskqueue_client.credentials import Credentials, expires_at
 from taskqueue_client.errors import CallFailed, InvalidArgument, TaskQueueError, UnreadableResponse
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
-from taskqueue_client.worker.claims.keeper import Keeper, KeeperSettings
+from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.claims.reclaiming import consume_cancellations
 from taskqueue_client.worker.claims.task_source import PROMPT, WorkerIdentity
 from taskqueue_client.worker.commands.environment import CommandEnvironment
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.work_directory import WorkDirectories
 from taskqueue_client.worker.monitoring.tracing import make_tracing
-from taskqueue_client.worker.monitoring.worker_metrics import Monitor, WorkerMetrics
-from taskqueue_client.worker.run.handlers import Handlers
+from taskqueue_client.worker.monitoring.worker_metrics import Monitor, Vitals, WorkerMetrics
+from taskqueue_client.worker.run.handlers import Handlers, LoggingCapture
 from taskqueue_client.worker.run.lifecycle import RunContext, RunLifecycle, TaskEnd
 from taskqueue_client.worker.run.patience import RetryClock
 from taskqueue_client.worker.run.run_resources import RunResources, SharedResources, mask_credentials
@@ -40,7 +40,6 @@ from . import shutdown
 from .commands.process_tree import Guardian
 from .config import WorkerConfig
 from .event_thread import DaemonThreads, ThreadsafeCalls, TurnCheck
-from .monitoring.worker_metrics import Vitals
 from .outcomes import text_of
 from .shutdown import LiveRuns
 from .task_run import TaskRun
@@ -214,8 +213,6 @@ class Session:
         """Return the worker's handler; with `capture_logging`, one whose messages go to the task's log."""
         if not self._worker.config.capture_logging:
             return self._worker.run_task
-        from .run.handlers import LoggingCapture  # noqa: PLC0415 - few workers need it
-
         return stack.enter_context(LoggingCapture()).capturing(self._worker.run_task)
 
     def _enter_shared(self, stack: AsyncExitStack) -> SharedResources:
@@ -261,7 +258,8 @@ class Session:
         worker = self._worker
         self._keeper = Keeper(
             partial(self._make_queue, self._credentials, worker.clock),
-            self._keeper_settings(),
+            self._identity,
+            worker.config,
             self,
             worker.clock,
             worker.task_source,
@@ -340,15 +338,6 @@ class Session:
         queue = AsyncQueue(self._worker.root_url, credentials, clock=clock, **self._client_options)
         share_time(self._queue, queue)
         return queue
-
-    def _keeper_settings(self) -> KeeperSettings:
-        config = self._worker.config
-        return KeeperSettings(
-            identity=self._identity,
-            concurrency=config.concurrency,
-            max_tasks=config.max_tasks,
-            cancellation_poll_interval=config.cancellation_poll_interval,
-        )
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

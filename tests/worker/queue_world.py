@@ -16,8 +16,9 @@ from taskqueue_client.errors import CallFailed
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.models import Run, TaskStatus
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, State
-from taskqueue_client.worker.claims.keeper import Keeper, KeeperSettings
+from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.claims.task_source import WorkerIdentity
+from taskqueue_client.worker.config import WorkerConfig
 from taskqueue_client.worker.event_thread import EventThread
 from taskqueue_client.worker.outcomes import Resolution
 from taskqueue_client.worker.run.reporting import Reporter
@@ -162,10 +163,11 @@ class RunningKeeper:
     """A keeper, and a separate event loop to wait for it."""
 
     def __init__(
-        self, make_queue: Callable[[], AsyncQueue], settings: KeeperSettings, told: Told, clock: Clock
+        self, make_queue: Callable[[], AsyncQueue], config: WorkerConfig, told: Told, clock: Clock
     ) -> None:
         self._waiting = EventThread("waits for the keeper")
-        self._keeper = Keeper(make_queue, settings, told, clock)
+        identity = WorkerIdentity(TASK_QUEUE_ID, config.worker_group, config.worker_id)
+        self._keeper = Keeper(make_queue, identity, config, told, clock)
         self._make_queue, self._clock = make_queue, clock
         self.hint_canceled = self._keeper.hint_canceled
         self.stop_claiming = self._keeper.stop_claiming
@@ -202,7 +204,14 @@ def running_keeper(
     clock = clock or SystemClock()
     keeper = RunningKeeper(
         lambda: AsyncQueue(world.local.root_url, credentials or world.local.credentials, clock=clock),
-        KeeperSettings(WorkerIdentity(TASK_QUEUE_ID, "group", "worker"), concurrency, max_tasks, poll),
+        WorkerConfig(
+            task_queue_id=TASK_QUEUE_ID,
+            worker_group="group",
+            worker_id="worker",
+            concurrency=concurrency,
+            max_tasks=max_tasks,
+            cancellation_poll_interval=poll,
+        ),
         told,
         clock,
     )

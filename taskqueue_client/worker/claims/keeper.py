@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from random import random
 
 from taskqueue_client import errors
@@ -22,6 +21,7 @@ from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.models import TaskClaim
+from taskqueue_client.worker.config import WorkerConfig
 from taskqueue_client.worker.event_thread import EventThread
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
 
@@ -244,22 +244,13 @@ TIME_TO_STOP = 5.0
 """Seconds after which a keeper that does not stop is left behind; its thread is a daemon."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeeperSettings:
-    """The keeper's settings; see `WorkerConfig`."""
-
-    identity: WorkerIdentity
-    concurrency: int
-    max_tasks: int | None
-    cancellation_poll_interval: float
-
-
 class Keeper:
     """Claims and reclaims runs. Its methods may be called from any thread.
 
     Args:
         make_queue: Makes the keeper's client, in the keeper's loop.
-        settings: The keeper's settings.
+        identity: The worker, and its task queue; the first of several.
+        config: The worker's settings.
         events: Is told about claims and reclaims.
         clock: The source of time.
         make_source: Makes the task source, in the keeper's loop.
@@ -269,14 +260,16 @@ class Keeper:
     def __init__(
         self,
         make_queue: Callable[[], AsyncQueue],
-        settings: KeeperSettings,
+        identity: WorkerIdentity,
+        config: WorkerConfig,
         events: KeeperEvents,
         clock: Clock,
         make_source: TaskSourceFactory = QueueTaskSource,
         tracing: Tracing = NO_TRACING,
     ) -> None:
         self._tracing = tracing
-        self._settings = settings
+        self._identity = identity
+        self._config = config
         self._events = events
         self._clock = clock
         self._thread = EventThread("taskqueue keeper")
@@ -338,16 +331,16 @@ class Keeper:
         self._thread.stop(TIME_TO_STOP)
 
     async def _start(self, make_queue: Callable[[], AsyncQueue], make_source: TaskSourceFactory) -> None:
-        settings = self._settings
+        config = self._config
         self._queue = make_queue()
         self._single = self._queue.with_options(attempts=1)
         polling = self._single.with_options(tracing=False)  # spans of polls without a result would be many
-        self._slots = Slots(settings.concurrency, settings.max_tasks)
+        self._slots = Slots(config.concurrency, config.max_tasks)
         self._reclaiming = Reclaiming(self._events, self._clock)
         self._cancellations = CancellationWatch(
-            polling, self._reclaiming.runs, settings.cancellation_poll_interval, self._clock
+            polling, self._reclaiming.runs, config.cancellation_poll_interval, self._clock
         )
-        self._source = make_source(SourceContext(polling, settings.identity, self._clock))
+        self._source = make_source(SourceContext(polling, self._identity, self._clock))
         self._claiming = Claiming(
             self._source,
             self._slots,
@@ -373,9 +366,7 @@ class Keeper:
     def _asked(self) -> str:
         """Return the task queue of the last claim request."""
         source = self._source
-        return (
-            source.asked if isinstance(source, SeveralTaskQueues) else self._settings.identity.task_queue_id
-        )
+        return source.asked if isinstance(source, SeveralTaskQueues) else self._identity.task_queue_id
 
     async def _stop(self) -> None:
         await self._claiming.close()
