@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from taskqueue_client.local import messages, times
 from taskqueue_client.local.json_values import encode, normalised
 from taskqueue_client.local.refusal import Caller, refuse
 
 from .scheduling import check_dependencies, track_again, track_dependencies
-from .store import sort_key
+from .store import marks, sort_key
 from .task_groups import join_group
-from .task_records import PRIORITIES, Task, encode_runs, find_task
+from .task_records import COLUMNS, PRIORITIES, Task, encode_runs, find_task
 from .transitions import add_run, append_run, line_up
 
 if TYPE_CHECKING:
@@ -176,21 +178,6 @@ def _encoded_definition(body: dict[str, Any]) -> bytes:
 
 
 def _insert_row(core: Core, task: Task) -> None:
-    core.store.change(
-        "INSERT INTO tasks (task_id, sort_key, task_queue_id, scheduler_id, project_id, task_group_id,"
-        " priority, deadline, expires, retries, retries_left, runs, definition)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        task.task_id,
-        sort_key(task.task_id),
-        task.task_queue_id,
-        task.scheduler_id,
-        task.project_id,
-        task.task_group_id,
-        task.priority,
-        task.deadline,
-        task.expires,
-        task.retries,
-        task.retries_left,
-        encode_runs(task.runs),
-        task.encoded_definition,
-    )
+    *plain, runs, definition = msgspec.structs.astuple(task)
+    row = (sort_key(task.task_id), *plain, encode_runs(runs), definition)
+    core.store.change(f"INSERT INTO tasks (sort_key, {COLUMNS}) VALUES ({marks(row)})", *row)  # noqa: S608 - constants

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sized
 
 _VERSION = 1
 _CACHED_STATEMENTS = 256
@@ -247,6 +247,11 @@ def _make_private(path: str) -> None:
     """Create a missing file for its owner only: it will contain the keys of credentials."""
     with suppress(OSError):  # SQLite is about to fail for the same reason, and raises it
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+
+
+def marks(row: Sized) -> str:
+    """Return the placeholders for the values of a row."""
+    return ", ".join("?" * len(row))
 
 
 def sort_key(text: str) -> str:

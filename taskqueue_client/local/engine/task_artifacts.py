@@ -14,7 +14,7 @@ from taskqueue_client.slugid import slugid
 
 from .core import download_credentials, upload_credentials
 from .pages import decode_index, encode_index, page_of, page_size
-from .store import sort_key
+from .store import marks, sort_key
 from .task_records import Run, Task, find_task, get_task
 
 if TYPE_CHECKING:
@@ -197,7 +197,6 @@ def _is_compatible(old: ArtifactRecord, new: ArtifactRecord) -> bool:
     return same_type and all(old.details[key] == new.details[key] for key in _MUST_MATCH[new.storage_type])
 
 
-COLUMNS = "task_id, run_id, name, storage_type, content_type, expires, present, details"
 _MAX_RUN_ID = 1000  # no run has a higher number, and the database's numbers end somewhere
 
 
@@ -242,6 +241,9 @@ class ArtifactRecord(msgspec.Struct):
         return self.shown() if length is None else {**self.shown(), "contentLength": length}
 
 
+COLUMNS = ", ".join(ArtifactRecord.__struct_fields__)
+
+
 def artifact_of(row: tuple[Any, ...]) -> ArtifactRecord:
     """Return the artifact in a row of `COLUMNS`."""
     *plain, details = row
@@ -262,18 +264,9 @@ def find_artifact(core: Core, task_id: str, run_id: int, name: str) -> ArtifactR
 
 def save_artifact(core: Core, artifact: ArtifactRecord) -> None:
     """Write a new or changed artifact, within a transition."""
-    core.store.change(
-        f"INSERT OR REPLACE INTO artifacts ({COLUMNS}, sort_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - constants
-        artifact.task_id,
-        artifact.run_id,
-        artifact.name,
-        artifact.storage_type,
-        artifact.content_type,
-        artifact.expires,
-        artifact.present,
-        msgspec.json.encode(artifact.details),
-        sort_key(artifact.name),
-    )
+    *plain, details = msgspec.structs.astuple(artifact)
+    row = (sort_key(artifact.name), *plain, msgspec.json.encode(details))
+    core.store.change(f"INSERT OR REPLACE INTO artifacts (sort_key, {COLUMNS}) VALUES ({marks(row)})", *row)  # noqa: S608 - constants
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,12 @@ from taskqueue_client.local.json_values import check_text
 from taskqueue_client.local.refusal import Caller, refuse
 
 from .pages import OffsetPage
+from .store import marks
 from .task_queues import get_task_queue, touch_task_queue
 
 if TYPE_CHECKING:
     from .core import Core
 
-_COLUMNS = (
-    "task_queue_id, worker_group, worker_id, quarantine_until, expires, first_claim, last_date_active,"
-    " recent_tasks, quarantine_details"
-)
 _KEY = "task_queue_id = ? AND worker_group = ? AND worker_id = ?"
 _NEVER = -10  # years: a worker that was never in quarantine has one that ended that long before its creation
 _RECENT = 20
@@ -77,6 +74,9 @@ class _WorkerRecord(msgspec.Struct):
         if self.is_quarantined(now):
             shown["quarantineUntil"] = times.text(self.quarantine_until)
         return shown
+
+
+_COLUMNS = ", ".join(_WorkerRecord.__struct_fields__)
 
 
 def list_workers(
@@ -261,18 +261,9 @@ def _known(core: Core, task_queue_id: str, key: tuple[str, str]) -> _WorkerRecor
 
 
 def _save(core: Core, worker: _WorkerRecord) -> None:
-    core.store.change(
-        "INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        worker.task_queue_id,
-        worker.worker_group,
-        worker.worker_id,
-        worker.quarantine_until,
-        worker.expires,
-        worker.first_claim,
-        worker.last_date_active,
-        _encode(worker.recent_tasks[-_RECENT:]),
-        _encode(worker.quarantine_details),
-    )
+    *plain, recent_tasks, quarantine_details = msgspec.structs.astuple(worker)
+    row = (*plain, _encode(recent_tasks[-_RECENT:]), _encode(quarantine_details))
+    core.store.change(f"INSERT OR REPLACE INTO workers ({_COLUMNS}) VALUES ({marks(row)})", *row)  # noqa: S608 - constants
 
 
 def _refuse_unknown(task_queue_id: str, key: tuple[str, str]) -> NoReturn:
