@@ -73,13 +73,13 @@ class LegacyPolling:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """All endpoints of the local queue, with those of legacy polling before the others."""
         return (
-            Endpoint(LEGACY, "pollTaskUrl", "GET", _POLL, self.poll_task_url, _POLL_TASK_URL),
+            Endpoint(LEGACY, "GET", _POLL, self.poll_task_url, _POLL_TASK_URL),
             Endpoint(
-                *(LEGACY, "claimWork", "POST", "/claim-work/<provisionerId>/<workerType>", self.claim_work),
+                *(LEGACY, "POST", "/claim-work/<provisionerId>/<workerType>", self.claim_work),
                 _CLAIM_WORK,
                 schema="legacy/v1/claim-work-request",
             ),
-            Endpoint("queue", "pollTaskUrls", "GET", _POLL, self.poll_task_urls, _POLL_TASK_URLS),
+            Endpoint("queue", "GET", _POLL, self.poll_task_urls, _POLL_TASK_URLS),
             replace(_CLAIM_TASK, handler=self.claim_task),
             *ENDPOINTS,
         )

@@ -29,6 +29,7 @@ from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.local.storage.objects import SeeOther
 
 from .endpoint_routes import check_url, page_size, read_query, run_id
+from .endpoints import camel_case
 from .responses import empty_response, error_response, finish, json_response, text_response
 
 if TYPE_CHECKING:
@@ -156,8 +157,7 @@ _TAKERS: dict[str, _Taker] = {
 
 @cache
 def _taker(name: str) -> _Taker:
-    first, *rest = name.split("_")
-    parameter = first + "".join(part.capitalize() for part in rest)
+    parameter = camel_case(name)
     return _TAKERS.get(name) or (lambda call, _: call.params[parameter])
 
 

@@ -49,9 +49,20 @@ def heartbeat(_service: object) -> dict[str, Any]:
     return {}
 
 
+def lbheartbeat(_service: object) -> dict[str, Any]:
+    """Return the same, for load balancers."""
+    return {}
+
+
 def version(_service: object) -> dict[str, str]:
     """Return what a source checkout of the service returns."""
     return {"version": "dev", "commit": "", "source": "", "build": ""}
+
+
+def camel_case(name: str) -> str:
+    """Return a name in the spelling of the services, such as `taskId` for `task_id`."""
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
 
 
 Handler = Callable[..., Any]
@@ -64,10 +75,9 @@ class Endpoint:
 
     Args:
         service: `queue`, `object` or `auth`; or `legacy`, whose endpoints are below `/v1`.
-        name: As in the reference, e.g. `createTask`.
         method: `GET`, `POST` or `PUT`.
         route: The path below `/api/<service>/v1`, with `<parameter>` in it.
-        handler: The function or method that handles a call.
+        handler: The function or method that handles a call, named like the endpoint in snake_case.
         scopes: What a caller needs; None when credentials are not looked at.
         query: The query parameters it takes.
         schema: The schema of its body, a key of `REQUEST_SCHEMAS`; None when it takes no body.
@@ -77,7 +87,6 @@ class Endpoint:
     """
 
     service: str
-    name: str
     method: str
     route: str
     handler: Handler
@@ -86,6 +95,11 @@ class Endpoint:
     schema: str | None = None
     one_segment: bool = False
     tester_scopes: Callable[[Any], Sequence[str]] | None = None
+
+    @cached_property
+    def name(self) -> str:
+        """As in the reference, e.g. `createTask`."""
+        return camel_case(self.handler.__name__)
 
     @cached_property
     def full_name(self) -> str:
@@ -126,10 +140,10 @@ def _needs(expression: ScopeExpression) -> set[str]:
 def heartbeats(service: str) -> tuple[Endpoint, ...]:
     """Return the endpoints that tell whether a service is there."""
     return (
-        Endpoint(service, "ping", "GET", "/ping", ping),
-        Endpoint(service, "lbheartbeat", "GET", "/__lbheartbeat__", heartbeat),
-        Endpoint(service, "version", "GET", "/__version__", version),
-        Endpoint(service, "heartbeat", "GET", "/__heartbeat__", heartbeat),
+        Endpoint(service, "GET", "/ping", ping),
+        Endpoint(service, "GET", "/__lbheartbeat__", lbheartbeat),
+        Endpoint(service, "GET", "/__version__", version),
+        Endpoint(service, "GET", "/__heartbeat__", heartbeat),
     )
 
 
@@ -177,29 +191,23 @@ _WORKER_TYPE = "/provisioners/<provisionerId>/worker-types/<workerType>"
 _WORKER = "<provisionerId>/<workerType>/<workerGroup>/<workerId>"
 
 
-def _get(name: str, route: str, handler: Handler, scopes: ScopeExpression, *query: str) -> Endpoint:
-    return Endpoint("queue", name, "GET", route, handler, scopes, query)
+def _get(route: str, handler: Handler, scopes: ScopeExpression, *query: str) -> Endpoint:
+    return Endpoint("queue", "GET", route, handler, scopes, query)
 
 
 def _post(
-    name: str,
-    route: str,
-    handler: Handler,
-    scopes: ScopeExpression,
-    schema: str | None = None,
-    *query: str,
+    route: str, handler: Handler, scopes: ScopeExpression, schema: str | None = None, *query: str
 ) -> Endpoint:
-    return Endpoint("queue", name, "POST", route, handler, scopes, query, schema and f"queue/v1/{schema}")
+    return Endpoint("queue", "POST", route, handler, scopes, query, schema and f"queue/v1/{schema}")
 
 
-def _put(name: str, route: str, handler: Handler, scopes: ScopeExpression, schema: str) -> Endpoint:
-    return Endpoint("queue", name, "PUT", route, handler, scopes, (), f"queue/v1/{schema}")
+def _put(route: str, handler: Handler, scopes: ScopeExpression, schema: str) -> Endpoint:
+    return Endpoint("queue", "PUT", route, handler, scopes, (), f"queue/v1/{schema}")
 
 
 _QUEUE = (
-    _get("task", _TASK, task_records.task, "queue:get-task:<taskId>"),
+    _get(_TASK, task_records.task, "queue:get-task:<taskId>"),
     _post(
-        "tasks",
         "/tasks",
         task_records.tasks,
         _each("taskId", "taskIds", "queue:get-task:<taskId>"),
@@ -207,27 +215,24 @@ _QUEUE = (
         *_PAGED,
     ),
     _post(
-        "statuses",
         "/tasks/status",
         task_records.statuses,
         _each("taskId", "taskIds", "queue:status:<taskId>"),
         "tasks-request",
         *_PAGED,
     ),
-    _get("status", f"{_TASK}/status", task_records.status, "queue:status:<taskId>"),
+    _get(f"{_TASK}/status", task_records.status, "queue:status:<taskId>"),
     _get(
-        "listDependentTasks",
         f"{_TASK}/dependents",
         task_records.list_dependent_tasks,
         "queue:list-dependent-tasks:<taskId>",
         *_PAGED,
     ),
-    _put("createTask", _TASK, creation.create_task, _CREATE_TASK, "create-task-request"),
-    _post("scheduleTask", f"{_TASK}/schedule", scheduling.schedule_task, _in_group("schedule")),
-    _post("rerunTask", f"{_TASK}/rerun", scheduling.rerun_task, _in_group("rerun")),
-    _post("cancelTask", f"{_TASK}/cancel", scheduling.cancel_task, _in_group("cancel")),
+    _put(_TASK, creation.create_task, _CREATE_TASK, "create-task-request"),
+    _post(f"{_TASK}/schedule", scheduling.schedule_task, _in_group("schedule")),
+    _post(f"{_TASK}/rerun", scheduling.rerun_task, _in_group("rerun")),
+    _post(f"{_TASK}/cancel", scheduling.cancel_task, _in_group("cancel")),
     _post(
-        "changeTaskPriority",
         f"{_TASK}/priority",
         scheduling.change_task_priority,
         {
@@ -238,42 +243,27 @@ _QUEUE = (
         },
         "change-task-priority-request",
     ),
-    _get(
-        "listTaskGroup",
-        f"{_GROUP}/list",
-        task_groups.list_task_group,
-        "queue:list-task-group:<taskGroupId>",
-        *_PAGED,
-    ),
-    _get("getTaskGroup", _GROUP, task_groups.get_task_group, "queue:list-task-group:<taskGroupId>"),
+    _get(f"{_GROUP}/list", task_groups.list_task_group, "queue:list-task-group:<taskGroupId>", *_PAGED),
+    _get(_GROUP, task_groups.get_task_group, "queue:list-task-group:<taskGroupId>"),
+    _post(f"{_GROUP}/seal", task_groups.seal_task_group, "queue:seal-task-group:<schedulerId>/<taskGroupId>"),
     _post(
-        "sealTaskGroup",
-        f"{_GROUP}/seal",
-        task_groups.seal_task_group,
-        "queue:seal-task-group:<schedulerId>/<taskGroupId>",
-    ),
-    _post(
-        "cancelTaskGroup",
         f"{_GROUP}/cancel",
         task_groups.cancel_task_group,
         "queue:cancel-task-group:<schedulerId>/<taskGroupId>",
     ),
     _post(
-        "changeTaskGroupPriority",
         f"{_GROUP}/priority",
         scheduling.change_task_group_priority,
         "queue:change-task-group-priority:<schedulerId>/<taskGroupId>",
         "change-task-priority-request",
     ),
     _post(
-        "claimWork",
         "/claim-work/<taskQueueId>",
         claims_and_reports.claim_work,
         {"AllOf": ["queue:claim-work:<taskQueueId>", "queue:worker-id:<workerGroup>/<workerId>"]},
         "claim-work-request",
     ),
     _post(
-        "claimTask",
         f"{_RUN}/claim",
         claims_and_reports.claim_task,
         {
@@ -284,131 +274,79 @@ _QUEUE = (
         },
         "task-claim-request",
     ),
+    _post(f"{_RUN}/reclaim", claims_and_reports.reclaim_task, "queue:reclaim-task:<taskId>/<runId>"),
+    _post(f"{_RUN}/completed", claims_and_reports.report_completed, "queue:resolve-task:<taskId>/<runId>"),
+    _post(f"{_RUN}/failed", claims_and_reports.report_failed, "queue:resolve-task:<taskId>/<runId>"),
     _post(
-        "reclaimTask",
-        f"{_RUN}/reclaim",
-        claims_and_reports.reclaim_task,
-        "queue:reclaim-task:<taskId>/<runId>",
-    ),
-    _post(
-        "reportCompleted",
-        f"{_RUN}/completed",
-        claims_and_reports.report_completed,
-        "queue:resolve-task:<taskId>/<runId>",
-    ),
-    _post(
-        "reportFailed",
-        f"{_RUN}/failed",
-        claims_and_reports.report_failed,
-        "queue:resolve-task:<taskId>/<runId>",
-    ),
-    _post(
-        "reportException",
         f"{_RUN}/exception",
         claims_and_reports.report_exception,
         "queue:resolve-task:<taskId>/<runId>",
         "task-exception-request",
     ),
     _post(
-        "createArtifact",
         f"{_RUN}/artifacts/<name>",
         task_artifacts.create_artifact,
         "queue:create-artifact:<taskId>/<runId>",
         "post-artifact-request",
     ),
     _put(
-        "finishArtifact",
         f"{_RUN}/artifacts/<name>",
         task_artifacts.finish_artifact,
         "queue:create-artifact:<taskId>/<runId>",
         "finish-artifact-request",
     ),
-    _get("getArtifact", f"{_RUN}/artifacts/<name>", task_artifacts.get_artifact, _GET_ARTIFACT),
-    _get("getLatestArtifact", f"{_TASK}/artifacts/<name>", task_artifacts.get_latest_artifact, _GET_ARTIFACT),
-    _get("artifact", f"{_RUN}/artifact-content/<name>", task_artifacts.artifact, _GET_ARTIFACT),
-    _get("latestArtifact", f"{_TASK}/artifact-content/<name>", task_artifacts.latest_artifact, _GET_ARTIFACT),
+    _get(f"{_RUN}/artifacts/<name>", task_artifacts.get_artifact, _GET_ARTIFACT),
+    _get(f"{_TASK}/artifacts/<name>", task_artifacts.get_latest_artifact, _GET_ARTIFACT),
+    _get(f"{_RUN}/artifact-content/<name>", task_artifacts.artifact, _GET_ARTIFACT),
+    _get(f"{_TASK}/artifact-content/<name>", task_artifacts.latest_artifact, _GET_ARTIFACT),
     _get(
-        "listArtifacts",
-        f"{_RUN}/artifacts",
-        task_artifacts.list_artifacts,
-        "queue:list-artifacts:<taskId>:<runId>",
-        *_PAGED,
+        f"{_RUN}/artifacts", task_artifacts.list_artifacts, "queue:list-artifacts:<taskId>:<runId>", *_PAGED
     ),
     _get(
-        "listLatestArtifacts",
-        f"{_TASK}/artifacts",
-        task_artifacts.list_latest_artifacts,
-        "queue:list-artifacts:<taskId>",
-        *_PAGED,
+        f"{_TASK}/artifacts", task_artifacts.list_latest_artifacts, "queue:list-artifacts:<taskId>", *_PAGED
     ),
     _get(
-        "artifactInfo",
-        f"{_RUN}/artifact-info/<name>",
-        task_artifacts.artifact_info,
-        "queue:list-artifacts:<taskId>:<runId>",
+        f"{_RUN}/artifact-info/<name>", task_artifacts.artifact_info, "queue:list-artifacts:<taskId>:<runId>"
     ),
     _get(
-        "latestArtifactInfo",
-        f"{_TASK}/artifact-info/<name>",
-        task_artifacts.latest_artifact_info,
-        "queue:list-artifacts:<taskId>",
+        f"{_TASK}/artifact-info/<name>", task_artifacts.latest_artifact_info, "queue:list-artifacts:<taskId>"
     ),
+    _get("/pending/<taskQueueId>", task_queues.pending_tasks, "queue:pending-count:<taskQueueId>"),
     _get(
-        "pendingTasks",
-        "/pending/<taskQueueId>",
-        task_queues.pending_tasks,
-        "queue:pending-count:<taskQueueId>",
-    ),
-    _get(
-        "taskQueueCounts",
         "/task-queues/<taskQueueId>/counts",
         task_queues.task_queue_counts,
         {"AllOf": ["queue:pending-count:<taskQueueId>", "queue:claimed-count:<taskQueueId>"]},
     ),
     _get(
-        "listPendingTasks",
         "/task-queues/<taskQueueId>/pending",
         task_queues.list_pending_tasks,
         "queue:pending-list:<taskQueueId>",
         *_PAGED,
     ),
     _get(
-        "listClaimedTasks",
         "/task-queues/<taskQueueId>/claimed",
         task_queues.list_claimed_tasks,
         "queue:claimed-list:<taskQueueId>",
         *_PAGED,
     ),
-    _get("listTaskQueues", "/task-queues", task_queues.list_task_queues, "queue:list-task-queues", *_PAGED),
+    _get("/task-queues", task_queues.list_task_queues, "queue:list-task-queues", *_PAGED),
     Endpoint(
-        *("queue", "getTaskQueue", "GET", "/task-queues/<taskQueueId>", task_queues.get_task_queue),
+        *("queue", "GET", "/task-queues/<taskQueueId>", task_queues.get_task_queue),
         "queue:get-task-queue:<taskQueueId>",
         one_segment=True,
     ),
+    _get("/provisioners", task_queues.list_provisioners, "queue:list-provisioners", *_PAGED),
     _get(
-        "listProvisioners", "/provisioners", task_queues.list_provisioners, "queue:list-provisioners", *_PAGED
+        "/provisioners/<provisionerId>", task_queues.get_provisioner, "queue:get-provisioner:<provisionerId>"
     ),
     _get(
-        "getProvisioner",
-        "/provisioners/<provisionerId>",
-        task_queues.get_provisioner,
-        "queue:get-provisioner:<provisionerId>",
-    ),
-    _get(
-        "listWorkerTypes",
         "/provisioners/<provisionerId>/worker-types",
         task_queues.list_worker_types,
         "queue:list-worker-types:<provisionerId>",
         *_PAGED,
     ),
+    _get(_WORKER_TYPE, task_queues.get_worker_type, "queue:get-worker-type:<provisionerId>/<workerType>"),
     _get(
-        "getWorkerType",
-        _WORKER_TYPE,
-        task_queues.get_worker_type,
-        "queue:get-worker-type:<provisionerId>/<workerType>",
-    ),
-    _get(
-        "listWorkers",
         f"{_WORKER_TYPE}/workers",
         worker_records.list_workers,
         "queue:list-workers:<provisionerId>/<workerType>",
@@ -416,20 +354,17 @@ _QUEUE = (
         "quarantined",
     ),
     _get(
-        "getWorker",
         f"{_WORKER_TYPE}/workers/<workerGroup>/<workerId>",
         worker_records.get_worker,
         f"queue:get-worker:{_WORKER}",
     ),
     _put(
-        "quarantineWorker",
         f"{_WORKER_TYPE}/workers/<workerGroup>/<workerId>",
         worker_records.quarantine_worker,
         {"AllOf": [f"queue:quarantine-worker:{_WORKER}"]},
         "quarantine-worker-request",
     ),
     _put(
-        "declareWorker",
         f"{_WORKER_TYPE}/<workerGroup>/<workerId>",
         worker_records.declare_worker,
         _each("property", "properties", f"queue:declare-worker:{_WORKER}#<property>"),
@@ -443,47 +378,41 @@ _DOWNLOAD: ScopeExpression = "object:download:<name>"
 
 _OBJECT = (
     Endpoint(
-        *("object", "createUpload", "PUT", "/upload/<name>", ObjectService.create_upload, _UPLOAD),
+        *("object", "PUT", "/upload/<name>", ObjectService.create_upload, _UPLOAD),
         schema="object/v1/create-upload-request",
         one_segment=True,
     ),
     Endpoint(
-        *("object", "finishUpload", "POST", "/finish-upload/<name>", ObjectService.finish_upload, _UPLOAD),
+        *("object", "POST", "/finish-upload/<name>", ObjectService.finish_upload, _UPLOAD),
         schema="object/v1/finish-upload-request",
         one_segment=True,
     ),
     Endpoint(
-        *("object", "startDownload", "PUT", "/start-download/<name>", ObjectService.start_download),
+        *("object", "PUT", "/start-download/<name>", ObjectService.start_download),
         _DOWNLOAD,
         schema="object/v1/download-object-request",
     ),
-    Endpoint("object", "object", "GET", "/metadata/<name>", ObjectService.object, _DOWNLOAD),
-    Endpoint("object", "download", "GET", "/download/<name>", ObjectService.download, _DOWNLOAD),
+    Endpoint("object", "GET", "/metadata/<name>", ObjectService.object, _DOWNLOAD),
+    Endpoint("object", "GET", "/download/<name>", ObjectService.download, _DOWNLOAD),
     *heartbeats("object"),
 )
 
 _AUTH = (
     Endpoint(
-        *("auth", "testAuthenticate", "POST", "/test-authenticate", AuthService.test_authenticate),
+        *("auth", "POST", "/test-authenticate", AuthService.test_authenticate),
         _each("scope", "requiredScopes", "<scope>"),
         schema="auth/v1/test-authenticate-request",
         tester_scopes=itemgetter("clientScopes"),
     ),
     Endpoint(
-        *("auth", "testAuthenticateGet", "GET", "/test-authenticate-get/", AuthService.test_authenticate_get),
+        *("auth", "GET", "/test-authenticate-get/", AuthService.test_authenticate_get),
         _each("scope", "requiredScopes", "<scope>"),
         tester_scopes=lambda _: ("test:*", "auth:create-client:test:*"),
     ),
+    Endpoint("auth", "GET", "/scopes/current", AuthService.current_scopes, "auth:current-scopes"),
+    Endpoint("auth", "GET", "/clients/<clientId>", AuthService.client, "auth:get-client:<clientId>"),
     Endpoint(
-        *("auth", "currentScopes", "GET", "/scopes/current", AuthService.current_scopes),
-        "auth:current-scopes",
-    ),
-    Endpoint(
-        *("auth", "client", "GET", "/clients/<clientId>", AuthService.client),
-        "auth:get-client:<clientId>",
-    ),
-    Endpoint(
-        *("auth", "authenticateHawk", "POST", "/authenticate-hawk", AuthService.authenticate_hawk),
+        *("auth", "POST", "/authenticate-hawk", AuthService.authenticate_hawk),
         schema="auth/v1/authenticate-hawk-request",
     ),
     *heartbeats("auth"),
