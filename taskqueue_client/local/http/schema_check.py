@@ -13,6 +13,7 @@ import re
 import warnings
 from calendar import monthrange
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 Schema = Mapping[str, Any]
@@ -47,16 +48,20 @@ def compile_schema(schema: Schema) -> Check:
     return check
 
 
+def _must(fits: Callable[[Any], object], words: str) -> Check:
+    """Return a check of one condition, whose violation is `words`."""
+
+    def check(value: Any, path: str, errors: list[str]) -> None:
+        if not fits(value):
+            errors.append(f"{path} must {words}")
+
+    return check
+
+
 def _bound(keyword: str, fits: Callable[[Any, int], bool], words: str) -> Callable[[Schema], Check]:
     def compile_bound(schema: Schema) -> Check:
         limit = schema[keyword]
-        message = words.format(limit)
-
-        def check(value: Any, path: str, errors: list[str]) -> None:
-            if not fits(value, limit):
-                errors.append(f"{path} must {message}")
-
-        return check
+        return _must(lambda value: fits(value, limit), words.format(limit))
 
     return compile_bound
 
@@ -70,14 +75,8 @@ def _is_not_longer(value: Any, limit: int) -> bool:
 
 
 def _pattern(schema: Schema) -> Check:
-    matches = compile_pattern(schema["pattern"]).match
-    message = f"must match pattern {json.dumps(schema['pattern'])}"
-
-    def check(value: Any, path: str, errors: list[str]) -> None:
-        if not matches(value):
-            errors.append(f"{path} {message}")
-
-    return check
+    pattern = schema["pattern"]
+    return _must(compile_pattern(pattern).match, f"match pattern {json.dumps(pattern)}")
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
@@ -87,13 +86,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 def _format(schema: Schema) -> Check:
     name = schema["format"]
-    is_valid = FORMATS[name]
-
-    def check(value: Any, path: str, errors: list[str]) -> None:
-        if not is_valid(value):
-            errors.append(f'{path} must match format "{name}"')
-
-    return check
+    return _must(FORMATS[name], f'match format "{name}"')
 
 
 def _unique_items(_schema: Schema) -> Check:
@@ -183,23 +176,12 @@ def _pointer(name: str) -> str:
 
 
 def _enum(schema: Schema) -> Check:
-    values = schema["enum"]
-
-    def check(value: Any, path: str, errors: list[str]) -> None:
-        if value not in values:
-            errors.append(f"{path} must be equal to one of the allowed values")
-
-    return check
+    return _must(schema["enum"].__contains__, "be equal to one of the allowed values")
 
 
 def _const(schema: Schema) -> Check:
     constant = schema["const"]
-
-    def check(value: Any, path: str, errors: list[str]) -> None:
-        if value != constant or type(value) is not type(constant):
-            errors.append(f"{path} must be equal to constant")
-
-    return check
+    return _must(lambda value: value == constant and type(value) is type(constant), "be equal to constant")
 
 
 def _any_of(schema: Schema) -> Check:
@@ -221,20 +203,13 @@ def _one_of(schema: Schema) -> Check:
     branches = [compile_schema(each) for each in schema["oneOf"]]
 
     def check(value: Any, path: str, errors: list[str]) -> None:
-        found = _errors_of_each(branches, value, path)
+        found: list[list[str]] = [[] for _ in branches]
+        for branch, wrong in zip(branches, found, strict=True):
+            branch(value, path, wrong)
         if found.count([]) != 1:
-            errors.extend(each for branch in found for each in branch)
-            errors.append(f"{path} must match exactly one schema in oneOf")
+            errors += [*chain.from_iterable(found), f"{path} must match exactly one schema in oneOf"]
 
     return check
-
-
-def _errors_of_each(branches: list[Check], value: Any, path: str) -> list[list[str]]:
-    found: list[list[str]] = []
-    for branch in branches:
-        found.append([])
-        branch(value, path, found[-1])
-    return found
 
 
 # The string formats, as loosely as the service checks them.
