@@ -45,7 +45,7 @@ from taskqueue_client._protocol.conversation import (
     iterate_async,
 )
 from taskqueue_client._protocol.schemas import check_definition
-from taskqueue_client.calls import create_task, list_task_group
+from taskqueue_client.calls import create_task, iter_task_group
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.definitions import TaskDefinition, from_now
 from taskqueue_client.errors import CallFailed, InvalidArgument, InvalidDefinition, Problem, TaskQueueError
@@ -427,14 +427,16 @@ def follow_group(
     Raises:
         CallFailed: A call failed.
     """
-    return iterate(queue, _changes(lambda: _members(task_group_id), interval, clock))
+    return iterate(queue, _changes(lambda: iter_task_group(task_group_id).everything(), interval, clock))
 
 
 def follow_group_async(
     queue: AsyncClient, task_group_id: str, *, interval: float = 2.0, clock: Clock | None = None
 ) -> AsyncIterator[list[TaskAndStatus]]:
     """`follow_group` with an asynchronous client, for `async for`."""
-    return iterate_async(queue, _changes(lambda: _members(task_group_id), interval, clock))
+    return iterate_async(
+        queue, _changes(lambda: iter_task_group(task_group_id).everything(), interval, clock)
+    )
 
 
 def follow(
@@ -443,16 +445,6 @@ def follow(
     """Yield the tasks that `look` returns, as `follow_group` does those of a group."""
     stream = _changes(lambda: iter(Work(look)), interval, clock)
     return iterate(cast("Client", None), stream)  # there is no call to send
-
-
-def _members(task_group_id: str) -> Conversation[list[TaskAndStatus]]:
-    members: list[TaskAndStatus] = []
-    token: str | None = None
-    while True:
-        page = yield from list_task_group(task_group_id, continuation_token=token)
-        members += page.tasks
-        if not (token := page.continuation_token):
-            return members
 
 
 def _changes(

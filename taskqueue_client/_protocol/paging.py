@@ -20,7 +20,7 @@ import msgspec
 
 from taskqueue_client.models import Page
 
-from .conversation import AsyncCaller, Call, Caller, signed
+from .conversation import AsyncCaller, Call, Caller, Conversation, signed
 
 P = ParamSpec("P")
 PageT = TypeVar("PageT", bound=Page)
@@ -55,6 +55,16 @@ class Pages(Generic[PageT, Item]):
             query = {**query, "limit": str(2 * int(query["limit"]))}
         call = msgspec.structs.replace(self.call, query={**query, "continuationToken": token})
         return replace(self, call=call, known=self.items(page))
+
+    def everything(self) -> Conversation[list[Item]]:
+        """Request all pages, and return their items."""
+        everything: list[Item] = []
+        pages: Pages[PageT, Item] | None = self
+        while pages is not None:
+            page = yield from pages.call
+            everything += pages.new_items(page)
+            pages = pages.after(page)
+        return everything
 
 
 def iterated(

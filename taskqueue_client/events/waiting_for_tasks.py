@@ -24,10 +24,9 @@ from taskqueue_client._protocol.conversation import (
     converse,
     converse_async,
 )
-from taskqueue_client._protocol.paging import Pages
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.errors import WaitTimedOut
-from taskqueue_client.models import TaskAndStatus, TaskGroupPage, TaskState, TaskStatus
+from taskqueue_client.models import TaskState, TaskStatus
 from taskqueue_client.models.messages import TaskGroupResolvedMessage, TaskMessage
 
 from .event import Event, Gap
@@ -252,13 +251,8 @@ def _ask_for_status(task_id: str) -> Conversation[TaskStatus]:
 
 
 def _ask_for_statuses(task_group_id: str) -> Conversation[list[TaskStatus]]:
-    statuses: list[TaskStatus] = []
-    pages: Pages[TaskGroupPage, TaskAndStatus] | None = calls.iter_task_group(task_group_id)
-    while pages is not None:
-        page = yield from pages.call
-        statuses += [each.status for each in pages.items(page)]
-        pages = pages.after(page)
-    return statuses
+    members = yield from calls.iter_task_group(task_group_id).everything()
+    return [each.status for each in members]
 
 
 def _read_statuses(

@@ -250,15 +250,8 @@ def _names(task: UpstreamTask, log: logging.Logger) -> Conversation[list[str]]:
 
 def _listed(task_id: str) -> Conversation[list[str]]:
     """Return the names of a task's artifacts that have content."""
-    names: list[str] = []
-    pages = calls.iter_latest_artifacts(task_id)
-    while True:
-        page = yield from pages.call
-        names += [each.name for each in pages.items(page) if each.storage_type != StorageType.ERROR]
-        following = pages.after(page)
-        if following is None:
-            return names
-        pages = following
+    artifacts = yield from calls.iter_latest_artifacts(task_id).everything()
+    return [each.name for each in artifacts if each.storage_type != StorageType.ERROR]
 
 
 def _download(
