@@ -7,11 +7,11 @@ fields and a group message's four; a field without a value is `_`.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from taskqueue_client.local.engine.task_records import Run, Task
 
@@ -53,44 +53,6 @@ class Message:
     body: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class RunKey:
-    """The part of a task message's routing key that says which run it is about.
-
-    Attributes:
-        run_id: None where the message is about the task as a whole.
-        worker: Worker group and worker id; None where the run has no worker.
-    """
-
-    run_id: int | None = None
-    worker: tuple[str, str] | None = field(default=None)
-
-    def __str__(self) -> str:
-        run_id = "_" if self.run_id is None else self.run_id
-        return ".".join([str(run_id), *(self.worker or ("_", "_"))])
-
-
-def task_message(
-    exchange: str, status: Mapping[str, Any], routes: Sequence[str], key: RunKey, contents: Mapping[str, Any]
-) -> Message:
-    """A message about a task or one of its runs.
-
-    Args:
-        exchange: Name without prefix.
-        status: The task's status, as the body shall have it.
-        routes: The task's `routes`.
-        key: Which run.
-        contents: What the body holds beside `status` and `version`.
-    """
-    queue_and_group = ".".join([status[name] for name in _TASK_FIELDS])
-    return Message(
-        EXCHANGE_PREFIX + exchange,
-        f"primary.{status['taskId']}.{key}.{queue_and_group}._",
-        [f"route.{route}" for route in routes],
-        {"status": status, **contents, "version": 1},
-    )
-
-
 def group_message(exchange: str, contents: Mapping[str, Any]) -> Message:
     """A message about a task group: `contents` holds `taskGroupId`, `schedulerId` and the rest."""
     key = f"primary.{contents['taskGroupId']}.{contents['schedulerId']}._"
@@ -126,52 +88,65 @@ class Audience:
                 _log.exception("a subscriber failed to handle a message on %s", message.exchange)
 
 
+def _task_message(
+    exchange: str,
+    task: Task,
+    contents: Mapping[str, Any],
+    run: Run | None = None,
+    worker: tuple[str, str] | None = None,
+    status: Mapping[str, Any] | None = None,
+) -> Message:
+    """A message about a task or one of its runs.
+
+    Args:
+        exchange: Name without prefix.
+        task: The task.
+        contents: What the body holds beside `status` and `version`.
+        run: The run; None where the message is about the task as a whole.
+        worker: Worker group and worker id for the routing key, if it names them.
+        status: The task's status, as the body shall have it; as it is now by default.
+    """
+    status = task.status() if status is None else status
+    about = [task.task_id, "_" if run is None else str(run.run_id), *(worker or ("_", "_"))]
+    return Message(
+        EXCHANGE_PREFIX + exchange,
+        ".".join(["primary", *about, *(status[name] for name in _TASK_FIELDS), "_"]),
+        [f"route.{route}" for route in task.extract().routes],
+        {"status": status, **contents, "version": 1},
+    )
+
+
 def defined(task: Task) -> Message:
     """A task exists; its status is shown as it was before the first run."""
-    extract = task.extract()
     status: dict[str, Any] = {
         **task.status(),
         "retriesLeft": task.retries,
         "state": "unscheduled",
         "runs": [],
     }
-    return task_message("task-defined", status, extract.routes, RunKey(), {"task": {"tags": extract.tags}})
+    return _task_message("task-defined", task, _tags(task), status=status)
 
 
 def pending(task: Task, run: Run) -> Message:
     """A run waits for a worker."""
-    extract = task.extract()
-    contents = {"task": {"tags": extract.tags}, "runId": run.run_id}
-    return task_message("task-pending", task.status(), extract.routes, RunKey(run.run_id), contents)
+    return _task_message("task-pending", task, {**_tags(task), "runId": run.run_id}, run)
 
 
 def running(task: Task, run: Run, taken_until: str) -> Message:
     """A worker has claimed a run; `taken_until` is in the database's form."""
-    extract = task.extract()
-    contents = {
-        "runId": run.run_id,
-        **_worker(run),
-        "takenUntil": taken_until,
-        "task": {"tags": extract.tags},
-    }
-    return task_message(
-        "task-running", task.status(), extract.routes, RunKey(run.run_id, run.worker), contents
-    )
+    contents = {"runId": run.run_id, **_worker(run), "takenUntil": taken_until, **_tags(task)}
+    return _task_message("task-running", task, contents, run, run.worker)
 
 
 def resolved(task: Task, run: Run) -> Message:
     """A run was completed, failed, or ended by an exception."""
-    extract = task.extract()
-    contents = {"runId": run.run_id, "task": {"tags": extract.tags}, **_worker(run)}
-    key = RunKey(run.run_id, run.worker)
-    return task_message(f"task-{run.state}", task.status(), extract.routes, key, contents)
+    contents = {"runId": run.run_id, **_tags(task), **_worker(run)}
+    return _task_message(f"task-{run.state}", task, contents, run, run.worker)
 
 
 def missed_deadline(task: Task, run: Run) -> Message:
     """A run was resolved at the deadline: the message does not name its worker."""
-    extract = task.extract()
-    contents = {"runId": run.run_id, "task": {"tags": extract.tags}}
-    return task_message("task-exception", task.status(), extract.routes, RunKey(run.run_id), contents)
+    return _task_message("task-exception", task, {"runId": run.run_id, **_tags(task)}, run)
 
 
 def canceled_with_group(task: Task, run: Run) -> Message:
@@ -179,21 +154,23 @@ def canceled_with_group(task: Task, run: Run) -> Message:
     status = task.status()
     del status["priority"]
     contents: dict[str, Any] = {"runId": run.run_id, "task": {"tags": {}}, **_worker(run)}
-    key = RunKey(run.run_id, run.worker)
-    return task_message("task-exception", status, task.extract().routes, key, contents)
+    return _task_message("task-exception", task, contents, run, run.worker, status)
 
 
 def priority_changed(task: Task, old_priority: str, new_priority: str) -> Message:
     """A task's priority was changed."""
     contents = {"oldPriority": old_priority, "newPriority": new_priority}
-    return task_message("task-priority-changed", task.status(), task.extract().routes, RunKey(), contents)
+    return _task_message("task-priority-changed", task, contents)
 
 
 def artifact_created(task: Task, run: Run, artifact: dict[str, Any]) -> Message:
     """A run has a new artifact that can be read."""
     contents = {"artifact": artifact, **_worker(run), "runId": run.run_id}
-    key = RunKey(run.run_id, run.worker)
-    return task_message("artifact-created", task.status(), task.extract().routes, key, contents)
+    return _task_message("artifact-created", task, contents, run, run.worker)
+
+
+def _tags(task: Task) -> dict[str, Any]:
+    return {"task": {"tags": task.extract().tags}}
 
 
 def _worker(run: Run) -> dict[str, str]:
