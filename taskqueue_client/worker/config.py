@@ -57,10 +57,6 @@ class _Rule(NamedTuple):
     words: str
     is_duration: bool = False
 
-    @property
-    def or_none(self) -> _Rule:
-        return _Rule(self.type | None, self.words + ", or none", self.is_duration)
-
     def checked(self, name: str, given: object) -> Any:
         """Return the value in its own type: a path or seconds for a text, a tuple for a list."""
         if self.is_duration and isinstance(given, str):
@@ -131,6 +127,16 @@ def _setting(default: T, rule: _Rule, meaning: str) -> T:
     return field(default=default, metadata=metadata)
 
 
+def _optional(rule: _Rule, meaning: str) -> Any:
+    """Return a setting that may have the value None, and has it by default."""
+    return _setting(None, _Rule(rule.type | None, f"{rule.words}, or none", rule.is_duration), meaning)
+
+
+def _switch(meaning: str) -> bool:
+    """Return a setting that is off by default."""
+    return _setting(default=False, rule=_Rule(bool, "true or false"), meaning=meaning)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """The settings of a worker, checked.
@@ -156,25 +162,21 @@ class WorkerConfig:
     graceful_shutdown_timeout: float = _setting(
         60.0, _DURATION, "How long runs may go on after the worker was asked to shut down."
     )
-    shutdown_timeout: float | None = _setting(
-        None,
-        _INTERVAL.or_none,
+    shutdown_timeout: float | None = _optional(
+        _INTERVAL,
         "How long the whole shutdown may take, whatever hangs; runs are stopped early enough to report "
         "them. None: 20 s more than graceful_shutdown_timeout and termination_grace together.",
     )
-    max_tasks: int | None = _setting(None, _COUNT.or_none, "Shut down after so many runs; None: never.")
-    max_idle: float | None = _setting(
-        None, _INTERVAL.or_none, "Shut down after so long without work; None: never."
-    )
+    max_tasks: int | None = _optional(_COUNT, "Shut down after so many runs; None: never.")
+    max_idle: float | None = _optional(_INTERVAL, "Shut down after so long without work; None: never.")
     max_internal_errors: int = _setting(
         5,
         _COUNT_OR_0,
         "Shut down after so many internal errors in a row with the same cause, and raise it; 0: never.",
     )
     cancellation_poll_interval: float = _setting(5.0, _INTERVAL, "How often canceled runs are polled for.")
-    max_run_time: float | None = _setting(
-        None,
-        _INTERVAL.or_none,
+    max_run_time: float | None = _optional(
+        _INTERVAL,
         "A run whose attempts together take longer is stopped; None: only the task's deadline and the hook "
         "`run_time_limit` count.",
     )
@@ -201,15 +203,12 @@ class WorkerConfig:
         "30 s before the task's deadline, and only while the run is claimed. An upload that makes progress "
         "has no limit.",
     )
-    live_log: bool = _setting(
-        False,  # noqa: FBT003 - a default
-        _Rule(bool, "true or false"),
+    live_log: bool = _switch(
         "Serve the logs of runs over HTTP while they grow; `public/logs/live.log` leads there until the run "
         "has ended.",
     )
-    live_log_url: str | None = _setting(
-        None,
-        _HTTP_URL.or_none,
+    live_log_url: str | None = _optional(
+        _HTTP_URL,
         "The URL by which readers reach that server, as through a reverse proxy; None: http:// with its "
         "address and port.",
     )
@@ -217,16 +216,14 @@ class WorkerConfig:
         "127.0.0.1", _TEXT, "The address to serve logs on; other machines cannot reach the default."
     )
     live_log_port: int = _setting(0, _PORT, "The port to serve logs on; 0: a free port.")
-    capture_logging: bool = _setting(
-        False,  # noqa: FBT003 - a default
-        _Rule(bool, "true or false"),
-        "Write what a handler logs, through any logger of `logging`, to the task's log as well.",
+    capture_logging: bool = _switch(
+        "Write what a handler logs, through any logger of `logging`, to the task's log as well."
     )
     termination_grace: float = _setting(
         10.0, _DURATION, "How long a command may go on between SIGTERM and SIGKILL."
     )
-    work_directory: Path | None = _setting(  # noqa: RUF009 - a field
-        None, _PATH.or_none, "Where the directories of runs are made; None: where temporary files are."
+    work_directory: Path | None = _optional(  # noqa: RUF009 - a field
+        _PATH, "Where the directories of runs are made; None: where temporary files are."
     )
     pass_environment: tuple[str, ...] = _setting(
         (),
@@ -235,19 +232,14 @@ class WorkerConfig:
         "*Environment* in the how-to on commands). `*` in a name stands for any characters, and leaves out "
         'what looks like a secret, so `("*",)` passes everything else.',
     )
-    keep_work_directories: bool = _setting(
-        False,  # noqa: FBT003 - a default
-        _Rule(bool, "true or false"),
-        "Keep the directory of a run after the run.",
-    )
+    keep_work_directories: bool = _switch("Keep the directory of a run after the run.")
     artifact_storage: Literal["s3", "object"] = _setting(
         "s3",
         _Rule(Literal["s3", "object"], "s3 or object"),
         "Where artifacts are stored unless their declaration says otherwise.",
     )
-    signing_key: Path | None = _setting(  # noqa: RUF009 - a field
-        None,
-        _FILE.or_none,
+    signing_key: Path | None = _optional(  # noqa: RUF009 - a field
+        _FILE,
         "The file, pipe or descriptor (/dev/fd/3) with the key that signs chains of trust, which commands "
         "must not be able to read; None: nothing is signed.",
     )
@@ -257,20 +249,14 @@ class WorkerConfig:
         "Which runs get a chain of trust if there is a signing_key: all, or those of tasks with "
         "`features.chainOfTrust` in their payload.",
     )
-    metrics_port: int | None = _setting(
-        None,
-        _PORT.or_none,
-        "The port of /metrics, /live and /ready; 0: a free port; None: no server.",
+    metrics_port: int | None = _optional(
+        _PORT, "The port of /metrics, /live and /ready; 0: a free port; None: no server."
     )
     metrics_host: str = _setting(
         "127.0.0.1", _TEXT, "The address to serve them on; other machines cannot reach the default."
     )
 
-    tracing: bool = _setting(
-        False,  # noqa: FBT003 - a default
-        _Rule(bool, "true or false"),
-        "Make OpenTelemetry spans of claims, runs and API calls (extra `otel`).",
-    )
+    tracing: bool = _switch("Make OpenTelemetry spans of claims, runs and API calls (extra `otel`).")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "worker_id", worker_id_of(self.worker_id))
