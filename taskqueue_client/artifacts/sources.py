@@ -46,6 +46,8 @@ def blocks_in_turn() -> Iterator[memoryview]:
 SyncContent = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | Iterable[bytes]
 """Types that can be uploaded: a path (also as a `str`), bytes, a binary file, or an iterable of bytes."""
 
+SOURCES = "a path, bytes, a file in binary mode or an iterable of bytes"
+
 Content = SyncContent | AsyncIterable[bytes]
 """Types that the asynchronous client can upload: asynchronous iterables, too."""
 
@@ -187,12 +189,31 @@ def open_source(content: SyncContent) -> Source:
 
 def _of_object(content: object) -> Source:
     """Open content by its type at run time: the caller may have passed anything."""
-    if hasattr(content, "read") and not isinstance(content, io.TextIOBase):
-        file = cast("io.BufferedReader", content)
-        return _of_file(file) if hasattr(content, "readinto") else spooled(_blocks_of(file))
-    if isinstance(content, Iterable) and not isinstance(content, io.TextIOBase):
-        return spooled(cast("Iterable[bytes]", content))
-    raise InvalidArgument("source", content, "a path, bytes, a file in binary mode or an iterable of bytes")
+    if hasattr(content, "readinto") and hasattr(content, "read"):
+        return _of_file(cast("io.BufferedReader", content))
+    return spooled(blocks_of(content))
+
+
+def blocks_of(content: object) -> Iterable[bytes]:
+    """Return the blocks of content that is neither a path nor bytes; `checked_block` checks each.
+
+    Raises:
+        InvalidArgument: The content is neither a file in binary mode nor iterable.
+    """
+    if not isinstance(content, io.TextIOBase):
+        if hasattr(content, "read"):
+            file = cast("io.BufferedReader", content)
+            return iter(lambda: file.read(BLOCK), b"")
+        if isinstance(content, Iterable):
+            return cast("Iterable[bytes]", content)
+    raise InvalidArgument("source", content, SOURCES)
+
+
+def checked_block(block: object) -> bytes:
+    """Return a block, or raise InvalidArgument if it is not bytes."""
+    if not isinstance(block, (bytes, bytearray, memoryview)):
+        raise InvalidArgument("source", block, "an iterable of bytes")
+    return cast("bytes", block)
 
 
 def is_path(path: str) -> bool:
@@ -230,10 +251,6 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _blocks_of(file: io.BufferedReader) -> Iterator[bytes]:
-    return iter(lambda: file.read(BLOCK), b"")
-
-
 def _of_file(file: io.BufferedReader) -> Source:
     """Return a source for the caller's file, from its current position to its end."""
     name = str(getattr(file, "name", "the file"))
@@ -245,7 +262,7 @@ def _of_file(file: io.BufferedReader) -> Source:
         size = file.seek(0, io.SEEK_END) - start
         file.seek(start)
     except (OSError, ValueError, AttributeError):  # a pipe or a compressed file, which cannot seek to its end
-        return spooled(_blocks_of(file))
+        return spooled(blocks_of(file))
     size = max(size, 0)
     return Source(name, file, start=start, size=size, first_stamp=first_stamp, stamp=stamp, owned=False)
 
@@ -290,10 +307,9 @@ class Spool:
             InvalidArgument: The block is not bytes.
             TemporaryFileFailed: The block cannot be written.
         """
-        if not isinstance(block, (bytes, bytearray, memoryview)):
-            raise InvalidArgument("source", block, "an iterable of bytes")
+        content = checked_block(block)
         try:
-            self._file.write(cast("bytes", block))
+            self._file.write(content)
         except OSError as error:
             raise TemporaryFileFailed.of(error) from error
 

@@ -17,6 +17,7 @@ import msgspec
 from taskqueue_client._protocol.conversation import Conversation, converse, converse_async
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.downloading import DownloadResult
+from taskqueue_client.artifacts.sources import Content
 from taskqueue_client.client import Queue
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.errors import InvalidArgument
@@ -28,7 +29,7 @@ from taskqueue_client.worker.commands.command import (
     run_command,
     run_command_async,
 )
-from taskqueue_client.worker.run.declared_artifacts import ArtifactOptions, Content
+from taskqueue_client.worker.run.declared_artifacts import ArtifactOptions
 from taskqueue_client.worker.run.run_resources import RunResources
 from taskqueue_client.worker.surroundings.upstream import (
     DownloadOptions,

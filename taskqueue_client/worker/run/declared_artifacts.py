@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import io
 import os
 import threading
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,19 +17,21 @@ from taskqueue_client._dates import moment_of
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
 from taskqueue_client.artifacts.many_uploads import files_in
 from taskqueue_client.artifacts.naming import checked_name
-from taskqueue_client.artifacts.sources import BLOCK, Source, SyncContent, open_source
+from taskqueue_client.artifacts.sources import (
+    SOURCES,
+    Content,
+    Source,
+    blocks_of,
+    checked_block,
+    open_source,
+)
 from taskqueue_client.artifacts.uploading import Options
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.outcomes import InternalError, TaskFailed
 
-Content = SyncContent | AsyncIterable[bytes]
-"""Content to upload: a path, bytes, a file in binary mode, an iterable, or an asynchronous iterable."""
-
 LOG_NAME = "public/logs/live_backing.log"
 LOG_LINK = "public/logs/live.log"
 """The names under which everybody looks for a task's log; user interfaces open the link."""
-
-_SOURCES = "a path, bytes, a file in binary mode or an iterable of bytes"
 
 _RESERVED = {
     **dict.fromkeys((LOG_NAME, LOG_LINK), "the task's log"),
@@ -169,7 +170,7 @@ class DeclaredArtifacts:
         _check_name(name)
         checked = self._checked(options)
         if isinstance(source, AsyncIterable):
-            raise InvalidArgument("source", source, f"{_SOURCES}; use `await upload_artifact_async`")
+            raise InvalidArgument("source", source, f"{SOURCES}; use `await upload_artifact_async`")
         if isinstance(source, (str, os.PathLike)):
             declared = _declared_file(name, source, work_directory(), checked, options)
         else:
@@ -183,7 +184,7 @@ class DeclaredArtifacts:
         path = self._new_file()
         with path.open("wb") as file:
             async for block in source:
-                await asyncio.to_thread(file.write, _checked_block(block))
+                await asyncio.to_thread(file.write, checked_block(block))
         self._add([DeclaredArtifact(name, path, checked)])
 
     def declare_directory(
@@ -244,11 +245,11 @@ class DeclaredArtifacts:
         """Return content that can still be read when the handler has ended."""
         if isinstance(source, (bytes, bytearray, memoryview)):
             return bytes(cast("bytes", source))
-        blocks = _blocks_of(source)
+        blocks = blocks_of(source)
         path = self._new_file()
         with path.open("wb") as file:
             for block in blocks:
-                file.write(_checked_block(block))
+                file.write(checked_block(block))
         return path
 
     def _new_file(self) -> Path:
@@ -315,18 +316,3 @@ def _declared_file(
         raise InvalidArgument("source", os.fspath(path), "a regular file")
     # Not the real path: a link that leads elsewhere by the time of the upload is checked again.
     return DeclaredArtifact(name, work_directory / path, checked, None if is_outside else work_directory)
-
-
-def _blocks_of(source: object) -> Iterator[object]:
-    if hasattr(source, "read") and not isinstance(source, io.TextIOBase):
-        file = cast("io.BufferedReader", source)
-        return iter(lambda: file.read(BLOCK), b"")
-    if isinstance(source, Iterable) and not isinstance(source, io.TextIOBase):
-        return iter(cast("Iterable[object]", source))
-    raise InvalidArgument("source", source, _SOURCES)
-
-
-def _checked_block(block: object) -> bytes:
-    if not isinstance(block, (bytes, bytearray, memoryview)):
-        raise InvalidArgument("source", block, "an iterable of bytes")
-    return cast("bytes", block)
