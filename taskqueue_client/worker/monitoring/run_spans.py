@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import Context, Token
+from contextvars import Token
 from typing import Any, Self, cast
 
 from taskqueue_client._protocol.call_spans import fail, tracer  # explains a missing opentelemetry-api
@@ -22,7 +22,7 @@ from taskqueue_client.models import ReasonResolved, TaskClaim
 from taskqueue_client.worker.claims.task_source import WorkerIdentity
 from taskqueue_client.worker.outcomes import LossReason
 
-from .tracing import Attributes, RunTrace, Span
+from .tracing import Attributes, RunTrace, Span, Tracing
 from .worker_metrics import LOST
 
 log = logging.getLogger("taskqueue_client.worker")
@@ -40,7 +40,7 @@ _UNPROPAGATED = trace.set_span_in_context(trace.INVALID_SPAN, context.Context())
 """The context of a run that is not a part of another trace."""
 
 
-class OpenTelemetryTracing:
+class OpenTelemetryTracing(Tracing):
     """`Tracing` with the tracer provider and the propagator of the program.
 
     Args:
@@ -133,7 +133,7 @@ def _context_of(claim: TaskClaim) -> context.Context:
     return propagate.extract(carrier, _UNPROPAGATED) if carrier else _UNPROPAGATED
 
 
-class _CurrentSpan:
+class _CurrentSpan(Span):
     """Makes a span current, and ends it; unlike `trace.use_span`, without messages of errors."""
 
     def __init__(self, span: trace.Span) -> None:
@@ -156,13 +156,11 @@ class _CurrentSpan:
         self._span.end()
 
 
-class _RunTrace:
-    """See `RunTrace`."""
-
+class _RunTrace(RunTrace):
     def __init__(self, current: context.Context) -> None:
+        super().__init__()
         self._span = trace.get_current_span(current)
         self._has_outcome = False
-        self.context = Context()
         self.context.run(context.attach, current)
 
     def set_outcome(self, outcome: str, reason: str, error: BaseException | None) -> None:

@@ -1,11 +1,10 @@
-"""Tracing of a worker: the interface, and the implementation for when tracing is off."""
+"""Tracing of a worker: the interface, whose classes make no spans: that is tracing which is off."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
-from typing import Protocol
 
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker.claims.task_source import WorkerIdentity
@@ -13,22 +12,22 @@ from taskqueue_client.worker.claims.task_source import WorkerIdentity
 Attributes = Mapping[str, str | int]
 
 
-class Span(Protocol):
+class Span:
     """A span that has begun."""
 
     def set(self, name: str, value: str | int) -> None:
         """Set an attribute."""
-        ...
 
 
-class RunTrace(Protocol):
+class RunTrace:
     """The span of a run, from its claim to its end.
 
     Attributes:
         context: The context in which the span is current. Tasks and threads that work on the run use copies.
     """
 
-    context: Context
+    def __init__(self) -> None:
+        self.context = Context()
 
     def set_outcome(self, outcome: str, reason: str, error: BaseException | None) -> None:
         """Note how the run ended.
@@ -38,14 +37,15 @@ class RunTrace(Protocol):
             reason: Why the claim was lost; empty if it was not.
             error: What led to the outcome.
         """
-        ...
 
     def end(self) -> None:
         """End the span; a run without an outcome counts as an error."""
-        ...
 
 
-class Tracing(Protocol):
+_NO_SPAN = nullcontext(Span())
+
+
+class Tracing:
     """Makes the spans of a worker. Its methods may be called from any thread."""
 
     def span(
@@ -58,7 +58,8 @@ class Tracing(Protocol):
             attributes: Attributes that are known at the start.
             is_client: Whether the span is about a process or service that is called.
         """
-        ...
+        del name, attributes, is_client
+        return _NO_SPAN
 
     def claimed(self, began: int, claims: Sequence[TaskClaim]) -> AbstractContextManager[object]:
         """Return a context manager in which the span of a claim request that has ended is current.
@@ -67,7 +68,8 @@ class Tracing(Protocol):
             began: When the request began, in nanoseconds since the epoch.
             claims: The claims of the response. There is no span for an empty response.
         """
-        ...
+        del began, claims
+        return _NO_SPAN
 
     def claim_failed(self, began: int, task_queue_id: str, error: Exception) -> None:
         """Make the span of a claim request that failed.
@@ -77,65 +79,18 @@ class Tracing(Protocol):
             task_queue_id: The task queue of the request.
             error: The failure.
         """
-        ...
 
     def begin_run(self, claim: TaskClaim) -> RunTrace:
         """Begin the span of a run, in the trace that the task's definition names, or in a new one."""
-        ...
+        del claim
+        return RunTrace()
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables that tell a command of the current span."""
-        ...
-
-
-class _NoSpan:
-    def set(self, name: str, value: str | int) -> None:
-        """Do nothing."""
-
-
-class _NoRunTrace:
-    def __init__(self) -> None:
-        self.context = Context()
-
-    def set_outcome(self, outcome: str, reason: str, error: BaseException | None) -> None:
-        """Do nothing."""
-
-    def end(self) -> None:
-        """Do nothing."""
-
-
-_NO_SPAN = nullcontext(_NoSpan())
-
-
-class NoTracing:
-    """`Tracing` that is off: imports nothing, and makes no spans."""
-
-    def span(
-        self, name: str, attributes: Attributes | None = None, *, is_client: bool = False
-    ) -> AbstractContextManager[Span]:
-        """See `Tracing`."""
-        del name, attributes, is_client
-        return _NO_SPAN
-
-    def claimed(self, began: int, claims: Sequence[TaskClaim]) -> AbstractContextManager[object]:
-        """See `Tracing`."""
-        del began, claims
-        return _NO_SPAN
-
-    def claim_failed(self, began: int, task_queue_id: str, error: Exception) -> None:
-        """See `Tracing`."""
-
-    def begin_run(self, claim: TaskClaim) -> RunTrace:
-        """See `Tracing`."""
-        del claim
-        return _NoRunTrace()
-
-    def variables(self) -> dict[str, str]:
-        """See `Tracing`."""
         return {}
 
 
-NO_TRACING = NoTracing()
+NO_TRACING = Tracing()
 
 
 def make_tracing(identity: WorkerIdentity, root_url: str, *, is_on: bool) -> Tracing:
