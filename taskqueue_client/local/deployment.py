@@ -21,7 +21,7 @@ from taskqueue_client.local.http.admin import Admin
 from taskqueue_client.local.http.api import Api
 from taskqueue_client.local.http.endpoint_routes import route_table
 from taskqueue_client.local.http.endpoints import ENDPOINTS
-from taskqueue_client.local.http.server import Parts, Server
+from taskqueue_client.local.http.server import Server
 from taskqueue_client.local.storage import ArtifactStorage, Variant
 
 from .engine import BackgroundWork, Core, Store
@@ -133,7 +133,7 @@ class Deployment:
             self.legacy = self._open_legacy(self._settings.legacy_azure)
             self._cleanup.push_async_callback(self.legacy.stop)
             self.faults.endpoints = _fault_names(self.legacy.endpoints)
-        server = Server(self._parts(self.core))
+        server = self._server(self.core)
         self._cleanup.push_async_callback(server.stop)
         self.root_url = await server.start(self._settings.host, self._settings.port)
         self.run_due()
@@ -168,7 +168,7 @@ class Deployment:
             resolver_interval=_SERVICE_RESOLVER_INTERVAL if late else 0,
         )
 
-    def _parts(self, core: Core) -> Parts:
+    def _server(self, core: Core) -> Server:
         queue = Client(_QUEUE_CLIENT, self._issuer.access_token, self._issuer.scopes)
         clients = {**self._settings.clients, _QUEUE_CLIENT: queue}
         validator = SignatureValidator(clients.get, self._settings.roles.expand, self.faults.now)
@@ -178,12 +178,16 @@ class Deployment:
             "auth": AuthService(validator, clients, self._settings.roles.expand),
             LEGACY: core,
         }
-        api = Api(services, validator, self.faults.now, lambda: self.root_url)
-        buckets = core.storage.buckets
-        work, now = self._look_for_work, self.faults.now
-        own_host = None if self._settings.allow_remote else self._settings.host
-        routes = None if self.legacy is None else route_table(self.legacy.endpoints)
-        return Parts(api, buckets, self.faults, self._admin(), work, now, own_host, routes, self.page)
+        return Server(
+            api=Api(services, validator, self.faults.now, lambda: self.root_url),
+            buckets=core.storage.buckets,
+            faults=self.faults,
+            admin=self._admin(),
+            page=self.page,
+            after_change=self._look_for_work,
+            own_host=None if self._settings.allow_remote else self._settings.host,
+            routes=None if self.legacy is None else route_table(self.legacy.endpoints),
+        )
 
     def _open_legacy(self, connection_string: str) -> LegacyPolling:
         try:
@@ -195,16 +199,15 @@ class Deployment:
         return LegacyPolling(connection_string, self.core, key, expire_claim)
 
     def _open_page(self, core: Core) -> Page:
-        from .page import Page, PageParts  # noqa: PLC0415 - a queue without a page does not load it
+        from .page import Page  # noqa: PLC0415 - a queue without a page does not load it
 
-        parts = PageParts(
+        page = Page(
             core,
             self.faults,
             secret=self._issuer.access_token,
             host=self._settings.host,
             root_url=lambda: self.root_url,
         )
-        page = Page(parts)
         self._audience.add(page.note_message)
         self._cleanup.callback(self._audience.remove, page.note_message)
         return page

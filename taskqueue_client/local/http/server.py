@@ -8,7 +8,7 @@ import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
@@ -72,45 +72,32 @@ _log = logging.getLogger(__name__)
 _requests = logging.getLogger("taskqueue_client.local.requests")
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The parts of a local queue to which the server passes requests.
+@dataclass(eq=False, slots=True)
+class Server:
+    """Listens, and passes each request to the part of the local queue that responds to it.
 
     Args:
         api: Everything under `/api/`.
         buckets: Everything under `/storage/`.
         faults: The faults on request.
         admin: Everything under `/admin/`; None without an admin secret.
+        page: The web page, or None.
         after_change: Called when a request may have changed something.
-        now: The time, in seconds since the epoch.
         own_host: The only name, beside `localhost` and addresses, that requests may have in `Host`; None
             allows all.
         routes: The endpoints; None for those that every local queue has.
-        page: The web page, or None.
     """
 
     api: Api
     buckets: Buckets
     faults: Faults
     admin: Admin | None
+    page: Page | None
     after_change: Callable[[], object]
-    now: Callable[[], float]
     own_host: str | None
-    routes: RouteTable | None = None
-    page: Page | None = None
-
-
-class Server:
-    """Listens, and responds to each request.
-
-    Args:
-        parts: The handlers of requests.
-    """
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._runner: web.ServerRunner | None = None
-        self._socket: socket.socket | None = None
+    routes: RouteTable | None
+    _runner: web.ServerRunner | None = field(default=None, init=False)
+    _socket: socket.socket | None = field(default=None, init=False)
 
     async def start(self, host: str, port: int) -> str:
         """Listen on an address; the URL to reach it by. Port 0 takes a free one.
@@ -141,14 +128,14 @@ class Server:
         started = time.perf_counter()
         after_answer = asyncio.get_running_loop().call_soon  # runs after the response was written
         path = request.raw_path.partition("?")[0]
-        page = self._parts.page
+        page = self.page
         try:
             if page is not None and page.owns(path):
                 return await page.answer(request)
             answer = await self._answer_or_reject(request, path)
         finally:  # also when the client has disconnected
             if request.method not in {"GET", "HEAD", "OPTIONS"}:
-                after_answer(self._parts.after_change)
+                after_answer(self.after_change)
         milliseconds = 1000 * (time.perf_counter() - started)
         after_answer(_requests.info, "%s %s %d %.1f ms", request.method, path, answer.status, milliseconds)
         if page is not None:
@@ -160,7 +147,7 @@ class Server:
             return finish(request, json_response({"error": _WRONG_HOST}, _MISDIRECTED))
         try:
             endpoint, handler = self._route(request, path)
-            return await self._parts.faults.answer(endpoint, request, handler)
+            return await self.faults.answer(endpoint, request, handler)
         except BrokenEscapeError:
             return finish(request, text_response(_BAD_REQUEST_PAGE, "text/html; charset=utf-8", 400, {}))
         except Refusal as refusal:
@@ -171,30 +158,30 @@ class Server:
 
     def _is_for_us(self, host: str) -> bool:
         """Whether `Host` is this queue's; names that somebody else controls may lead here (DNS rebinding)."""
-        own, name = self._parts.own_host, _PORT.sub("", host).lower()
+        own, name = self.own_host, _PORT.sub("", host).lower()
         return own is None or name in {"", "localhost", own.lower()} or is_address(name.strip("[]"))
 
     def _route(self, request: web.BaseRequest, path: str) -> tuple[str, Handler]:
         """Return the name of a request's endpoint, if it has one, and its handler."""
         if path.startswith("/storage/"):
             return self._storage_handler(request.method)
-        if self._parts.admin is not None and path.startswith("/admin/"):
-            return "", self._parts.admin.answer
-        match = find_endpoint(request.method, path, self._parts.routes)
+        if self.admin is not None and path.startswith("/admin/"):
+            return "", self.admin.answer
+        match = find_endpoint(request.method, path, self.routes)
         if match is None:
             return "", self._other_handler(request.method, path)
-        return match.endpoint.full_name, partial(self._parts.api.answer, match=match)
+        return match.endpoint.full_name, partial(self.api.answer, match=match)
 
     def _storage_handler(self, method: str) -> tuple[str, Handler]:
         name = {"PUT": "put", "GET": "get", "HEAD": "get"}.get(method)
         if name is None:
             return "", _constant(not_found())
-        handler: Handler = getattr(self._parts.buckets, name)
+        handler: Handler = getattr(self.buckets, name)
         return f"storage.{name}", handler
 
     def _other_handler(self, method: str, path: str) -> Handler:
         """Return the handler of a request outside of the services' routes."""
-        allowed = ", ".join(allowed_methods(path, self._parts.routes))
+        allowed = ", ".join(allowed_methods(path, self.routes))
         if method == "OPTIONS" and allowed:
             return _constant(text_response(allowed, "text/plain", 200, {"Allow": allowed}))
         if method in {"GET", "HEAD"} and path == "/robots.txt":
@@ -209,7 +196,7 @@ class Server:
 
     def _reject(self, request: web.BaseRequest, refusal: Refusal) -> web.Response:
         """Return the response to a request that belongs to no endpoint, or cannot be read."""
-        return finish(request, error_response(refusal, "", {}, {}, int(1000 * self._parts.now())))
+        return finish(request, error_response(refusal, "", {}, {}, int(1000 * self.faults.now())))
 
 
 async def _accept_no_more(listening: socket.socket) -> None:

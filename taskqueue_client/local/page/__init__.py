@@ -160,9 +160,8 @@ _ARTIFACT = re.compile(r"/page/artifact/([^/]+)/([0-9]{1,3})/(.+)", re.DOTALL)
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class PageParts:
-    """The parts of a local queue that the page shows and acts on.
+class Page:
+    """Answers the requests of the page, and remembers what happens for it.
 
     Args:
         core: The state of the queue, its clock and its artifacts.
@@ -172,32 +171,21 @@ class PageParts:
         root_url: Asked for when it is shown.
     """
 
-    core: Core
-    faults: Faults
-    secret: str
-    host: str
-    root_url: Callable[[], str]
-
-
-class Page:
-    """Answers the requests of the page, and remembers what happens for it.
-
-    Args:
-        parts: What it shows and acts on.
-    """
-
-    def __init__(self, parts: PageParts) -> None:
-        self._parts = parts
-        self._views = Views(parts.core.store, parts.core.clock)
-        self._access = Access(parts.secret, parts.host)
-        self._feed = Feed(parts.core.clock, self._time)
-        services = {"queue": parts.core}
-        self._api = Api(services, _PageValidator(), parts.faults.now, parts.root_url)
+    def __init__(
+        self, core: Core, faults: Faults, *, secret: str, host: str, root_url: Callable[[], str]
+    ) -> None:
+        self._core = core
+        self._faults = faults
+        self._root_url = root_url
+        self._views = Views(core.store, core.clock)
+        self._access = Access(secret, host)
+        self._feed = Feed(core.clock, self._time)
+        self._api = Api({"queue": core}, _PageValidator(), faults.now, root_url)
         self._files: dict[str, _File] = {}
         self._struck: dict[int, str] = {}  # by the id of a request that lives: requests have no hash
-        parts.faults.on_strike = self._note_strike
-        if isinstance(parts.core.clock, MovableClock):
-            parts.core.clock.after_move(self._feed.wake_from_any_thread)
+        faults.on_strike = self._note_strike
+        if isinstance(core.clock, MovableClock):
+            core.clock.after_move(self._feed.wake_from_any_thread)
         self._reads: dict[str, Callable[[], object]] = {
             "/page/state": self._state,
             "/page/overview": self._views.overview,
@@ -208,14 +196,14 @@ class Page:
             ("POST", "/page/clock/advance"): self._advance,
             ("POST", "/page/clock/hold"): lambda _: self._movable.hold(),
             ("POST", "/page/clock/release"): lambda _: self._movable.release(),
-            ("POST", "/page/faults"): self._parts.faults.add_json,
-            ("POST", "/page/faults/remove"): lambda body: self._parts.faults.remove(_Fault.of(body).fault),
+            ("POST", "/page/faults"): faults.add_json,
+            ("POST", "/page/faults/remove"): lambda body: faults.remove(_Fault.of(body).fault),
         }
 
     @property
     def url(self) -> str:
         """The address to open, with the token that lets a browser in."""
-        return f"{self._parts.root_url()}/#token={self._access.token}"
+        return f"{self._root_url()}/#token={self._access.token}"
 
     def owns(self, path: str) -> bool:
         """Whether a request to this path is the page's."""
@@ -294,7 +282,7 @@ class Page:
 
     def _time(self) -> dict[str, Any]:
         """The queue's time, and how it runs."""
-        clock = self._parts.core.clock
+        clock = self._core.clock
         if not isinstance(clock, MovableClock):
             return {"now": clock.now(), "clock": "fixed"}
         return {"now": clock.now(), "clock": "held" if clock.is_held else "running"}
@@ -303,15 +291,15 @@ class Page:
         return {
             **self._time(),
             "moments": self._views.moments(),
-            "faults": self._parts.faults.waiting(),
-            "endpoints": self._parts.faults.endpoints,
-            "rootUrl": self._parts.root_url(),
+            "faults": self._faults.waiting(),
+            "endpoints": self._faults.endpoints,
+            "rootUrl": self._root_url(),
         }
 
     async def _check(self, definition: Any) -> dict[str, Any]:
         """The problems that the SDK finds in a definition before it sends it; jsonschema takes a while."""
         try:
-            await asyncio.to_thread(check_definition, definition, self._parts.faults.now())
+            await asyncio.to_thread(check_definition, definition, self._faults.now())
         except InvalidDefinition as error:
             problems = [{"path": each.path, "allowed": each.allowed} for each in error.problems]
             return {"problems": problems}
@@ -319,9 +307,9 @@ class Page:
 
     @property
     def _movable(self) -> MovableClock:
-        if not isinstance(self._parts.core.clock, MovableClock):
+        if not isinstance(self._core.clock, MovableClock):
             raise Refusal("RequestConflict", "This queue follows the machine's clock, which cannot be moved")
-        return self._parts.core.clock
+        return self._core.clock
 
     def _advance(self, body: Any) -> None:
         """Move the clock by seconds or to a moment."""
@@ -336,13 +324,13 @@ class Page:
         self, request: web.BaseRequest, task_id: str, run_id: int, name: str
     ) -> web.StreamResponse:
         """An artifact's bytes, of a type that no browser runs."""
-        found = get_artifact(self._parts.core, _Anybody(), task_id, run_id, name)
+        found = get_artifact(self._core, _Anybody(), task_id, run_id, name)
         url: str = getattr(found, "url", "")
-        if not url.startswith(f"{self._parts.root_url()}/storage/"):
+        if not url.startswith(f"{self._root_url()}/storage/"):
             raise Refusal("InputError", f"The content of {name} is not in this queue")
         parts = urlsplit(url)
         stored = request.clone(rel_url=URL(f"{parts.path}?{parts.query}", encoded=True))
-        response = await self._parts.core.storage.buckets.get(stored)
+        response = await self._core.storage.buckets.get(stored)
         response.headers.update(_HEADERS)
         response.headers["Content-Type"] = "application/octet-stream"
         response.headers["Content-Security-Policy"] = "sandbox; default-src 'none'"
