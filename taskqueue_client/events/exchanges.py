@@ -12,7 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 import msgspec
 
@@ -324,18 +324,11 @@ class TaskRoutingKey:
         Raises:
             InvalidArgument: The text is not the routing key of a message about a task.
         """
-        words = _split(text, TASK_FIELDS)
-        return cls(
-            task_id=words[1],
-            run_id=_run_id(text, words[2]),
-            worker_group=None if words[3] == MISSING else words[3],
-            worker_id=None if words[4] == MISSING else words[4],
-            provisioner_id=words[5],
-            worker_type=words[6],
-            scheduler_id=words[7],
-            task_group_id=words[8],
-            reserved=words[9],
-        )
+        fields: dict[str, Any] = _parsed(text, TASK_FIELDS)
+        fields["run_id"] = _run_id(text, fields["run_id"])
+        for name in ("worker_group", "worker_id"):
+            fields[name] = None if fields[name] == MISSING else fields[name]
+        return cls(**fields)
 
     def build(self) -> str:
         """Return the routing key as text.
@@ -343,7 +336,7 @@ class TaskRoutingKey:
         Raises:
             InvalidArgument: A value contains a dot, is empty, or is too long.
         """
-        return _join(TASK_FIELDS, {field.name: getattr(self, field.name) for field in TASK_FIELDS})
+        return _built(self, TASK_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,8 +354,7 @@ class GroupRoutingKey:
         Raises:
             InvalidArgument: The text is not the routing key of a message about a task group.
         """
-        words = _split(text, GROUP_FIELDS)
-        return cls(task_group_id=words[1], scheduler_id=words[2], reserved=words[3])
+        return cls(**_parsed(text, GROUP_FIELDS))
 
     def build(self) -> str:
         """Return the routing key as text.
@@ -370,7 +362,7 @@ class GroupRoutingKey:
         Raises:
             InvalidArgument: A value contains a dot, is empty, or is too long.
         """
-        return _join(GROUP_FIELDS, {field.name: getattr(self, field.name) for field in GROUP_FIELDS})
+        return _built(self, GROUP_FIELDS)
 
 
 RoutingKey = TaskRoutingKey | GroupRoutingKey
@@ -399,12 +391,13 @@ def route_pattern(route: str) -> str:
     return key
 
 
-def _split(text: str, fields: tuple[Field, ...]) -> list[str]:
-    words = text.split(".", len(fields))
-    if len(words) != len(fields) + 1 or words[0] != KIND or "" in words:
+def _parsed(text: str, fields: tuple[Field, ...]) -> dict[str, str]:
+    """Return the words of a routing key by the names of its fields."""
+    kind, *words = text.split(".", len(fields))
+    if len(words) != len(fields) or kind != KIND or "" in words:
         names = ".".join([KIND, *(f"<{field.name}>" for field in fields)])
         raise InvalidArgument("routing_key", text, names)
-    return words
+    return {field.name: word for field, word in zip(fields, words, strict=True)}
 
 
 def _run_id(text: str, word: str) -> int | None:
@@ -415,11 +408,8 @@ def _run_id(text: str, word: str) -> int | None:
     return int(word)
 
 
-def _join(fields: tuple[Field, ...], values: Mapping[str, str | int | None]) -> str:
-    words = [
-        MISSING if (value := values[field.name]) is None else _word(field, str(value)) for field in fields
-    ]
-    return ".".join([KIND, *words])
+def _built(key: RoutingKey, fields: tuple[Field, ...]) -> str:
+    return ".".join([KIND, *(_word(field, getattr(key, field.name)) for field in fields)])
 
 
 def _matching(field: Field, value: str | int | None) -> str:
@@ -431,8 +421,9 @@ def _matching(field: Field, value: str | int | None) -> str:
     return text
 
 
-def _word(field: Field, value: str) -> str:
+def _word(field: Field, value: str | int | None) -> str:
     """Return the value for a key. The reserved field is not checked: newer Queues may extend it."""
-    if not field.several_words and (not 0 < len(value) <= field.size or set(value) & set(".*#")):
-        raise InvalidArgument(field.name, value, f"1 to {field.size} characters, none of them a dot, * or #")
-    return value
+    word = MISSING if value is None else str(value)
+    if not field.several_words and (not 0 < len(word) <= field.size or set(word) & set(".*#")):
+        raise InvalidArgument(field.name, word, f"1 to {field.size} characters, none of them a dot, * or #")
+    return word
