@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from io import BytesIO, FileIO
 from pathlib import Path
@@ -103,10 +103,8 @@ class FileDestination(_Written):
         elif self.path.exists() and not self.path.is_file():
             raise InvalidArgument("to", str(self.path), _FILE)
         else:
-            try:
+            with self._naming_path():
                 self._file = FileIO(self._partial, "x")
-            except OSError as error:
-                raise self._naming_path(error) from None
 
     def write(self, block: Block) -> None:
         """Append a block to the file.
@@ -116,20 +114,16 @@ class FileDestination(_Written):
         """
         assert self._file is not None  # noqa: S101 - restart comes first
         view = memoryview(block)
-        try:
+        with self._naming_path():
             while view:
                 view = view[self._file.write(view) :]
-        except OSError as error:
-            raise self._naming_path(error) from None
 
     def commit(self) -> None:
         """Rename the temporary file to the path."""
         assert self._file is not None  # noqa: S101 - restart comes first
         self._file.close()
-        try:
+        with self._naming_path():
             self._partial.replace(self.path)
-        except OSError as error:
-            raise self._naming_path(error) from None
         self._file = None
 
     def discard(self) -> None:
@@ -138,9 +132,13 @@ class FileDestination(_Written):
             self._file.close()
             self._partial.unlink(missing_ok=True)
 
-    def _naming_path(self, error: OSError) -> OSError:
-        """Return the error with the path: the caller does not know the temporary file."""
-        return OSError(error.errno, error.strerror, str(self.path))
+    @contextmanager
+    def _naming_path(self) -> Generator[None]:
+        """Raise errors with the path: the caller does not know the temporary file."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
 
 
 class MemoryDestination(_Written):
