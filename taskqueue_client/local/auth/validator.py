@@ -7,7 +7,8 @@ import json
 from base64 import b64encode
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mohawk.util import calculate_mac, parse_content_type
 
@@ -82,28 +83,6 @@ class Identity:
     payload_hash: str | None = None
 
 
-class _MacCredentials(TypedDict):
-    id: str
-    key: str
-    algorithm: str
-
-
-@dataclass(frozen=True, slots=True)
-class _MacInput:
-    """The parts of the normalised string, by the names that mohawk's `calculate_mac` reads."""
-
-    credentials: _MacCredentials
-    timestamp: str
-    nonce: str
-    method: str
-    name: str
-    host: str
-    port: str
-    ext: str | None
-    app: str | None = None
-    dlg: str | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class _Credentials:
     key: str = field(repr=False)
@@ -159,17 +138,14 @@ class SignatureValidator:
     def _by_header(self, request: SignedRequest, attributes: dict[str, str]) -> Identity:
         client_id = attributes["id"]
         credentials = self._credentials(client_id, attributes.get("ext"))
-        mac_input = _MacInput(
-            credentials={"id": client_id, "key": credentials.key, "algorithm": "sha256"},
+        _check_mac(
+            *("header", request, credentials.key, attributes["mac"], attributes.get("hash")),
             timestamp=attributes["ts"],
             nonce=attributes["nonce"],
             method=request.method.upper(),
             name=request.resource,
-            host=request.host.lower(),
-            port=str(request.port),
             **{name: attributes.get(name) for name in ("ext", "app", "dlg")},
         )
-        _check_mac("header", mac_input, attributes["mac"], attributes.get("hash"))
         if not _is_within(attributes["ts"], self._now()):
             unauthorized("Stale timestamp")
         return Identity(client_id, credentials.scopes, credentials.expires, attributes.get("hash"))
@@ -181,17 +157,15 @@ class SignatureValidator:
         if not (bewit.expires.isdecimal() and int(bewit.expires[:20]) > self._now()):
             unauthorized("Access expired")
         credentials = self._credentials(bewit.client_id, bewit.ext or None)
-        mac_input = _MacInput(
-            credentials={"id": bewit.client_id, "key": credentials.key, "algorithm": "sha256"},
+        _check_mac(
+            *("bewit", request, credentials.key, bewit.mac, None),
             timestamp=bewit.expires,
             nonce="",
             method="GET",
             name=bewit.resource,
-            host=request.host.lower(),
-            port=str(request.port),
             ext=bewit.ext,
+            app=None,
         )
-        _check_mac("bewit", mac_input, bewit.mac, None)
         return Identity(bewit.client_id, credentials.scopes, credentials.expires)
 
     def _credentials(self, client_id: str, ext_text: str | None) -> _Credentials:
@@ -236,26 +210,27 @@ class SignatureValidator:
         held = self._expand([*scopes, ANONYMOUS])
         if missing_scopes(held, authorized):
             message = "Supplied credentials do not satisfy authorizedScopes; credentials have scopes:"
-            lines = [
-                message,
-                "",
-                "```",
-                *held,
-                "```",
-                "",
-                "authorizedScopes are:",
-                "",
-                "```",
-                *authorized,
-                "```",
-            ]
-            reject("\n".join(lines))
+            lines = [message, "", "```", *held, "```", "", "authorizedScopes are:", "", "```", *authorized]
+            reject("\n".join([*lines, "```"]))
         return authorized
 
 
-def _check_mac(kind: str, mac_input: _MacInput, theirs: str, payload_hash: str | None) -> None:
+def _check_mac(
+    kind: str,
+    request: SignedRequest,
+    key: str,
+    theirs: str,
+    payload_hash: str | None,
+    /,
+    **parts: str | None,
+) -> None:
+    """Compare a MAC with that of `key`; `parts` have the names that mohawk's `calculate_mac` reads."""
+    credentials = {"key": key, "algorithm": "sha256"}
+    covered = SimpleNamespace(
+        credentials=credentials, host=request.host.lower(), port=str(request.port), **parts
+    )
     try:
-        ours: bytes = calculate_mac(kind, mac_input, payload_hash)
+        ours: bytes = calculate_mac(kind, covered, payload_hash)
     except UnicodeEncodeError:  # the path is not UTF-8, so no client has signed it
         unauthorized("Bad mac")
     if not hmac.compare_digest(ours, theirs.encode(errors="replace")):
