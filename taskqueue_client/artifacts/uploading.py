@@ -252,6 +252,7 @@ class _Upload:
         if is_wanted is None:
             is_wanted = source.size >= _WORTH_COMPRESSING and is_text(self._content_type)
         self._compresses = is_wanted and not is_compressed(artifact.name, self._content_type)
+        self._is_response_lost = False
 
     def steps(self) -> Conversation[UploadResult]:
         if self._options.storage == "object":
@@ -318,15 +319,37 @@ class _Upload:
 
     def _to_object_service(self) -> Conversation[UploadResult]:
         """Upload to the object service. No `contentLength` is sent: finishArtifact would fail with it."""
-        create = self._artifact.create(
-            {"storageType": "object", "expires": self._options.expires, "contentType": self._content_type}
-        )
-        begun = yield from _Beginning(self._transfer, self._artifact.name, create).steps()
+        begun = yield from self._created_as_object()
         upload = _ObjectUpload(self._transfer, begun, self._source, self._content_type, self._progress)
         hashes = yield from upload.steps()
         task_id, run_id, name = self._artifact.task_id, self._artifact.run_id, self._artifact.name
         yield from calls.finish_artifact(task_id, run_id, name, upload_id=begun.upload_id or "")
         return self._result(hashes, self._source.size, None)
+
+    def _created_as_object(self) -> Conversation[CreateArtifactResponse]:
+        """Create the artifact; the response says how to upload, and cannot be requested again if it is lost.
+
+        The call is retried nevertheless: usually it was the request that was lost, and otherwise the Queue
+        refuses the second one without harm.
+        """
+        create = self._artifact.create(
+            {"storageType": "object", "expires": self._options.expires, "contentType": self._content_type}
+        )
+        try:
+            return (yield from self._transfer.retried(partial(self._attempt, create), _is_lost))
+        except (InternalServerError, RequestConflict) as error:
+            if self._is_response_lost:
+                raise UploadAlreadyBegun(self._artifact.name) from error
+            if isinstance(error, InternalServerError):
+                error.add_note(_PERHAPS)
+            raise
+
+    def _attempt(self, create: Call[CreateArtifactResponse]) -> Conversation[CreateArtifactResponse]:
+        try:
+            return (yield from create)
+        except CallFailed as error:
+            self._is_response_lost |= _is_lost(error) and not isinstance(error, InternalServerError)
+            raise
 
     def _result(self, hashes: dict[str, str], stored_size: int, encoding: str | None) -> UploadResult:
         return UploadResult(
@@ -351,43 +374,6 @@ def _stored_length(transfer: Transfer, url: str) -> int | None:
             return int(length) if length.isdecimal() else None
     except StorageRefused as error:
         return 0 if error.status == 416 else None  # noqa: PLR2004 - the first byte of nothing
-
-
-class _Beginning:
-    """Creation of an object artifact.
-
-    A lost response cannot be requested again. The call is retried nevertheless: usually it was the request
-    that was lost, and otherwise the Queue refuses the second one without harm.
-
-    Args:
-        transfer: The transfer that the creation is a part of.
-        name: The artifact's name.
-        create: The call that creates the artifact.
-    """
-
-    def __init__(self, transfer: Transfer, name: str, create: Call[CreateArtifactResponse]) -> None:
-        self._transfer = transfer
-        self._name = name
-        self._create = create
-        self._is_response_lost = False
-
-    def steps(self) -> Conversation[CreateArtifactResponse]:
-        """Return the Queue's response, which says how to upload."""
-        try:
-            return (yield from self._transfer.retried(self._attempt, _is_lost))
-        except (InternalServerError, RequestConflict) as error:
-            if self._is_response_lost:
-                raise UploadAlreadyBegun(self._name) from error
-            if isinstance(error, InternalServerError):
-                error.add_note(_PERHAPS)
-            raise
-
-    def _attempt(self) -> Conversation[CreateArtifactResponse]:
-        try:
-            return (yield from self._create)
-        except CallFailed as error:
-            self._is_response_lost |= _is_lost(error) and not isinstance(error, InternalServerError)
-            raise
 
 
 def _is_lost(error: BaseException) -> bool:
