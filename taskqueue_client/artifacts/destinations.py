@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager
 from functools import partial
 from io import BytesIO, FileIO
 from pathlib import Path
-from typing import Protocol
 
 from taskqueue_client._arguments import check_kind
 from taskqueue_client._protocol.conversation import Conversation, Item
@@ -21,27 +20,25 @@ from .sources import Block, is_path
 from .transfers import Transfer
 
 
-class Destination(Protocol):
+class Destination(ABC):
     """Receiver of the decoded blocks of a download. All methods except `take` may block."""
 
+    @abstractmethod
     def take(self, pieces: Generator[Block], transfer: Transfer) -> Conversation[None]:
         """Receive the blocks of one attempt."""
-        ...
 
+    @abstractmethod
     def restart(self) -> None:
         """Prepare for the first block. Blocks that were received before are dropped: they come again."""
-        ...
 
-    def commit(self) -> None:
+    def commit(self) -> None:  # noqa: B027 - there may be nothing to do
         """Keep the content: it is complete and verified."""
-        ...
 
-    def discard(self) -> None:
+    def discard(self) -> None:  # noqa: B027 - as above
         """Remove the content, unless it was committed."""
-        ...
 
 
-class _Written(ABC):
+class _Written(Destination):
     """Base class of destinations that write all blocks of an attempt on one thread."""
 
     def take(self, pieces: Generator[Block], transfer: Transfer) -> Conversation[None]:
@@ -160,14 +157,8 @@ class MemoryDestination(_Written):
         """Empty the buffer."""
         self._buffer = BytesIO()
 
-    def commit(self) -> None:
-        """Do nothing: the content is in memory."""
 
-    def discard(self) -> None:
-        """Do nothing: there is no file to remove."""
-
-
-class StreamDestination:
+class StreamDestination(Destination):
     """A stream that passes each block to the caller at once, before the content is verified.
 
     Args:
@@ -191,9 +182,3 @@ class StreamDestination:
         """Fail if the caller has blocks already: they would be repeated."""
         if self._given:
             raise StreamInterrupted(self._name, self._given)
-
-    def commit(self) -> None:
-        """Do nothing: the caller has all blocks."""
-
-    def discard(self) -> None:
-        """Do nothing: there is no file to remove."""
