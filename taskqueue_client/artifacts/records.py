@@ -8,7 +8,7 @@ from typing import Literal
 from taskqueue_client import calls
 from taskqueue_client._arguments import check_kind
 from taskqueue_client._protocol.conversation import Conversation
-from taskqueue_client.definitions import LinkArtifactRequest
+from taskqueue_client.definitions import ErrorArtifactRequest, LinkArtifactRequest, ReferenceArtifactRequest
 from taskqueue_client.models import CreateArtifactResponse
 
 from .naming import checked_content_type, checked_name, clamped_expiry, content_type_of
@@ -55,22 +55,14 @@ def create_reference_artifact(
         InvalidArgument: A value is malformed.
         RequestConflict: The name belongs to an artifact that is not a reference, or the run is not running.
     """
-    given = (
-        content_type_of(checked_name(name)) if content_type is None else checked_content_type(content_type)
-    )
-    return (
-        yield from calls.create_artifact(
-            task_id,
-            run_id,
-            checked_name(name),
-            {
-                "storageType": "reference",
-                "expires": clamped_expiry(expires, task_expires, client.now),
-                "contentType": given,
-                "url": url,
-            },
-        )
-    )
+    checked_name(name)
+    request: ReferenceArtifactRequest = {
+        "storageType": "reference",
+        "expires": clamped_expiry(expires, task_expires, client.now),
+        "contentType": content_type_of(name) if content_type is None else checked_content_type(content_type),
+        "url": url,
+    }
+    return (yield from calls.create_artifact(task_id, run_id, name, request))
 
 
 def create_link_artifact(
@@ -147,16 +139,10 @@ def create_error_artifact(
         RequestConflict: The name belongs to another kind of artifact, or the run is not running.
     """
     check_kind("message", message, str)
-    return (
-        yield from calls.create_artifact(
-            task_id,
-            run_id,
-            checked_name(name),
-            {
-                "storageType": "error",
-                "expires": clamped_expiry(expires, task_expires, client.now),
-                "reason": reason,
-                "message": message[:_LONGEST_MESSAGE],
-            },
-        )
-    )
+    request: ErrorArtifactRequest = {
+        "storageType": "error",
+        "expires": clamped_expiry(expires, task_expires, client.now),
+        "reason": reason,
+        "message": message[:_LONGEST_MESSAGE],
+    }
+    return (yield from calls.create_artifact(task_id, run_id, checked_name(name), request))
