@@ -29,9 +29,9 @@ _TASK = (
     "retries, retries_left, claimed_by_id, ever_resolved, runs, definition FROM tasks WHERE task_id = ?"
 )
 _NEW_TASK = (
-    "INSERT INTO tasks (task_id, sort_key, task_queue_id, scheduler_id, project_id, task_group_id, priority, "
-    "deadline, expires, retries, retries_left, runs, definition) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO tasks (sort_key, task_id, task_queue_id, scheduler_id, project_id, task_group_id, priority, "
+    "deadline, expires, retries, retries_left, claimed_by_id, ever_resolved, runs, definition) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _NEW_PENDING = (
     "INSERT INTO pending (task_queue_id, priority, inserted, expires, task_id, run_id) "
@@ -79,7 +79,7 @@ class BareQueue:
         task_id, definition = request.match_info["task_id"], json.loads(await request.read())
         queue, group, scheduler = (definition[key] for key in ("taskQueueId", "taskGroupId", "schedulerId"))
         runs = [{"runId": 0, "state": "pending", "reasonCreated": "scheduled", "scheduled": FAR_FUTURE}]
-        row = (task_id, sort_key(task_id), queue, scheduler, "none", group, 1, LATER, LATER, 5, 5)
+        row = (sort_key(task_id), task_id, queue, scheduler, "none", group, 1, LATER, LATER, 5, 5, 0, 0)
         self._execute("BEGIN IMMEDIATE")
         self._execute("INSERT OR IGNORE INTO task_groups VALUES (?, ?, ?, NULL)", (group, scheduler, LATER))
         self._execute(_TASK, (task_id,)).fetchone()
