@@ -263,7 +263,7 @@ def _known(core: Core, task_queue_id: str, key: tuple[str, str]) -> _WorkerRecor
 def _save(core: Core, worker: _WorkerRecord) -> None:
     *plain, recent_tasks, quarantine_details = msgspec.structs.astuple(worker)
     row = (*plain, _encode(recent_tasks[-_RECENT:]), _encode(quarantine_details))
-    core.store.change(f"INSERT OR REPLACE INTO workers ({_COLUMNS}) VALUES ({marks(row)})", *row)  # noqa: S608 - constants
+    core.store.change(f"INSERT OR REPLACE INTO workers VALUES ({marks(row)})", *row)  # noqa: S608 - constants
 
 
 def _refuse_unknown(task_queue_id: str, key: tuple[str, str]) -> NoReturn:
