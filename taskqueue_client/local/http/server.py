@@ -7,7 +7,7 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
@@ -105,7 +105,7 @@ class Server:
         Raises:
             OSError: The address can't be used.
         """
-        listener = _Listener(self._answer, self._reject, **_settings())
+        listener = _Listener(self._answer, self._reject)
         self._runner = web.ServerRunner(listener, shutdown_timeout=_SHUTDOWN)
         await self._runner.setup()
         address = _addresses(host)[0]
@@ -216,40 +216,30 @@ def _constant(answer: web.Response) -> Handler:
     return handler
 
 
-def _settings() -> Mapping[str, Any]:
-    return {
-        "access_log": None,
-        "auto_decompress": False,  # storage gives bodies back as they were sent
-        "keepalive_timeout": _KEEP_ALIVE,
-        "max_line_size": _LONGEST_LINE,
-        "max_field_size": _LONGEST_LINE,
-    }
-
-
 class _Listener(web.Server):
     """aiohttp's low-level server, with our own words for requests that are not HTTP."""
 
-    def __init__(
-        self,
-        handler: Handler,
-        reject: Callable[[web.BaseRequest, Refusal], web.Response],
-        **settings: Any,
-    ) -> None:
+    def __init__(self, handler: Handler, reject: Callable[[web.BaseRequest, Refusal], web.Response]) -> None:
         # a client that disconnects must not be given tasks
         super().__init__(handler, request_factory=_make_request, handler_cancellation=True)
-        self._reject = reject
-        self._settings = settings
+        self.reject = reject
 
     def __call__(self) -> RequestHandler:
-        return _Connection(self, self._reject, loop=asyncio.get_running_loop(), **self._settings)
+        return _Connection(
+            self,
+            loop=asyncio.get_running_loop(),
+            access_log=None,
+            auto_decompress=False,  # storage gives bodies back as they were sent
+            keepalive_timeout=_KEEP_ALIVE,
+            max_line_size=_LONGEST_LINE,
+            max_field_size=_LONGEST_LINE,
+        )
 
 
 class _Connection(RequestHandler):
-    def __init__(
-        self, server: _Listener, reject: Callable[[web.BaseRequest, Refusal], web.Response], **settings: Any
-    ) -> None:
+    def __init__(self, server: _Listener, **settings: Any) -> None:
         super().__init__(server, **settings)
-        self._reject = reject
+        self._reject = server.reject
 
     def handle_error(
         self,
