@@ -186,7 +186,7 @@ class ThreadsafeCalls:
 
 
 class TurnCheck:
-    """Tells for how long an event loop has been blocked. Whoever asks may be in any thread.
+    """Tells for how long an event loop has been blocked. Safe to use from any thread.
 
     Args:
         calls: The calls to the loop.

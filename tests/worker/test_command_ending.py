@@ -29,9 +29,9 @@ from taskqueue_client.worker.commands.command import (
     run_command,
     run_command_async,
 )
+from taskqueue_client.worker.commands.control_group import ControlGroup
 from taskqueue_client.worker.commands.process_tree import (
     MARK,
-    ControlGroup,
     ProcessTree,
     RunProcesses,
     end_processes,

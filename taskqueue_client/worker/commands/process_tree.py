@@ -14,9 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Container, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+from .control_group import ControlGroup
 
 log = logging.getLogger("taskqueue_client.worker")
 
@@ -388,75 +390,6 @@ def _environment_now(pid: int) -> bytes:
 
 
 _GONE_OR_HIDDEN = (ProcessLookupError, FileNotFoundError, PermissionError)
-
-
-class ControlGroup:
-    """A control group (version 2) below that of this process.
-
-    Args:
-        path: Its directory.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @classmethod
-    def create(cls) -> ControlGroup | None:
-        """Return a new one; None where this process may not create one, or has none itself."""
-        try:
-            path = _own_control_group()
-            if path is not None:
-                path /= f"taskqueue-{os.getpid()}-{time.monotonic_ns()}"
-                path.mkdir()
-        except OSError:
-            return None
-        return None if path is None else cls(path)
-
-    def add(self, pid: int) -> None:
-        """Put a process into the group, unless it is gone, or this process may not move it."""
-        with suppress(OSError):
-            (self.path / "cgroup.procs").write_text(str(pid))
-
-    def processes(self) -> list[int]:
-        """Return the processes in the group, and in the groups that they have created below it."""
-        with suppress(OSError):
-            if "populated 1" in (self.path / "cgroup.events").read_text():  # of those below, too
-                files = self.path.rglob("cgroup.procs")
-                return [int(pid) for each in files for pid in each.read_text().split()]
-        return []
-
-    def remove(self) -> None:
-        """Remove the group with those below it, and kill what is left in them."""
-        with suppress(OSError):
-            self.path.rmdir()
-            return
-        with suppress(OSError):  # Linux before 5.14
-            (self.path / "cgroup.kill").write_text("1")
-        below = sorted(self.path.rglob("*/"), reverse=True)
-        for each in (*below, self.path):
-            with suppress(OSError):
-                each.rmdir()
-
-
-@cache
-def _own_control_group() -> Path | None:
-    """The directory of this process's control group (version 2), where there is one. It stays the same."""
-    mounted = _mounted_control_groups()
-    lines = (PROC / "self/cgroup").read_text().splitlines()
-    own = next((line[3:] for line in lines if line.startswith("0::")), None)
-    if mounted is None or own is None or not Path(own).is_relative_to(mounted[0]):
-        return None
-    return mounted[1] / Path(own).relative_to(mounted[0])
-
-
-def _mounted_control_groups() -> tuple[str, Path] | None:
-    """Which part of the hierarchy (version 2) is mounted, and where."""
-    for line in (PROC / "self/mountinfo").read_text().splitlines():
-        fields, _, kind = line.partition(" - ")
-        if kind.startswith("cgroup2 "):
-            _, _, _, root, where, *_ = fields.split(" ")
-            return root, Path(where)
-    return None
 
 
 def _living() -> Iterator[_Process]:
