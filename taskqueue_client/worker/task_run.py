@@ -179,10 +179,11 @@ class TaskRun:
     ) -> None:
         """Declare an artifact, which is uploaded when the handler has ended, whatever the outcome.
 
-        A run is completed only if all its artifacts are uploaded. A file that is missing, unreadable,
-        changed during the upload or too large for storage makes the run `failed`. If storage cannot be
-        reached for `upload_timeout`, the run ends as `resource-unavailable`, and otherwise as
-        `internal-error`. An error artifact says why there is no content. To upload at once, use `queue`.
+        A run is completed only if all its artifacts are uploaded. A file that is missing, unreadable, not a
+        regular file, changed during the upload or too large for storage makes the run `failed`, and so does a
+        link that leads out of the work directory. If storage cannot be reached for `upload_timeout`, the run
+        ends as `resource-unavailable`, and otherwise as `internal-error`. An error artifact says why there is
+        no content. To upload at once, use `queue`.
 
         Args:
             name: The artifact's name, such as `public/build.zip`. Declaring a name again replaces it.
@@ -195,7 +196,7 @@ class TaskRun:
 
         Raises:
             InvalidArgument: The name cannot be an artifact's, or is reserved for log or chain of trust; the
-                source is outside of the work directory, or not a regular file; or an option is not allowed.
+                source is a path that leads out of the work directory; or an option is not allowed.
             OSError: The content cannot be read now, or the disk is full.
             InternalError: The handler has ended: a thread that it has left behind declares the artifact.
         """

@@ -162,18 +162,51 @@ def _is(path: str) -> Callable[[TaskRun], str]:
     [
         _is("/etc/passwd"),
         _is("../x"),
-        _link,
-        _link_to_directory,
-        _fifo,
         _is("/dev/zero"),
         _is("."),
     ],
-    ids=["absolute", "parent", "link", "link to a directory", "FIFO", "device", "directory"],
+    ids=["absolute", "parent", "device", "work directory"],
 )
 def test_what_is_outside_of_the_work_directory_or_not_a_file_is_refused(
     world: World, source: Callable[[TaskRun], str]
 ) -> None:
     assert _refused(world, lambda task: task.upload_artifact("public/x", source(task))).argument == "source"
+
+
+def _directory(task: TaskRun) -> str:
+    (task.work_directory / "directory").mkdir()
+    return "directory"
+
+
+@pytest.mark.parametrize("make", [_link, _link_to_directory, _fifo, _directory])
+def test_what_the_task_has_made_in_the_place_of_a_file_fails_it_and_not_the_worker(
+    world: World, make: Callable[[TaskRun], str]
+) -> None:
+    task_id = world.create()
+
+    def handler(task: TaskRun) -> None:
+        task.upload_artifact("public/x", make(task))
+        task.upload_artifact("public/y", text="the others are uploaded")
+
+    work(world, handler)
+    assert reasons(world, task_id) == ["failed"]
+    assert getattr(world.queue.artifact(task_id, 0, "public/x"), "reason") == "invalid-resource-on-worker"  # noqa: B009 - of the kind that has one
+    assert artifact(world, task_id, "public/y") == "the others are uploaded"
+    assert "root:" not in log_of(world, task_id)
+
+
+def test_a_link_that_leads_out_in_the_place_of_a_directory_fails_the_task_and_is_not_followed(
+    world: World,
+) -> None:
+    task_id = world.create()
+
+    def handler(task: TaskRun) -> None:
+        (task.work_directory / "dist").symlink_to("/etc")
+        assert task.upload_artifacts("public/build", "dist") == []
+
+    work(world, handler)
+    assert reasons(world, task_id) == ["failed"]
+    assert artifact_names(world, task_id) == {"public/build", *LOG}
 
 
 def test_a_link_that_leads_out_when_the_handler_has_ended_is_not_followed(

@@ -83,6 +83,12 @@ def path_inside(
     return real
 
 
+def _is_below(directory: Path, path: str | os.PathLike[str]) -> bool:
+    """Whether a path leads to something in the directory, unless there are symbolic links."""
+    found = Path(os.path.normpath(directory / path))
+    return found != directory and found.is_relative_to(directory)
+
+
 @dataclass(frozen=True, slots=True)
 class DeclaredArtifact:
     """An artifact to upload.
@@ -203,13 +209,13 @@ class DeclaredArtifacts:
                 open files.
         """
         is_outside = options.get("allow_outside", False)
-        top = path_inside(work_directory, directory, "directory", allow_outside=is_outside)
+        top, paths = _found_in(directory, work_directory, is_outside=is_outside)
         if prefix:
             checked_name(prefix)
         checked = self._checked(options)
         inside = None if is_outside else work_directory
         found: list[DeclaredArtifact] = []
-        for path in _files_and_unreadable_folders_in(top):
+        for path in paths:
             name = "/".join(filter(None, (prefix.rstrip("/"), *path.relative_to(top).parts))) or top.name
             _check_name_of_file(name, path)
             found.append(DeclaredArtifact(name, path, checked, inside))
@@ -262,6 +268,20 @@ class DeclaredArtifacts:
             return self._directory / str(self._files)
 
 
+def _found_in(
+    directory: str | os.PathLike[str], work_directory: Path, *, is_outside: bool
+) -> tuple[Path, list[Path]]:
+    """Return the directory and its files; only itself if the task has made it a link that leads out."""
+    try:
+        top = path_inside(work_directory, directory, "directory", allow_outside=is_outside)
+    except InvalidArgument:
+        if not _is_below(work_directory, directory):
+            raise
+        link = work_directory / directory
+        return link, [link]
+    return top, _files_and_unreadable_folders_in(top)
+
+
 def _files_and_unreadable_folders_in(top: Path) -> list[Path]:
     """Return the files below a directory, and the folders, or `top`, that are missing or unreadable.
 
@@ -307,12 +327,17 @@ def _declared_file(
     checked: Options,
     options: ArtifactOptions,
 ) -> DeclaredArtifact:
-    """Declare a file, which may be written later; but what is there now must be a file."""
+    """Declare a file, which may be written later. What a path outside leads to now must be a file.
+
+    What is at a path inside is the task's doing, and is looked at by the upload.
+    """
     is_outside = options.get("allow_outside", False)
-    absolute = path_inside(work_directory, path, "source", allow_outside=is_outside)
-    if absolute.is_dir():
-        raise InvalidArgument("source", os.fspath(path), "a file; `upload_artifacts` uploads a directory")
-    if absolute.exists() and not absolute.is_file():
-        raise InvalidArgument("source", os.fspath(path), "a regular file")
+    check_kind("allow_outside", is_outside, bool)
+    if not _is_below(work_directory, path):
+        absolute = path_inside(work_directory, path, "source", allow_outside=is_outside)
+        if absolute.is_dir():
+            raise InvalidArgument("source", os.fspath(path), "a file; `upload_artifacts` uploads a directory")
+        if absolute.exists() and not absolute.is_file():
+            raise InvalidArgument("source", os.fspath(path), "a regular file")
     # Not the real path: a link that leads elsewhere by the time of the upload is checked again.
     return DeclaredArtifact(name, work_directory / path, checked, None if is_outside else work_directory)
