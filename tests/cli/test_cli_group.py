@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from taskqueue_client import Queue, slugid
 from taskqueue_client.__main__ import main
 from taskqueue_client.cli import taskqueue
 from taskqueue_client.cli.failures import ExitStatus
@@ -109,6 +111,17 @@ def test_a_command_without_a_task_is_wrong_use(words: list[str]) -> None:
 def test_the_version_option_prints_the_package_version() -> None:
     answer = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True)
     assert answer.stdout.split()[1:] == run("--version").stdout.split()[1:]
+
+
+@pytest.mark.usefixtures("deployment")
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_a_command_runs_with_closed_standard_streams(queue: Queue, task_factory: Any, closed: str) -> None:
+    task_id = slugid()
+    queue.create_task(task_id, task_factory())
+    script = f'exec "$@" {closed}'
+    arguments = ["sh", "-c", script, "sh", *COMMAND, "status", task_id]
+    answer = subprocess.run(arguments, stderr=subprocess.PIPE, text=True, check=False)
+    assert (answer.returncode, answer.stderr) == (ExitStatus.DONE, "")
 
 
 def test_the_package_runs_as_a_module() -> None:
