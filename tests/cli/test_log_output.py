@@ -11,7 +11,7 @@ from io import StringIO
 
 import pytest
 
-from taskqueue_client.cli.log_output import StandardErrorLog, log_handler
+from taskqueue_client.cli.work import StandardErrorLog, log_handler
 
 MISSING = "%d lines of this log are missing: nobody read standard error\n"
 
