@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import os
+import resource
 import signal
 import threading
 from collections.abc import Callable, Coroutine
@@ -63,6 +64,13 @@ EXPIRY_WARNING = 300.0
 class _ClientOptions(TypedDict):
     artifact_storage: Literal["s3", "object"]
     tracing: bool
+
+
+FILES_OF_WORKER = 50
+"""File descriptors that a worker needs, however many runs there are: for its connections and event loops."""
+
+FILES_OF_RUN = 8
+"""File descriptors that a run needs: two for a command, the others for its proxy and for captured output."""
 
 
 class Session:
@@ -331,6 +339,14 @@ class Session:
             log.warning(
                 "the worker is the first process of its container: processes that commands leave behind stay "
                 "as zombies, until no more can be started; use `docker run --init`, or tini"
+            )
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        needed = FILES_OF_WORKER + config.concurrency * FILES_OF_RUN
+        if limit != resource.RLIM_INFINITY and limit < needed:
+            log.warning(
+                "%d runs at a time may need %d file descriptors, and the limit is %d: raise it (`ulimit -n`, "
+                "`LimitNOFILE=` of systemd), or set a lower concurrency",
+                *(config.concurrency, needed, limit),
             )
 
     def _make_queue(self, credentials: Credentials | None, clock: Clock) -> AsyncQueue:

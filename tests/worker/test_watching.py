@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import socket
 import threading
 
@@ -109,6 +110,24 @@ def test_a_worker_that_cannot_reach_the_queue_is_alive_but_not_ready(world: Worl
     with Working(world, worker_for(world, lambda _: None, root_url=closed, metrics_port=port)):
         until(lambda: status(port, "live") == 200)
         assert status(port, "ready") == 503
+
+
+@pytest.mark.parametrize(("concurrency", "is_warned"), [(10, False), (50, True)])
+def test_a_limit_of_file_descriptors_that_is_too_low_is_named_at_the_start(
+    world: World, caplog: pytest.LogCaptureFixture, concurrency: int, *, is_warned: bool
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
+    try:
+        with Working(
+            world, worker_for(world, lambda _: None, max_idle=0.01, concurrency=concurrency)
+        ) as working:
+            working.left()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert (
+        "50 runs at a time may need 450 file descriptors, and the limit is 200" in caplog.text
+    ) == is_warned
 
 
 def test_the_workers_log_says_which_run_a_line_is_about(
