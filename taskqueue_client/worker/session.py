@@ -423,7 +423,7 @@ class Session:
         while (idle := self._runs.idle_for()) < limit:
             await self._worker.clock.sleep_async(limit - idle)
         if not self._shutdown.has_begun:
-            log.info("shutting down after %.0f s without work (max_idle)", idle)
+            log.info("shutting down after %.1f s without work (max_idle)", idle)
             self._shutdown.begin(asked=False)
 
     # Shutting down

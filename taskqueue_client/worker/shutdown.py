@@ -249,11 +249,14 @@ class Shutdown:
             self._follow(ShutdownPlan.of(self._config, min(within, until_stop), min(left, until_end)))
 
     def _follow(self, plan: ShutdownPlan) -> None:
-        log.info(
-            "shutting down: no more claims; %d runs may go on for %.0f s, and the worker ends within %.0f s; "
-            "ask again (second signal, Ctrl-C) to stop the runs now",
-            *(self._runs.unresolved, plan.stop_runs, plan.end),
-        )
+        if not self._runs.unresolved:
+            log.info("shutting down: no more claims, and no runs to wait for")
+        else:
+            log.info(
+                "shutting down: no more claims; %d runs may go on for %.0f s, and the worker ends within "
+                "%.0f s; ask again (second signal, Ctrl-C) to stop the runs now",
+                *(self._runs.unresolved, plan.stop_runs, plan.end),
+            )
         self._retry_clock.hurry(plan.end)
         now = self._clock.monotonic()
         self._stop_at, self._end_at = now + plan.stop_runs, now + plan.end

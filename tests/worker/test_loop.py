@@ -808,7 +808,10 @@ def test_runs_share_the_worker_up_to_its_concurrency(world: World) -> None:
     assert [reasons(world, task_id) for task_id in tasks] == [["completed"]] * 4
 
 
-def test_it_leaves_after_some_time_without_work(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_leaves_after_some_time_without_work(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     idle: list[float] = []
     worker = worker_for(world, lambda _: None, max_idle=600.0)
     worker.clock = clock = world.local.clock
@@ -826,6 +829,7 @@ def test_it_leaves_after_some_time_without_work(world: World, monkeypatch: pytes
             clock.advance(seconds=60)
         working.left()
     assert 20 <= idle[0] < 600
+    assert "shutting down: no more claims, and no runs to wait for" in caplog.messages
 
 
 @pytest.mark.parametrize("where", ["main thread", "another thread"])
