@@ -5,6 +5,7 @@ The keys are those of the Queue's schemas, in camelCase, so a dict from YAML or 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, Required, TypedDict, Unpack, cast
 
@@ -281,7 +282,6 @@ def _task_queue(given: dict[str, Any]) -> dict[str, str]:
 
 
 _EXACT = 2**53  # the whole numbers up to here are their own doubles
-_LARGEST = 2**1023  # Python makes no double of what is much larger
 
 
 def _same(one: object, other: object) -> bool:
@@ -298,4 +298,7 @@ def _same(one: object, other: object) -> bool:
 
 def _as_double(value: object) -> object:
     """Return a large whole number as the Queue stores it, with the precision of a double."""
-    return float(value) if isinstance(value, int) and _EXACT < abs(value) < _LARGEST else value
+    if isinstance(value, int) and abs(value) > _EXACT:
+        with suppress(OverflowError):  # there is no such double
+            return float(value)
+    return value

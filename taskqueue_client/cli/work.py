@@ -8,6 +8,7 @@ import logging
 import os
 import select
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
@@ -172,8 +173,6 @@ class StandardErrorLog(logging.Handler):
         self._patience = patience
         self._dropped = 0
         self._is_cut = False
-        self._poll = select.poll()
-        self._poll.register(file, select.POLLOUT)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, or drop it."""
@@ -194,11 +193,14 @@ class StandardErrorLog(logging.Handler):
             self.handleError(record)
             return True
         content = rest = text.encode(self._encoding, "backslashreplace")
+        until = time.monotonic() + (0 if self._dropped else self._patience)
         with suppress(OSError):  # the reader is gone, or the disk is full
-            while rest and self._is_read():
+            while rest and self._is_read(until):
                 rest = rest[os.write(self._file, rest[: select.PIPE_BUF]) :]  # no more would surely fit
         self._is_cut = bool(rest) and (self._is_cut or len(rest) < len(content))
         return not rest
 
-    def _is_read(self) -> bool:
-        return bool(self._poll.poll(0 if self._dropped else self._patience * 1000))
+    def _is_read(self, until: float) -> bool:
+        poll = select.poll()  # a new one: a child that was forked during a wait could not use the same again
+        poll.register(self._file, select.POLLOUT)
+        return bool(poll.poll(max(0, until - time.monotonic()) * 1000))

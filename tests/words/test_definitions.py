@@ -237,6 +237,7 @@ def test_values_that_are_equal_in_python_only_are_different(stored: dict[str, An
         (2**64, 18446744073709552000, True),
         (-(2**53) - 1, -9007199254740992, True),
         (2**53 + 2, 2**53, False),
+        (10**308, 1e308, True),
         (10**400, 1, False),
     ],
 )

@@ -228,6 +228,29 @@ def test_a_link_that_leads_out_when_the_handler_has_ended_is_not_followed(
     assert "allow_outside" in log_of(world, task_id)
 
 
+@pytest.mark.parametrize(
+    ("argument", "path", "options"),
+    [
+        ("allow_outside", "link", {"allow_outside": "false"}),
+        ("allow_outside", "link", {"allow_outside": 1}),
+        ("path", "a\0b", {}),
+    ],
+)
+def test_what_the_handler_got_wrong_is_refused_in_the_call_whatever_is_at_the_path(
+    world: World, tmp_path: Path, argument: str, path: str, options: dict[str, Any]
+) -> None:
+    (tmp_path / "secret").write_text("of the machine")
+
+    def linked(task: TaskRun) -> TaskRun:
+        (task.work_directory / "link").symlink_to(tmp_path / "secret")
+        return task
+
+    file = _refused(world, lambda task: linked(task).upload_artifact("public/x", path, **options))
+    directory = _refused(world, lambda task: linked(task).upload_artifacts("public", path, **options))
+    given = ("source", "directory") if argument == "path" else (argument, argument)
+    assert (file.argument, directory.argument) == given
+
+
 def test_files_outside_are_uploaded_if_the_worker_allows_it(world: World, tmp_path: Path) -> None:
     task_id = world.create()
     (tmp_path / "file").write_text("outside")

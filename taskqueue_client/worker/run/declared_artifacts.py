@@ -23,6 +23,7 @@ from taskqueue_client.artifacts.sources import (
     Source,
     blocks_of,
     checked_block,
+    is_path,
     open_source,
 )
 from taskqueue_client.artifacts.uploading import Options
@@ -81,6 +82,13 @@ def path_inside(
         allowed = f"a path inside {directory}, also after following symbolic links, or allow_outside=True"
         raise InvalidArgument(argument, os.fspath(path), allowed)
     return real
+
+
+def _check_path(argument: str, path: str | os.PathLike[str], is_outside: object) -> None:
+    """Refuse what the handler got wrong, whatever is at the path."""
+    check_kind("allow_outside", is_outside, bool)
+    if not is_path(os.fspath(path)):
+        raise InvalidArgument(argument, os.fspath(path), "a path")
 
 
 def _is_below(directory: Path, path: str | os.PathLike[str]) -> bool:
@@ -272,6 +280,7 @@ def _found_in(
     directory: str | os.PathLike[str], work_directory: Path, *, is_outside: bool
 ) -> tuple[Path, list[Path]]:
     """Return the directory and its files; only itself if the task has made it a link that leads out."""
+    _check_path("directory", directory, is_outside)
     try:
         top = path_inside(work_directory, directory, "directory", allow_outside=is_outside)
     except InvalidArgument:
@@ -332,7 +341,7 @@ def _declared_file(
     What is at a path inside is the task's doing, and is looked at by the upload.
     """
     is_outside = options.get("allow_outside", False)
-    check_kind("allow_outside", is_outside, bool)
+    _check_path("source", path, is_outside)
     if not _is_below(work_directory, path):
         absolute = path_inside(work_directory, path, "source", allow_outside=is_outside)
         if absolute.is_dir():
