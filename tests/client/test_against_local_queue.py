@@ -56,6 +56,20 @@ def test_a_task_is_created_claimed_reclaimed_and_completed(queue: Any) -> None:
     assert queue.task(task_id)["metadata"]["name"] == "n"
 
 
+def test_all_artifacts_of_a_run_are_listed_though_a_page_has_a_thousand(
+    make_client: Any, local: LocalQueue
+) -> None:
+    with Queue(local.root_url, local.credentials) as setup:
+        setup.create_task(task_id := slugid(), definition())
+        (claim,) = setup.claim_work("prov/wt", worker_group="wg", worker_id="w1").tasks
+        run, names = as_run(setup, claim), [f"public/{number:04}" for number in range(1001)]
+        for name in names:
+            run.create_reference_artifact(task_id, 0, name, "https://example.com", expires="1 day")
+    queue = make_client(local.root_url, local.credentials)
+    assert len(queue.list_artifacts(task_id, 0).artifacts) == 1000
+    assert [each.name for each in queue.all("iter_artifacts", task_id, 0)] == names
+
+
 def test_a_run_that_is_shut_down_is_retried(queue: Any) -> None:
     task_id = slugid()
     queue.create_task(task_id, definition())
