@@ -299,6 +299,6 @@ def _same(one: object, other: object) -> bool:
 def _as_double(value: object) -> object:
     """Return a large whole number as the Queue stores it, with the precision of a double."""
     if isinstance(value, int) and abs(value) > _EXACT:
-        with suppress(OverflowError):  # there is no such double
+        with suppress(OverflowError):  # it is larger than every double
             return float(value)
     return value

@@ -58,13 +58,13 @@ class Pages(Generic[PageT, Item]):
 
     def everything(self) -> Conversation[list[Item]]:
         """Request all pages, and return their items."""
-        everything: list[Item] = []
+        found: list[Item] = []
         pages: Pages[PageT, Item] | None = self
         while pages is not None:
             page = yield from pages.call
-            everything += pages.new_items(page)
+            found += pages.new_items(page)
             pages = pages.after(page)
-        return everything
+        return found
 
 
 def iterated(

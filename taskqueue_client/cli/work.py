@@ -156,9 +156,9 @@ def log_handler() -> logging.Handler:
 
 
 class StandardErrorLog(logging.Handler):
-    """Writes log records, and drops them while nobody reads: a handler that waits would block the worker.
+    """Writes log records, and drops them while nobody reads or the disk is full.
 
-    How many were dropped is logged when somebody reads again.
+    To wait would block the worker. How many were dropped is logged when they can be written again.
 
     Args:
         file: The file descriptor to write to.
@@ -182,7 +182,7 @@ class StandardErrorLog(logging.Handler):
             self._dropped += 1
 
     def _note(self) -> logging.LogRecord:
-        text = "%d lines of this log are missing: nobody read standard error"
+        text = "%d lines of this log are missing: standard error took no more"
         return logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, (self._dropped,), None)
 
     def _write(self, record: logging.LogRecord) -> bool:

@@ -52,8 +52,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("taskqueue_client.worker")
 
 _WRONG_PATH = {
-    *(errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM),
-    *(errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG),
+    errno.EEXIST,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
 }
 """Errors of creating a directory that stay until somebody changes its path, or what is mounted there."""
 

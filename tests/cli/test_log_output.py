@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from io import StringIO
 
 import pytest
 
 from taskqueue_client.cli.work import StandardErrorLog, log_handler
 
-MISSING = "%d lines of this log are missing: nobody read standard error\n"
+MISSING = "%d lines of this log are missing: standard error took no more\n"
 
 
 class Pipe:
@@ -33,6 +33,15 @@ class Pipe:
             while True:
                 os.write(self.writing, b"x" * 4096)
         os.set_blocking(self.writing, True)
+
+    @contextmanager
+    def on_a_full_disk(self) -> Generator[None]:
+        own = os.dup(self.writing)
+        with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
+            os.dup2(full.fileno(), self.writing)
+        yield
+        os.dup2(own, self.writing)
+        os.close(own)
 
     def read(self) -> str:
         content = b""
@@ -83,6 +92,13 @@ def test_a_line_that_does_not_fit_is_cut_and_the_next_one_begins_a_new_line(pipe
     assert set(pipe.read()) == {"y"}
     pipe.log("next")
     assert pipe.read() == "\n" + MISSING % 1 + "next\n"
+
+
+def test_lines_for_which_the_disk_has_no_space_are_counted_as_well(pipe: Pipe) -> None:
+    with pipe.on_a_full_disk():
+        pipe.log("one")
+    pipe.log("two")
+    assert pipe.read() == MISSING % 1 + "two\n"
 
 
 def test_a_reader_that_is_gone_is_no_error(pipe: Pipe) -> None:

@@ -1,4 +1,4 @@
-"""Tracing of a worker: the interface, whose classes make no spans: that is tracing which is off."""
+"""The interface of a worker's tracing. Its own classes make no spans: they are used when tracing is off."""
 
 from __future__ import annotations
 

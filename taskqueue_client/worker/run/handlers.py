@@ -104,7 +104,7 @@ class HandlerCall:
         self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
     def interrupt(self) -> None:
-        """Interrupt the handler if there is a way to. For a thread there is none: it looks at `canceled`."""
+        """Interrupt the handler. A thread cannot be interrupted: its handler looks at `TaskRun.canceled`."""
 
     def _end(self, raised: BaseException | None) -> None:
         self._calls.call(self.ended.set_result, raised)
