@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+import msgspec
+
 from taskqueue_client import errors
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.retry import LONG_POLL_TIMEOUT
@@ -188,7 +190,7 @@ class Deployment:
             worker_group="g",
             worker_id="w",
             taken_until=until,
-            task={},
+            task_json=msgspec.Raw(b"{}"),
             credentials=_CREDENTIALS,
         )
 

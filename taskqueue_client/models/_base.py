@@ -25,7 +25,7 @@ class Model(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
         Fields that the response did not have are None. Includes secrets, such as a claim's credentials.
         """
-        document: dict[str, Any] = msgspec.to_builtins(self)
+        document: dict[str, Any] = msgspec.to_builtins(self, enc_hook=msgspec.json.decode)
         return document
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
@@ -38,6 +38,8 @@ class Model(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 def _shown(name: str, value: object) -> object:
+    if isinstance(value, msgspec.Raw):
+        return bytes(value).decode(errors="replace")
     if name in _URLS and "?" in str(value):
         return str(value).partition("?")[0] + "?<redacted>"
     return value

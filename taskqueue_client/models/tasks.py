@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -121,12 +122,12 @@ class TaskStatusResponse(Model, frozen=True):
     status: TaskStatus
 
 
-class TaskClaim(Model, frozen=True, kw_only=True):
+class TaskClaim(Model, frozen=True, kw_only=True, dict=True, gc=True):
     """A claimed run: the task, the end of the claim, and the credentials of the run.
 
-    `task` is the definition, a plain dict as in the Queue's schema. If it is nested deeper than Python
-    can parse (1,000 levels before Python 3.12, 10,000 since), the parts more than 500 levels deep in the
-    response are replaced by the text `CUT_OFF`.
+    `task_json` is the task definition as JSON text. If it is nested deeper than Python can parse (1,000
+    levels before Python 3.12, 10,000 since), the parts more than 500 levels deep in the response are replaced
+    by the text `CUT_OFF`.
 
     The credentials are temporary; `expiry` in their certificate is in milliseconds since the epoch.
     """
@@ -136,8 +137,13 @@ class TaskClaim(Model, frozen=True, kw_only=True):
     worker_group: str
     worker_id: str
     taken_until: datetime
-    task: dict[str, Any]
+    task_json: msgspec.Raw = msgspec.field(name="task")
     credentials: Credentials
+
+    @cached_property
+    def task(self) -> dict[str, Any]:
+        """The task definition, a plain dict as in the Queue's schema; decoded when it is first looked at."""
+        return msgspec.json.decode(self.task_json, type=dict[str, Any])
 
 
 class ClaimWorkResponse(Model, frozen=True):

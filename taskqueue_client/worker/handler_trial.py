@@ -147,7 +147,7 @@ def _claim(worker: WorkerLoop, payload: dict[str, Any], options: TaskOptions) ->
         "task": task,
         "credentials": msgspec.to_builtins(worker.credentials or CREDENTIALS),
     }
-    return msgspec.convert(claim, TaskClaim)
+    return msgspec.json.decode(msgspec.json.encode(claim), type=TaskClaim)
 
 
 def _trial(worker: WorkerLoop, claim: TaskClaim, stack: ExitStack) -> TaskResult:

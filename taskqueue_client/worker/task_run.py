@@ -10,9 +10,7 @@ from functools import wraps
 from inspect import CORO_CREATED, getcoroutinestate
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from taskqueue_client._protocol.conversation import Conversation, converse, converse_async
 from taskqueue_client.aio import AsyncQueue
@@ -109,9 +107,7 @@ class TaskRun:
     def definition(self) -> dict[str, Any]:
         """The task definition with all defaults filled in; the handler's own copy."""
         if self._definition is None:
-            self._definition = cast(
-                "dict[str, Any]", msgspec.to_builtins(self._claim.task)
-            )  # copies any depth
+            self._definition = self._resources.definition()
         return self._definition
 
     @property

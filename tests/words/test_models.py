@@ -111,7 +111,22 @@ def test_times_are_aware_datetimes_in_both_forms_that_the_queue_writes() -> None
 
 
 def test_the_definition_of_a_claimed_task_is_the_plain_dict_that_was_sent() -> None:
-    assert decoded({"tasks": [CLAIM]}, ClaimWorkResponse).tasks[0].task == CLAIM["task"]
+    answer = decoded({"tasks": [CLAIM]}, ClaimWorkResponse)
+    (claim,) = answer.tasks
+    assert "task" not in vars(claim), "decoded before it was looked at"
+    assert claim.task == CLAIM["task"]
+    assert claim.task is claim.task
+    assert json.loads(bytes(claim.task_json)) == CLAIM["task"]
+    assert pickle.loads(pickle.dumps(claim)) == copy.deepcopy(claim) == claim
+    assert answer.to_dict()["tasks"][0]["task"] == CLAIM["task"]
+
+
+def test_a_definition_that_cannot_be_read_leaves_the_other_claims_readable() -> None:
+    claims = msgspec.json.encode({"tasks": [CLAIM, {**CLAIM, "task": {"payload": "HERE"}}]})
+    good, bad = msgspec.json.decode(claims.replace(b'"HERE"', b"1e999"), type=ClaimWorkResponse).tasks
+    assert good.task == CLAIM["task"]
+    with pytest.raises(msgspec.DecodeError, match="Number out of range"):
+        _ = bad.task
 
 
 def test_the_certificate_is_left_as_it_is() -> None:

@@ -66,7 +66,7 @@ def answer(
 
 def claim(seconds: float, *, certificate_age: float = 0.0, with_certificate: bool = True) -> TaskClaim:
     data = answer(seconds, certificate_age=certificate_age, with_certificate=with_certificate)
-    return msgspec.convert({**data, "task": {}}, TaskClaim)
+    return msgspec.json.decode(msgspec.json.encode({**data, "task": {}}), type=TaskClaim)
 
 
 def reclaim(seconds: float, *, certificate_age: float = 0.0, with_certificate: bool = True) -> TaskReclaim:

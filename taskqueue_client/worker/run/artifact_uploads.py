@@ -6,10 +6,12 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import closing, suppress
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from taskqueue_client import calls
+from taskqueue_client._dates import timestamp
 from taskqueue_client._protocol.conversation import converse_async
 from taskqueue_client._protocol.retry import is_temporary
 from taskqueue_client.aio import AsyncQueue
@@ -191,7 +193,11 @@ class ArtifactUploads:
 
     def _on_s3(self, content_type: str, *, compress: bool | None = None) -> Options:
         """Return the options of what the worker itself uploads."""
-        return Options.checked(self._resources.run.claim.status.expires, None, "s3", content_type, compress)
+        return Options.checked(self._expires, None, "s3", content_type, compress)
+
+    @property
+    def _expires(self) -> datetime:
+        return self._resources.run.claim.status.expires
 
     async def _link_log(self, client: AsyncQueue) -> None:
         if LOG_LINK not in self._uploaded:
@@ -200,7 +206,7 @@ class ArtifactUploads:
 
     async def _create(self, client: AsyncQueue, name: str, details: Mapping[str, str]) -> None:
         """Create an artifact for the log that stores no content: a link or an error."""
-        request = {**details, "expires": self._resources.expires, "contentType": _TEXT}
+        request = {**details, "expires": timestamp(self._expires), "contentType": _TEXT}
         creation = cast("CreateArtifactRequest", request)
         await client.send(calls.create_artifact(*self._resources.key, name, creation))
 
@@ -257,7 +263,7 @@ class ArtifactUploads:
             *self._resources.key,
             reason=reason,
             message=why,
-            expires=self._resources.expires,
+            expires=self._expires,
         )
         self._uploaded.add(name)
         try:

@@ -232,7 +232,7 @@ class RunLifecycle:
         _ = self._resources.log  # made now: its first line has the time of the run's start
         checkpoints, reference = self._log_checkpoints(), self._refer_to_live_log()
         try:
-            check_payload(self._context.schema, self.run.claim.task["payload"])
+            check_payload(self._context.schema, self._resources.definition()["payload"])
             return await self._call_and_retry()
         except Exception as error:  # noqa: BLE001 - the error is how the run ends
             return error

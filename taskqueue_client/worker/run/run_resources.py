@@ -8,7 +8,9 @@ import threading
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.client import Queue
@@ -141,13 +143,12 @@ class RunResources:
     @property
     def scopes(self) -> tuple[str, ...]:
         """The scopes of the task."""
-        return tuple(self.run.claim.task["scopes"])
+        return tuple(self.definition()["scopes"])
 
-    @property
-    def expires(self) -> str:
-        """The default expiry of artifacts: that of the task."""
-        expires: str = self.run.claim.task["expires"]
-        return expires
+    def definition(self) -> dict[str, Any]:
+        """Return the task definition, a copy of the caller's own: one that is kept is memory for each run."""
+        definition: dict[str, Any] = msgspec.json.decode(self.run.claim.task_json)
+        return definition
 
     @property
     def log(self) -> TaskLog:
