@@ -194,8 +194,7 @@ def report_exception(core: Core, task_id: str, run_id: int, body: dict[str, Any]
             finish_with_exception(core, task, run, reason, now)
         if not send_exception(core, task, run):
             put_resolved(core, task, "exception", now)
-            if run_id == 0:  # as in the service: records of later runs stay until their time
-                drop_claims(core, task, run)
+            drop_claims(core, task_id, 0)  # as in the service: those of later runs stay until their time
     return {"status": task.status()}
 
 
@@ -209,7 +208,7 @@ def _report(core: Core, task_id: str, run_id: int, state: str) -> dict[str, Any]
             refuse("RequestConflict", f"Run {run_id} of task `{task_id}` is not the latest run.")
         if run.state == "running":
             finish(core, task, run, state, now)
-        drop_claims(core, task, run)
+        drop_claims(core, task_id, run_id)
         put_resolved(core, task, state, now)
         core.send(messages.resolved, task, run)
     return {"status": task.status()}

@@ -186,7 +186,7 @@ class BackgroundWork:
         if task is None or run_id >= len(task.runs):
             return
         run = task.run(run_id)
-        drop_claims(self._core, task, run)
+        drop_claims(self._core, task_id, run_id)
         if run.state == "running":
             finish_with_exception(self._core, task, run, "worker-shutdown", now)
             self._announce(task, run, now)

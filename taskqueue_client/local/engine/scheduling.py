@@ -147,7 +147,7 @@ def cancel_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
     with core.transition() as now:
         _check_deadline(task, now)
         if cancel(core, task, "canceled", now):
-            drop_claims(core, task, task.runs[-1])
+            drop_claims(core, task_id, task.runs[-1].run_id)
         if task.runs[-1].reason_resolved == "canceled":
             put_resolved(core, task, "exception", now)
             core.send(messages.resolved, task, task.runs[-1])

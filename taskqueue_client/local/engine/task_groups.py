@@ -125,7 +125,7 @@ def _tasks(core: Core, task_group_id: str, now: int) -> list[Task]:
 def _cancel(core: Core, task: Task, now: int) -> bool:
     run = cancel(core, task, "canceled", now)
     if run:
-        drop_claims(core, task, run)
+        drop_claims(core, task.task_id, run.run_id)
         put_resolved(core, task, "exception", now)
         core.send(messages.canceled_with_group, task, run)
     return run is not None

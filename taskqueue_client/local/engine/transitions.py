@@ -143,9 +143,9 @@ def send_exception(core: Core, task: Task, run: Run) -> bool:
     return retried
 
 
-def drop_claims(core: Core, task: Task, run: Run) -> None:
+def drop_claims(core: Core, task_id: str, run_id: int) -> None:
     """Forget all claims of a run."""
-    core.store.change("DELETE FROM claims WHERE task_id = ? AND run_id = ?", task.task_id, run.run_id)
+    core.store.change("DELETE FROM claims WHERE task_id = ? AND run_id = ?", task_id, run_id)
 
 
 def put_resolved(core: Core, task: Task, resolution: str, now: int) -> None:

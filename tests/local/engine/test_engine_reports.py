@@ -177,5 +177,16 @@ def test_a_final_exception_of_a_later_run_counts_as_claimed_until_its_time(world
     assert claimed(world) == 1
 
 
+def test_a_final_exception_of_a_later_run_drops_the_claim_of_run_0(world: World) -> None:
+    task_id = world.running()
+    world.fail(task_id, "worker-shutdown")
+    world.claim(task_id, 1)
+    assert claimed(world) == 2
+    world.fail(task_id, "malformed-payload", run_id=1)
+    assert claimed(world) == 1
+    (left,) = world.engine.list_claimed_tasks(QUEUE, None, 1000)["tasks"]
+    assert left["runId"] == 1
+
+
 def test_a_pending_run_cannot_end_with_an_exception(world: World) -> None:
     assert refused(world.fail, world.create(), "worker-shutdown").status == 409
