@@ -123,7 +123,8 @@ def _with_pair(task_queue: dict[str, Any]) -> dict[str, Any]:
 
 
 _PENDING = " FROM pending WHERE task_queue_id = ? AND expires > ?"
-_CLAIMED = " FROM claims JOIN tasks USING (task_id) WHERE claims.task_queue_id = ? AND taken_until > ?"
+_CLAIMED = " FROM claims JOIN tasks USING (task_id) WHERE claims.task_queue_id = ?"
+_HELD = f"{_CLAIMED} AND taken_until > ?"
 _LATEST_CLAIMS = (  # of claims at the same time, which a held clock allows, that of the later run
     "SELECT task_id, run_id, worker_group, worker_id, claimed, max(claimed * 1000 + min(run_id, 999))"
     f"{_CLAIMED} GROUP BY task_id"
@@ -137,7 +138,7 @@ def pending_tasks(core: Core, task_queue_id: str) -> dict[str, Any]:
 
 def task_queue_counts(core: Core, task_queue_id: str) -> dict[str, Any]:
     """Return how many runs wait, and how many have a claim that has not run out."""
-    claimed = _count(core, "DISTINCT task_id || '/' || run_id", _CLAIMED, task_queue_id)
+    claimed = _count(core, "DISTINCT task_id || '/' || run_id", _HELD, task_queue_id)
     return {**pending_tasks(core, task_queue_id), "claimedTasks": claimed}
 
 
@@ -159,14 +160,16 @@ def list_pending_tasks(
 def list_claimed_tasks(
     core: Core, task_queue_id: str, continuation_token: str | None, limit: int
 ) -> dict[str, Any]:
-    """Return a page of the claimed tasks, by the time of their latest claim or reclaim."""
+    """Return a page of the claimed tasks, by the time of their latest claim or reclaim.
+
+    As in the service, a claim that has run out is among them until a resolver has looked at it.
+    """
     size = page_size(limit)
     claimed, task_id = decode_index(continuation_token, tuple[str, str]) or ("", "")
     rows = core.store.rows(
         f"SELECT task_id, run_id, worker_group, worker_id, claimed FROM ({_LATEST_CLAIMS})"  # noqa: S608 - constants
         " WHERE (claimed, task_id) > (?, ?) ORDER BY claimed, task_id LIMIT ?",
         task_queue_id,
-        core.now(),
         _moment(claimed),
         task_id,
         size + 1,

@@ -240,6 +240,19 @@ def test_a_removed_workers_runs_are_retried_and_others_left_alone(world: World) 
     assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 1
 
 
+def test_a_claim_that_ran_out_is_listed_until_a_resolver_has_seen_it_but_does_not_count(
+    production: World,
+) -> None:
+    production.clock.advance(3)
+    task_id = production.running()
+    production.clock.advance(TIMEOUT)
+    (listed,) = production.engine.list_claimed_tasks(QUEUE, None, 1000)["tasks"]
+    assert listed["taskId"] == task_id
+    assert production.engine.task_queue_counts(QUEUE)["claimedTasks"] == 0
+    production.clock.advance(5)
+    assert production.engine.list_claimed_tasks(QUEUE, None, 1000) == {"tasks": []}
+
+
 def test_production_resolvers_act_at_their_next_look(production: World) -> None:
     required = production.running()
     dependent = production.create(dependencies=[required])
