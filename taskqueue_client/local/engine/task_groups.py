@@ -100,7 +100,7 @@ def cancel_task_group(core: Core, caller: Caller, task_group_id: str) -> dict[st
         )
     _authorize(caller, record)
     with core.transition() as now:
-        tasks = [task for task in _tasks(core, task_group_id, now) if _cancel(core, task, now)]
+        tasks = [task for task in _created_tasks(core, task_group_id, now) if _cancel(core, task, now)]
     return {
         "taskGroupSize": _size(core, task_group_id),
         "taskIds": [task.task_id for task in tasks],
@@ -113,9 +113,10 @@ def _authorize(caller: Caller, record: dict[str, Any]) -> None:
     caller.require(schedulerId=record["schedulerId"], taskGroupId=record["taskGroupId"])
 
 
-def _tasks(core: Core, task_group_id: str, now: int) -> list[Task]:
+def _created_tasks(core: Core, task_group_id: str, now: int) -> list[Task]:
+    """Return the group's tasks that have their deadline ahead, in the order of their creation."""
     rows = core.store.rows(
-        f"SELECT {COLUMNS} FROM tasks WHERE task_group_id = ? AND deadline > ? ORDER BY sort_key",  # noqa: S608 - constants
+        f"SELECT {COLUMNS} FROM tasks WHERE task_group_id = ? AND deadline > ? ORDER BY rowid",  # noqa: S608 - constants
         task_group_id,
         now,
     )
