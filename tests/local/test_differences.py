@@ -47,6 +47,10 @@ HELD_BY = {
         "engine/test_engine_claims.py",
         "test_claim_task_is_a_conflict_for_a_worker_in_quarantine",
     ),
+    "`claimTask`, or reading an artifact, of a run whose number is 2^31 or more": (
+        "test_differences.py",
+        "test_a_run_whose_number_is_too_large_is_not_found",
+    ),
     "`declareWorker` with `expires` in the past": (
         "test_service_defects.py",
         "test_requests_that_the_service_cannot_digest_get_its_500",
@@ -59,13 +63,17 @@ HELD_BY = {
         "test_service_defects.py",
         "test_a_limit_of_zero_gets_the_services_500_on_the_lists_that_have_it",
     ),
-    "rows of `listPendingTasks` with the same millisecond as the last one of a page": (
+    "rows of `listPendingTasks` and `listClaimedTasks` with the same millisecond as the last one of a page": (
         "engine/test_engine_workers.py",
-        "test_pending_tasks_are_listed_by_age_page_by_page",
+        "test_tasks_of_the_same_millisecond_are_listed_once",
     ),
     "the deadline of a task that `createTask` refused for its dependencies": (
         "engine/test_engine_creation.py",
         "test_nothing_is_sent_at_the_deadline_of_a_task_that_was_refused_for_its_dependencies",
+    ),
+    "a task that was created again, with another deadline, after such a refusal": (
+        "engine/test_engine_creation.py",
+        "test_a_task_created_after_a_refusal_for_its_dependencies_is_resolved_at_its_own_deadline",
     ),
     "a continuation token that is JSON of wrong types": (
         "engine/test_engine_words.py",
@@ -206,6 +214,17 @@ def test_a_payload_hash_of_the_wrong_length_is_an_authentication_failure(wire: W
     headers = {"Content-Type": "application/json", "Authorization": header}
     reply = wire.send("POST", resource, body=body, headers=headers)
     assert (reply.status, reply.json["code"]) == (401, "AuthenticationFailed")
+
+
+def test_a_run_whose_number_is_too_large_is_not_found(wire: Wire, task_factory: TaskFactory) -> None:
+    task = f"{QUEUE}/task/{slugid()}"
+    assert wire.json("PUT", task, task_factory(), key=wire.root).status == 200
+    worker = {"workerGroup": "g", "workerId": "w"}
+    for number in (2**31, 10**30):
+        run = f"{task}/runs/{number}"
+        assert wire.json("POST", f"{run}/claim", worker, key=wire.root).status == 404
+        for verb in ("artifacts", "artifact-content", "artifact-info"):
+            assert wire.send("GET", f"{run}/{verb}/public%2Fx", key=wire.root).status == 404
 
 
 def test_a_content_length_that_is_not_exact_is_refused(wire: Wire) -> None:

@@ -309,6 +309,18 @@ def test_nothing_is_sent_at_the_deadline_of_a_task_that_was_refused_for_its_depe
     assert world.sent() == []
 
 
+def test_a_task_created_after_a_refusal_for_its_dependencies_is_resolved_at_its_own_deadline(
+    world: World,
+) -> None:
+    task_id = slugid()
+    refused(world, task_id, dependencies=[slugid()], deadline=world.now(HOUR))
+    world.create(task_id, deadline=world.now(2 * HOUR))
+    world.clock.advance(HOUR)
+    assert world.status(task_id)["state"] == "pending"
+    world.clock.advance(HOUR)
+    assert world.status(task_id)["runs"][0]["reasonResolved"] == "deadline-exceeded"
+
+
 def test_a_task_with_open_dependencies_is_unscheduled(world: World) -> None:
     required = world.create()
     world.sent()

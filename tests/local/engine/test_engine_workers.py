@@ -307,6 +307,18 @@ def test_pending_tasks_are_listed_by_age_page_by_page(world: World) -> None:
     assert engine.list_pending_tasks(QUEUE, "rubbish", 1) == first
 
 
+@pytest.mark.parametrize("name", ["list_pending_tasks", "list_claimed_tasks"])
+def test_tasks_of_the_same_millisecond_are_listed_once(world: World, name: str) -> None:
+    tasks = [world.running() if name == "list_claimed_tasks" else world.create() for _ in range(3)]
+    listed: list[str] = []
+    token: str | None = None
+    for _ in tasks:
+        page = getattr(world.engine, name)(QUEUE, token, 1)
+        listed += [task["taskId"] for task in page["tasks"]]
+        token = page.get("continuationToken")
+    assert (sorted(listed), token) == (sorted(tasks), None)
+
+
 def test_a_page_of_pending_tasks_goes_on_though_its_last_one_was_claimed(world: World) -> None:
     tasks: list[str] = []
     for _ in range(3):
