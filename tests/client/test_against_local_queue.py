@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import urllib.request
 from datetime import UTC, datetime, timedelta
@@ -54,6 +55,20 @@ def test_a_task_is_created_claimed_reclaimed_and_completed(queue: Any) -> None:
     assert run.report_completed(task_id, run_id=0).status.state is TaskState.COMPLETED
     assert queue.status(task_id).status.runs[0].reason_resolved is ReasonResolved.COMPLETED
     assert queue.task(task_id)["metadata"]["name"] == "n"
+
+
+def test_what_is_given_to_calls_stays_as_it_was(queue: Any) -> None:
+    task_id, link = slugid(), {"storageType": "link", "artifact": "public/a", "contentType": "text/plain"}
+    given = [definition(scopes=["a:b"], extra={"list": [{"a": 1}]}), {**link, "expires": "1 hour"}]
+    before = copy.deepcopy(given)
+    queue.create_task(task_id, given[0])
+    (claim,) = queue.claim_work("prov/wt", **WORKER).tasks
+    claimed = copy.deepcopy(claim)
+    run = as_run(queue, claim)
+    run.create_artifact(task_id, 0, "public/b", given[1])
+    assert run.reclaim_task(task_id, 0).credentials != claim.credentials
+    run.report_completed(task_id, 0)
+    assert (given, claim, claim.task) == (before, claimed, queue.task(task_id))
 
 
 def test_all_artifacts_of_a_run_are_listed_though_a_page_has_a_thousand(
