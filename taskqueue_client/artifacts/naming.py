@@ -23,6 +23,9 @@ _LONGEST_CONTENT_TYPE = 255
 _UNREADABLE_ON_S3 = re.compile(r"[%\[\]|\\]|//")
 _UNREADABLE_AS_OBJECT = re.compile(r"[^A-Za-z0-9!@/:.+|_-]")
 
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_MEDIA_TYPE = re.compile(rf"{_WORD}/{_WORD}(?: *; *{_WORD}=(?:{_WORD}|\"[^\"\\]*\"))*")
+
 _log = logging.getLogger("taskqueue_client.artifacts")
 
 
@@ -69,6 +72,18 @@ def checked_content_type(content_type: object) -> str:
         or len(content_type) > _LONGEST_CONTENT_TYPE
     ):
         raise InvalidArgument("content_type", content_type, "1 to 255 printable ASCII characters")
+    return content_type
+
+
+def checked_media_type(content_type: str) -> str:
+    """Return a content type that the object service can read: it fails for others, once the upload has begun.
+
+    Raises:
+        InvalidArgument: The content type is not one of RFC 9110.
+    """
+    if not _MEDIA_TYPE.fullmatch(content_type):
+        allowed = "a type such as text/plain; charset=utf-8, which the object service requires"
+        raise InvalidArgument("content_type", content_type, allowed)
     return content_type
 
 

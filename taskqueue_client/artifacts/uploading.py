@@ -29,6 +29,7 @@ from taskqueue_client.models import CreateArtifactResponse, CreateUploadResponse
 from .artifact_errors import NotOffered, StorageRefused, UploadAlreadyBegun
 from .naming import (
     checked_content_type,
+    checked_media_type,
     checked_name,
     clamped_expiry,
     content_type_of,
@@ -109,6 +110,8 @@ class Options:
                 "None or False: artifacts of the storage type 'object' are not compressed",
             )
         given = None if content_type is None else checked_content_type(content_type)
+        if storage == "object" and given is not None:
+            checked_media_type(given)
         return cls(clamped_expiry(expires, task_expires, now), storage, given, compress)
 
 
@@ -164,7 +167,8 @@ def upload_artifact(
             position), or an iterable of bytes, for `AsyncQueue` also an asynchronous one. Content that cannot
             be read twice is written to a temporary file first.
         expires: When the artifact expires: not later than its task.
-        content_type: The content type; default: by the extension of the name.
+        content_type: The content type; default: by the extension of the name. The object service accepts
+            only well-formed types such as `text/plain; charset=utf-8`.
         storage: `s3`, or `object` for the object service, which also stores hashes; default: the client's
             `artifact_storage`.
         compress: Whether to store gzip, which downloads decode. True compresses all content that is not

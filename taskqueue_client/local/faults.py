@@ -336,6 +336,15 @@ _ACCIDENTS: dict[str, AnyFault] = {
     "unknown coding or charset": Accident("*", _ALWAYS, instead_of=400, text="is not supported; use"),
     "payload hash of a wrong length": Accident("*", _ALWAYS, instead_of=401, text="Invalid payload hash"),
     "client id of odd characters": Accident("*", _ALWAYS, instead_of=401, text="has characters other than"),
+    "finishArtifact of another storage type": Accident(
+        "queue.finishArtifact", _ALWAYS, instead_of=400, text="of storage type `object`"
+    ),
+    "getArtifact of an object without simple downloads": Accident(
+        "queue.get*Artifact", _ALWAYS, instead_of=404, text="the method simple"
+    ),
+    "malformed contentType of an object": Accident(
+        "object.createUpload", _ALWAYS, instead_of=400, text="contentType must"
+    ),
     "finishArtifact after contentLength": Respond("queue.finishArtifact", _ALWAYS, status=500, after=True),
     "limit=0": Accident("queue.list[ACLP]*[kt]s", _ALWAYS, instead_of=200, query="limit=0"),
     "limit=0 of tasks": Accident("queue.[st]*s", _ALWAYS, instead_of=200, query="limit=0"),  # and statuses

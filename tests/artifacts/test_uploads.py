@@ -386,11 +386,23 @@ def test_what_cannot_be_uploaded_is_refused_before_anything_happens(
         {"content_type": "text/plain\r\nX-Evil: 1"},
         {"content_type": ""},
         {"content_type": 5},
+        {"storage": "object", "content_type": "text"},
+        {"storage": "object", "content_type": "text/plain; charset"},
     ],
 )
 def test_a_bad_option_is_refused(client: EitherClient, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=f"^{next(reversed(options))}: "):
         client.upload("x", b"1", **options)
+
+
+@pytest.mark.parametrize(
+    ("storage", "content_type"),
+    [("s3", "text"), ("object", "text/plain"), ("object", 'text/plain; charset="utf-8"; format=flowed')],
+)
+def test_only_the_object_service_needs_a_well_formed_content_type(
+    client: EitherClient, storage: str, content_type: str
+) -> None:
+    assert client.upload("x", b"1", storage=storage, content_type=content_type).content_type == content_type
 
 
 def test_a_missing_file_is_the_usual_error(client: EitherClient, tmp_path: Path) -> None:

@@ -118,6 +118,25 @@ def test_a_back_end_gives_only_the_methods_it_has(
         assert status == 406 or reply.json["method"] in {"simple", "getUrl"} & {*methods}
 
 
+def test_the_queue_cannot_redirect_to_an_object_without_simple_downloads() -> None:
+    with (
+        LocalQueue(object_methods=["dataInline", "getUrl"]) as local,
+        Queue(local.root_url, local.credentials) as queue,
+    ):
+        wire, task_id = Wire(local), slugid()
+        named: Any = {"name": "t", "owner": "o@example.com", "source": "https://example.com"}
+        queue.create_task(task_id, task_definition("test-provisioner/test-worker", {}, **named))
+        queue.claim_work("test-provisioner/test-worker", worker_group="tests", worker_id="one")
+        options: Any = {"storage": "object", "expires": queue.task(task_id)["expires"]}
+        queue.upload_artifact(task_id, 0, "public/x", b"data", **options)
+        resource = f"{QUEUE}/task/{task_id}/runs/0/artifacts/public%2Fx"
+        reply = wire.send("GET", resource)
+        assert (reply.status, reply.json["code"]) == (404, "ResourceNotFound")
+        local.faults.add(faults.service_500("getArtifact of an object without simple downloads"))
+        assert wire.send("GET", resource).status == 500
+        assert queue.download_artifact(task_id, "public/x").content == b"data"
+
+
 def test_an_unknown_object_method_is_refused_with_those_that_are_allowed() -> None:
     with pytest.raises(ValueError, match="allowed: dataInline, putUrl, simple, getUrl"):
         LocalQueue(object_methods=["torrent"])

@@ -9,7 +9,7 @@ import msgspec
 
 from taskqueue_client.local import messages, times
 from taskqueue_client.local.json_values import encode, normalised
-from taskqueue_client.local.refusal import Caller, refuse
+from taskqueue_client.local.refusal import Caller, Refusal, refuse
 from taskqueue_client.slugid import slugid
 
 from .core import download_credentials, upload_credentials
@@ -346,14 +346,15 @@ def list_latest_artifacts(
 
 def _list(core: Core, task_id: str, run_id: int, token: str | None, limit: int) -> dict[str, Any]:
     size = page_size(limit)
-    _, _, last = decode_index(token, tuple[str, int, str]) or (task_id, run_id, "")
+    last_task, last_run, last_name = decode_index(token, tuple[str, int, str]) or ("", 0, "")
+    last, listed = (sort_key(last_task), last_run), (sort_key(task_id), run_id)
     rows = core.store.rows(
         f"SELECT {COLUMNS} FROM artifacts WHERE task_id = ? AND run_id = ? AND sort_key > ?"  # noqa: S608 - constants
         " ORDER BY sort_key LIMIT ?",
         task_id,
         run_id,
-        sort_key(last) if last else "",
-        size + 1,
+        sort_key(last_name) if last == listed else "",
+        0 if last > listed else size + 1,
     )
 
     def item(row: tuple[Any, ...]) -> dict[str, Any]:
@@ -402,9 +403,16 @@ def _url(core: Core, artifact: ArtifactRecord) -> str:
     if artifact.storage_type == "s3":
         return core.storage.get_url(artifact.key)
     if artifact.storage_type == "object":
-        return core.storage.objects.simple_url(artifact.object_name)
+        return _object_url(core, artifact.object_name)
     url: str = artifact.details["url"]
     return url
+
+
+def _object_url(core: Core, name: str) -> str:
+    try:
+        return core.storage.objects.simple_url(name)
+    except Refusal as refusal:  # with a code that the Queue does not have
+        refuse("ResourceNotFound", refusal.message)
 
 
 def _content(core: Core, artifact: ArtifactRecord) -> dict[str, Any]:

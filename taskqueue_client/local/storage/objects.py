@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import binascii
-from base64 import b64decode
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from taskqueue_client.local import times
+from taskqueue_client.local import loose_base64, times
+from taskqueue_client.local.content_types import media_type
 from taskqueue_client.local.refusal import Caller, refuse
 
 from .buckets import GRACE_SECONDS, OBJECTS, Buckets
@@ -38,6 +37,7 @@ CREATE TABLE IF NOT EXISTS objects (
     hashes TEXT NOT NULL
 ) WITHOUT ROWID
 """
+_INDEX = "CREATE INDEX IF NOT EXISTS objects_by_upload ON objects (upload_id) WHERE upload_id IS NOT NULL"
 
 
 class _Object(msgspec.Struct):
@@ -85,13 +85,16 @@ class ObjectService:
         self._buckets = buckets
         self._clock = clock
         connection.execute(_TABLE)
+        connection.execute(_INDEX)
 
     def create_upload(self, caller: Caller, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Begin an upload, or go on with it on the same terms.
 
+        As in the service, characters of the data that are not base64 are ignored.
+
         Raises:
-            Refusal: 403; 409 for other terms, a finished object or another hash; 400 for data that is
-                not base64, or a content type that no header can hold.
+            Refusal: 403; 409 for other terms, a finished object or another hash; 400 for text that is not a
+                content type.
         """
         caller.require(projectId=body["projectId"], name=name)
         offered = body["proposedUploadMethods"]
@@ -99,13 +102,14 @@ class ObjectService:
         expires = times.parse(body["expires"], "expires")
         for method in proposed.values():
             _check_content_type(method["contentType"])
-        inline = _decode(proposed["dataInline"]["objectData"]) if "dataInline" in proposed else None
         with self._transaction():
             self.lock_upload(name, body["projectId"], body["uploadId"], expires)
             self._add_hashes(name, body.get("hashes", {}))
         agreed = {key: body[key] for key in ("projectId", "uploadId", "expires")}
-        if inline is not None:
-            self._buckets.save(OBJECTS, name, inline, _headers(proposed["dataInline"]["contentType"]))
+        if "dataInline" in proposed:
+            inline = proposed["dataInline"]
+            data = loose_base64.decode(inline["objectData"])
+            self._buckets.save(OBJECTS, name, data, _headers(inline["contentType"]))
             return {**agreed, "uploadMethod": {"dataInline": True}}
         if "putUrl" in proposed:
             return {**agreed, "uploadMethod": {"putUrl": self._put_url(name, proposed["putUrl"])}}
@@ -174,9 +178,12 @@ class ObjectService:
         """Fix the terms of an upload, or check that they are those of the upload under way.
 
         Raises:
-            Refusal: 409 when they are not, or the object is finished.
+            Refusal: 409 when they are not, the object is finished, or the upload of another object has this
+                id.
         """
         terms = (name, project_id, upload_id, expires_ms)
+        if self._is_of_another(upload_id, name):
+            refuse("RequestConflict", "Object already exists")
         self._connection.execute(
             "INSERT INTO objects (name, project_id, upload_id, expires, upload_expires, hashes)"
             " VALUES (?, ?, ?, ?, ?, '{}') ON CONFLICT DO NOTHING",
@@ -185,6 +192,13 @@ class ObjectService:
         found = self._existing(name)
         if (found.name, found.project_id, found.upload_id, found.expires) != terms:
             refuse("RequestConflict", "Object already exists")
+
+    def _is_of_another(self, upload_id: str, name: str) -> bool:
+        """Return whether the unfinished upload of another object has this id."""
+        row = self._connection.execute(
+            "SELECT 1 FROM objects WHERE upload_id = ? AND name != ?", (upload_id, name)
+        ).fetchone()
+        return row is not None
 
     def is_finished(self, name: str) -> bool:
         """Return whether an object exists and is finished."""
@@ -271,22 +285,16 @@ class ObjectService:
             raise
 
 
-def _decode(data: str) -> bytes:
-    """Return the bytes of base64 text, which may lack its padding."""
-    try:
-        return b64decode(data + "=" * (-len(data) % 4), validate=True)
-    except (binascii.Error, ValueError):
-        refuse("InputError", "Invalid base64 objectData")
-
-
 def _check_content_type(content_type: str) -> None:
     if not (content_type.isascii() and content_type.isprintable()):
         refuse("InputError", f"contentType must be printable ASCII, not {content_type!r}")
+    if media_type(content_type) is None:
+        refuse("InputError", f"contentType must be like text/plain; charset=utf-8, not {content_type!r}")
 
 
 def _headers(content_type: str) -> dict[str, str]:
     """The headers an object is stored with: a browser saves a page instead of showing it as the server's."""
-    is_page = content_type.partition(";")[0].strip().lower() == "text/html"
+    is_page = media_type(content_type) == "text/html"
     return {"Content-Type": content_type} | ({"Content-Disposition": "attachment"} if is_page else {})
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from taskqueue_client.local.engine.pages import encode_index
 from taskqueue_client.local.engine.task_artifacts import ErrorContent, Redirect
 from taskqueue_client.slugid import slugid
 from tests.local.engine.engine_world import GROUP, HOUR, WORKER, Asker, refused
@@ -323,6 +324,22 @@ def test_artifacts_are_listed_by_name_page_by_page(world: World) -> None:
     assert "continuationToken" not in third
     assert engine.list_artifacts(task_id, 0, "rubbish", 2) == first
     assert engine.list_artifacts(task_id, 0, None, 0) == {"artifacts": []}
+
+
+def test_a_token_of_another_list_stands_before_or_after_the_whole_list(world: World) -> None:
+    task_id = world.running(taskGroupId=slugid())
+    put(world, task_id, "reference", "public/a")
+    put(world, task_id, "reference", "public/b")
+    whole = world.engine.list_artifacts(task_id, 0, None, 10)
+
+    def names(*key: str | int) -> list[str]:
+        page = world.engine.list_artifacts(task_id, 0, encode_index(*key), 10)
+        return [item["name"] for item in page["artifacts"]]
+
+    assert names(task_id, 0, "public/a") == ["public/b"]
+    assert names(task_id, 0, "") == [item["name"] for item in whole["artifacts"]]
+    assert names(task_id, -1, "public/z") == names("-" * 22, 5, "public/z") == ["public/a", "public/b"]
+    assert names(task_id, 1, "") == names("z" * 23, 0, "") == []
 
 
 def test_data_of_expired_s3_artifacts_is_removed_by_night(world: World) -> None:
