@@ -23,6 +23,7 @@ from taskqueue_client.local.auth.validator import (
     Validator,
     check_payload_hash,
 )
+from taskqueue_client.local.content_types import media_type
 from taskqueue_client.local.engine.task_artifacts import ErrorContent, Redirect
 from taskqueue_client.local.http import request_bodies
 from taskqueue_client.local.refusal import Refusal
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from .endpoint_routes import Match
 
 _HOST = re.compile(r"([^:\[\]]+|\[[^\]]+\])(?::([0-9]{1,5}))?")
+_FORWARDED_PORT = re.compile(r" *\+?([0-9]{1,6})")
+"""The first port of several, as the service reads them."""
+
 _HTTPS = 443
 _HTTP = 80
 _STORAGE_TYPE = "x-taskcluster-artifact-storage-type"
@@ -62,10 +66,13 @@ class _Call:
         self.query: Mapping[str, str] = {}
 
     async def read_body(self) -> None:
+        """Read and parse the body; as in the service, one that is not announced as JSON is ignored."""
+        if media_type(self.content_type) != request_bodies.JSON_TYPE:
+            return
         body = await request_bodies.read_body(self.request)
-        if body and request_bodies.media_type(self.content_type) == request_bodies.JSON_TYPE:
-            self.text = self.payload = request_bodies.read_text(body, self.content_type)
-            self.payload = request_bodies.parse(self.text)
+        if body and (text := request_bodies.read_text(body, self.content_type)):
+            self.text = self.payload = text
+            self.payload = request_bodies.parse(text)
             request_bodies.check_kind(self.payload)
 
 
@@ -124,7 +131,7 @@ class Api:
         if endpoint.schema is not None:
             content_type = call.content_type if call.has_body else None
             request_bodies.check_body(endpoint.schema, content_type, call.payload, self._root_url)
-        if endpoint.is_checked_first and "runId" in call.params:
+        if endpoint.is_checked_again:
             caller.require(runId=run_id(call.params["runId"]))  # `01` is run 1 from here on
         given = (_taker(name)(call, caller) for name in endpoint.argument_names)
         result = endpoint.handler(self._services[endpoint.service], *given)
@@ -188,9 +195,9 @@ def _host_and_port(headers: Mapping[str, str]) -> tuple[str, int]:
     found = _HOST.fullmatch(headers.get("Host", "").strip())
     if found is None:
         bad_request("Invalid Host header")
-    forwarded = headers.get("x-forwarded-port", "")
-    if forwarded.isdecimal():
-        return found[1], int(forwarded[:6])
+    forwarded = _FORWARDED_PORT.match(headers.get("x-forwarded-port", ""))
+    if forwarded is not None:
+        return found[1], int(forwarded[1])
     if headers.get("x-forwarded-proto") == "https":
         return found[1], _HTTPS
     return found[1], int(found[2] or _HTTP)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
+from taskqueue_client.local.content_types import media_type
 from taskqueue_client.local.json_values import is_list, is_object
 from taskqueue_client.local.refusal import refuse
 
@@ -149,11 +150,6 @@ _UNPACK: dict[str, Callable[[bytes], bytes]] = {
     "deflate": _inflate,
     **({} if brotli is None else {"br": _unbrotli}),
 }
-
-
-def media_type(content_type: str | None) -> str:
-    """Return a content type without its parameters, in lower case."""
-    return (content_type or "").split(";")[0].strip().lower()
 
 
 def read_text(body: bytes, content_type: str | None) -> str:

@@ -79,14 +79,26 @@ def test_json_is_parsed_even_where_no_body_is_wanted(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize(
-    "content_type", ["application/json", "application/json;charset=utf-8", "Application/JSON"]
+    "content_type",
+    [
+        "application/json",
+        "application/json;charset=utf-8",
+        "Application/JSON",
+        'application/json ; a="b;\\"" ;c=d ',
+    ],
 )
 def test_a_content_type_of_json_is_accepted(wire: Wire, content_type: str) -> None:
     reply = wire.json("POST", f"{QUEUE}/tasks/status", {"taskIds": []}, content_type=content_type)
     assert reply.status == 200
 
 
-@pytest.mark.parametrize("content_type", ["text/plain", "application/vnd.api+json", "application/jsonx"])
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        *("text/plain", "application/vnd.api+json", "application/jsonx", "json"),
+        *("application/json;", "application/json; charset", 'application/json; charset="utf-8'),
+    ],
+)
 def test_another_content_type_is_malformed(wire: Wire, content_type: str) -> None:
     reply = wire.json("POST", f"{QUEUE}/tasks/status", {}, content_type=content_type)
     assert (reply.status, reply.json["code"]) == (400, "MalformedPayload")
@@ -162,6 +174,26 @@ def test_a_byte_order_mark_and_wrong_utf8_are_accepted(wire: Wire, prefix: bytes
     headers = {"Content-Type": "application/json"}
     body = prefix + b'{"taskIds": ["\xff"]}'
     assert wire.send("POST", f"{QUEUE}/tasks/status", key=wire.root, body=body, headers=headers).status == 200
+
+
+def test_a_byte_order_mark_alone_is_no_body(wire: Wire) -> None:
+    headers = {"Content-Type": "application/json"}
+    resource = f"{QUEUE}/tasks/status"
+    assert wire.send("POST", resource, key=wire.root, body=b"\xef\xbb\xbf", headers=headers).status == 200
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"), [("zip", b"{}"), ("gzip", b"{}"), ("identity", b"x" * (10 * 1024 * 1024 + 1))]
+)
+def test_a_body_that_is_not_announced_as_json_is_ignored(wire: Wire, encoding: str, body: bytes) -> None:
+    headers = {"Content-Type": "text/plain", "Content-Encoding": encoding}
+    resource = f"{QUEUE}/task/{NO_SUCH_TASK}/runs/0/completed"
+    reply = wire.send("POST", resource, key=wire.root, body=body, headers=headers)
+    assert (reply.status, reply.json["code"]) == (404, "ResourceNotFound")
+    reply = wire.send("POST", f"{QUEUE}/tasks/status", key=wire.root, body=body, headers=headers)
+    assert (
+        reply.words == "Payload must be JSON with content-type: application/json got content-type: text/plain"
+    )
 
 
 def test_an_unknown_character_set_is_malformed(wire: Wire) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from taskqueue_client import slugid
+from taskqueue_client.local import LocalQueue
 from tests.local.local_http import NO_SUCH_TASK, QUEUE, Wire
 
 if TYPE_CHECKING:
@@ -312,6 +313,37 @@ def test_a_run_id_with_zeros_needs_the_scope_both_as_typed_and_as_read(wire: Wir
         for scopes in ([f"{scope}/01"], [f"{scope}/1"], [f"{scope}/01", f"{scope}/1"])
     ]
     assert statuses == [403, 403, 404]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "scope", "statuses"),
+    [
+        ("GET", "artifacts", "list-artifacts:<taskId>:", [404, 403, 404]),
+        ("GET", "artifact-info/x", "list-artifacts:<taskId>:", [404, 403, 404]),
+        ("PUT", "artifacts/x", "create-artifact:<taskId>/", [404, 403, 404]),
+        ("POST", "artifacts/x", "create-artifact:<taskId>/", [403, 403, 400]),
+    ],
+)
+def test_only_what_changes_a_run_needs_the_scope_for_the_number_of_a_run_with_zeros(
+    method: str, path: str, scope: str, statuses: list[int]
+) -> None:
+    body = {
+        "GET": None,
+        "PUT": {"uploadId": NO_SUCH_TASK},
+        "POST": {"storageType": "s3", "expires": "2100-01-01T00:00:00Z", "contentType": "a/b"},
+    }[method]
+    scope = "queue:" + scope.replace("<taskId>", NO_SUCH_TASK)
+    with LocalQueue(anonymous_scopes=[]) as local:
+        private = Wire(local)
+        resource = f"{QUEUE}/task/{NO_SUCH_TASK}/runs/01/{path}"
+        keys = [
+            private.root.temporary(each)
+            for each in ([f"{scope}01"], [f"{scope}1"], [f"{scope}01", f"{scope}1"])
+        ]
+        if body is None:
+            assert [private.send(method, resource, key=key).status for key in keys] == statuses
+        else:
+            assert [private.json(method, resource, body, key=key).status for key in keys] == statuses
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "OPTIONS"])
