@@ -85,7 +85,7 @@ class AuthService:
             return {"status": "auth-failed", "message": str(error)}
         expires = iso(int(1000 * identity.expires))
         if identity.client_id is None:
-            return {"status": "no-auth", "scheme": "none", "scopes": identity.scopes, "expires": expires}
+            return {"status": "no-auth", "scheme": "none", "expires": expires, "scopes": identity.scopes}
         signed_hash = {} if identity.payload_hash is None else {"hash": identity.payload_hash}
         return {
             "status": "auth-success",

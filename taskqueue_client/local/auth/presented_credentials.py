@@ -7,10 +7,11 @@ import hashlib
 import hmac
 import json
 import re
-from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from taskqueue_client.local import loose_base64
 from taskqueue_client.local.json_values import is_list, is_object
 from taskqueue_client.scopes import missing_scopes, satisfies
 from taskqueue_client.slugid import slugid
@@ -159,9 +160,8 @@ def parse_ext(ext: str) -> dict[str, Any]:
         AuthenticationError: It can't be decoded.
     """
     try:
-        text = ext.replace("-", "+").replace("_", "/").rstrip("=")
-        decoded = b64decode(text + "=" * (-len(text) % 4)).decode(errors="replace")
-        value = json.loads(decoded, parse_constant=_not_json)
+        text = loose_base64.decode(ext).decode(errors="replace")
+        value = json.loads(text, parse_constant=_not_json)
     except (ValueError, RecursionError):
         reject("Failed to parse ext")
     if value is None:

@@ -7,12 +7,13 @@ JSON array. A token comes back only if there was a further row when the page was
 from __future__ import annotations
 
 import re
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from taskqueue_client.local import loose_base64
 from taskqueue_client.local.refusal import refuse
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def encode_index(*key: str | int) -> str:
 def decode_index(token: str | None, kind: type[Row]) -> Row | None:
     """Return the key in an index list's token; None without a token, and for garbage."""
     try:
-        return msgspec.json.decode(b64decode(token or ""), type=kind)
+        return msgspec.json.decode(loose_base64.decode(token or ""), type=kind)
     except (msgspec.DecodeError, ValueError):
         return None
 

@@ -95,6 +95,11 @@ def test_index_tokens_are_base64_of_json() -> None:
     assert decode_index(token, tuple[str, int, str]) == key
 
 
+@pytest.mark.parametrize("token", ["WyJhIiwwLCJiIl0=", "WyJhIiwwLCJiIl0", "WyJhIiww LCJiIl0=="])
+def test_an_index_token_may_lack_its_padding(token: str) -> None:
+    assert decode_index(token, tuple[str, int, str]) == ("a", 0, "b")
+
+
 @pytest.mark.parametrize("token", [None, "", "rubbish", "é", "W10=", "eyJhIjoxfQ=="])
 def test_garbage_is_not_an_index_token(token: str | None) -> None:
     assert decode_index(token, tuple[str, int, str]) is None
