@@ -172,10 +172,6 @@ HELD_BY = {
         "test_object_service.py",
         "test_a_page_can_be_saved_but_not_shown",
     ),
-    "the scope that `auth.client` needs": (
-        "http/test_local_authentication.py",
-        "test_a_client_is_looked_up_by_those_who_may",
-    ),
     "auth service": (
         "http/test_local_authentication.py",
         "test_a_client_is_looked_up_by_those_who_may",

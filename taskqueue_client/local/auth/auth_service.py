@@ -65,8 +65,8 @@ class AuthService:
             refuse("ResourceNotFound", f"Client with clientId `{client_id}` not found")
         return {
             "clientId": client.client_id,
-            "expires": iso(int(1000 * (client.expires or NEVER))),
             "description": "",
+            "expires": iso(int(1000 * (client.expires or NEVER))),
             **dict.fromkeys(("created", "lastModified", "lastDateUsed", "lastRotated"), iso(0)),
             "deleteOnExpiration": False,
             "scopes": list(client.scopes),

@@ -31,6 +31,7 @@ _KNOWN = {"id", "ts", "nonce", "hash", "ext", "mac", "app", "dlg"}
 _NEEDED = {"id", "ts", "nonce", "mac"}
 _BEWIT = re.compile(r"(/.*)([?&])bewit=([^&]*)(?:&(.*))?", re.DOTALL)
 _BEWIT_PARTS = 4
+_INTEGER = re.compile(r"\s*[+-]?[0-9]+")
 
 
 class AuthenticationError(Exception):
@@ -101,7 +102,7 @@ class Bewit:
     """The signature of a signed URL, and the path and query that it was made for."""
 
     client_id: str
-    expires: str
+    expires: int
     mac: str
     ext: str
     resource: str
@@ -134,7 +135,9 @@ def parse_bewit(resource: str) -> Bewit:
     parts = _decode_bewit(found[3]).split("\\")
     if len(parts) != _BEWIT_PARTS:
         bad_request("Invalid bewit structure")
-    client_id, expires, mac, ext = parts
+    client_id, expiry, mac, ext = parts
+    digits = _INTEGER.match(expiry)
+    expires = int(digits[0]) if digits else 0
     if not (client_id and expires and mac):
         bad_request("Missing bewit attributes")
     rest = found[2] + found[4] if found[4] else ""

@@ -157,12 +157,12 @@ class SignatureValidator:
         if request.method.upper() not in {"GET", "HEAD"}:
             unauthorized("Invalid method")
         bewit = parse_bewit(request.resource)
-        if not (bewit.expires.isdecimal() and int(bewit.expires[:20]) > self._now()):
+        if bewit.expires <= self._now():
             unauthorized("Access expired")
         credentials = self._credentials(bewit.client_id, bewit.ext or None)
         _check_mac(
             *("bewit", request, credentials.key, bewit.mac, None),
-            timestamp=bewit.expires,
+            timestamp=str(bewit.expires),
             nonce="",
             method="GET",
             name=bewit.resource,

@@ -15,7 +15,7 @@ from .endpoints import ENDPOINTS, LEGACY, Endpoint
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-_SPLATS = {"taskQueueId", "name", "clientId"}
+_SPLATS = {"taskQueueId", "name"}
 _PREFIX = re.compile(r"(?:/api/([a-z]+))?/v1(/[^/]*)")
 
 RouteTable = dict[tuple[str, str], list[tuple[Endpoint, re.Pattern[str]]]]

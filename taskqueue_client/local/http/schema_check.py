@@ -140,8 +140,8 @@ def _no_additional_properties(known: frozenset[str]) -> Check:
     def check(value: Any, path: str, errors: list[str]) -> None:
         for name in value:
             if name not in known:
-                quoted = json.dumps(name, ensure_ascii=False)
-                errors.append(f"{path} must NOT have additional properties: {quoted}")
+                which = ": " + json.dumps(name, ensure_ascii=False) if name else ""
+                errors.append(f"{path} must NOT have additional properties{which}")
 
     return check
 

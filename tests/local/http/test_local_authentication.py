@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64encode
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -398,6 +398,9 @@ def test_a_bewit_carries_certificate_and_restrictions(here: Wire) -> None:
         ("GET", f"{SECRET}?bewit=eA==", "Bad Request: Invalid bewit encoding"),
         ("GET", f"{SECRET}?bewit=eA", "Bad Request: Invalid bewit structure"),
         ("GET", f"{SECRET}?bewit=XFxc", "Bad Request: Missing bewit attributes"),
+        ("GET", f"{SECRET}?bewit=eFwwXHhc", "Bad Request: Missing bewit attributes"),
+        ("GET", f"{SECRET}?bewit=eFxuZXZlclx4XA", "Bad Request: Missing bewit attributes"),
+        ("GET", f"{SECRET}?bewit=eFwtMVx4XA", "Unauthorized: Access expired"),
         ("GET", f"{SECRET}?bewit={'x' * 4096}", "Bad Request: Resource path exceeds max length"),
     ],
 )
@@ -409,6 +412,15 @@ def test_a_bewit_that_cannot_be_read_is_refused(here: Wire, method: str, resourc
 def test_a_bewit_ends_at_its_second(here: Wire) -> None:
     reply = here.send("GET", _bewit(here, here.root, lifetime=0))
     assert (reply.status, reply.words) == (401, "Unauthorized: Access expired")
+
+
+@pytest.mark.parametrize("typed", ["0{}", " {}", "{}.5", "{} UTC"])
+def test_the_expiry_of_a_bewit_is_the_number_that_its_text_begins_with(here: Wire, typed: str) -> None:
+    expires = int(time.time()) + 900
+    mac = here.root.mac("bewit", {"ts": str(expires), "nonce": ""}, "GET", SECRET, here.host)
+    text = f"{here.root.client_id}\\{typed.format(expires)}\\{mac}\\"
+    bewit = urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+    assert here.send("GET", f"{SECRET}?bewit={bewit}").status == 200
 
 
 def test_a_bewit_is_for_one_url(here: Wire) -> None:
@@ -550,7 +562,8 @@ def test_a_public_deployment_tells_everybody_their_scopes_and_clients() -> None:
 def test_a_client_is_looked_up_by_those_who_may(here: Wire) -> None:
     path = "/api/auth/v1/clients/"
     assert here.send("GET", f"{path}limited").status == 403
-    assert here.send("GET", f"{path}no%2Fbody", key=here.root).status == 404
+    assert here.send("GET", f"{path}no%2Fbody", key=here.root).json["code"] == "ResourceNotFound"
+    assert here.send("GET", f"{path}no/body", key=here.root).json == {"error": "Not found"}
     client = here.send("GET", f"{path}expired", key=here.root).json
     assert (client["clientId"], client["expires"]) == ("expired", "1970-01-01T00:00:01.000Z")
     assert "queue:deep" in here.send("GET", f"{path}limited", key=here.root).json["expandedScopes"]

@@ -228,6 +228,7 @@ def test_an_error_echoes_numbers_as_javascript_reads_them(wire: Wire, given: str
     ("changes", "violations"),
     [
         ({"foo": 1}, ['data must NOT have additional properties: "foo"']),
+        ({"": 1}, ["data must NOT have additional properties"]),
         ({"payload": "x"}, ["data/payload must be object"]),
         ({"retries": 50}, ["data/retries must be <= 49"]),
         ({"retries": -1}, ["data/retries must be >= 0"]),
