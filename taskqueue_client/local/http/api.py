@@ -31,7 +31,7 @@ from taskqueue_client.local.storage.objects import SeeOther
 
 from .endpoint_routes import check_url, page_size, read_query, run_id
 from .endpoints import camel_case
-from .responses import empty_response, error_response, finish, json_response, text_response
+from .responses import empty_response, error_response, finish, json_response, see_other
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -179,8 +179,7 @@ def _response(result: Any) -> web.Response:
         body = {"reason": result.reason, "message": result.message}
         return json_response(body, 424, {_STORAGE_TYPE: "error"})
     if isinstance(result, SeeOther):
-        text = f"See Other. Redirecting to {result.url}"
-        return text_response(text, "text/plain; charset=utf-8", 303, {"Location": result.url})
+        return see_other(result.url)
     return json_response(result)
 
 

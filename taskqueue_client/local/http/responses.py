@@ -56,6 +56,14 @@ def text_response(text: str, content_type: str, status: int, headers: Mapping[st
     return _answer(text.encode(), content_type, status, headers)
 
 
+def see_other(url: str) -> web.Response:
+    """Return a redirect as the service's library sends it to programs: a short text, and no ETag."""
+    headers = {"Location": url, "Vary": "Accept"}
+    answer = text_response(f"See Other. Redirecting to {url}", "text/plain; charset=utf-8", 303, headers)
+    del answer.headers["ETag"]
+    return answer
+
+
 def empty_response() -> web.Response:
     """Return a 204 without a body."""
     return web.Response(status=204, headers=_ON_EVERY_ANSWER.copy())
@@ -135,7 +143,8 @@ def _is_known(request: web.BaseRequest, answer: web.Response) -> bool:
 
 
 def _compress(request: web.BaseRequest, answer: web.Response, body: bytes) -> None:
-    answer.headers["Vary"] = "Accept-Encoding"
+    varies = answer.headers.get("Vary")
+    answer.headers["Vary"] = f"{varies}, Accept-Encoding" if varies else "Accept-Encoding"
     if request.method == "HEAD":  # announces the length of the plain body, as the service's library does
         return
     coding = _coding(request.headers.get("Accept-Encoding")) if len(body) >= _SMALLEST_COMPRESSED else None

@@ -17,6 +17,7 @@ from tests.local.local_http import NO_SUCH_TASK, QUEUE, Wire
 if TYPE_CHECKING:
     from taskqueue_client.testing import TaskFactory
 
+_OBJECTS = "/api/object/v1"
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _ALWAYS = {
     "content-type": "application/json; charset=utf-8",
@@ -59,6 +60,20 @@ def test_a_matching_etag_gives_304_without_a_body(wire: Wire) -> None:
     reply = wire.send("GET", f"{QUEUE}/__version__", headers={"If-None-Match": f'"other", {etag}'})
     assert (reply.status, reply.body) == (304, b"")
     assert reply.headers["etag"] == etag
+
+
+def test_the_redirect_to_an_object_is_sent_as_express_sends_it(wire: Wire) -> None:
+    name = "hello.txt"
+    upload = {"projectId": "a-project", "uploadId": slugid()}
+    inline = {"dataInline": {"contentType": "text/plain", "objectData": "aGVsbG8="}}
+    terms = {**upload, "expires": "2099-01-01T00:00:00.000Z", "proposedUploadMethods": inline}
+    assert wire.json("PUT", f"{_OBJECTS}/upload/{name}", terms, key=wire.root).status == 200
+    assert wire.json("POST", f"{_OBJECTS}/finish-upload/{name}", upload, key=wire.root).status == 200
+    reply = wire.send("GET", f"{_OBJECTS}/download/{name}", key=wire.root)
+    assert reply.body.decode() == f"See Other. Redirecting to {reply.headers['location']}"
+    assert reply.headers["content-type"] == "text/plain; charset=utf-8"
+    assert reply.headers["vary"] == "Accept, Accept-Encoding"
+    assert "etag" not in reply.headers
 
 
 def test_an_error_is_never_304(wire: Wire) -> None:
