@@ -129,8 +129,8 @@ class Api:
         check_url(call.params)
         call.query = read_query(endpoint, call.request.raw_path.partition("?")[2])
         if endpoint.schema is not None:
-            content_type = call.content_type if call.has_body else None
-            request_bodies.check_body(endpoint.schema, content_type, call.payload, self._root_url)
+            request_bodies.check_announced(call.content_type, has_body=call.has_body)
+            request_bodies.check_body(endpoint.schema, call.payload, self._root_url)
         if endpoint.is_checked_again:
             caller.require(runId=run_id(call.params["runId"]))  # `01` is run 1 from here on
         given = (_taker(name)(call, caller) for name in endpoint.argument_names)

@@ -156,7 +156,7 @@ def _what_is_wrong(endpoint: Endpoint, name: str, value: str, repeated: Iterable
     if name not in endpoint.query:
         return f"Query-string parameter: {name} is not supported!"
     if name in repeated:
-        return f"Query-string parameter: {name} must not be given more than once"
+        return f"Query-string parameter: {name} must be a string!"
     if not _MATCHERS[name](value):
         return (
             f'Query-string parameter: {name}="{value}" does not match expression: /{_QUERY_PATTERNS[name]}/'

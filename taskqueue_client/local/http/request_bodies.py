@@ -272,15 +272,19 @@ def _strings(value: Any) -> Iterator[str]:
 _CHECKS: dict[str, Check] = {}
 
 
-def check_body(schema: str, content_type: str | None, body: Any, root_url: Callable[[], str]) -> None:
+def check_announced(content_type: str | None, *, has_body: bool) -> None:
+    """Refuse a request without a body that is announced as JSON."""
+    if not has_body or media_type(content_type) != JSON_TYPE:
+        expected = "Payload must be JSON with content-type: application/json"
+        refuse("MalformedPayload", f"{expected} got content-type: {content_type or 'null'}")
+
+
+def check_body(schema: str, body: Any, root_url: Callable[[], str]) -> None:
     """Fill the defaults of the schema into the body, and hold it against the schema.
 
     Raises:
-        Refusal: The content type is not JSON, or the body is off the schema: every violation is listed.
+        Refusal: The body is off the schema: every violation is listed.
     """
-    if media_type(content_type) != JSON_TYPE:
-        expected = "Payload must be JSON with content-type: application/json"
-        refuse("MalformedPayload", f"{expected} got content-type: {content_type or 'null'}")
     check = _CHECKS.get(schema) or _CHECKS.setdefault(schema, compile_schema(REQUEST_SCHEMAS[schema]))
     errors: list[str] = []
     check(body, "data", errors)

@@ -107,9 +107,11 @@ def test_another_content_type_is_malformed(wire: Wire, content_type: str) -> Non
     )
 
 
-def test_no_body_at_all_is_malformed_where_one_is_wanted(wire: Wire) -> None:
-    reply = wire.send("POST", f"{QUEUE}/tasks/status")
-    assert reply.words == "Payload must be JSON with content-type: application/json got content-type: null"
+@pytest.mark.parametrize("content_type", [None, "application/json", "text/plain"])
+def test_no_body_at_all_is_malformed_where_one_is_wanted(wire: Wire, content_type: str | None) -> None:
+    headers = {} if content_type is None else {"Content-Type": content_type}
+    reply = wire.send("POST", f"{QUEUE}/tasks/status", headers=headers)
+    assert reply.words.endswith(f"application/json got content-type: {content_type or 'null'}")
 
 
 @pytest.mark.parametrize(
