@@ -11,7 +11,7 @@ from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from taskqueue_client.local import loose_base64
+from taskqueue_client.local.javascript_text import decode_base64
 from taskqueue_client.local.json_values import is_list, is_object
 from taskqueue_client.scopes import missing_scopes, satisfies
 from taskqueue_client.slugid import slugid
@@ -163,7 +163,7 @@ def parse_ext(ext: str) -> dict[str, Any]:
         AuthenticationError: It can't be decoded.
     """
     try:
-        text = loose_base64.decode(ext).decode(errors="replace")
+        text = decode_base64(ext).decode(errors="replace")
         value = json.loads(text, parse_constant=_not_json)
     except (ValueError, RecursionError):
         reject("Failed to parse ext")

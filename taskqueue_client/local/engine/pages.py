@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from taskqueue_client.local import loose_base64
+from taskqueue_client.local.javascript_text import decode_base64
 from taskqueue_client.local.refusal import refuse
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def encode_index(*key: str | int) -> str:
 def decode_index(token: str | None, kind: type[Row]) -> Row | None:
     """Return the key in an index list's token; None without a token, and for garbage."""
     try:
-        return msgspec.json.decode(loose_base64.decode(token or ""), type=kind)
+        return msgspec.json.decode(decode_base64(token or ""), type=kind)
     except (msgspec.DecodeError, ValueError):
         return None
 

@@ -23,9 +23,9 @@ from taskqueue_client.local.auth.validator import (
     Validator,
     check_payload_hash,
 )
-from taskqueue_client.local.content_types import media_type
 from taskqueue_client.local.engine.task_artifacts import ErrorContent, Redirect
 from taskqueue_client.local.http import request_bodies
+from taskqueue_client.local.javascript_text import media_type
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.local.storage.objects import SeeOther
 

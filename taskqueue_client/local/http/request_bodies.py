@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from taskqueue_client.local.content_types import media_type
+from taskqueue_client.local.javascript_text import media_type
 from taskqueue_client.local.json_values import is_list, is_object
 from taskqueue_client.local.refusal import refuse
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from taskqueue_client.local import loose_base64, times
-from taskqueue_client.local.content_types import media_type
+from taskqueue_client.local import times
+from taskqueue_client.local.javascript_text import decode_base64, media_type
 from taskqueue_client.local.refusal import Caller, refuse
 
 from .buckets import GRACE_SECONDS, OBJECTS, Buckets
@@ -108,7 +108,7 @@ class ObjectService:
         agreed = {key: body[key] for key in ("projectId", "uploadId", "expires")}
         if "dataInline" in proposed:
             inline = proposed["dataInline"]
-            data = loose_base64.decode(inline["objectData"])
+            data = decode_base64(inline["objectData"])
             self._buckets.save(OBJECTS, name, data, _headers(inline["contentType"]))
             return {**agreed, "uploadMethod": {"dataInline": True}}
         if "putUrl" in proposed:
