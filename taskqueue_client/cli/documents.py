@@ -20,7 +20,7 @@ def read_document(path: Path) -> dict[str, Any]:
     """Read the object in a file: JSON if its name ends in `.json`, else YAML; `-` is standard input.
 
     Raises:
-        Failure: The file is not UTF-8, has a syntax error, or is not an object.
+        Failure: The file is not UTF-8, has a syntax error, is nested too deeply, or is not an object.
     """
     content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     try:
@@ -29,8 +29,12 @@ def read_document(path: Path) -> dict[str, Any]:
         place = _place(path, error.object[: error.start].decode())
         message = f"{place}: not UTF-8: byte {error.object[error.start]:#04x}"
         raise Failure(message) from error
-    is_json = path.suffix == ".json" or (str(path) == "-" and _is_json(text))
-    document = _read_json(path, text) if is_json else _read_yaml(path, text)
+    try:
+        is_json = path.suffix == ".json" or (str(path) == "-" and _is_json(text))
+        document = _read_json(path, text) if is_json else _read_yaml(path, text)
+    except RecursionError as error:
+        message = f"{shown(path)}: lists and objects are nested too deeply"
+        raise Failure(message) from error
     if not isinstance(document, dict):
         message = f"{shown(path)}: the file must contain an object with keys and values"
         raise Failure(message)

@@ -166,9 +166,10 @@ def test_a_file_that_is_not_text_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("deployment")
-def test_a_file_nested_too_deeply_is_refused() -> None:
-    Path("a.json").write_text('{"tasks": {"a": {"payload": ' + 5000 * '{"a":' + "1" + 5003 * "}")
-    assert refused("submit", "a.json") == "Error: the input is nested too deeply"
+@pytest.mark.parametrize("name", ["a.json", "a.yml"])
+def test_a_file_nested_too_deeply_is_refused(name: str) -> None:
+    Path(name).write_text('{"tasks": {"a": {"payload": ' + 5000 * '{"a": ' + "1" + 5003 * "}")
+    assert refused("submit", name) == f"Error: {name}: lists and objects are nested too deeply"
 
 
 @pytest.mark.usefixtures("deployment")
