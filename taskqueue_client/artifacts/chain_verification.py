@@ -152,11 +152,7 @@ def _checked_key(position: int, text: str) -> bytes:
 
 
 def decoded_key(text: str) -> bytes:
-    """Return the bytes of a key in base64. Leading and trailing white space is ignored.
-
-    Raises:
-        ValueError: The text is not base64. The error does not show the text.
-    """
+    """Return the bytes of a key in base64. Leading and trailing white space is ignored."""
     try:
         return base64.b64decode(text.strip().encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError):

@@ -76,11 +76,7 @@ class Gunzip:
         return not self._begun
 
     def decode(self, block: bytes | memoryview) -> Iterator[bytes]:
-        """Return the decoded content of a block.
-
-        Raises:
-            BadGzip: The data is not gzip, or its checksum is wrong.
-        """
+        """Return the decoded content of a block."""
         is_cut = False
         while block or is_cut:
             self._begun = True

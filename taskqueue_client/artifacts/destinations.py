@@ -59,12 +59,7 @@ _FILE = "the path of a file, not of a folder, device or FIFO"
 
 
 def checked_path(to: str | os.PathLike[str]) -> Path:
-    """Return the path of a file that is to be written.
-
-    Raises:
-        InvalidArgument: `to` is not the path of a file: it has another type or no file name, ends in a slash,
-            or has characters that no path has.
-    """
+    """Return the path of a file that is to be written."""
     check_kind("to", to, str | os.PathLike, _FILE)
     path = os.fspath(to)
     if path.endswith("/") or not Path(path).name or not is_path(path):
@@ -88,12 +83,7 @@ class FileDestination(_Written):
         self._file: FileIO | None = None
 
     def restart(self) -> None:
-        """Create the temporary file, or empty it.
-
-        Raises:
-            InvalidArgument: The path is a folder, or something else that is not a file.
-            OSError: The file cannot be created.
-        """
+        """Create the temporary file, or empty it."""
         if self._file is not None:
             self._file.seek(0)
             self._file.truncate()
@@ -104,11 +94,7 @@ class FileDestination(_Written):
                 self._file = FileIO(self._partial, "x")
 
     def write(self, block: Block) -> None:
-        """Append a block to the file.
-
-        Raises:
-            OSError: The block cannot be written, for example because the disk is full.
-        """
+        """Append a block to the file."""
         assert self._file is not None  # noqa: S101 - restart comes first
         view = memoryview(block)
         with self._naming_path():
@@ -159,11 +145,7 @@ class MemoryDestination(_Written):
 
 
 class StreamDestination(Destination):
-    """A stream that passes each block to the caller at once, before the content is verified.
-
-    Args:
-        name: The artifact's name.
-    """
+    """A stream that passes each block to the caller at once, before the content is verified."""
 
     def __init__(self, name: str) -> None:
         self._name = name

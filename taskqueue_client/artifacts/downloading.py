@@ -92,9 +92,6 @@ class Wanted:
         run_id: The run; None for the latest one.
         max_bytes: The largest allowed size in bytes, decoded; None for the limits of gzip only.
         signed: The hashes that the worker has signed; None if signatures are not verified.
-
-    Raises:
-        InvalidArgument: `max_bytes` is not a whole number, 0 or more.
     """
 
     task_id: str
@@ -125,14 +122,7 @@ class Wanted:
 def downloading(
     client: TransferClient, wanted: Wanted, destination: Destination, progress: Progress
 ) -> Conversation[DownloadResult]:
-    """Download one artifact.
-
-    Raises:
-        ErrorArtifact: The artifact is an error, which says why the file is missing.
-        ArtifactError: The content was not received, or differs from the stored content.
-        CallFailed: The Queue or the object service refused, or did not respond.
-        OSError: The destination cannot be written.
-    """
+    """Download one artifact."""
     transfer = Transfer(client)
     return transfer.releasing(destination.discard, _Download(transfer, wanted, destination, progress).steps())
 
@@ -226,14 +216,7 @@ def _error_artifact(call: Call[ArtifactContent], url: str, content: ArtifactCont
 
 
 class Receiver:
-    """State of a download across its attempts: decodes, hashes and counts the content, and resumes.
-
-    Args:
-        wanted: The artifact.
-        hashes: The hashes that the object service has of the content; None for other storage.
-        destination: Restarted when an attempt cannot resume.
-        progress: Called with the bytes received and the total, both before decoding.
-    """
+    """State of a download across its attempts: decodes, hashes and counts the content, and resumes."""
 
     def __init__(
         self, wanted: Wanted, hashes: Mapping[str, str] | None, destination: Destination, progress: Progress
@@ -264,12 +247,7 @@ class Receiver:
         self.size = 0
 
     def verified_hashes(self) -> dict[str, str]:
-        """Return the hashes of the received content, after comparing them.
-
-        Raises:
-            HashMismatch: They differ from the known hashes, or an object has none that can be compared.
-            ChainOfTrustError: They differ from the signed hashes.
-        """
+        """Return the hashes of the received content, after comparing them."""
         found, signed = self._hashes.hexdigests(), self._wanted.signed
         if _differ(self._expected, found) or (self._of_service is not None and not found):
             raise HashMismatch(self._name, self._expected, found)
@@ -279,14 +257,7 @@ class Receiver:
         return found
 
     def pieces(self, url: str, transfer: Transfer) -> Generator[Block]:
-        """Make one attempt, and return the decoded content, or the rest of it after a resume. Blocks.
-
-        Raises:
-            StorageFailed: The response is incomplete. The next attempt may resume after what was received.
-            DownloadCorrupt: The content cannot be decoded.
-            DownloadTooLarge: The content has too many bytes.
-            ArtifactError: The destination cannot be restarted.
-        """
+        """Make one attempt, and return the decoded content, or the rest of it after a resume. Blocks."""
         headers = {"Accept-Encoding": "gzip", **self._resume_headers()}
         get = Get(url, headers, transfer.settings.limits, self._most_redirects)
         with self._range_refused(url), transfer.storage.get(get, transfer.cancellation) as incoming:

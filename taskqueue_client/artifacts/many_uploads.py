@@ -76,12 +76,7 @@ Listed = tuple[str, Content | InvalidArgument]
 
 
 def listed(contents: Contents) -> list[Listed]:
-    """Return the artifacts to upload. Folders that are symbolic links are not entered.
-
-    Raises:
-        InvalidArgument: `contents` is neither a mapping nor a folder.
-        OSError: A folder cannot be read.
-    """
+    """Return the artifacts to upload. Folders that are symbolic links are not entered."""
     if isinstance(contents, Mapping):
         return [_checked(name, content) for name, content in contents.items()]
     allowed = "a mapping of names to contents, or a folder"
@@ -105,15 +100,7 @@ def _raise(error: OSError) -> None:
 
 
 def files_in(folder: Path, on_error: Callable[[OSError], None] = _raise) -> list[Path]:
-    """Return all files below a folder, sorted. Folders that are symbolic links are not entered.
-
-    Args:
-        folder: The folder.
-        on_error: Called with the error of each folder that cannot be read; raises it by default.
-
-    Raises:
-        OSError: A folder cannot be read.
-    """
+    """Return all files below a folder, sorted. Folders that are symbolic links are not entered."""
     found: list[Path] = []
     for parent, _, names in os.walk(folder, onerror=on_error):
         found.extend(Path(parent, name) for name in names)
@@ -186,14 +173,7 @@ class ManyUploadsClient(UploadClient, Protocol):
 
 
 class ManyUploads:
-    """Uploads of a list of artifacts.
-
-    Args:
-        client: The client.
-        run: The task and the run.
-        options: The options of each upload.
-        progress: Called with a name, the bytes sent and the total.
-    """
+    """Uploads of a list of artifacts."""
 
     def __init__(
         self,

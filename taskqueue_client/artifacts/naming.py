@@ -30,15 +30,10 @@ _log = logging.getLogger("taskqueue_client.artifacts")
 
 
 def checked_name(name: object) -> str:
-    """Return the name of an artifact that is to be created.
-
-    Raises:
-        InvalidArgument: The name is empty, longer than 1024 characters, not printable ASCII, or has a `.` or
-            `..` between slashes, which storage services and browsers resolve as a relative path.
-    """
+    """Return the name of an artifact that is to be created."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidArgument("name", name, "1 to 1024 printable ASCII characters")
-    if {".", ".."} & set(name.split("/")):
+    if {".", ".."} & set(name.split("/")):  # storage services and browsers resolve it as a relative path
         raise InvalidArgument("name", name, "a name without '.' and '..' between slashes")
     return name
 
@@ -61,11 +56,7 @@ def warn_if_unreadable(name: str, storage: str) -> None:
 
 
 def checked_content_type(content_type: object) -> str:
-    """Return a content type that can be sent as a header.
-
-    Raises:
-        InvalidArgument: The content type is empty, longer than 255 characters or not printable ASCII.
-    """
+    """Return a content type that can be sent as a header."""
     if (
         not isinstance(content_type, str)
         or not _NAME.fullmatch(content_type)
@@ -90,16 +81,7 @@ def checked_media_type(content_type: str) -> str:
 def clamped_expiry(
     expires: datetime | str, task_expires: datetime | None, now: Callable[[], datetime]
 ) -> str:
-    """Return an artifact's expiry, reduced to the task's: the Queue refuses a later one.
-
-    Args:
-        expires: A time, or a distance such as `14 days`.
-        task_expires: When the task expires.
-        now: Returns the time from which a distance is measured.
-
-    Raises:
-        InvalidArgument: `expires` is not a time, or one of the two has no time zone.
-    """
+    """Return an artifact's expiry, reduced to the task's: the Queue refuses a later one."""
     moment = moment_of("expires", expires, now)
     if task_expires is not None:
         moment = min(moment, moment_of("task_expires", task_expires))

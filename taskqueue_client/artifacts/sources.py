@@ -128,7 +128,6 @@ class Source:
         self._first_stamp = first_stamp
         self._owned = owned
         self.content = content
-        """All of the content, if it is small and in memory."""
         if content is None and size <= SMALL:
             self.content = b"".join(bytes(block) for block in self._read(repeat(memoryview(bytearray(size)))))
             self.close()
@@ -137,10 +136,6 @@ class Source:
         """Return the content from its start. The last block is returned only if the content is unchanged.
 
         The buffer of a block is reused after `AHEAD` + 2 blocks.
-
-        Raises:
-            SourceChanged: The content was changed.
-            OSError: The content cannot be read.
         """
         if self.content is not None:
             return iter((self.content,) if self.content else ())
@@ -170,12 +165,7 @@ class Source:
 
 
 def open_source(content: SyncContent) -> Source:
-    """Open content for an upload.
-
-    Raises:
-        InvalidArgument: The content is not of a supported type, or not a regular file.
-        OSError: The content cannot be read, or the temporary file cannot be written.
-    """
+    """Open content for an upload."""
     if isinstance(content, (str, os.PathLike)):
         return _of_path(os.fsdecode(content))
     if isinstance(content, (bytes, bytearray, memoryview)):
@@ -195,11 +185,7 @@ def _of_object(content: object) -> Source:
 
 
 def blocks_of(content: object) -> Iterable[bytes]:
-    """Return the blocks of content that is neither a path nor bytes; `checked_block` checks each.
-
-    Raises:
-        InvalidArgument: The content is neither a file in binary mode nor iterable.
-    """
+    """Return the blocks of content that is neither a path nor bytes; `checked_block` checks each."""
     if not isinstance(content, io.TextIOBase):
         if hasattr(content, "read"):
             file = cast("io.BufferedReader", content)
@@ -288,11 +274,7 @@ class TemporaryFileFailed(OSError):
 
 
 class Spool:
-    """An unnamed temporary file that becomes a source.
-
-    Raises:
-        TemporaryFileFailed: The file cannot be created.
-    """
+    """An unnamed temporary file that becomes a source."""
 
     def __init__(self) -> None:
         try:
@@ -301,12 +283,7 @@ class Spool:
             raise TemporaryFileFailed.of(error) from error
 
     def write(self, block: object) -> None:
-        """Append a block.
-
-        Raises:
-            InvalidArgument: The block is not bytes.
-            TemporaryFileFailed: The block cannot be written.
-        """
+        """Append a block."""
         content = checked_block(block)
         try:
             self._file.write(content)
@@ -314,22 +291,14 @@ class Spool:
             raise TemporaryFileFailed.of(error) from error
 
     def flush(self) -> None:
-        """Write what is buffered.
-
-        Raises:
-            TemporaryFileFailed: It cannot be written.
-        """
+        """Write what is buffered."""
         try:
             self._file.flush()
         except OSError as error:
             raise TemporaryFileFailed.of(error) from error
 
     def source(self) -> Source:
-        """Return a source of what was written. It owns the file: the spool must not be used afterwards.
-
-        Raises:
-            TemporaryFileFailed: The end of it cannot be written.
-        """
+        """Return a source of what was written. It owns the file: the spool must not be used afterwards."""
         self.flush()
         return Source("the temporary file", self._file, size=self._file.tell())
 
@@ -340,12 +309,7 @@ class Spool:
 
 
 def spooled(blocks: Iterable[bytes]) -> Source:
-    """Write blocks to a temporary file, and return it as a source.
-
-    Raises:
-        InvalidArgument: A block is not bytes.
-        TemporaryFileFailed: The file cannot be written.
-    """
+    """Write blocks to a temporary file, and return it as a source."""
     spool = Spool()
     try:
         for block in blocks:
@@ -363,17 +327,7 @@ def gzipped_content(content: bytes) -> Source:
 
 
 def gzipped(source: Source, check: Callable[[], object]) -> Source:
-    """Compress a source into a temporary file. Blocks.
-
-    Args:
-        source: The content to compress.
-        check: Called for each block; raises an error to stop.
-
-    Raises:
-        SourceChanged: The source was changed while it was read.
-        TemporaryFileFailed: The file cannot be written.
-        OSError: The source cannot be read.
-    """
+    """Compress a source into a temporary file. Blocks."""
     spool = Spool()
     try:
         _compress(_checked(source.blocks(), check), spool, source.size)

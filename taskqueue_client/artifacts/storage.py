@@ -92,12 +92,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class PutResponse:
-    """The result of a PUT.
-
-    Attributes:
-        hashes: The hashes of the body, in hex by algorithm.
-        headers: The headers of the response.
-    """
+    """The response to a PUT, and the hashes of the body, in hex by algorithm."""
 
     hashes: dict[str, str]
     headers: Mapping[str, str]
@@ -105,11 +100,7 @@ class PutResponse:
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """One attempt to read a URL.
-
-    Attributes:
-        most_redirects: How many redirects are followed.
-    """
+    """One attempt to read a URL."""
 
     url: str = field(repr=False)
     headers: Mapping[str, str]
@@ -118,11 +109,7 @@ class Get:
 
 
 class Incoming:
-    """The response to a GET, while its body is received.
-
-    Attributes:
-        status: 200 or 206.
-    """
+    """The response to a GET, 200 or 206, while its body is received."""
 
     def __init__(self, attempt: StorageAttempt, response: HTTPResponse) -> None:
         self._attempt = attempt
@@ -140,11 +127,7 @@ class Incoming:
         return self._response.length_remaining is not None or coding.lower() == "chunked"
 
     def blocks(self) -> Iterator[Block]:
-        """Return the blocks of the body as they are received, still encoded.
-
-        Raises:
-            StorageFailed: The body is incomplete, or came too slowly.
-        """
+        """Return the blocks of the body as they are received, still encoded."""
         if not self._is_framed:
             reason = "the response is incomplete: it has no Content-Length and is not chunked"
             raise StorageFailed("GET", self._attempt.url, reason)
@@ -165,9 +148,6 @@ class Hashes:
     """Hashes of a stream by several algorithms, each computed on a separate thread.
 
     Use it as a context manager, so that the threads end.
-
-    Args:
-        algorithms: Their names in hashlib; may be empty.
     """
 
     def __init__(self, algorithms: Collection[str]) -> None:
@@ -268,9 +248,6 @@ class Storage:
 
     Nothing here takes a lock: since Python 3.14, `with lock` leaves the lock locked if a Ctrl-C comes in the
     moment in which it was taken, and the next transfer would wait for ever.
-
-    Args:
-        network: Proxies and trusted certificates; default: those of the environment.
     """
 
     def __init__(self, network: NetworkSettings | None = None) -> None:
@@ -330,13 +307,7 @@ class Storage:
             self._executors.popitem()[1].shutdown(wait=False)
 
     def put(self, put: Put, cancellation: Cancellation) -> PutResponse:
-        """Send a source.
-
-        Raises:
-            StorageFailed: The storage did not accept the content.
-            SourceChanged: The source was changed while it was read.
-            OSError: The source cannot be read.
-        """
+        """Send a source."""
         content = put.source.content
         if content is not None:
             response = self._put(put, content, cancellation)
@@ -358,11 +329,7 @@ class Storage:
         return response
 
     async def put_small(self, put: Put) -> PutResponse:
-        """Send content that is in memory, from an event loop.
-
-        Raises:
-            StorageFailed: The storage did not accept the content.
-        """
+        """Send content that is in memory, from an event loop."""
         import asyncio  # noqa: PLC0415 - loaded already
 
         content = put.source.content or b""
@@ -383,11 +350,7 @@ class Storage:
 
     @contextmanager
     def get(self, get: Get, cancellation: Cancellation) -> Generator[Incoming]:
-        """Read a URL, following redirects as far as they are allowed.
-
-        Raises:
-            StorageFailed: The storage did not send the content.
-        """
+        """Read a URL, following redirects as far as they are allowed."""
         url = get.url
         for _ in range(1 + get.most_redirects):
             with StorageAttempt("GET", url, get.limits, self._deadlines, cancellation) as attempt:
@@ -402,11 +365,7 @@ class Storage:
         raise RedirectRefused("GET", get.url, f"more than {get.most_redirects} redirects")
 
     def _pool(self, method: str, url: str) -> HTTPConnectionPool:
-        """Return the connections to a URL's origin.
-
-        Raises:
-            StorageFailed: The URL is not one that a request can be sent to.
-        """
+        """Return the connections to a URL's origin."""
         origin = origin_of(method, url)
         return self._pools.get(origin) or self._pools.setdefault(origin, self._new_pool(url, origin))
 
@@ -442,11 +401,7 @@ def _accepted(attempt: StorageAttempt, response: HTTPResponse) -> Incoming:
 
 
 def _redirected(url: str, location: str) -> str:
-    """Return the URL that a redirect leads to.
-
-    Raises:
-        RedirectRefused: The redirect leads from https to http, to another scheme, or to a malformed URL.
-    """
+    """Return the URL that a redirect leads to."""
     try:
         target = urljoin(url, location).partition("#")[0]
         scheme = urlsplit(target).scheme

@@ -72,11 +72,7 @@ class Cancellation:
 
     @contextmanager
     def watching(self, watched: socket.socket) -> Generator[None]:
-        """Shut `watched` down on `cancel`.
-
-        Raises:
-            Canceled: `cancel` was called before.
-        """
+        """Shut `watched` down on `cancel`."""
         self._sockets.add(watched)
         try:
             self.check()  # only now: a `cancel` that comes later finds the socket
@@ -122,11 +118,7 @@ class Deadlines:
 
     @contextmanager
     def shutting_down(self, watched: socket.socket, seconds: float) -> Generator[None]:
-        """Shut a connection down unless the block ends in time.
-
-        Raises:
-            TimeoutError: The connection was shut down.
-        """
+        """Shut a connection down unless the block ends in time."""
         self._closing = False
         self._due[watched] = time.monotonic() + seconds
         try:
@@ -259,21 +251,13 @@ class StorageAttempt:
             self.measure(sent, begun)
 
     def check_sent(self) -> None:
-        """Check that all of the body was sent: urllib3 reads a response also if that fails.
-
-        Raises:
-            StorageFailed: A part of the body was not sent.
-        """
+        """Check that all of the body was sent: urllib3 reads a response also if that fails."""
         if self._unsent:
             reason = "the connection was closed before the whole body was sent"
             raise StorageFailed(self.method, self.url, reason)
 
     def measure(self, count: int, begun: float) -> None:
-        """Note that `count` bytes were moved since the moment `begun`.
-
-        Raises:
-            StorageFailed: The rate is too low.
-        """
+        """Note that `count` bytes were moved since the moment `begun`."""
         self._bytes += count
         self._seconds += time.monotonic() - begun
         if self._seconds >= self.limits.window:
@@ -395,11 +379,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def origin_of(method: str, url: str) -> str:
-    """Return scheme, host and port of a URL.
-
-    Raises:
-        StorageFailed: The URL is not one that a request can be sent to.
-    """
+    """Return scheme, host and port of a URL."""
     try:
         parts = urlsplit(url)
         has_port = parts.port != 0

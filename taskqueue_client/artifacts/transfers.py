@@ -75,13 +75,7 @@ class TransferClient(Protocol):
 
 
 class Transfer:
-    """One transfer of a client, or several that end together.
-
-    Attributes:
-        settings: The client's settings.
-        storage: The client's connections to storage.
-        cancellation: Ends the work of the transfer.
-    """
+    """One transfer of a client, or several that end together."""
 
     def __init__(self, client: TransferClient) -> None:
         self.settings = client.transfer_settings
@@ -113,15 +107,7 @@ class Transfer:
     def retried(
         self, attempt: Callable[[], Conversation[R]], may_retry: Callable[[BaseException], bool]
     ) -> Conversation[R]:
-        """Return the result of the first attempt that succeeds.
-
-        Args:
-            attempt: Begins an attempt.
-            may_retry: Whether there may be another attempt after an error.
-
-        Raises:
-            Exception: What the last attempt raised.
-        """
+        """Return the result of the first attempt that succeeds."""
         try:
             return (yield from attempt())
         except Exception as error:
@@ -140,11 +126,7 @@ def silently(*_: object) -> None:
 
 
 def reporter(progress: Callable[..., object]) -> Conversation[Callable[..., object]]:
-    """Return a function that any thread may call: it calls `progress` in the caller's event loop, if any.
-
-    Raises:
-        InvalidArgument: `progress` is not a function, or an asynchronous one.
-    """
+    """Return a function that any thread may call: it calls `progress` in the caller's event loop, if any."""
     check_callback("progress", progress)
 
     async def in_loop() -> Callable[..., object]:
@@ -175,10 +157,7 @@ class Putting:
     """Upload of a body to a signed URL, with retries. Each attempt sends the body from its start.
 
     Args:
-        transfer: The transfer that the upload is a part of.
         renew: Requests a target; called again when its URL has expired.
-        body: The content to send.
-        progress: Called with the bytes that the attempt has sent, and the total.
         has_arrived: Returns whether the body was stored, if the response to the upload does not prove it.
         target: The first target, if it is known already.
     """

@@ -96,11 +96,7 @@ class Options:
         compress: bool | None,  # noqa: FBT001 - the callers' is a keyword
         now: Callable[[], datetime] = machine_time,
     ) -> Options:
-        """Return the options after checking them. A distance such as `14 days` is measured from `now()`.
-
-        Raises:
-            InvalidArgument: An option is not valid, or does not go with another one.
-        """
+        """Return the options after checking them. A distance such as `14 days` is measured from `now()`."""
         arguments.one_of("storage", storage, ["s3", "object"])
         arguments.check_kind("compress", compress, bool | None)
         if storage == "object" and compress:
@@ -196,14 +192,7 @@ def uploading(
     options: Options,
     progress: Progress,
 ) -> Conversation[UploadResult]:
-    """Upload one artifact.
-
-    Raises:
-        InvalidArgument: The name or the content is not allowed; nothing was sent.
-        ArtifactError: The content could not be stored.
-        CallFailed: The Queue or the object service refused, or did not respond.
-        OSError: The content cannot be read, or a temporary file cannot be written.
-    """
+    """Upload one artifact."""
     checked_name(artifact.name)
     warn_if_unreadable(artifact.name, options.storage)
     transfer = Transfer(client)
@@ -389,13 +378,6 @@ class _ObjectUpload:
 
     The steps are those of the object service's upload documentation. They can be repeated after a lost
     response, unlike the creation: the Queue sends the upload id and its credentials only once.
-
-    Args:
-        transfer: The transfer that the upload is a part of.
-        begun: The Queue's response to the creation.
-        body: The content to upload.
-        content_type: The content type.
-        progress: Called with the bytes sent and the total.
     """
 
     def __init__(
