@@ -64,12 +64,7 @@ class _SharedStorage:
 
 
 class Deferred:
-    """A method of a client whose module is imported when the method is first used, because that takes time.
-
-    Args:
-        module: The module of the function with the method's name.
-        make_method: Makes the method from the function.
-    """
+    """A method of a client whose module, which takes time to import, is imported when it is first used."""
 
     def __init__(self, module: str, make_method: Callable[[Any], Any]) -> None:
         self._module = module

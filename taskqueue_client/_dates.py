@@ -105,11 +105,7 @@ _OFFSET = re.compile(
 
 
 def shifted(argument: str, offset: object, start: datetime, allowed: str = "") -> datetime:
-    """Return the time at a distance from another one, such as `14 days`; see `definitions.from_now`.
-
-    Raises:
-        InvalidArgument: `offset` cannot be parsed, or the result is out of range.
-    """
+    """Return the time at a distance from another one, such as `14 days`; see `definitions.from_now`."""
     distance = _distance(offset) if isinstance(offset, str) else None
     if distance is None:
         allowed = allowed or "numbers with units, largest first, like '1 day 12 hours'"
@@ -157,13 +153,7 @@ def machine_time() -> datetime:
 def moment_of(argument: str, given: object, start: Callable[[], datetime] = machine_time) -> datetime:
     """Return the time that an argument describes, in any of the accepted forms.
 
-    Args:
-        argument: The name of the argument, for the error.
-        given: A datetime or date-time with a time zone, or a distance as in `from_now`.
-        start: Returns the time from which a distance is measured; default: this machine's.
-
-    Raises:
-        InvalidArgument: `given` has none of these forms.
+    A distance, as in `from_now`, is measured from the time that `start` returns.
     """
     moment = instant(given) if isinstance(given, str) else given
     if isinstance(moment, datetime) and moment.tzinfo is not None:

@@ -60,12 +60,7 @@ class Response(NamedTuple):
 
 
 class TransportFailed(Exception):
-    """A transport has no response, or an incomplete one.
-
-    Attributes:
-        reason: What happened, in words.
-        timed_out: Whether it took too long.
-    """
+    """A transport has no response, or an incomplete one."""
 
     def __init__(self, reason: str, *, timed_out: bool = False) -> None:
         super().__init__(reason)
@@ -74,12 +69,7 @@ class TransportFailed(Exception):
 
 
 class ResponseRefused(Exception):
-    """A response was received, but its body was not read.
-
-    Attributes:
-        status: The response's status.
-        reason: Why, in words.
-    """
+    """A response was received, but its body was not read."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -93,18 +83,7 @@ class ResponseRefused(Exception):
 
 
 def unpacked(status: int, headers: Mapping[str, str], body: bytes, limit: int) -> bytes:
-    """Return a decompressed body. No more than the limit is ever decompressed.
-
-    Args:
-        status: The response's status.
-        headers: The response's headers.
-        body: The body as it was sent.
-        limit: The largest size of the decompressed body, unless `MAX_UNPACKED` is less.
-
-    Raises:
-        ResponseRefused: The body is too large, or not compressed by gzip or deflate.
-        TransportFailed: The body is damaged or incomplete.
-    """
+    """Return a decompressed body. No more than the limit is ever decompressed."""
     coding = headers["content-encoding"].strip().lower()
     if coding in {"identity", ""} or not body:
         return body
@@ -160,12 +139,7 @@ def retry_after(value: str | None, now: float) -> float | None:
 
 
 def _moment_of(date: str) -> float:
-    """Return the seconds since the epoch of a header's date. A date without a zone is in GMT.
-
-    Raises:
-        ValueError: The text is not a date.
-        OverflowError: The date is out of range.
-    """
+    """Return the seconds since the epoch of a header's date. A date without a zone is in GMT."""
     moment = parsedate_to_datetime(date)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 

@@ -40,9 +40,6 @@ class CallSpans:
     Names and attributes are those of https://opentelemetry.io/docs/specs/semconv/http/http-spans/; the
     endpoint stands for the target, as it has few values. The path of a root URL is not shown: that of a task
     proxy is a secret.
-
-    Args:
-        root_url: The deployment's root URL.
     """
 
     def __init__(self, root_url: str) -> None:
@@ -62,11 +59,6 @@ class CallSpans:
 
         The span is not made before: no other span is its child, and a third of its cost is saved when all
         attributes are known at its start.
-
-        Args:
-            call: The call.
-            attempt: An attempt at the call.
-            resends: How many attempts were made before.
         """
         began, parent = time.time_ns(), context.get_current()
         try:

@@ -92,12 +92,7 @@ class _Step(msgspec.Struct, Generic[R], frozen=True):
 
 
 class CallAs(_Step[R], frozen=True):
-    """A call that is signed with other credentials than the client's.
-
-    Attributes:
-        call: The call.
-        credentials: The credentials to sign with; None to send it unsigned.
-    """
+    """A call that is signed with other credentials than the client's, or with None."""
 
     call: Call[R]
     credentials: Credentials | None
@@ -121,12 +116,7 @@ class Work(_Step[R], frozen=True):
 
 
 class Pause(_Step[None], frozen=True):
-    """A wait.
-
-    Attributes:
-        seconds: How long.
-        clock: What it waits on; the machine's clock by default.
-    """
+    """A wait on a clock, by default the machine's."""
 
     seconds: float
     clock: Clock | None = None

@@ -29,13 +29,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Pages(Generic[PageT, Item]):
-    """The rest of a list that comes in pages.
-
-    Args:
-        call: The request for the next page.
-        items: Returns the items of a page.
-        known: The items of the page before.
-    """
+    """The rest of a list that comes in pages."""
 
     call: Call[PageT]
     items: Callable[[PageT], Sequence[Item]]

@@ -44,8 +44,6 @@ class RunMessage(msgspec.Struct, frozen=True, rename="camel"):
     """The text of a message, decoded: a pending run.
 
     Attributes:
-        task_id: The task.
-        run_id: The run.
         signature: The Queue's signature of task, run and task queue; empty in messages of old Queues.
     """
 
@@ -59,11 +57,7 @@ class RunMessage(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def decode_run(text: str) -> RunMessage:
-    """Return the pending run that the text of a message names.
-
-    Raises:
-        ValueError: The text is not base64 of such an object.
-    """
+    """Return the pending run that the text of a message names."""
     try:
         message = msgspec.json.decode(base64.b64decode(text, validate=True), type=RunMessage)
     except (binascii.Error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -76,11 +70,7 @@ def decode_run(text: str) -> RunMessage:
 
 
 def parse_messages(xml: bytes) -> list[QueueMessage]:
-    """Return the messages of a response to a poll; an empty list if there were none.
-
-    Raises:
-        ValueError: The response is too large, not XML, or not a list of messages; or it has a document type.
-    """
+    """Return the messages of a response to a poll; an empty list if there were none."""
     if len(xml) > MAX_XML:
         what = f"{len(xml):,} bytes of XML; expected at most {MAX_XML:,}"
         raise ValueError(what)

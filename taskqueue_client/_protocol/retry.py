@@ -229,19 +229,7 @@ Attempts = Generator[Attempt | float, Response | None, R]
 def attempts(
     wire: Wire, retries: Retries, call: Call[R], spans: CallSpans | None = None, *, check: bool = False
 ) -> Attempts[R]:
-    """Make a call, and retry it.
-
-    Args:
-        wire: The service.
-        retries: How often, and for how long.
-        call: The call.
-        spans: Makes a span for each attempt; None: tracing is off.
-        check: Whether to check the call's body first.
-
-    Raises:
-        InvalidArgument: The body is not valid, or the call cannot be sent.
-        CallFailed: The last attempt failed; the error tells of all of them.
-    """
+    """Make a call, and retry it."""
     if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
         raise not_a_call(call)
     if check and call.check is not None:
@@ -269,15 +257,8 @@ def retried(
 ) -> Generator[Any, Any, R]:
     """Repeat a call or transfer that has failed once, for as long as tenacity says.
 
-    Args:
-        attempt: Begins an attempt.
-        failures: The error of the first attempt. A list, from which it is taken: a frame that keeps an error
-            is a reference cycle.
-        pause: Waits for so many seconds.
-        schedule: How it is retried.
-
-    Raises:
-        Exception: What the last attempt raised.
+    The error of the first attempt is taken from the list `failures`: a frame that keeps an error is a
+    reference cycle.
     """
     import tenacity  # noqa: PLC0415 - costs 40 ms, and most programs never need it
 

@@ -186,13 +186,7 @@ _SLUGID_AND_NEWLINE = 23  # characters
 def check_definition(definition: TaskDefinition, now: float) -> bytes:
     """Return the JSON of a task definition if the Queue may accept it.
 
-    Args:
-        definition: The definition.
-        now: The Queue's time, in seconds since the epoch; NaN if it is not known: then nothing is
-            compared with it.
-
-    Raises:
-        InvalidDefinition: The Queue would refuse the definition; holds every problem.
+    `now` is the Queue's time in seconds since the epoch, or NaN if it is not known.
     """
     try:
         encoded = msgspec.json.encode(definition)

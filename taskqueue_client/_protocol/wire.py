@@ -142,9 +142,6 @@ class Signer:
             nonce: Any text without `"` and backslash.
             content_type: The value of the `Content-Type` header; empty without a body.
             body: The body; None to sign without a hash of the body, which is optional in Hawk.
-
-        Raises:
-            InvalidArgument: The header is longer than the server accepts.
         """
         hashed = "" if body is None else payload_hash(content_type, body)
         ext = self.ext
@@ -176,11 +173,7 @@ class Signer:
         return urlsafe_b64encode(fields.encode()).decode().rstrip("=")
 
     def signed_url(self, url: str, *, expires: int) -> str:
-        """Return `url` with the bewit that lets anybody GET it until it expires.
-
-        Raises:
-            InvalidArgument: The signed URL is longer than the server accepts.
-        """
+        """Return `url` with the bewit that lets anybody GET it until it expires."""
         parts = urlsplit(url)
         path = parts.path or "/"
         resource = f"{path}?{parts.query}" if parts.query else path
@@ -205,13 +198,7 @@ class Signer:
 
 
 class _Skew:
-    """The difference between this machine's clock and the service's, which several clients share.
-
-    Attributes:
-        offset: In seconds, to be added to this machine's time.
-        known: Whether a response has shown it.
-        warned: Whether the log has it.
-    """
+    """The seconds to add to this machine's time for the service's; several clients share it."""
 
     __slots__ = ("known", "offset", "warned")
 
@@ -227,16 +214,7 @@ def not_a_call(given: object) -> errors.InvalidArgument:
 
 
 class Wire:
-    """A service's URL, credentials and clock, and the encoding of calls to it.
-
-    Args:
-        root_url: The deployment's root URL.
-        credentials: The credentials to sign calls with; None to send calls unsigned.
-        clock: The source of time.
-
-    Raises:
-        InvalidArgument: The URL or the credentials are malformed.
-    """
+    """A service's URL, credentials and clock, and the encoding of calls to it."""
 
     def __init__(self, root_url: str, credentials: Credentials | None, clock: Clock) -> None:
         self.root_url = checked_root_url(root_url)
@@ -269,11 +247,7 @@ class Wire:
         return f"{self._prefix}{below}{call.path}{query}"
 
     def encode(self, call: Call[Any]) -> Request:
-        """Return the request of one attempt at a call, freshly signed.
-
-        Raises:
-            InvalidArgument: The body is not JSON or larger than 10 MiB, or the header is too long.
-        """
+        """Return the request of one attempt at a call, freshly signed."""
         resource = self._resource(call)
         body = None if call.body is None else _encoded(call.body)
         if body is not None and len(body) > MAX_BODY:
@@ -296,13 +270,7 @@ class Wire:
         return Request(call.method, self._origin_url + resource, headers, body)
 
     def decode(self, call: Call[R], response: Response) -> R:
-        """Return the decoded response.
-
-        Raises:
-            ApiError: The service refused the call.
-            ConnectionFailed: The response is incomplete.
-            UnreadableResponse: The response is not what the endpoint returns.
-        """
+        """Return the decoded response."""
         if not self._skew.known or response.status == _UNAUTHORIZED:
             self._learn_offset(response)
         if response.status not in call.accepts:
@@ -345,11 +313,7 @@ class Wire:
         return stale and self._skew.known
 
     def signed_url(self, call: Call[Any], lifetime: float) -> str:
-        """Return the URL of a GET call with a signature in it.
-
-        Raises:
-            InvalidArgument: The call is not a GET, there are no credentials, or the lifetime is not positive.
-        """
+        """Return the URL of a GET call with a signature in it."""
         if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
             raise not_a_call(call)
         if call.method != "GET":

@@ -83,19 +83,7 @@ async def connect(
     deadlines: ConnectionDeadlines,
     idle: dict[HttpConnection, None],
 ) -> HttpConnection:
-    """Return a new connection.
-
-    Args:
-        connector: Opens it.
-        to: The `destination`.
-        timeouts: Bound the time to connect.
-        deadlines: See `HttpConnection`.
-        idle: As well.
-
-    Raises:
-        aiohttp.ClientError: There is no connection.
-        OSError: As above; a TimeoutError if it took too long.
-    """
+    """Return a new connection."""
     total = timeouts.total if timeouts.total < _ROUNDED_FROM else float(math.ceil(timeouts.total))
     opened = await connector.connect(to, [], _timeout(timeouts.connect, total))
     return HttpConnection(opened, deadlines, idle)
@@ -116,9 +104,6 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     Attributes:
         due: When the exchange has failed, or an idle connection is closed, by the clock of the event loop.
-
-    Raises:
-        aiohttp.ServerDisconnectedError: It is closed already, or the server has spoken before the request.
     """
 
     def __init__(
@@ -154,10 +139,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             ends: When the response must be complete, by the clock of the event loop.
             read_timeout: Seconds in which something must arrive.
             max_body: Bytes that the body may have.
-
-        Raises:
-            TransportFailed: The response is missing, incomplete or not HTTP.
-            ResponseRefused: Its body is too large.
         """
         self._ends, self._read_timeout, self._max_body = ends, read_timeout, max_body
         self._begin_response()

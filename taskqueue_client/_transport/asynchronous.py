@@ -203,11 +203,7 @@ class _Destination:
         return None
 
     def written(self, request: Request, target: str) -> bytes:
-        """Return a request as it is sent (RFC 9112, sections 2 to 6).
-
-        Raises:
-            TransportFailed: The request would not be HTTP.
-        """
+        """Return a request as it is sent (RFC 9112, sections 2 to 6)."""
         headers, body = request.headers, request.body or b""
         ours = self._headers if self._names.isdisjoint(headers) else self._headers_without(headers)
         lines = [f"{request.method} {self._prefix}{target} HTTP/1.1", *ours, *map(": ".join, headers.items())]
@@ -231,11 +227,7 @@ def _are_names(names: tuple[str, ...]) -> bool:
 
 
 async def _read(status: int, body: aiohttp.StreamReader, limit: int) -> bytes:
-    """Return all of a body.
-
-    Raises:
-        ResponseRefused: It is larger than the limit.
-    """
+    """Return all of a body."""
     received = await body.readany()
     if body.at_eof():
         pieces = [received]

@@ -87,11 +87,7 @@ class NetworkSettings:
         return any(url.startswith(SOCKS_PROXIES) for url in getproxies().values())
 
     def check(self, url: str, *, socks: bool = False) -> None:
-        """Read what requests to a URL will need, so that a mistake in the environment is found early.
-
-        Raises:
-            InvalidArgument: The proxy or the CA bundle of the environment cannot be used.
-        """
+        """Read what requests to a URL will need, so that a mistake in the environment is found early."""
         self.proxy(url, socks=socks)
         if url.startswith("https:"):
             _ = self.tls
@@ -111,15 +107,7 @@ class NetworkSettings:
         return context
 
     def pool_manager(self, url: str, **options: Any) -> urllib3.PoolManager:
-        """Return a urllib3 pool manager for requests to a URL, through its proxy if it has one.
-
-        Args:
-            url: Where requests go; other URLs of the same origin may use the same manager.
-            options: Arguments of `urllib3.PoolManager`.
-
-        Raises:
-            InvalidArgument: The proxy or the CA bundle of the environment cannot be used.
-        """
+        """Return a urllib3 pool manager for requests to a URL, through its proxy if it has one."""
         manager = self._manager(url, options)
         kinds: dict[str, Any] = dict(manager.pool_classes_by_scheme)
         manager.pool_classes_by_scheme = {

@@ -53,12 +53,6 @@ class SyncTransport:
         session: An injected session, which is never closed; None for one of our own.
         root_url: Where requests go.
         network: The settings of a session of our own.
-
-    Attributes:
-        owns_session: Whether the session is our own.
-
-    Raises:
-        InvalidArgument: The proxy or the CA bundle of the environment cannot be used.
     """
 
     def __init__(self, session: requests.Session | None, root_url: str, network: NetworkSettings) -> None:
@@ -79,17 +73,7 @@ class SyncTransport:
             self._session.close()
 
     def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
-        """Send a request once, and return the response.
-
-        Args:
-            request: The request.
-            timeouts: Bound the attempt.
-            max_body: Bytes that the body may have, also when it is unpacked.
-
-        Raises:
-            TransportFailed: There is no response, or it is incomplete.
-            ResponseRefused: Its body is too large or packed in an unknown way.
-        """
+        """See `AsyncTransport`."""
         _attempt.ends = time.monotonic() + timeouts.total
         try:
             response = self._send(request, timeouts)
@@ -120,11 +104,7 @@ class SyncTransport:
 
 
 def _read(response: requests.Response, limit: int) -> bytes:
-    """Return the body as it was sent.
-
-    Raises:
-        ResponseRefused: It is larger than the limit.
-    """
+    """Return the body as it was sent."""
     raw = response.raw
     if not hasattr(raw, "stream"):  # an adapter of a user's may make a response by hand
         return response.content
