@@ -281,11 +281,7 @@ class AzureTaskSource:
     # Claiming
 
     async def _claim_all(self, queue: PollQueue, messages: Sequence[QueueMessage]) -> list[TaskClaim]:
-        """Claim the runs of messages.
-
-        Raises:
-            CallFailed: No run was claimed, and a call failed for a reason that is not its run's.
-        """
+        """Claim the runs of messages; raise a failure that is not about its run if nothing was claimed."""
         ended = await asyncio.gather(*(self._claim_one(queue, each) for each in messages))
         claims = [each for each in ended if isinstance(each, TaskClaim)]
         failures = [each for each in ended if isinstance(each, errors.CallFailed)]
@@ -400,12 +396,7 @@ class StoragePolling:
         self._transport = own_transport(NetworkSettings())
 
     async def poll(self, queue: PollQueue, count: int) -> list[QueueMessage]:
-        """Return up to `count` messages, which are invisible to other polls from now on (for 300 s).
-
-        Raises:
-            UrlRefused: The storage refused the URL.
-            CallFailed: The poll failed.
-        """
+        """Return up to `count` messages, which are invisible to other polls from now on (for 300 s)."""
         url = f"{queue.signed_poll_url}&numofmessages={min(count, _MOST_MESSAGES)}"
         response, attempted = await self._request("pollQueue", "GET", url)
         try:
@@ -414,12 +405,7 @@ class StoragePolling:
             raise UnreadableResponse(attempted, response.status, str(error)) from None
 
     async def delete(self, queue: PollQueue, message: QueueMessage) -> None:
-        """Delete a message that was polled. It may be gone already, or in the hands of another worker.
-
-        Raises:
-            UrlRefused: The storage refused the URL.
-            CallFailed: The request failed.
-        """
+        """Delete a message that was polled. It may be gone already, or in the hands of another worker."""
         url = queue.signed_delete_url.replace("{{messageId}}", quote(message.message_id, safe=""))
         url = url.replace("{{popReceipt}}", quote(message.pop_receipt, safe=""))
         await self._request("deleteMessage", "DELETE", url, _GONE)

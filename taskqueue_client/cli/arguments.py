@@ -27,11 +27,7 @@ class SlugId(click.ParamType[str]):
     name = "id"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Check an id.
-
-        Raises:
-            BadParameter: The value is not an id.
-        """
+        """Check an id."""
         if not is_slugid(value):
             self.fail(
                 f"{value!r} is not a task id; expected 22 letters, digits, - and _, as `submit` prints them",
@@ -42,11 +38,7 @@ class SlugId(click.ParamType[str]):
 
 
 class Duration(click.ParamType[float]):
-    """A number of seconds or text such as `5 minutes`.
-
-    Args:
-        longest: The longest one, as text.
-    """
+    """A number of seconds or text such as `5 minutes`."""
 
     name = "duration"
 
@@ -54,11 +46,7 @@ class Duration(click.ParamType[float]):
         self._longest = longest
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return a duration in seconds.
-
-        Raises:
-            BadParameter: The value is not a duration, or out of range.
-        """
+        """Return a duration in seconds."""
         seconds = seconds_of(str(value))
         with suppress(ValueError):
             seconds = float(value) if seconds is None else seconds
@@ -93,34 +81,21 @@ def run_option(command: F) -> F:
 
 
 def check_either(task_ids: tuple[str, ...], group: str | None) -> None:
-    """Refuse a command line with both tasks and a group, or with neither.
-
-    Raises:
-        UsageError: There are both, or neither.
-    """
+    """Refuse a command line with both tasks and a group, or with neither."""
     if bool(task_ids) == bool(group):
         message = "Give either task ids or --group."
         raise click.UsageError(message)
 
 
 def check_given(task_ids: tuple[str, ...]) -> None:
-    """Refuse a command line without a task.
-
-    Raises:
-        UsageError: There is no task id.
-    """
+    """Refuse a command line without a task."""
     if not task_ids:
         message = "Give at least one task id."
         raise click.UsageError(message)
 
 
 def connect() -> Queue:
-    """Return a client, with credentials if there are any.
-
-    Raises:
-        Failure: TASKCLUSTER_ROOT_URL is not set.
-        InvalidArgument: The URL or the credentials are malformed or incomplete.
-    """
+    """Return a client, with credentials if there are any."""
     from taskqueue_client.client import Queue  # noqa: PLC0415 - takes time that `taskqueue local` does not need
 
     if not (os.environ.get("TASKCLUSTER_PROXY_URL") or os.environ.get("TASKCLUSTER_ROOT_URL")):
@@ -132,12 +107,7 @@ def connect() -> Queue:
 
 
 def connect_with_credentials() -> Queue:
-    """Return a client with credentials, or for a proxy that adds credentials.
-
-    Raises:
-        Failure: TASKCLUSTER_ROOT_URL or the credentials are not set.
-        InvalidArgument: The URL or the credentials are malformed or incomplete.
-    """
+    """Return a client with credentials, or for a proxy that adds credentials."""
     queue = connect()
     if queue.credentials is None and not os.environ.get("TASKCLUSTER_PROXY_URL"):
         message = (

@@ -122,11 +122,7 @@ class _Wanted:
     concurrency: int
 
     def path(self, name: str) -> Path:
-        """Return the path of an artifact's file, which is always inside the folder.
-
-        Raises:
-            InvalidArgument: The name is not a relative path, or leads outside of the folder.
-        """
+        """Return the path of an artifact's file, which is always inside the folder."""
         parts = name.split("/")
         if not all(parts) or {".", ".."} & set(parts) or not name.isprintable():
             raise InvalidArgument("name", name, "a path within the folder, without empty parts, . and ..")

@@ -17,11 +17,7 @@ from .failures import Failure
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Read the object in a file: JSON if its name ends in `.json`, else YAML; `-` is standard input.
-
-    Raises:
-        Failure: The file is not UTF-8, has a syntax error, is nested too deeply, or is not an object.
-    """
+    """Read the object in a file: JSON if its name ends in `.json`, else YAML; `-` is standard input."""
     content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     try:
         text = content.decode("utf-8-sig")
@@ -72,11 +68,7 @@ def _read_json(path: Path, text: str) -> object:
 
 
 def _finite(text: str) -> float:
-    """Return a number that JSON can express.
-
-    Raises:
-        ValueError: The number is infinite or NaN.
-    """
+    """Return a number that JSON can express."""
     number = float(text)
     if not math.isfinite(number):
         message = f"{text} is not a number in JSON"

@@ -40,13 +40,7 @@ class ExitStatus(IntEnum):
 
 
 class Failure(click.ClickException):
-    """Ends a command with an error message.
-
-    Args:
-        message: What is wrong and what to do, in one line.
-        status: The exit status.
-        details: Further lines, where one file has several problems.
-    """
+    """Ends a command with an error message; if one file has several problems, with further lines."""
 
     def __init__(
         self, message: str, status: ExitStatus = ExitStatus.WRONG_USE, details: Sequence[str] = ()

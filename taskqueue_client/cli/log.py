@@ -119,11 +119,6 @@ class FollowedLog:
     """A log that may still grow; each line is written once.
 
     Args:
-        queue: The client.
-        task_id: The task.
-        run_id: The run.
-        name: The name of the artifact.
-        write: Called with each block of the log.
         tell: Called with what is waited for, whenever that changes.
     """
 
@@ -148,13 +143,7 @@ class FollowedLog:
         self._has_told_of_dead_stream = False
 
     def print(self, interval: float | None, clock: Clock) -> None:
-        """Write the log; with an interval in seconds, ask for more until the run is resolved.
-
-        Raises:
-            Failure: The run is resolved and has no such artifact.
-            CallFailed: A call to the Queue failed.
-            ArtifactError: The download failed.
-        """
+        """Write the log; with an interval in seconds, ask for more until the run is resolved."""
         while interval is not None and self._is_unresolved(status := self._status()):
             self._has_log = self._print_new() or self._has_log
             self._say(self._waiting_for(status))
@@ -186,11 +175,7 @@ class FollowedLog:
         return f"{words}, which has not uploaded a log yet"
 
     def _print_last(self) -> None:
-        """Print the current content of the log.
-
-        Raises:
-            Failure: The run has no artifact of this name.
-        """
+        """Print the current content of the log."""
         places = self._places()
         if not places:
             message = f"run {self._run_id} of task {self._task_id} has no artifact {self._name}"
@@ -259,12 +244,7 @@ class FollowedLog:
             self._tell(f"cannot read the worker's stream of the log, reading {_BACKING} instead: {error}")
 
     def _take_new(self, content: ArtifactContent) -> bool:
-        """Write what is new; return False if the storage has no byte ranges.
-
-        Raises:
-            StorageFailed: The log cannot be read, or not any more.
-            BadGzip: The log cannot be decoded.
-        """
+        """Write what is new; return False if the storage has no byte ranges."""
         if content.url is None:
             return False
         is_live = True
@@ -301,9 +281,6 @@ class LineWriter:
 
     A worker's last upload of a log has the same lines as those before, but shorter ones: of a progress bar
     only the last state is left.
-
-    Args:
-        write: Called with each block of the text.
     """
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
@@ -349,11 +326,7 @@ class LineWriter:
 
 
 class GrowingLog:
-    """The received part of a log, by byte ranges of the stored content, which may be gzip.
-
-    Args:
-        writer: Writes the log.
-    """
+    """The received part of a log, by byte ranges of the stored content, which may be gzip."""
 
     def __init__(self, writer: LineWriter) -> None:
         self._writer = writer
@@ -380,12 +353,7 @@ class GrowingLog:
         return {"Range": f"bytes={begin}-", "Accept-Encoding": "gzip", **known}
 
     def take(self, incoming: Incoming) -> bool:
-        """Write the new part of a response. Return False if it does not continue the earlier part.
-
-        Raises:
-            StorageFailed: The response is incomplete. The received part was written.
-            BadGzip: It cannot be decoded.
-        """
+        """Write the new part of a response. Return False if it does not continue the earlier part."""
         encoding = incoming.header("Content-Encoding")
         encoding = None if encoding in {None, "", "identity"} else encoding
         if not self._received:
@@ -403,11 +371,7 @@ class GrowingLog:
         return True
 
     def finish(self) -> None:
-        """Write what was held back: the log does not grow any more.
-
-        Raises:
-            BadGzip: It cannot be decoded.
-        """
+        """Write what was held back: the log does not grow any more."""
         held, self._held = self._held, b""
         self._decode(held)
 

@@ -93,12 +93,7 @@ def size(count: int | None) -> str:
 
 
 def tasks_table(members: Iterable[TaskAndStatus], blocked: Collection[str]) -> Table:
-    """Return a table with a row for each task.
-
-    Args:
-        members: The tasks.
-        blocked: The ids of tasks with a dependency that will not be completed.
-    """
+    """Return a table with a row for each task."""
     table = new_table("NAME", "TASK ID", "STATE", "REASON", "RUN", "DURATION")
     for member in members:
         status = member.status

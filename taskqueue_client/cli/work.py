@@ -158,12 +158,8 @@ def log_handler() -> logging.Handler:
 class StandardErrorLog(logging.Handler):
     """Writes log records, and drops them while nobody reads or the disk is full.
 
-    To wait would block the worker. How many were dropped is logged when they can be written again.
-
-    Args:
-        file: The file descriptor to write to.
-        encoding: The encoding of the text.
-        patience: Seconds to wait for the reader before a record is dropped; the next ones are not waited for.
+    To wait would block the worker. After a dropped record, the reader is not waited for. How many were
+    dropped is logged when they can be written again.
     """
 
     def __init__(self, file: int, encoding: str, patience: float = PATIENCE) -> None:

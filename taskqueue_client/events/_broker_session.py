@@ -81,11 +81,6 @@ class Session:
             plan: The declarations.
             deliver: Called with each message, in order.
             resumes: Whether a durable queue is expected to exist.
-
-        Raises:
-            BrokerRefused: The broker refused.
-            BrokerLost: There is no broker, or the connection ended.
-            OSError: The file with CA certificates cannot be read.
         """
         connection = aiormq.Connection(_url(plan.settings), context=plan.settings.ssl_context())
         with broker_errors(plan.settings):
@@ -134,12 +129,7 @@ class Session:
         await self._channel.basic_consume(self.queue, on_message)
 
     async def backlog(self) -> int:
-        """Return the number of messages in the queue, without those that were delivered.
-
-        Raises:
-            QueueDeleted: The queue does not exist.
-            BrokerLost: The connection ended.
-        """
+        """Return the number of messages in the queue, without those that were delivered."""
         try:
             with broker_errors(None):
                 declared = await self._channel.queue_declare(self.queue, passive=True)

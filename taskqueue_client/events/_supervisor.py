@@ -41,11 +41,7 @@ class WrongFunction(TypeError):
 
 
 async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`, with a time limit that a test's clock can hold.
-
-    Raises:
-        TimeoutError: `work` took longer and was canceled.
-    """
+    """Return the result of `work`, with a time limit that a test's clock can hold."""
     task, alarm = asyncio.create_task(work), asyncio.create_task(clock.sleep_async(seconds))
     try:
         await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
@@ -115,12 +111,7 @@ class Supervisor:
         self._task.add_done_callback(lambda _: self.changed.set())
 
     async def next_change(self) -> None:
-        """Wait until `changed` is set.
-
-        Raises:
-            BrokerRefused: The broker refused the first connection.
-            Exception: An error raised by `on_state`.
-        """
+        """Wait until `changed` is set."""
         self.raise_if_over()
         self.changed.clear()
         await self.changed.wait()
@@ -267,11 +258,7 @@ async def _reason(future: asyncio.Future[Exception]) -> Exception:
 
 
 def session_type() -> type[Session]:
-    """Return the session of a listener.
-
-    Raises:
-        ImportError: aio-pika is not installed (the extra `events`).
-    """
+    """Return the session of a listener."""
     try:
         from ._broker_session import Session  # noqa: PLC0415 - the rest of this package works without the extra
     except ImportError as error:

@@ -174,11 +174,7 @@ class Plan:
 def make_plan(
     settings: PulseSettings, bindings: Iterable[Binding | Iterable[Binding]], queue: str | None, prefetch: int
 ) -> Plan:
-    """Check the arguments of a listener before it connects.
-
-    Raises:
-        InvalidArgument: `bindings` is empty, or one of the arguments is not allowed.
-    """
+    """Check the arguments of a listener before it connects."""
     arguments.check_kind(
         "settings", unless_text(settings), PulseSettings, "PulseSettings, such as PulseSettings.from_url(…)"
     )

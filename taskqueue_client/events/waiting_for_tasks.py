@@ -177,15 +177,7 @@ class _Schedule:
         self._next_request = -math.inf
 
     def step(self, ask: Callable[[], Conversation[R]], state: str) -> Conversation[R | Event | None]:
-        """Ask the Queue if it is time to; else wait for an event.
-
-        Args:
-            ask: The conversation that asks the Queue.
-            state: The state so far, for the error.
-
-        Raises:
-            WaitTimedOut: The Queue was asked at the deadline or later.
-        """
+        """Ask the Queue if it is time to; else wait for an event."""
         now = self._clock.monotonic()
         if self._asked >= self._deadline:
             message = f"{state} after {self._timeout:g} s"

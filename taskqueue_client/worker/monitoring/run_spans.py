@@ -41,12 +41,7 @@ _UNPROPAGATED = trace.set_span_in_context(trace.INVALID_SPAN, context.Context())
 
 
 class OpenTelemetryTracing(Tracing):
-    """`Tracing` with the tracer provider and the propagator of the program.
-
-    Args:
-        identity: The worker.
-        root_url: The deployment.
-    """
+    """`Tracing` with the tracer provider and the propagator of the program."""
 
     def __init__(self, identity: WorkerIdentity, root_url: str) -> None:
         self._identity = identity

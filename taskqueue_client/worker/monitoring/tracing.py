@@ -64,21 +64,13 @@ class Tracing:
     def claimed(self, began: int, claims: Sequence[TaskClaim]) -> AbstractContextManager[object]:
         """Return a context manager in which the span of a claim request that has ended is current.
 
-        Args:
-            began: When the request began, in nanoseconds since the epoch.
-            claims: The claims of the response. There is no span for an empty response.
+        The request began at `began`, in nanoseconds since the epoch. There is no span for an empty response.
         """
         del began, claims
         return _NO_SPAN
 
     def claim_failed(self, began: int, task_queue_id: str, error: Exception) -> None:
-        """Make the span of a claim request that failed.
-
-        Args:
-            began: When the request began, in nanoseconds since the epoch.
-            task_queue_id: The task queue of the request.
-            error: The failure.
-        """
+        """Make the span of a claim request that failed."""
 
     def begin_run(self, claim: TaskClaim) -> RunTrace:
         """Begin the span of a run, in the trace that the task's definition names, or in a new one."""
@@ -94,16 +86,7 @@ NO_TRACING = Tracing()
 
 
 def make_tracing(identity: WorkerIdentity, root_url: str, *, is_on: bool) -> Tracing:
-    """Return the tracing of a worker.
-
-    Args:
-        identity: The worker.
-        root_url: The deployment.
-        is_on: Whether the setting `tracing` is on.
-
-    Raises:
-        ImportError: It is on, and opentelemetry-api is not installed.
-    """
+    """Return the tracing of a worker."""
     if not is_on:
         return NO_TRACING
     from .run_spans import OpenTelemetryTracing  # noqa: PLC0415 - only if tracing is on

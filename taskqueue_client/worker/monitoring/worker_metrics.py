@@ -137,13 +137,7 @@ def _result(*values: str) -> _Labels:
 
 
 class WorkerMetrics:
-    """The metrics of a worker. All labels are shown from the start, so that a rise from 0 is seen.
-
-    Args:
-        identity: The worker.
-        vitals: Returns the worker's state; called from any thread.
-        task_queue_ids: The task queues of the worker; default: that of its identity.
-    """
+    """The metrics of a worker. All labels are shown from the start, so that a rise from 0 is seen."""
 
     def __init__(
         self,
@@ -189,23 +183,12 @@ class WorkerMetrics:
                 self._waits.labels(claim.status.task_queue_id).observe(wait)
 
     def ended(self, task_queue_id: str, outcome: str, reason: str, seconds: float) -> None:
-        """Count a run that has ended.
-
-        Args:
-            task_queue_id: Its task queue.
-            outcome: What was reported, or `LOST`.
-            reason: Why the claim was lost; empty if it was not.
-            seconds: How long the run took.
-        """
+        """Count a run that has ended; `reason` is why its claim was lost, empty if it was not."""
         self._tasks.labels(task_queue_id, outcome, reason).inc()
         self._durations.labels(task_queue_id, outcome).observe(seconds)
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """Return all metrics, and the content type: OpenMetrics, or Prometheus' text format.
-
-        Args:
-            accept: The header `Accept` of the request.
-        """
+        """Return all metrics, and the content type: OpenMetrics, or Prometheus' text format."""
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
@@ -280,17 +263,6 @@ class Monitor:
     """Serves `/metrics`, `/live` and `/ready`, on separate threads, from its start until it is closed.
 
     `/live` and `/ready` respond with 200, or with 503 and the reasons, one per line.
-
-    Args:
-        metrics: The metrics and the state to serve.
-        host: The address to listen on.
-        port: The port; 0 for a free one.
-
-    Attributes:
-        port: The port that it listens on.
-
-    Raises:
-        InvalidArgument: Nobody can listen there.
     """
 
     def __init__(self, metrics: WorkerMetrics, host: str, port: int) -> None:

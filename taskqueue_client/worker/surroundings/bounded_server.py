@@ -31,9 +31,6 @@ class BoundedServer(web.Server):
 
     The oldest one that has sent no request is closed, or else the new one. So clients that connect and send
     nothing do not keep others out.
-
-    Args:
-        handler: Responds to requests.
     """
 
     def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:

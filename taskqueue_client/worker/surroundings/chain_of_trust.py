@@ -41,12 +41,8 @@ class SigningKey:
     """The ed25519 key with which a worker signs.
 
     Args:
-        key: The key.
         descriptor: The file that it was read from, for `check_hidden`.
         path: The same as the setting names it, for errors.
-
-    Attributes:
-        public_key: The public key, in base64.
     """
 
     def __init__(self, key: Ed25519PrivateKey, descriptor: int, path: Path) -> None:
@@ -70,11 +66,7 @@ class SigningKey:
         return RunChain(self, claim, claim.status.worker_type)
 
     def check_hidden(self) -> None:
-        """Check that the worker's commands cannot read the key, neither from its file nor from memory.
-
-        Raises:
-            InvalidArgument: They can read the file.
-        """
+        """Check that the worker's commands cannot read the key, neither from its file nor from memory."""
         protect_process()
         if self._descriptor is None:  # checked when the worker ran before
             return
@@ -174,13 +166,7 @@ def _is_requested(task: Mapping[str, Any]) -> bool:
 
 
 class RunChain:
-    """The chain of trust of one run: the hashes of what was uploaded, and the document about them.
-
-    Args:
-        key: The worker's key.
-        claim: The claim of the run.
-        worker_type: The second part of the task queue's identifier.
-    """
+    """The chain of trust of one run: the hashes of what was uploaded, and the document about them."""
 
     def __init__(self, key: SigningKey, claim: TaskClaim, worker_type: str) -> None:
         self.sign = key.sign
@@ -189,12 +175,7 @@ class RunChain:
         self._hashes: dict[str, str] = {}
 
     def hashed(self, client: TransferClient, source: Source) -> Conversation[str]:
-        """Return the sha256 of content that is then uploaded, in hex. Closes it on an error.
-
-        Raises:
-            SourceChanged: It was changed since it was opened.
-            OSError: It cannot be read.
-        """
+        """Return the sha256 of content that is then uploaded, in hex. Closes it on an error."""
         if source.content is not None:
             return hashlib.sha256(source.content).hexdigest()
         transfer = Transfer(client)

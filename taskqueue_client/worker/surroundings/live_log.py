@@ -60,12 +60,7 @@ _HEADERS = {
 
 
 class _ServedLog:
-    """A log that is served.
-
-    Attributes:
-        path: Its file.
-        ended: When nothing more was to come, on the loop's clock; None until then.
-    """
+    """A log that is served; `ended` is when nothing more was to come, on the loop's clock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -108,13 +103,6 @@ class LiveLogs:
         host: The address to listen on.
         port: The port; 0 for a free one.
         public_url: The URL by which readers reach this server; default: that of `host` and `port`.
-
-    Attributes:
-        url: The public URL.
-        readers: How many requests are being served.
-
-    Raises:
-        InvalidArgument: Nobody can listen there.
     """
 
     def __init__(self, host: str, port: int, public_url: str | None = None) -> None:

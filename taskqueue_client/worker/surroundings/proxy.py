@@ -79,16 +79,9 @@ class TaskProxy:
     manager, or call `close`.
 
     Args:
-        root_url: The deployment's root URL.
-        credentials: The run's credentials; `use_credentials` replaces them.
         authorized_scopes: The scopes that calls are restricted to.
-        server_time: Returns the service's time, in seconds since the epoch.
         plain: Listen at `http://127.0.0.1:PORT`, for programs that cannot keep a path in a root URL. Every
             process of the machine can then use the proxy.
-
-    Attributes:
-        url: The value for `TASKCLUSTER_PROXY_URL`.
-        path: The path of the URL, which cannot be guessed; empty if `plain`.
     """
 
     def __init__(

@@ -117,11 +117,7 @@ class UpstreamArtifact:
 
 
 def upstream_tasks(given: Any) -> list[UpstreamTask]:
-    """Read a list of upstream artifacts.
-
-    Raises:
-        InvalidArgument: It does not have the form of scriptworker's `upstreamArtifacts`.
-    """
+    """Read a list of upstream artifacts."""
     try:
         listed = cast("object", given if isinstance(given, (str, dict)) else [*given])
         return msgspec.convert(listed, list[UpstreamTask])
@@ -132,11 +128,7 @@ def upstream_tasks(given: Any) -> list[UpstreamTask]:
 
 
 def upstream_of_payload(payload: Mapping[str, Any]) -> list[UpstreamTask]:
-    """Read `upstreamArtifacts` of a payload.
-
-    Raises:
-        MalformedPayload: It is missing, does not have the form, or has a path that leads out of a directory.
-    """
+    """Read `upstreamArtifacts` of a payload."""
     try:
         tasks = upstream_tasks(payload["upstreamArtifacts"])
     except KeyError:
@@ -156,12 +148,6 @@ def as_the_payload_asks(steps: Conversation[R]) -> Conversation[R]:
     """Download the artifacts that the payload lists; a failure is the outcome of the task, not of the worker.
 
     Otherwise a few tasks with a wrong list would shut the worker down, as repeated internal errors do.
-
-    Raises:
-        ResourceUnavailable: An artifact does not exist, has expired or has no content, or a pattern matches
-            nothing.
-        MalformedPayload: The task lacks a scope to read an artifact.
-        InvalidArgument: The handler passed a wrong option.
     """
     try:
         return (yield from steps)
@@ -192,25 +178,6 @@ def downloading_upstream(
     """Download artifacts to `directory`/`to`/TASK_ID/NAME, and return them in order, each once.
 
     One that several entries name has the formats of all of them, and is optional if all say so.
-
-    Args:
-        client: A client that may read them.
-        directory: The work directory.
-        tasks: The tasks and the artifacts.
-        log: Where optional artifacts that do not exist are named.
-        tracing: Makes the spans of the downloads.
-        to: As in `UpstreamOptions`.
-        concurrency: As in `UpstreamOptions`.
-        allow_outside: As in `UpstreamOptions`.
-
-    Raises:
-        InvalidArgument: An argument is not allowed, a name leads out of its task's directory, or a pattern
-            matches nothing.
-        ErrorArtifact: A required artifact says why there is no content.
-        ResourceNotFound: A required artifact, or a task, does not exist.
-        ArtifactError: An artifact did not arrive.
-        CallFailed: The Queue refused, or did not respond.
-        OSError: A file cannot be written.
     """
     number("concurrency", concurrency, least=1)
     top = path_inside(directory, to, "to", allow_outside=allow_outside)
@@ -286,12 +253,7 @@ def downloading_to(
     verified_by: PublicKeys | ChainOfTrust | None = None,
     allow_outside: bool = False,
 ) -> Conversation[DownloadResult]:
-    """Download one artifact to a path relative to `directory`, whose parents are created, or to memory.
-
-    Raises:
-        InvalidArgument: `to` is not the path of a file, or leads out of `directory`, unless `allow_outside`.
-        Exception: As `Queue.download_artifact`.
-    """
+    """Download one artifact to a path relative to `directory`, whose parents are created, or to memory."""
     path = None
     if to is not None:
         path = yield from Work(partial(_place, directory, to, allow_outside=allow_outside))
