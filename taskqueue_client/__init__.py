@@ -38,66 +38,34 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "AsyncQueue",
-    "ClaimLost",
-    "Credentials",
-    "IntermittentTask",
-    "InternalError",
-    "LocalQueue",
-    "MalformedPayload",
-    "Queue",
-    "ReasonResolved",
-    "ResourceUnavailable",
-    "RetryPolicy",
-    "TaskDefinition",
-    "TaskFailed",
-    "TaskQueueError",
-    "TaskRun",
-    "TaskState",
-    "WorkerLoop",
-    "WorkerShutdown",
-    "errors",
-    "follow_group",
-    "follow_group_async",
-    "from_now",
-    "missing_scopes",
-    "plan_graph",
-    "slugid",
-    "submit_graph",
-    "submit_graph_async",
-    "task_definition",
-    "temporary_credentials",
-]
+    "AsyncQueue", "ClaimLost", "Credentials", "IntermittentTask", "InternalError", "LocalQueue",
+    "MalformedPayload", "Queue", "ReasonResolved", "ResourceUnavailable", "RetryPolicy", "TaskDefinition",
+    "TaskFailed", "TaskQueueError", "TaskRun", "TaskState", "WorkerLoop", "WorkerShutdown", "errors",
+    "follow_group", "follow_group_async", "from_now", "missing_scopes", "plan_graph", "slugid",
+    "submit_graph", "submit_graph_async", "task_definition", "temporary_credentials",
+]  # fmt: skip
 
 _LAZY = {
-    "AsyncQueue": ".aio",
-    "LocalQueue": ".local",
-    "Queue": ".client",
-    "follow_group": ".graph",
-    "follow_group_async": ".graph",
-    "plan_graph": ".graph",
-    "submit_graph": ".graph",
-    "submit_graph_async": ".graph",
-    "ClaimLost": ".worker",
-    "IntermittentTask": ".worker",
-    "InternalError": ".worker",
-    "MalformedPayload": ".worker",
-    "ResourceUnavailable": ".worker",
-    "TaskFailed": ".worker",
-    "TaskRun": ".worker",
-    "WorkerLoop": ".worker",
-    "WorkerShutdown": ".worker",
-}
+    ".aio": ["AsyncQueue"],
+    ".client": ["Queue"],
+    ".graph": ["follow_group", "follow_group_async", "plan_graph", "submit_graph", "submit_graph_async"],
+    ".local": ["LocalQueue"],
+    ".worker": [
+        "ClaimLost", "IntermittentTask", "InternalError", "MalformedPayload", "ResourceUnavailable",
+        "TaskFailed", "TaskRun", "WorkerLoop", "WorkerShutdown",
+    ],
+}  # fmt: skip
+"""The names that are imported on first use, by module."""
 
 
 def __getattr__(name: str) -> Any:
     """Import what is public and was not asked for yet (PEP 562)."""
-    if name not in _LAZY:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    value = getattr(importlib.import_module(_LAZY[name], __name__), name)
-    globals()[name] = value
-    return value
+    for module, names in _LAZY.items():
+        if name in names:
+            globals()[name] = value = getattr(importlib.import_module(module, __name__), name)
+            return value
+    message = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(message)
 
 
 def __dir__() -> list[str]:

@@ -39,16 +39,9 @@ else:
 
 
 __all__ = [
-    "TaskFactory",
-    "TaskResult",
-    "TaskRunner",
-    "async_queue",
-    "local_queue",
-    "queue",
-    "run_handler",
-    "run_worker",
-    "task_factory",
-]
+    "TaskFactory", "TaskResult", "TaskRunner", "async_queue", "local_queue", "queue", "run_handler",
+    "run_worker", "task_factory",
+]  # fmt: skip
 
 TaskFactory = Callable[..., "TaskDefinition"]
 
