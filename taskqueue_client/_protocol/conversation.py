@@ -166,17 +166,13 @@ class AsyncCaller(Protocol):
 class Client(Caller, Protocol):
     """The methods of a synchronous client that conversations use."""
 
-    def with_credentials(self, credentials: Credentials | None) -> Caller:
-        """Return a client with other credentials, over the same connections."""
-        ...
+    def with_credentials(self, credentials: Credentials | None) -> Caller: ...
 
 
 class AsyncClient(AsyncCaller, Protocol):
     """An asynchronous client, as far as conversations need it."""
 
-    def with_credentials(self, credentials: Credentials | None) -> AsyncCaller:
-        """Return a client with other credentials, over the same connections."""
-        ...
+    def with_credentials(self, credentials: Credentials | None) -> AsyncCaller: ...
 
 
 def converse(client: Client, conversation: Conversation[R]) -> R:

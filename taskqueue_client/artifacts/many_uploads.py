@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Protocol
 
 from taskqueue_client import _arguments as arguments
-from taskqueue_client._protocol.conversation import AsyncClient, Conversation, Together
+from taskqueue_client._protocol.conversation import Conversation, Together
 from taskqueue_client.errors import InvalidArgument
 
 from .naming import checked_name
 from .sources import Content, Source, open_source
-from .transfers import StorageName, Transfer, reporter, silently
-from .uploading import Artifact, Options, UploadClient, UploadResult, uploading
+from .transfers import StorageName, Transfer, TransferClient, reporter, silently
+from .uploading import Artifact, Options, UploadResult, uploading
 
 _TOGETHER = 64
 """Files that a thread opens at a time: switching threads costs as much as sending 4 kB. Opening reads small
@@ -164,20 +162,12 @@ def _are_many(every: list[Listed]) -> bool:
     return len(every) >= _MANY and not any(isinstance(content, AsyncIterable) for _, content in every)
 
 
-class ManyUploadsClient(UploadClient, Protocol):
-    """The properties of a client that uploads many artifacts."""
-
-    def for_event_loop(self) -> AbstractAsyncContextManager[AsyncClient] | None:
-        """Return a client for a new event loop; None if only this client can send."""
-        ...
-
-
 class ManyUploads:
     """Uploads of a list of artifacts."""
 
     def __init__(
         self,
-        client: ManyUploadsClient,
+        client: TransferClient,
         run: tuple[str, int],
         options: Options,
         progress: Callable[[str, int, int | None], object],
@@ -213,7 +203,7 @@ class ManyUploads:
 
 
 def upload_artifacts(
-    client: ManyUploadsClient,
+    client: TransferClient,
     /,
     task_id: str,
     run_id: int,

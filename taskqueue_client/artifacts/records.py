@@ -12,7 +12,7 @@ from taskqueue_client.definitions import ErrorArtifactRequest, LinkArtifactReque
 from taskqueue_client.models import CreateArtifactResponse
 
 from .naming import checked_content_type, checked_name, clamped_expiry, content_type_of
-from .uploading import UploadClient
+from .transfers import TransferClient
 
 Reason = Literal[
     "file-missing-on-worker",
@@ -26,7 +26,7 @@ _LONGEST_MESSAGE = 4096
 
 
 def create_reference_artifact(
-    client: UploadClient,
+    client: TransferClient,
     /,
     task_id: str,
     run_id: int,
@@ -66,7 +66,7 @@ def create_reference_artifact(
 
 
 def create_link_artifact(
-    client: UploadClient,
+    client: TransferClient,
     /,
     task_id: str,
     run_id: int,
@@ -109,7 +109,7 @@ def create_link_artifact(
 
 
 def create_error_artifact(
-    client: UploadClient,
+    client: TransferClient,
     /,
     task_id: str,
     run_id: int,

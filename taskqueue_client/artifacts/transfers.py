@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
 from taskqueue_client._arguments import check_callback
-from taskqueue_client._protocol.conversation import Call, Conversation, Pause, Work
+from taskqueue_client._protocol.conversation import AsyncClient, Call, Conversation, Pause, Work
 from taskqueue_client._protocol.retry import Retries, RetryPolicy, retried
 from taskqueue_client.clock import Clock
 
@@ -61,7 +63,7 @@ class TransferSettings:
 
 
 class TransferClient(Protocol):
-    """The properties of a client that transfers use."""
+    """The properties and methods of a client that transfers use."""
 
     @property
     def storage(self) -> Storage:
@@ -71,6 +73,14 @@ class TransferClient(Protocol):
     @property
     def transfer_settings(self) -> TransferSettings:
         """The client's settings."""
+        ...
+
+    def now(self) -> datetime:
+        """Return the service's time."""
+        ...
+
+    def for_event_loop(self) -> AbstractAsyncContextManager[AsyncClient] | None:
+        """Return a client for a new event loop; None if only this client can send."""
         ...
 
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Protocol
 
 from taskqueue_client import _arguments as arguments
 from taskqueue_client import calls
@@ -124,16 +123,8 @@ class Artifact:
         return calls.create_artifact(self.task_id, self.run_id, self.name, request)
 
 
-class UploadClient(TransferClient, Protocol):
-    """What an upload with options of a caller needs of a client."""
-
-    def now(self) -> datetime:
-        """Return the service's time."""
-        ...
-
-
 def upload_artifact(
-    client: UploadClient,
+    client: TransferClient,
     /,
     task_id: str,
     run_id: int,
