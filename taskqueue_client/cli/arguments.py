@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,9 +15,6 @@ from .failures import Failure
 
 if TYPE_CHECKING:
     from taskqueue_client.client import Queue
-
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class SlugId(click.ParamType[str]):
@@ -56,28 +52,10 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
-def group_option(command: F) -> F:
-    """Add the option `--group ID`, an alternative to task ids."""
-    return click.option("--group", type=SlugId(), metavar="ID", help="A task group, instead of tasks.")(
-        command
-    )
-
-
-def task_argument(command: F) -> F:
-    """Add an argument: one task id."""
-    return click.argument("task_id", type=SlugId())(command)
-
-
-def task_ids_argument(command: F) -> F:
-    """Add an argument: any number of task ids."""
-    return click.argument("task_ids", type=SlugId(), nargs=-1, metavar="TASK_ID...")(command)
-
-
-def run_option(command: F) -> F:
-    """Add the option `--run`."""
-    return click.option("--run", "run_id", type=click.IntRange(0), help="The run.  [default: the latest]")(
-        command
-    )
+group_option = click.option("--group", type=SlugId(), metavar="ID", help="A task group, instead of tasks.")
+task_argument = click.argument("task_id", type=SlugId())
+task_ids_argument = click.argument("task_ids", type=SlugId(), nargs=-1, metavar="TASK_ID...")
+run_option = click.option("--run", "run_id", type=click.IntRange(0), help="The run.  [default: the latest]")
 
 
 def check_either(task_ids: tuple[str, ...], group: str | None) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -31,12 +30,7 @@ STYLES = {
 }
 """The color of each state."""
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def json_option(command: F) -> F:
-    """Add the option `--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def print_json(value: object) -> None:
