@@ -125,17 +125,7 @@ class TaskExchange(Exchange[M_co]):
         """
         if task_queue_id is not None:
             provisioner_id, worker_type = _parts(task_queue_id, provisioner_id, worker_type)
-        values = {
-            "task_id": task_id,
-            "run_id": run_id,
-            "worker_group": worker_group,
-            "worker_id": worker_id,
-            "provisioner_id": provisioner_id,
-            "worker_type": worker_type,
-            "scheduler_id": scheduler_id,
-            "task_group_id": task_group_id,
-        }
-        return Binding(self.full_name, pattern(TASK_FIELDS, values))
+        return Binding(self.full_name, pattern(TASK_FIELDS, locals()))  # which has the fields by name
 
     def parse_routing_key(self, text: str) -> TaskRoutingKey:
         """Return the fields of a message's routing key."""
@@ -151,8 +141,7 @@ class GroupExchange(Exchange[M_co]):
         Raises:
             InvalidArgument: A value is empty, too long, or not accepted by the Queue.
         """
-        values = {"task_group_id": task_group_id, "scheduler_id": scheduler_id}
-        return Binding(self.full_name, pattern(GROUP_FIELDS, values))
+        return Binding(self.full_name, pattern(GROUP_FIELDS, locals()))  # as above
 
     def parse_routing_key(self, text: str) -> GroupRoutingKey:
         """Return the fields of a message's routing key."""
