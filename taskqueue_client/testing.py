@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
 
 import pytest
 
+from ._dates import timestamp
 from .errors import InvalidArgument
 
 async_fixture: Callable[..., Any] = pytest.fixture
@@ -110,9 +111,9 @@ def task_factory(local_queue: LocalQueue) -> TaskFactory:
         now = datetime.fromtimestamp(local_queue.clock.now(), UTC)
         definition: dict[str, Any] = {
             "taskQueueId": _TASK_QUEUE_ID,
-            "created": _iso(now),
-            "deadline": _iso(now + timedelta(hours=1)),
-            "expires": _iso(now + timedelta(days=1)),
+            "created": timestamp(now),
+            "deadline": timestamp(now + timedelta(hours=1)),
+            "expires": timestamp(now + timedelta(days=1)),
             "payload": {},
             "metadata": {
                 "name": "test task",
@@ -182,7 +183,3 @@ def _check_claimable(status: TaskStatus, task_queue_id: str | Sequence[str]) -> 
         raise InvalidArgument(
             "task", status.task_id, "one that is pending, without unresolved dependencies", finding
         )
-
-
-def _iso(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
