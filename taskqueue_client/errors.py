@@ -44,13 +44,13 @@ Codes and statuses: the Queue's API reference, section errors.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
 
-from .scopes import ScopeExpression, in_words
+from .scopes import ScopeExpression, in_words, leaves
 
 __all__ = [
     "ApiError", "Attempted", "AuthenticationFailed", "BadRequest", "BrokerLost", "BrokerRefused",
@@ -326,7 +326,7 @@ class InsufficientScopes(ApiError):
     def missing_scopes(self) -> list[str]:
         """Every scope in `missing`, each once; of alternatives, all."""
         missing = self.missing
-        return [] if missing is None else list(dict.fromkeys(_leaves(missing)))
+        return [] if missing is None else list(dict.fromkeys(leaves(missing)))
 
 
 class NotFound(ApiError):
@@ -427,11 +427,3 @@ def _is_expression(given: object) -> bool:
         and isinstance(parts, list)
         and all(map(_is_expression, cast("list[object]", parts)))
     )
-
-
-def _leaves(expression: ScopeExpression) -> Iterator[str]:
-    if isinstance(expression, str):
-        yield expression
-    else:
-        for parts in expression.values():
-            yield from (leaf for part in parts for leaf in _leaves(part))

@@ -151,6 +151,15 @@ def unsatisfied(expression: ScopeExpression, held: Sequence[str]) -> ScopeExpres
     return parts[0] if len(parts) == 1 else {kind: parts}
 
 
+def leaves(expression: ScopeExpression) -> Iterator[str]:
+    """Return the scopes in a rendered expression."""
+    if isinstance(expression, str):
+        yield expression
+    else:
+        for parts in expression.values():
+            yield from (leaf for part in parts for leaf in leaves(part))
+
+
 def in_words(expression: ScopeExpression) -> str:
     """Return a rendered expression as text: `a and one of: b, c`."""
     if isinstance(expression, str):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import msgspec
 from taskqueue_client._transport.network import NetworkSettings
 from taskqueue_client.artifacts import ArtifactError
 from taskqueue_client.client import Queue
-from taskqueue_client.credentials import Credentials, certificate_of
+from taskqueue_client.credentials import Credentials, expires_at
 from taskqueue_client.errors import (
     AuthenticationFailed,
     CallFailed,
@@ -27,7 +26,7 @@ from taskqueue_client.errors import (
 )
 from taskqueue_client.events import Listener, PulseSettings, task_exception
 from taskqueue_client.models import Priority, StorageType
-from taskqueue_client.scopes import ScopeExpression, in_words, satisfies, unsatisfied
+from taskqueue_client.scopes import ScopeExpression, in_words, leaves, satisfies, unsatisfied
 from taskqueue_client.worker.config import worker_id_of
 
 from .arguments import SlugId, connect
@@ -166,7 +165,7 @@ def _clock(queue: Queue) -> Finding:
 def _access(queue: Queue, subject: Subject) -> Iterator[Finding]:
     credentials = queue.credentials
     if credentials is not None and credentials.certificate is not None:
-        certificate = _certificate(credentials.certificate, queue.now())
+        certificate = _certificate(credentials, queue.now())
         yield certificate
         if certificate.verdict is Verdict.WRONG:
             return
@@ -191,9 +190,8 @@ def _access(queue: Queue, subject: Subject) -> Iterator[Finding]:
             yield from _scopes(_holder(queue, held), each, subject)
 
 
-def _certificate(text: str, now: datetime) -> Finding:
-    expiry = certificate_of(text).get("expiry")
-    left = (expiry / 1000 if isinstance(expiry, (int, float)) else 0) - now.timestamp()
+def _certificate(credentials: Credentials, now: datetime) -> Finding:
+    left = (expires_at(credentials) or 0) - now.timestamp()
     if left <= 0:
         message = "the temporary credentials have expired: get new ones"
         return Finding("certificate", Verdict.WRONG, message)
@@ -314,18 +312,10 @@ def _allowed(
     *,
     otherwise: Verdict = Verdict.NOTE,
 ) -> Finding:
-    missing = unsatisfied(expression, [scope for scope in _leaves(expression) if holds(scope)])
+    missing = unsatisfied(expression, [scope for scope in leaves(expression) if holds(scope)])
     if missing is None:
         return Finding(f"scopes {what}", Verdict.GOOD, f"{queue_id}: held")
     return Finding(f"scopes {what}", otherwise, f"{queue_id}: missing: {in_words(missing)}")
-
-
-def _leaves(expression: ScopeExpression) -> Iterator[str]:
-    if isinstance(expression, str):
-        yield expression
-        return
-    for part in itertools.chain.from_iterable(expression.values()):
-        yield from _leaves(part)
 
 
 def _pulse(subject: Subject) -> Finding:
