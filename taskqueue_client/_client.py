@@ -85,13 +85,8 @@ SessionT = TypeVar("SessionT")
 ClientT = TypeVar("ClientT", bound="Client[Any]")
 
 
-def _twin(of: T) -> T:
-    """Return a shallow copy; faster than `copy.copy`, as workers make several copies for each run."""
-    return with_attributes(type(of), of)
-
-
 def with_attributes(kind: type[T], of: object) -> T:
-    """Return an object of a class with the attributes of another object."""
+    """Return an object with the attributes of another; faster than `copy.copy`, and of any class."""
     other = object.__new__(kind)
     other.__dict__.update(of.__dict__)
     return other
@@ -126,7 +121,7 @@ def share_time(first: Client[Any], second: Client[Any]) -> None:
 
 def with_retries(client: ClientT, retries: Retries) -> ClientT:
     """Return a client that retries in another way, with the same credentials and the same connections."""
-    other = _twin(client)
+    other = with_attributes(type(client), client)
     other._use_retries(retries)  # noqa: SLF001 - this is one of its methods  # pyright: ignore[reportPrivateUsage]
     return other
 
@@ -233,7 +228,7 @@ class Client(ABC, Generic[SessionT]):
             InvalidArgument: A value is out of range.
         """
         arguments.check_kind("tracing", tracing, bool | None)
-        other = _twin(self)
+        other = with_attributes(type(self), self)
         other._policy = replace(self._policy, **options)  # noqa: SLF001 - it is one of us
         other._use_retries(other._policy)  # noqa: SLF001 - as above
         if tracing is not None:
@@ -253,8 +248,8 @@ class Client(ABC, Generic[SessionT]):
         Raises:
             InvalidArgument: The credentials are malformed.
         """
-        other = _twin(self)
-        other._wire = _twin(self._wire)  # noqa: SLF001 - it is one of us
+        other = with_attributes(type(self), self)
+        other._wire = with_attributes(Wire, self._wire)  # noqa: SLF001 - it is one of us
         other.credentials = credentials
         return other
 

@@ -12,15 +12,13 @@ from taskqueue_client._version import __version__
 from .api_responses import Response, ResponseRefused, TransportFailed
 from .conversation import Call
 from .retry import Attempt
-from .wire import Request
+from .wire import Origin, Request
 
 try:
     from opentelemetry import context, trace
 except ImportError as error:
     MISSING = "tracing needs opentelemetry-api: pip install 'taskqueue_client[otel]'"
     raise ImportError(MISSING) from error
-
-_PORTS = {"http": 80, "https": 443}
 
 
 def tracer() -> trace.Tracer:
@@ -43,13 +41,10 @@ class CallSpans:
     """
 
     def __init__(self, root_url: str) -> None:
-        parts = urlsplit(root_url)
-        host = parts.hostname or ""
-        port = parts.port or _PORTS.get(parts.scheme, 0)
-        self._server: dict[str, str | int] = {"server.address": host, "server.port": port}
+        parts, (host, port) = urlsplit(root_url), Origin.of(root_url)
+        self._server: dict[str, str | int] = {"server.address": host.strip("[]"), "server.port": int(port)}
         self._root_url = root_url
-        shown_host = f"[{host}]" if ":" in host else host
-        self._shown = f"{parts.scheme}://{shown_host}:{port}{'/REDACTED' if parts.path else ''}"
+        self._shown = f"{parts.scheme}://{host}:{port}{'/REDACTED' if parts.path else ''}"
         self._tracer = tracer()
 
     def around(
