@@ -11,29 +11,7 @@ from typing import Any, NamedTuple, Self, cast
 
 import msgspec
 
-from taskqueue_client.errors import (
-    ApiError,
-    Attempted,
-    AuthenticationFailed,
-    BadRequest,
-    ErrorArtifact,
-    InputError,
-    InputTooLarge,
-    InputValidationError,
-    InsufficientScopes,
-    InternalServerError,
-    InvalidRequestArguments,
-    MalformedRequestBody,
-    NoMatchingBackend,
-    NoMatchingMethod,
-    NotFound,
-    Refused,
-    RequestConflict,
-    ResourceExpired,
-    ResourceNotFound,
-    ServerError,
-    TooManyRequests,
-)
+from taskqueue_client import errors
 
 NO_CONTENT = 204
 """The status of a response that never has a body."""
@@ -144,43 +122,43 @@ def _moment_of(date: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-_BY_CODE: dict[str, type[ApiError]] = {
-    "MalformedPayload": MalformedRequestBody,
-    "InvalidRequestArguments": InvalidRequestArguments,
-    "InputValidationError": InputValidationError,
-    "InputError": InputError,
-    "NoMatchingBackend": NoMatchingBackend,
-    "AuthenticationFailed": AuthenticationFailed,
-    "InsufficientScopes": InsufficientScopes,
-    "ResourceNotFound": ResourceNotFound,
-    "NoMatchingMethod": NoMatchingMethod,
-    "RequestConflict": RequestConflict,
-    "ResourceExpired": ResourceExpired,
-    "InputTooLarge": InputTooLarge,
-    "InternalServerError": InternalServerError,
+_BY_CODE: dict[str, type[errors.ApiError]] = {
+    "MalformedPayload": errors.MalformedRequestBody,
+    "InvalidRequestArguments": errors.InvalidRequestArguments,
+    "InputValidationError": errors.InputValidationError,
+    "InputError": errors.InputError,
+    "NoMatchingBackend": errors.NoMatchingBackend,
+    "AuthenticationFailed": errors.AuthenticationFailed,
+    "InsufficientScopes": errors.InsufficientScopes,
+    "ResourceNotFound": errors.ResourceNotFound,
+    "NoMatchingMethod": errors.NoMatchingMethod,
+    "RequestConflict": errors.RequestConflict,
+    "ResourceExpired": errors.ResourceExpired,
+    "InputTooLarge": errors.InputTooLarge,
+    "InternalServerError": errors.InternalServerError,
 }
 
-_BY_STATUS: dict[int, type[ApiError]] = {
-    400: BadRequest,
-    401: AuthenticationFailed,
-    403: InsufficientScopes,
-    404: NotFound,
-    406: NoMatchingMethod,
-    409: RequestConflict,
-    410: ResourceExpired,
-    413: InputTooLarge,
-    424: ErrorArtifact,
-    429: TooManyRequests,
+_BY_STATUS: dict[int, type[errors.ApiError]] = {
+    400: errors.BadRequest,
+    401: errors.AuthenticationFailed,
+    403: errors.InsufficientScopes,
+    404: errors.NotFound,
+    406: errors.NoMatchingMethod,
+    409: errors.RequestConflict,
+    410: errors.ResourceExpired,
+    413: errors.InputTooLarge,
+    424: errors.ErrorArtifact,
+    429: errors.TooManyRequests,
 }
 
 
 def error_of_response(
-    attempted: Attempted, status: int, body: bytes, retry_after: float | None = None
-) -> ApiError:
+    attempted: errors.Attempted, status: int, body: bytes, retry_after: float | None = None
+) -> errors.ApiError:
     """Return the error for a response with an error status, sent by a service or by a proxy before it."""
     document = _json_object(body)
     code, info = document.get("code"), document.get("requestInfo")
-    refused = Refused(
+    refused = errors.Refused(
         status=status,
         code=code if isinstance(code, str) else None,
         message=_message(status, document, body),
@@ -191,11 +169,11 @@ def error_of_response(
     return _kind(status, refused.code)(attempted, refused)
 
 
-def _kind(status: int, code: str | None) -> type[ApiError]:
+def _kind(status: int, code: str | None) -> type[errors.ApiError]:
     if code in _BY_CODE:
         return _BY_CODE[code]
     server_error = 500  # and above
-    return _BY_STATUS.get(status, ServerError if status >= server_error else ApiError)
+    return _BY_STATUS.get(status, errors.ServerError if status >= server_error else errors.ApiError)
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

@@ -8,20 +8,8 @@ from enum import IntEnum
 
 import click
 
+from taskqueue_client import errors
 from taskqueue_client.artifacts import ArtifactError
-from taskqueue_client.errors import (
-    ApiError,
-    AuthenticationFailed,
-    CallFailed,
-    ConnectionFailed,
-    InsufficientScopes,
-    InvalidArgument,
-    InvalidDefinition,
-    NotFound,
-    ServerError,
-    TaskQueueError,
-    UnreadableResponse,
-)
 from taskqueue_client.graph import SubmissionFailed
 from taskqueue_client.scopes import in_words
 
@@ -58,7 +46,7 @@ def failure_of(error: Exception) -> Failure | None:
     """
     if isinstance(error, BrokenPipeError):
         return None
-    if isinstance(error, (TaskQueueError, OSError)):
+    if isinstance(error, (errors.TaskQueueError, OSError)):
         return Failure(in_one_line(error), _status(error))
     if isinstance(error, RecursionError):
         return Failure("the input is nested too deeply")
@@ -68,11 +56,11 @@ def failure_of(error: Exception) -> Failure | None:
 def _status(error: BaseException | None) -> ExitStatus:
     if isinstance(error, SubmissionFailed):
         return _status(error.__cause__)
-    if isinstance(error, ServerError):
+    if isinstance(error, errors.ServerError):
         return ExitStatus.NO_ANSWER
-    if isinstance(error, ApiError):
+    if isinstance(error, errors.ApiError):
         return ExitStatus.REFUSED
-    if isinstance(error, (CallFailed, ArtifactError)):
+    if isinstance(error, (errors.CallFailed, ArtifactError)):
         return ExitStatus.NO_ANSWER
     return ExitStatus.WRONG_USE
 
@@ -81,21 +69,21 @@ def in_one_line(error: BaseException | None) -> str:
     """Return an error as one line: what is wrong and, if known, what to do."""
     if isinstance(error, SubmissionFailed):
         return _of_submission(error)
-    if isinstance(error, InvalidDefinition):
+    if isinstance(error, errors.InvalidDefinition):
         return "; ".join(map(str, error.problems))
-    if isinstance(error, InvalidArgument) and not error.given and not error.finding:
+    if isinstance(error, errors.InvalidArgument) and not error.given and not error.finding:
         return f"{error.argument} is not set; expected {error.allowed}"
-    return _of_call(error) if isinstance(error, CallFailed) else str(error)
+    return _of_call(error) if isinstance(error, errors.CallFailed) else str(error)
 
 
-def _of_call(error: CallFailed) -> str:
-    if isinstance(error, ConnectionFailed):
+def _of_call(error: errors.CallFailed) -> str:
+    if isinstance(error, errors.ConnectionFailed):
         return f"cannot reach {_root_url(error)} ({error.reason}): check TASKCLUSTER_ROOT_URL and the network"
-    if isinstance(error, UnreadableResponse):
+    if isinstance(error, errors.UnreadableResponse):
         return _of_another_server(error, f"an unreadable response ({error.reason})")
-    if isinstance(error, ServerError) or (isinstance(error, ApiError) and error.code):
+    if isinstance(error, errors.ServerError) or (isinstance(error, errors.ApiError) and error.code):
         return _of_answer(error)
-    if isinstance(error, ApiError):
+    if isinstance(error, errors.ApiError):
         said = " ".join(error.message.split())
         return _of_another_server(error, f"no error code of Taskcluster ({said})")
     return str(error)
@@ -110,28 +98,28 @@ def _of_submission(error: SubmissionFailed) -> str:
     return f"{line} ({done} of {every} tasks were; to cancel them: taskqueue cancel --group {group})"
 
 
-def _of_answer(error: ApiError) -> str:
+def _of_answer(error: errors.ApiError) -> str:
     first = error.message.strip().partition("\n")[0]
-    if isinstance(error, InsufficientScopes):
+    if isinstance(error, errors.InsufficientScopes):
         missing = first if error.missing is None else in_words(error.missing)
         return f"missing scope: {missing}; use credentials that have it"
-    if isinstance(error, AuthenticationFailed) and _EXPIRED.search(first):
+    if isinstance(error, errors.AuthenticationFailed) and _EXPIRED.search(first):
         return f"the credentials have expired ({first}): get new ones"
-    if isinstance(error, AuthenticationFailed):
+    if isinstance(error, errors.AuthenticationFailed):
         return f"the credentials are not accepted ({first}): check TASKCLUSTER_CLIENT_ID and _ACCESS_TOKEN"
-    if isinstance(error, NotFound):
+    if isinstance(error, errors.NotFound):
         return f"not found: {first}"
-    if isinstance(error, ServerError):
+    if isinstance(error, errors.ServerError):
         return f"{_root_url(error)} is in trouble (HTTP {error.status}: {first}): try later"
     return f"refused: {first}"
 
 
-def _of_another_server(error: ApiError | UnreadableResponse, response: str) -> str:
+def _of_another_server(error: errors.ApiError | errors.UnreadableResponse, response: str) -> str:
     return (
         f"{_root_url(error)} responded to {error.endpoint} with HTTP {error.status} and {response}: "
         "check TASKCLUSTER_ROOT_URL"
     )
 
 
-def _root_url(error: CallFailed) -> str:
+def _root_url(error: errors.CallFailed) -> str:
     return error.attempted.url.partition("/api/")[0]

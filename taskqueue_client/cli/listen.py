@@ -9,22 +9,7 @@ from collections.abc import Callable, Sequence
 import click
 import msgspec
 
-from taskqueue_client.events import (
-    EXCHANGES,
-    TASK_EXCHANGES,
-    Binding,
-    BrokerLost,
-    BrokerRefused,
-    Event,
-    Listener,
-    PulseSettings,
-    State,
-    StateChange,
-    UnreadableMessage,
-    for_group,
-    for_route,
-    for_task,
-)
+from taskqueue_client import events
 from taskqueue_client.models.messages import TaskMessage
 
 from .arguments import SlugId
@@ -46,7 +31,7 @@ from .output import json_option, print_either, printable
     "--exchange",
     "exchanges",
     multiple=True,
-    type=click.Choice([exchange.name for exchange in EXCHANGES]),
+    type=click.Choice([exchange.name for exchange in events.EXCHANGES]),
     help="Only messages of these exchanges.",
 )
 @click.option("--count", type=click.IntRange(1), help="End after this number of messages.")
@@ -63,21 +48,21 @@ def command(
     leave_logging_to_on_state()
     until_connected = UntilConnected()
 
-    def on_state(change: StateChange) -> None:
+    def on_state(change: events.StateChange) -> None:
         click.echo(f"{change.state}: {change.reason}" if change.reason else change.state, err=True)
         if not wait:
             until_connected(change)
 
     try:
-        with Listener(
-            PulseSettings.from_env(), _bindings(exchanges, **chosen), on_state=on_state
+        with events.Listener(
+            events.PulseSettings.from_env(), _bindings(exchanges, **chosen), on_state=on_state
         ) as listener:
             for event in itertools.islice(listener, count):
                 _print(event, as_json=as_json)
-    except BrokerRefused as error:
+    except events.BrokerRefused as error:
         message = f"RabbitMQ refused: {error}: check PULSE_URL"
         raise Failure(message, ExitStatus.REFUSED) from error
-    except BrokerLost as error:
+    except events.BrokerLost as error:
         message = f"cannot reach RabbitMQ: {error}: check PULSE_URL"
         raise Failure(message, ExitStatus.NO_ANSWER) from error
     except ImportError as error:
@@ -92,17 +77,19 @@ def _bindings(
     groups: Sequence[str],
     task_queues: Sequence[str],
     routes: Sequence[str],
-) -> list[Binding]:
+) -> list[events.Binding]:
     """Return the bindings for what was chosen; by default, for all messages."""
     every = [
-        *_each(for_task, tasks),
-        *_each(for_group, groups),
+        *_each(events.for_task, tasks),
+        *_each(events.for_group, groups),
         *_each(_for_task_queue, task_queues),
-        *_each(for_route, routes),
+        *_each(events.for_route, routes),
     ]
     if not (tasks or groups or task_queues or routes):
-        every = [Binding(exchange.full_name, "#") for exchange in EXCHANGES]
-    names = {exchange.full_name for exchange in EXCHANGES if not exchanges or exchange.name in exchanges}
+        every = [events.Binding(exchange.full_name, "#") for exchange in events.EXCHANGES]
+    names = {
+        exchange.full_name for exchange in events.EXCHANGES if not exchanges or exchange.name in exchanges
+    }
     found = [binding for binding in every if binding.exchange in names]
     if not found:
         message = f"{', '.join(exchanges)} has no messages about these subjects; choose other exchanges."
@@ -110,12 +97,12 @@ def _bindings(
     return found
 
 
-def _each(bind: Callable[[str], Sequence[Binding]], chosen: Sequence[str]) -> list[Binding]:
+def _each(bind: Callable[[str], Sequence[events.Binding]], chosen: Sequence[str]) -> list[events.Binding]:
     return [binding for each in chosen for binding in bind(each)]
 
 
-def _for_task_queue(task_queue_id: str) -> list[Binding]:
-    return [exchange(task_queue_id=task_queue_id) for exchange in TASK_EXCHANGES]
+def _for_task_queue(task_queue_id: str) -> list[events.Binding]:
+    return [exchange(task_queue_id=task_queue_id) for exchange in events.TASK_EXCHANGES]
 
 
 def leave_logging_to_on_state() -> None:
@@ -130,27 +117,27 @@ class UntilConnected:
     def __init__(self) -> None:
         self._connected = False
 
-    def __call__(self, change: StateChange) -> None:
+    def __call__(self, change: events.StateChange) -> None:
         """Raise the reason if the listener has never been connected."""
-        self._connected |= change.state is State.LISTENING
+        self._connected |= change.state is events.State.LISTENING
         if change.reason is not None and not self._connected:
             raise change.reason
 
 
-def _print(event: Event, *, as_json: bool) -> None:
+def _print(event: events.Event, *, as_json: bool) -> None:
     message = {"exchange": event.exchange, "routes": event.routes, "message": _content(event)}
     print_either(message, _line(event), as_json=as_json)
 
 
-def _content(event: Event) -> object:
-    if isinstance(event.message, UnreadableMessage):
+def _content(event: events.Event) -> object:
+    if isinstance(event.message, events.UnreadableMessage):
         return {"unreadable": event.message.reason}
     return msgspec.to_builtins(event.message)
 
 
-def _line(event: Event) -> str:
+def _line(event: events.Event) -> str:
     message = event.message
-    if isinstance(message, UnreadableMessage):
+    if isinstance(message, events.UnreadableMessage):
         return printable(f"{event.exchange} unreadable: {message.reason}")
     if not isinstance(message, TaskMessage):
         return f"{event.exchange} group {message.task_group_id}"

@@ -18,26 +18,12 @@ import msgspec
 
 from taskqueue_client import _arguments as arguments
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.models.messages import (
-    ArtifactCreatedMessage,
-    TaskCompletedMessage,
-    TaskDefinedMessage,
-    TaskExceptionMessage,
-    TaskFailedMessage,
-    TaskGroupMessage,
-    TaskGroupPriorityChangedMessage,
-    TaskGroupResolvedMessage,
-    TaskGroupSealedMessage,
-    TaskMessage,
-    TaskPendingMessage,
-    TaskPriorityChangedMessage,
-    TaskRunningMessage,
-)
+from taskqueue_client.models import messages
 
 PREFIX: Final = "exchange/taskcluster-queue/v1/"
 """The prefix of the names of the Queue's exchanges."""
 
-M_co = TypeVar("M_co", bound="TaskMessage | TaskGroupMessage", covariant=True)
+M_co = TypeVar("M_co", bound=messages.TaskMessage | messages.TaskGroupMessage, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +134,21 @@ class GroupExchange(Exchange[M_co]):
         return GroupRoutingKey.parse(text)
 
 
-task_defined = TaskExchange("task-defined", TaskDefinedMessage)
-task_pending = TaskExchange("task-pending", TaskPendingMessage)
-task_running = TaskExchange("task-running", TaskRunningMessage)
-artifact_created = TaskExchange("artifact-created", ArtifactCreatedMessage)
-task_completed = TaskExchange("task-completed", TaskCompletedMessage)
-task_failed = TaskExchange("task-failed", TaskFailedMessage)
-task_exception = TaskExchange("task-exception", TaskExceptionMessage)
-task_priority_changed = TaskExchange("task-priority-changed", TaskPriorityChangedMessage)
-task_group_resolved = GroupExchange("task-group-resolved", TaskGroupResolvedMessage)
-task_group_sealed = GroupExchange("task-group-sealed", TaskGroupSealedMessage)
-task_group_priority_changed = GroupExchange("task-group-priority-changed", TaskGroupPriorityChangedMessage)
+task_defined = TaskExchange("task-defined", messages.TaskDefinedMessage)
+task_pending = TaskExchange("task-pending", messages.TaskPendingMessage)
+task_running = TaskExchange("task-running", messages.TaskRunningMessage)
+artifact_created = TaskExchange("artifact-created", messages.ArtifactCreatedMessage)
+task_completed = TaskExchange("task-completed", messages.TaskCompletedMessage)
+task_failed = TaskExchange("task-failed", messages.TaskFailedMessage)
+task_exception = TaskExchange("task-exception", messages.TaskExceptionMessage)
+task_priority_changed = TaskExchange("task-priority-changed", messages.TaskPriorityChangedMessage)
+task_group_resolved = GroupExchange("task-group-resolved", messages.TaskGroupResolvedMessage)
+task_group_sealed = GroupExchange("task-group-sealed", messages.TaskGroupSealedMessage)
+task_group_priority_changed = GroupExchange(
+    "task-group-priority-changed", messages.TaskGroupPriorityChangedMessage
+)
 
-TASK_EXCHANGES: Final[tuple[TaskExchange[TaskMessage], ...]] = (
+TASK_EXCHANGES: Final[tuple[TaskExchange[messages.TaskMessage], ...]] = (
     task_defined,
     task_pending,
     task_running,
@@ -172,19 +160,22 @@ TASK_EXCHANGES: Final[tuple[TaskExchange[TaskMessage], ...]] = (
 )
 """The exchanges of messages about a task. Their messages carry the task's routes as further routing keys."""
 
-GROUP_EXCHANGES: Final[tuple[GroupExchange[TaskGroupMessage], ...]] = (
+GROUP_EXCHANGES: Final[tuple[GroupExchange[messages.TaskGroupMessage], ...]] = (
     task_group_resolved,
     task_group_sealed,
     task_group_priority_changed,
 )
 """The exchanges of messages about a task group. Their messages carry no routes."""
 
-EXCHANGES: Final[tuple[Exchange[TaskMessage | TaskGroupMessage], ...]] = (*TASK_EXCHANGES, *GROUP_EXCHANGES)
+EXCHANGES: Final[tuple[Exchange[messages.TaskMessage | messages.TaskGroupMessage], ...]] = (
+    *TASK_EXCHANGES,
+    *GROUP_EXCHANGES,
+)
 """All exchanges of the Queue."""
 
 
 def for_route(
-    route: str, exchanges: Sequence[TaskExchange[TaskMessage]] = TASK_EXCHANGES
+    route: str, exchanges: Sequence[TaskExchange[messages.TaskMessage]] = TASK_EXCHANGES
 ) -> tuple[Binding, ...]:
     """Return bindings to the messages of tasks with a matching route in `task.routes`.
 
