@@ -305,7 +305,6 @@ class _Writer:
         self._problems = problems
 
     def definition(self, name: str, task: Mapping[str, Any], path: str, group: str) -> TaskDefinition:
-        """Return the complete definition of a task."""
         given: dict[str, Any] = {
             "created": timestamp(self._moment),
             "deadline": _DEADLINE,

@@ -56,7 +56,6 @@ class ResponseRefused(Exception):
 
     @classmethod
     def too_large(cls, status: int, limit: int) -> Self:
-        """Return the error for a body that is larger than the limit."""
         return cls(status, f"the response is larger than {limit / 2**20:g} MiB")
 
 

@@ -152,14 +152,10 @@ Conversation = Generator[Step, Any, R]
 
 
 class Caller(Protocol):
-    """A synchronous client."""
-
     def send(self, call: Call[R], /) -> R: ...
 
 
 class AsyncCaller(Protocol):
-    """An asynchronous client."""
-
     async def send(self, call: Call[R], /) -> R: ...
 
 
@@ -451,7 +447,6 @@ def _streaming(
     iterate_with: Callable[[C, Conversation[None]], S],
     kind: type,
 ) -> Callable[Concatenate[C, P], S]:
-    """Return the method that gives the items in a `kind` of iterator."""
 
     @wraps(describe)
     def method(client: C, /, *args: P.args, **kwargs: P.kwargs) -> S:

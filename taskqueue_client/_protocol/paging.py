@@ -81,7 +81,6 @@ class _Unfolded(Generic[Item]):
         self.pages: Pages[Any, Item] | None = pages
 
     def turn(self, pages: Pages[PageT, Item], page: PageT) -> None:
-        """Continue with a page that was received."""
         self.items = pages.new_items(page)
         self.pages = pages.after(page)
 

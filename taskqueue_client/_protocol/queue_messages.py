@@ -52,7 +52,6 @@ class RunMessage(msgspec.Struct, frozen=True, rename="camel"):
     signature: str = ""
 
     def encoded(self) -> str:
-        """Return the text of a message."""
         return base64.b64encode(msgspec.json.encode(self)).decode()
 
 

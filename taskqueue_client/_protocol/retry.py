@@ -200,12 +200,10 @@ def is_temporary(error: BaseException) -> bool:
 
 
 def may_retry_call(call: Call[Any], error: BaseException) -> bool:
-    """Return whether a call may be sent again after an error."""
     return may_repeat(call) and is_temporary(error)
 
 
 def error_of(state: tenacity.RetryCallState) -> BaseException | None:
-    """Return the error of the last attempt."""
     return state.outcome.exception() if state.outcome else None
 
 
@@ -215,8 +213,6 @@ def asked_to_wait(error: BaseException | None) -> float:
 
 
 class Attempt(NamedTuple):
-    """A request to send once."""
-
     request: Request
     timeouts: Timeouts
 
@@ -307,8 +303,6 @@ def _exchange(wire: Wire, retries: Retries, call: Call[R], tally: _Tally) -> Att
 
 
 class _Tally:
-    """Counts the attempts at one call."""
-
     def __init__(self, clock: Clock, spans: CallSpans | None) -> None:
         self._clock = clock
         self._started = clock.monotonic()
@@ -318,7 +312,6 @@ class _Tally:
         self.signed_again = False
 
     def elapsed(self) -> float:
-        """Return the seconds since the first attempt began."""
         return self._clock.monotonic() - self._started
 
     def count(self, error: CallFailed) -> None:

@@ -57,8 +57,6 @@ _SKEW_WARNED = 60.0
 
 
 class Request(NamedTuple):
-    """A request to send."""
-
     method: str
     url: str
     headers: dict[str, str]
@@ -78,7 +76,6 @@ class Origin(NamedTuple):
 
     @classmethod
     def of(cls, url: str) -> Origin:
-        """Return the origin of an http or https URL."""
         parts = urlsplit(url)
         host = parts.hostname or ""
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -238,7 +235,6 @@ class Wire:
         self._signer = None if credentials is None else Signer(checked(credentials))
 
     def url(self, call: Call[Any]) -> str:
-        """Return the URL of a call."""
         return self._origin_url + self._resource(call)
 
     def _resource(self, call: Call[Any]) -> str:

@@ -83,7 +83,6 @@ async def connect(
     deadlines: ConnectionDeadlines,
     idle: dict[HttpConnection, None],
 ) -> HttpConnection:
-    """Return a new connection."""
     total = timeouts.total if timeouts.total < _ROUNDED_FROM else float(math.ceil(timeouts.total))
     opened = await connector.connect(to, [], _timeout(timeouts.connect, total))
     return HttpConnection(opened, deadlines, idle)
@@ -127,7 +126,6 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether another exchange may begin."""
         is_due = self._deadlines.loop.time() >= self.due  # and yet open, if the event loop was blocked
         return self._stays_open and not is_due and not self._transport.is_closing()
 
@@ -158,7 +156,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         return received
 
     def fail(self, error: Exception) -> None:
-        """Let the exchange fail, if there is one."""
         response, self._response = self._response, None
         if response is not None and not response.done():
             response.set_exception(error)
@@ -202,7 +199,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._deadlines.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """See `asyncio.BufferedProtocol`."""
         response = self._response
         if response is None:  # nobody has asked for this
             self.close()
@@ -222,7 +218,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.fail(TransportFailed(_LONG_HEAD))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.BufferedProtocol`."""
         self._handler.connection_lost(exc)  # aiohttp's connector waits for it when it is closed
         if exc is None and self._has_headers and not is_framed(self._received()):
             self.on_message_complete()  # which nothing else says
@@ -244,11 +239,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._headers.add(name.decode("latin-1"), value.decode("latin-1").strip())
 
     def on_headers_complete(self) -> None:
-        """Add no more headers."""
         self._has_headers = True
 
     def on_body(self, body: bytes) -> None:
-        """Add a part of the body."""
         self._without_body = 0
         self._body += body
         if len(self._body) > self._max_body:

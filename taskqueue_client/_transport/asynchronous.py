@@ -138,7 +138,6 @@ class ConnectorTransport(_OwnConnector):
         return connector
 
     async def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
-        """See `AsyncTransport`."""
         self._opened()
         scheme, _, rest = request.url.partition("://")
         host, _, path = rest.partition("/")
@@ -172,7 +171,6 @@ class ConnectorTransport(_OwnConnector):
         return made
 
     async def aclose(self) -> None:
-        """See `AsyncTransport`."""
         for each in self._connections:
             each.fail(TransportFailed(_CLOSED_MEANWHILE))
         await super().aclose()
@@ -227,7 +225,6 @@ def _are_names(names: tuple[str, ...]) -> bool:
 
 
 async def _read(status: int, body: aiohttp.StreamReader, limit: int) -> bytes:
-    """Return all of a body."""
     received = await body.readany()
     if body.at_eof():
         pieces = [received]
@@ -328,7 +325,6 @@ class OwnSessionTransport(_OwnConnector):
     _session: aiohttp.ClientSession | None = None
 
     async def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
-        """See `AsyncTransport`."""
         connector = self._opened()
         if self._session is None:
             self._session = aiohttp.ClientSession(
@@ -351,7 +347,6 @@ class OwnSessionTransport(_OwnConnector):
         )
 
     async def aclose(self) -> None:
-        """See `AsyncTransport`."""
         await super().aclose()
         if self._session is not None:
             await self._session.close()

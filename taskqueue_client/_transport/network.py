@@ -46,7 +46,6 @@ class Proxy:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that authenticate with the proxy."""
         if not self.userinfo:
             return {}
         return {"Proxy-Authorization": f"Basic {b64encode(self.userinfo.encode()).decode()}"}

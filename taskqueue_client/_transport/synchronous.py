@@ -73,7 +73,6 @@ class SyncTransport:
             self._session.close()
 
     def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
-        """See `AsyncTransport`."""
         _attempt.ends = time.monotonic() + timeouts.total
         try:
             response = self._send(request, timeouts)
@@ -104,7 +103,6 @@ class SyncTransport:
 
 
 def _read(response: requests.Response, limit: int) -> bytes:
-    """Return the body as it was sent."""
     raw = response.raw
     if not hasattr(raw, "stream"):  # an adapter of a user's may make a response by hand
         return response.content

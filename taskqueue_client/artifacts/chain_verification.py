@@ -216,7 +216,6 @@ def _decoded(content: bytes, task_id: str) -> _Document:
 
 
 def _signer(content: bytes, signature: bytes, keys: Mapping[str, bytes]) -> str | None:
-    """Return the key that verifies the signature, or None."""
     try:
         from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - an extra, and slow to import
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415 - as above

@@ -42,7 +42,6 @@ class _Written(Destination):
     """Base class of destinations that write all blocks of an attempt on one thread."""
 
     def take(self, pieces: Generator[Block], transfer: Transfer) -> Conversation[None]:
-        """See `Destination`."""
         return (yield from transfer.work(lambda: self._write_all(pieces)))
 
     def _write_all(self, pieces: Generator[Block]) -> None:

@@ -138,7 +138,6 @@ class _Download:
         self._location: Location | None = None
 
     def steps(self) -> Conversation[DownloadResult]:
-        """Download the artifact, and return its properties."""
         content = yield from self._content()
         self._location = location = yield from self._located(content)
         receiver = Receiver(self._wanted, location.hashes, self._destination, self._progress)
@@ -196,7 +195,6 @@ class _Download:
         return isinstance(error, StorageFailed) and (error.is_temporary or self._location is None)
 
     def _complete(self, content: ArtifactContent, receiver: Receiver) -> DownloadResult:
-        """Verify the content, and commit it."""
         hashes = receiver.verified_hashes()
         self._destination.commit()
         return DownloadResult(
@@ -338,7 +336,6 @@ class Receiver:
 
 
 def _differ(known: Mapping[str, str], found: Mapping[str, str]) -> bool:
-    """Return whether a computed hash differs from the known one."""
     return any(known.get(algorithm, value) != value for algorithm, value in found.items())
 
 

@@ -276,7 +276,6 @@ class Storage:
         )
 
     def _async_transport(self) -> AsyncTransport:
-        """Return the running event loop's transport for small content."""
         from asyncio import get_running_loop  # noqa: PLC0415 - loaded already
 
         loop = get_running_loop()
@@ -365,7 +364,6 @@ class Storage:
         raise RedirectRefused("GET", get.url, f"more than {get.most_redirects} redirects")
 
     def _pool(self, method: str, url: str) -> HTTPConnectionPool:
-        """Return the connections to a URL's origin."""
         origin = origin_of(method, url)
         return self._pools.get(origin) or self._pools.setdefault(origin, self._new_pool(url, origin))
 
@@ -401,7 +399,6 @@ def _accepted(attempt: StorageAttempt, response: HTTPResponse) -> Incoming:
 
 
 def _redirected(url: str, location: str) -> str:
-    """Return the URL that a redirect leads to."""
     try:
         target = urljoin(url, location).partition("#")[0]
         scheme = urlsplit(target).scheme

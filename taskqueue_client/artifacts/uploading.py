@@ -211,7 +211,6 @@ def _refuse(refusal: InvalidArgument) -> Source:
 
 
 async def _collected(transfer: Transfer, blocks: AsyncIterable[bytes]) -> Source:
-    """Write the blocks of an asynchronous iterable to a temporary file."""
     spool = await on_thread(transfer.work(Spool))
     try:
         async for block in blocks:
@@ -397,7 +396,6 @@ class _ObjectUpload:
         )
 
     def steps(self) -> Conversation[dict[str, str]]:
-        """Upload the content, and return its hashes in hex by algorithm."""
         response = yield from CallAs(self._create, self._credentials)
         if response.upload_method.data_inline and self._body.content is not None:
             hashes = hexdigests(UPLOADED, self._body.content)

@@ -175,7 +175,6 @@ def _bars(*, hidden: bool) -> Progress | None:
 
 
 def _progress(bars: Progress | None, name: str) -> Callable[[int, int | None], object] | None:
-    """Return the callback that moves the bar of an artifact."""
     if bars is None:
         return None
     bar = bars.add_task(printable(name), total=None)

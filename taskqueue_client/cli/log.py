@@ -175,7 +175,6 @@ class FollowedLog:
         return f"{words}, which has not uploaded a log yet"
 
     def _print_last(self) -> None:
-        """Print the current content of the log."""
         places = self._places()
         if not places:
             message = f"run {self._run_id} of task {self._task_id} has no artifact {self._name}"

@@ -143,7 +143,6 @@ class Session:
         self._verdicts.put_nowait((tag, True, False))
 
     def reject(self, tag: int, *, requeue: bool) -> None:
-        """Return a message to the queue, or drop it."""
         self._verdicts.put_nowait((tag, False, requeue))
 
     async def _settle(self) -> None:

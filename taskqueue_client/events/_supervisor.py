@@ -105,13 +105,11 @@ class Supervisor:
         return self.plan.queue or (self._session.queue if self._session else None)
 
     def start(self) -> None:
-        """Start connecting."""
         self.changed = asyncio.Event()  # a refused listener may be opened again, by another event loop
         self._task = asyncio.create_task(self._supervise(), name="events listener")
         self._task.add_done_callback(lambda _: self.changed.set())
 
     async def next_change(self) -> None:
-        """Wait until `changed` is set."""
         self.raise_if_over()
         self.changed.clear()
         await self.changed.wait()
@@ -127,7 +125,6 @@ class Supervisor:
         return None if self._task.cancelled() else self._task.exception()
 
     def raise_if_over(self) -> None:
-        """Raise the error that ended the supervision, if any."""
         if self._task is None:
             message = "the listener is not open: use it within `async with`"
             raise RuntimeError(message)
@@ -139,7 +136,6 @@ class Supervisor:
         self.changed.set()
 
     async def _supervise(self) -> None:
-        """Listen, and reconnect after each loss."""
         while True:
             self._change(StateChange(State.CONNECTING))
             reason = await self._listen()
@@ -258,7 +254,6 @@ async def _reason(future: asyncio.Future[Exception]) -> Exception:
 
 
 def session_type() -> type[Session]:
-    """Return the session of a listener."""
     try:
         from ._broker_session import Session  # noqa: PLC0415 - the rest of this package works without the extra
     except ImportError as error:

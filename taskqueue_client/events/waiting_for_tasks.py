@@ -173,7 +173,6 @@ class _Schedule:
         self._next_request = -math.inf
 
     def ask_next(self) -> None:
-        """Make the next step a request."""
         self._next_request = -math.inf
 
     def step(self, ask: Callable[[], Conversation[R]], state: str) -> Conversation[R | Event | None]:
@@ -282,7 +281,6 @@ def _progress(status: TaskStatus) -> tuple[int, int]:
 
 
 def _no_event_loop() -> Event | None:
-    """Fail: an asynchronous listener cannot be read by a synchronous client."""
     message = "an AsyncListener needs an AsyncQueue; found a Queue"
     raise TypeError(message)
 

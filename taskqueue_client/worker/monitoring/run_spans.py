@@ -136,7 +136,6 @@ class _CurrentSpan(Span):
         self._token: Token[context.Context] | None = None
 
     def set(self, name: str, value: str | int) -> None:
-        """See `Span`."""
         self._span.set_attribute(name, value)
 
     def __enter__(self) -> Self:
@@ -159,7 +158,6 @@ class _RunTrace(RunTrace):
         self.context.run(context.attach, current)
 
     def set_outcome(self, outcome: str, reason: str, error: BaseException | None) -> None:
-        """See `RunTrace`."""
         self._has_outcome = True
         result = _RESULTS.get(reason if outcome == LOST else outcome, "error")
         self._span.set_attributes({"cicd.pipeline.task.run.result": result, "taskqueue.outcome": outcome})
@@ -167,7 +165,6 @@ class _RunTrace(RunTrace):
             fail(self._span, reason or (outcome if error is None else type(error).__qualname__))
 
     def end(self) -> None:
-        """See `RunTrace`."""
         if not self._has_outcome:
             self.set_outcome(LOST, LossReason.OTHER.value, None)
         self._span.end()

@@ -115,7 +115,6 @@ def _opened(path: Path) -> int:
 
 
 def _seed(descriptor: int) -> bytes | None:
-    """Return the key's bytes; None if there is no key."""
     text = b""
     try:
         while len(text) < _LONGEST and b"\n" not in text and (block := os.read(descriptor, _LONGEST)):

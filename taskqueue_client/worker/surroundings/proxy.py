@@ -328,7 +328,6 @@ async def _all(beginning: bytes, request: web.BaseRequest) -> AsyncIterator[byte
 
 
 def _passed(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
-    """Return the headers that a proxy passes on."""
     passed = CIMultiDict(headers)
     for name in _HOP_BY_HOP:
         passed.popall(name, None)
@@ -373,12 +372,10 @@ def _is_server_error(answered: aiohttp.ClientResponse) -> bool:
 
 
 def _release(state: tenacity.RetryCallState) -> None:
-    """Give up a response that is not passed back."""
     if state.outcome is not None and not state.outcome.failed:
         state.outcome.result().release()
 
 
 def _last_result(state: tenacity.RetryCallState) -> Any:
-    """The last response, or its error raised."""
     assert state.outcome is not None  # noqa: S101 - tenacity's own promise
     return state.outcome.result()
