@@ -12,11 +12,11 @@ import os
 import stat
 import tempfile
 import zlib
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator
-from contextlib import closing, suppress
+from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import cycle, repeat
-from typing import BinaryIO, NamedTuple, Protocol, Self, cast
+from typing import BinaryIO, NamedTuple, Protocol, cast
 
 from taskqueue_client.errors import InvalidArgument
 
@@ -266,36 +266,34 @@ def _stamper_of(file: io.BufferedReader) -> Callable[[], _Stamp] | None:
 class TemporaryFileFailed(OSError):
     """A temporary file cannot be created or written, for example because the disk is full."""
 
-    @classmethod
-    def of(cls, error: OSError) -> Self:
-        """Return the error with the directory of temporary files, once that is known."""
+
+@contextmanager
+def _naming_directory() -> Generator[None]:
+    """Raise errors with the directory of temporary files, once that is known."""
+    try:
+        yield
+    except OSError as error:
         what = f"cannot write a temporary file: {error.strerror or error}"
-        return cls(error.errno, what, tempfile.tempdir)
+        raise TemporaryFileFailed(error.errno, what, tempfile.tempdir) from error
 
 
 class Spool:
     """An unnamed temporary file that becomes a source."""
 
     def __init__(self) -> None:
-        try:
+        with _naming_directory():
             self._file = tempfile.TemporaryFile()  # noqa: SIM115 - the source closes it
-        except OSError as error:
-            raise TemporaryFileFailed.of(error) from error
 
     def write(self, block: object) -> None:
         """Append a block."""
         content = checked_block(block)
-        try:
+        with _naming_directory():
             self._file.write(content)
-        except OSError as error:
-            raise TemporaryFileFailed.of(error) from error
 
     def flush(self) -> None:
         """Write what is buffered."""
-        try:
+        with _naming_directory():
             self._file.flush()
-        except OSError as error:
-            raise TemporaryFileFailed.of(error) from error
 
     def source(self) -> Source:
         """Return a source of what was written. It owns the file: the spool must not be used afterwards."""

@@ -85,10 +85,6 @@ class Put:
     progress: Progress
     limits: Limits
 
-    def all_headers(self) -> dict[str, str]:
-        """Return the headers with the user agent and the length of the body."""
-        return {"User-Agent": USER_AGENT, **self.headers, "Content-Length": str(self.source.size)}
-
 
 @dataclass(frozen=True, slots=True)
 class PutResponse:
@@ -313,11 +309,12 @@ class Storage:
             put.progress(len(content), len(content))
             return PutResponse(hexdigests(put.algorithms, content), response.headers)
         with Hashes(put.algorithms) as hashes:
-            response = self._put(put, _Body(put, hashes, cancellation), cancellation)
+            response = self._put(put, _body(put, hashes, cancellation), cancellation)
             return PutResponse(hashes.hexdigests(), response.headers)
 
-    def _put(self, put: Put, body: bytes | _Body, cancellation: Cancellation) -> HTTPResponse:
-        headers, pool = put.all_headers(), self._pool("PUT", put.url)
+    def _put(self, put: Put, body: bytes | Iterator[Block], cancellation: Cancellation) -> HTTPResponse:
+        headers = {"User-Agent": USER_AGENT, **put.headers, "Content-Length": str(put.source.size)}
+        pool = self._pool("PUT", put.url)
         with StorageAttempt("PUT", put.url, put.limits, self._deadlines, cancellation) as attempt:
             response = attempt.open(pool, headers, body)
             received = attempt.read(response, _LONGEST_RESPONSE)
@@ -373,22 +370,15 @@ class Storage:
         return pool
 
 
-class _Body:
-    """The body of a PUT that is not in memory: hashed, reported and checked while urllib3 sends it."""
-
-    def __init__(self, put: Put, hashes: Hashes, cancellation: Cancellation) -> None:
-        self._put = put
-        self._hashes = hashes
-        self._cancellation = cancellation
-
-    def __iter__(self) -> Iterator[Block]:
-        put, sent = self._put, 0
-        for block in put.source.blocks():
-            self._cancellation.check()
-            self._hashes.update(block)
-            yield block
-            sent += len(block)
-            put.progress(sent, put.source.size)
+def _body(put: Put, hashes: Hashes, cancellation: Cancellation) -> Iterator[Block]:
+    """Return the body of a PUT that is not in memory: hashed, reported and checked while urllib3 sends it."""
+    sent = 0
+    for block in put.source.blocks():
+        cancellation.check()
+        hashes.update(block)
+        yield block
+        sent += len(block)
+        put.progress(sent, put.source.size)
 
 
 def _accepted(attempt: StorageAttempt, response: HTTPResponse) -> Incoming:

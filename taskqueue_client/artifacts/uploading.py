@@ -401,12 +401,12 @@ class _ObjectUpload:
             hashes = hexdigests(UPLOADED, self._body.content)
             self._progress(self._body.size, self._body.size)
         else:
-            hashes = yield from self._putting(_target(response)).steps()
+            target, renew = _target(response), self._renewed
+            hashes = yield from Putting(
+                self._transfer, renew, self._body, self._progress, _has_etag, target
+            ).steps()
         yield from CallAs(self._finish(hashes=hashes), self._credentials)
         return hashes
-
-    def _putting(self, target: Target) -> Putting:
-        return Putting(self._transfer, self._renewed, self._body, self._progress, _has_etag, target)
 
     def _renewed(self) -> Conversation[Target]:
         return _target((yield from CallAs(self._create, self._credentials)))
