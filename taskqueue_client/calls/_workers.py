@@ -115,12 +115,8 @@ def iter_pending_tasks(
     page_size: int | None = None,
 ) -> Pages[PendingTasksPage, PendingTask]:
     """Iterate over the pending runs of a task queue, requesting further pages; see `list_pending_tasks`."""
-    first = list_pending_tasks(
-        task_queue_id,
-        provisioner_id=provisioner_id,
-        worker_type=worker_type,
-        limit=arguments.page_size(page_size),
-    )
+    queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
+    first = list_pending_tasks(queue, limit=arguments.page_size(page_size))
     return Pages(first, lambda page: page.tasks)
 
 
@@ -150,12 +146,8 @@ def iter_claimed_tasks(
     page_size: int | None = None,
 ) -> Pages[ClaimedTasksPage, ClaimedTask]:
     """Iterate over the claimed runs of a task queue, requesting further pages; see `list_claimed_tasks`."""
-    first = list_claimed_tasks(
-        task_queue_id,
-        provisioner_id=provisioner_id,
-        worker_type=worker_type,
-        limit=arguments.page_size(page_size),
-    )
+    queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
+    first = list_claimed_tasks(queue, limit=arguments.page_size(page_size))
     return Pages(first, lambda page: page.tasks)
 
 
