@@ -91,7 +91,7 @@ class InvalidArgument(TaskQueueError, ValueError):
 def _complaint(where: str, given: object, allowed: str, finding: str) -> str:
     """Return a text such as `retries: 50 is not valid; expected a whole number, 0 to 49`."""
     expected = f"; expected {allowed}" if allowed else ""
-    return f"{where}: {finding or f'{_shortened(repr(given))} is not valid'}{expected}"
+    return f"{where}: {finding or f'{shortened(repr(given))} is not valid'}{expected}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,11 +394,12 @@ class WaitTimedOut(TaskQueueError, TimeoutError):
     """A task or task group was not resolved in time; the message contains its state."""
 
 
-_LONGEST = 500  # characters of a value, or of a proxy's page, that are worth reading in an error
+LONGEST = 500  # characters of a value, or of a proxy's page, that are worth reading in an error
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+def shortened(text: str) -> str:
+    """Return a text, cut off after `LONGEST` characters."""
+    return text if len(text) <= LONGEST else text[:LONGEST] + "…"
 
 
 _BLOCK = re.compile(r"```\n?(.*?)\n?```", re.DOTALL)

@@ -186,17 +186,15 @@ def _json_object(body: bytes) -> dict[str, Any]:
 _TRAILER = re.compile(r"\n\n---\n\n\* method: ")
 _TAG = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 _WHITE = re.compile(r"\s+")
-_LONGEST = 500  # characters of a page that are worth reading in an error
 
 
 def _message(status: int, document: Mapping[str, Any], body: bytes) -> str:
     words = document.get("message") or document.get("error")
     if isinstance(words, str):
         return _TRAILER.split(words, maxsplit=1)[0]
-    text = _WHITE.sub(" ", _TAG.sub(" ", body[: 20 * _LONGEST].decode(errors="replace"))).strip()
-    return (
-        text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
-    ) or f"empty response with status {status}"
+    page = body[: 20 * errors.LONGEST].decode(errors="replace")
+    text = errors.shortened(_WHITE.sub(" ", _TAG.sub(" ", page)).strip())
+    return text or f"empty response with status {status}"
 
 
 DEEPEST = 500

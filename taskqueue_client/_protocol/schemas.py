@@ -41,6 +41,11 @@ _SLUGID: Schema = {
     "pattern": rf"^{SLUGID.pattern}\Z",
     "description": "a slugid of 22 characters, as slugid() returns",
 }
+_IDENTIFIER: Schema = {
+    "type": "string",
+    "pattern": r"^[a-zA-Z0-9_-]{1,38}\Z",
+    "description": "1 to 38 of a-z A-Z 0-9 - _",
+}
 _DATE_TIME: Schema = {
     "type": "string",
     "format": "date-time",
@@ -63,11 +68,7 @@ DEFINITION: Schema = {
     "required": ["created", "deadline", "payload", "metadata"],
     "additionalProperties": False,
     "properties": {
-        "provisionerId": {
-            "type": "string",
-            "pattern": r"^[a-zA-Z0-9_-]{1,38}\Z",
-            "description": "1 to 38 of a-z A-Z 0-9 - _",
-        },
+        "provisionerId": _IDENTIFIER,
         "workerType": {
             "type": "string",
             "pattern": r"^[a-z]([-a-z0-9]{0,36}[a-z0-9])?\Z",
@@ -78,11 +79,7 @@ DEFINITION: Schema = {
             "pattern": r"^[a-zA-Z0-9_-]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?\Z",
             "description": "PROVISIONER/WORKER_TYPE, each 1 to 38 of a-z 0-9 -, the former also of A-Z _",
         },
-        "schedulerId": {
-            "type": "string",
-            "pattern": r"^[a-zA-Z0-9_-]{1,38}\Z",
-            "description": "1 to 38 of a-z A-Z 0-9 - _",
-        },
+        "schedulerId": _IDENTIFIER,
         "projectId": {
             "type": "string",
             "pattern": r"^[a-zA-Z0-9._/-]{1,500}\Z",
