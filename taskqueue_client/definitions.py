@@ -5,7 +5,7 @@ The keys are those of the Queue's schemas, in camelCase, so a dict from YAML or 
 
 from __future__ import annotations
 
-from contextlib import suppress
+import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, Required, TypedDict, Unpack, cast
 
@@ -250,7 +250,7 @@ def same_definition(given: TaskDefinition, task_id: str, stored: Mapping[str, An
     dates in UTC to the millisecond. A date without a time zone is read as UTC. Numbers are doubles.
     """
     document = msgspec.json.decode(msgspec.json.encode(given))
-    return _same(_as_stored(document, task_id), dict(stored))
+    return _canonical(_as_stored(document, task_id)) == _canonical(stored)
 
 
 def _as_stored(given: dict[str, Any], task_id: str) -> dict[str, Any]:
@@ -281,24 +281,11 @@ def _task_queue(given: dict[str, Any]) -> dict[str, str]:
     return {"taskQueueId": task_queue_id, "provisionerId": provisioner_id, "workerType": worker_type}
 
 
-_EXACT = 2**53  # the whole numbers up to here are their own doubles
+def _canonical(document: Mapping[str, Any]) -> str:
+    """Return the text that equal documents have; unlike their values in Python, where 1 == True."""
+    doubles = json.loads(json.dumps(document), parse_int=_double, parse_float=_double)
+    return json.dumps(doubles, sort_keys=True)
 
 
-def _same(one: object, other: object) -> bool:
-    """Return whether two JSON values are equal for the Queue; in Python 1 == True, in JSON not."""
-    one, other = _as_double(one), _as_double(other)
-    if isinstance(one, dict) and isinstance(other, dict):
-        ours, theirs = cast("dict[str, object]", one), cast("dict[str, object]", other)
-        return ours.keys() == theirs.keys() and all(_same(ours[key], theirs[key]) for key in ours)
-    if isinstance(one, list) and isinstance(other, list):
-        left, right = cast("list[object]", one), cast("list[object]", other)
-        return len(left) == len(right) and all(map(_same, left, right))
-    return isinstance(one, bool) == isinstance(other, bool) and one == other
-
-
-def _as_double(value: object) -> object:
-    """Return a large whole number as the Queue stores it, with the precision of a double."""
-    if isinstance(value, int) and abs(value) > _EXACT:
-        with suppress(OverflowError):  # it is larger than every double
-            return float(value)
-    return value
+def _double(text: str) -> float:
+    return float(text) + 0.0  # of the two zeros, the Queue has only one
