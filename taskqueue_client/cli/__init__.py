@@ -1,9 +1,4 @@
-"""The `taskqueue` command: the group of subcommands.
-
-Exit statuses: 0, done, and the tasks that were waited for are completed; 1, a task that was waited for is not
-completed, or a part of the command failed; 2, wrong command line, file or environment; 3, the Queue refused;
-4, no response from the Queue or its storage; 130, interrupted.
-"""
+"""The `taskqueue` command: the group of subcommands."""
 
 from __future__ import annotations
 

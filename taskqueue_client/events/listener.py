@@ -339,12 +339,7 @@ class Listener(_Consumer[object]):
         return call
 
     def __enter__(self) -> Self:
-        """Connect, retrying until there is a broker or the listener is stopped.
-
-        Raises:
-            BrokerRefused: The broker refused the user, the virtual host, an exchange or the queue.
-            RuntimeError: The listener was opened before.
-        """
+        """Connect, as an `AsyncListener` does."""
         self._open_once()
         self._process = os.getpid()
         started = threading.Event()
@@ -380,13 +375,7 @@ class Listener(_Consumer[object]):
         return event
 
     def get(self, timeout: float | None = None) -> Event | None:
-        """Acknowledge the current event and wait for the next one.
-
-        Args:
-            timeout: In seconds; no limit by default.
-
-        Returns:
-            The event; None after the timeout, or if the listener was stopped.
+        """Acknowledge the current event and wait for the next one; see `AsyncListener.get`.
 
         Raises:
             RuntimeError: Another thread is waiting for an event of this listener, or the listener's own
