@@ -41,28 +41,6 @@ class Options(TypedDict, total=False):
     min_rate_window: float
 
 
-class _SharedStorage:
-    """The storage connections of a client and of its copies, opened by the first transfer."""
-
-    def __init__(self, network: NetworkSettings) -> None:
-        self._network = network
-        # One at most. A dict, as `setdefault` needs no lock: see `Storage`.
-        self._made: dict[type[Storage], Storage] = {}
-
-    def get(self) -> Storage:
-        from taskqueue_client.artifacts.storage import Storage  # noqa: PLC0415 - imported with the first transfer
-
-        return self._made.get(Storage) or self._made.setdefault(Storage, Storage(self._network))
-
-    def close(self) -> None:
-        for storage in list(self._made.values()):
-            storage.close()
-
-    async def aclose(self) -> None:
-        for storage in list(self._made.values()):
-            await storage.aclose()
-
-
 class Deferred:
     """A method of a client whose module, which takes time to import, is imported when it is first used."""
 
@@ -152,7 +130,8 @@ class Client(ABC, Generic[SessionT]):
         self._retries: Retries = self._policy
         self._check_definitions = check_definitions
         self._network = NetworkSettings()
-        self._storage = _SharedStorage(self._network)
+        # That of the first transfer, for all copies. A dict, as `setdefault` needs no lock: see `Storage`.
+        self._storages: dict[type[Storage], Storage] = {}
         self._spans = _call_spans(self.root_url) if tracing else None
         self._open(session)
 
@@ -271,7 +250,9 @@ class Client(ABC, Generic[SessionT]):
     @_made_once
     def storage(self) -> Storage:
         """The connections for uploads to and downloads from storage services."""
-        return self._storage.get()
+        from taskqueue_client.artifacts.storage import Storage  # noqa: PLC0415 - imported with the first transfer
+
+        return self._storages.get(Storage) or self._storages.setdefault(Storage, Storage(self._network))
 
     @_made_once
     def transfer_settings(self) -> TransferSettings:

@@ -180,7 +180,8 @@ class AsyncQueue(Client[aiohttp.ClientSession]):
 
         Later calls raise `ClientUnusable`, unless the client has an injected session that is still open.
         """
-        await self._storage.aclose()
+        for storage in list(self._storages.values()):
+            await storage.aclose()
         await self._transport.aclose()
 
     async def __aenter__(self) -> Self:

@@ -157,7 +157,8 @@ class Queue(Client[requests.Session]):
 
     def close(self) -> None:
         """Close the client's own connections; a later call opens new ones."""
-        self._storage.close()
+        for storage in list(self._storages.values()):
+            storage.close()
         self._transport.close()
 
     def __enter__(self) -> Self:
