@@ -72,18 +72,18 @@ class SyncTransport:
         if self.owns_session:
             self._session.close()
 
-    def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
+    def request(self, request: Request, timeouts: Timeouts) -> Response:
         _attempt.ends = time.monotonic() + timeouts.total
         try:
             response = self._send(request, timeouts)
-            body = _read(response, max_body)
+            body = _read(response)
         except (OSError, HTTPError) as error:  # requests' and urllib3's, and those about a CA bundle
             raise _failure(error) from error
         finally:
             _attempt.ends = math.inf
         status, headers = response.status_code, response.headers
         if "content-encoding" in headers:
-            body = unpacked(status, headers, body, max_body)
+            body = unpacked(status, headers, body, MAX_RESPONSE)
         return Response(status, headers, body)
 
     def _send(self, request: Request, timeouts: Timeouts) -> requests.Response:
@@ -102,12 +102,12 @@ class SyncTransport:
         return adapter.send(prepared, timeout=(timeouts.connect, timeouts.read), **self._settings)
 
 
-def _read(response: requests.Response, limit: int) -> bytes:
+def _read(response: requests.Response) -> bytes:
     raw = response.raw
     if not hasattr(raw, "stream"):  # an adapter of a user's may make a response by hand
         return response.content
     try:
-        body = b"".join(_pieces(raw, response.status_code, limit))
+        body = b"".join(_pieces(raw, response.status_code))
     except BaseException:
         raw.close()
         raise
@@ -115,18 +115,18 @@ def _read(response: requests.Response, limit: int) -> bytes:
     return body
 
 
-def _pieces(raw: Any, status: int, limit: int) -> Iterator[bytes]:
+def _pieces(raw: Any, status: int) -> Iterator[bytes]:
     length = raw.length_remaining
     if length is None:  # chunks, or all until the connection ends
         size = 0
         while piece := raw.read(_PIECE, decode_content=False):
             size += len(piece)
-            if size > limit:
-                raise ResponseRefused.too_large(status, limit)
+            if size > MAX_RESPONSE:
+                raise ResponseRefused.too_large(status, MAX_RESPONSE)
             yield piece
             _left()
-    elif length > limit:
-        raise ResponseRefused.too_large(status, limit)
+    elif length > MAX_RESPONSE:
+        raise ResponseRefused.too_large(status, MAX_RESPONSE)
     else:
         yield raw.read(decode_content=False)
 

@@ -63,7 +63,7 @@ class SigningKey:
         """Return the chain of trust of a run; None if it is to have none."""
         if config.chain_of_trust == "requested" and not _is_requested(claim.task):
             return None
-        return RunChain(self, claim, claim.status.worker_type)
+        return RunChain(self, claim)
 
     def check_hidden(self) -> None:
         """Check that the worker's commands cannot read the key, neither from its file nor from memory."""
@@ -167,10 +167,9 @@ def _is_requested(task: Mapping[str, Any]) -> bool:
 class RunChain:
     """The chain of trust of one run: the hashes of what was uploaded, and the document about them."""
 
-    def __init__(self, key: SigningKey, claim: TaskClaim, worker_type: str) -> None:
+    def __init__(self, key: SigningKey, claim: TaskClaim) -> None:
         self.sign = key.sign
         self._claim = claim
-        self._worker_type = worker_type
         self._hashes: dict[str, str] = {}
 
     def hashed(self, client: TransferClient, source: Source) -> Conversation[str]:
@@ -199,7 +198,7 @@ class RunChain:
             "runId": claim.run_id,
             "workerGroup": claim.worker_group,
             "workerId": claim.worker_id,
-            "workerType": self._worker_type,
+            "workerType": claim.status.worker_type,
             "environment": {},
         }
         return json.dumps(document, indent=2, sort_keys=True).encode()
