@@ -303,8 +303,9 @@ class _Upload:
     def _to_object_service(self) -> Conversation[UploadResult]:
         """Upload to the object service. No `contentLength` is sent: finishArtifact would fail with it."""
         begun = yield from self._created_as_object()
-        upload = _ObjectUpload(self._transfer, begun, self._source, self._content_type, self._progress)
-        hashes = yield from upload.steps()
+        hashes = yield from _uploaded_object(
+            self._transfer, begun, self._source, self._content_type, self._progress
+        )
         task_id, run_id, name = self._artifact.task_id, self._artifact.run_id, self._artifact.name
         yield from calls.finish_artifact(task_id, run_id, name, upload_id=begun.upload_id or "")
         return self._result(hashes, self._source.size, None)
@@ -363,53 +364,40 @@ def _is_lost(error: BaseException) -> bool:
     return isinstance(error, UnreadableResponse) or (isinstance(error, CallFailed) and is_ambiguous(error))
 
 
-class _ObjectUpload:
-    """Upload to an object that the Queue has created.
+def _uploaded_object(
+    transfer: Transfer, begun: CreateArtifactResponse, body: Source, content_type: str, progress: Progress
+) -> Conversation[dict[str, str]]:
+    """Upload to an object that the Queue has created, and return the hashes in hex by algorithm.
 
     The steps are those of the object service's upload documentation. They can be repeated after a lost
     response, unlike the creation: the Queue sends the upload id and its credentials only once.
     """
+    if begun.name is None or begun.project_id is None or begun.upload_id is None or begun.expires is None:
+        raise NotOffered("createArtifact")
+    call = calls.create_upload(
+        begun.name,
+        project_id=begun.project_id,
+        upload_id=begun.upload_id,
+        expires=begun.expires,
+        proposed_upload_methods=_proposal(body, content_type),
+    )
+    create = CallAs(call, begun.credentials)
+    response = yield from create
+    if response.upload_method.data_inline and body.content is not None:
+        hashes = hexdigests(UPLOADED, body.content)
+        progress(body.size, body.size)
+    else:
+        renew, target = partial(_renewed, create), _target(response)
+        hashes = yield from Putting(transfer, renew, body, progress, _has_etag, target).steps()
+    finish = calls.finish_upload(
+        begun.name, project_id=begun.project_id, upload_id=begun.upload_id, hashes=hashes
+    )
+    yield from CallAs(finish, begun.credentials)
+    return hashes
 
-    def __init__(
-        self,
-        transfer: Transfer,
-        begun: CreateArtifactResponse,
-        body: Source,
-        content_type: str,
-        progress: Progress,
-    ) -> None:
-        if begun.name is None or begun.project_id is None or begun.upload_id is None or begun.expires is None:
-            raise NotOffered("createArtifact")
-        self._transfer = transfer
-        self._body = body
-        self._progress = progress
-        self._credentials = begun.credentials
-        self._create = calls.create_upload(
-            begun.name,
-            project_id=begun.project_id,
-            upload_id=begun.upload_id,
-            expires=begun.expires,
-            proposed_upload_methods=_proposal(body, content_type),
-        )
-        self._finish = partial(
-            calls.finish_upload, begun.name, project_id=begun.project_id, upload_id=begun.upload_id
-        )
 
-    def steps(self) -> Conversation[dict[str, str]]:
-        response = yield from CallAs(self._create, self._credentials)
-        if response.upload_method.data_inline and self._body.content is not None:
-            hashes = hexdigests(UPLOADED, self._body.content)
-            self._progress(self._body.size, self._body.size)
-        else:
-            target, renew = _target(response), self._renewed
-            hashes = yield from Putting(
-                self._transfer, renew, self._body, self._progress, _has_etag, target
-            ).steps()
-        yield from CallAs(self._finish(hashes=hashes), self._credentials)
-        return hashes
-
-    def _renewed(self) -> Conversation[Target]:
-        return _target((yield from CallAs(self._create, self._credentials)))
+def _renewed(create: CallAs[CreateUploadResponse]) -> Conversation[Target]:
+    return _target((yield from create))
 
 
 def _has_etag(response: PutResponse) -> Conversation[bool]:
