@@ -17,6 +17,7 @@ import logging
 import math
 from base64 import urlsafe_b64encode
 from binascii import b2a_base64
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from random import getrandbits
@@ -194,15 +195,13 @@ class Signer:
         return errors.InvalidArgument("credentials", self.credentials.client_id, allowed)
 
 
+@dataclass(slots=True)
 class _Skew:
     """The seconds to add to this machine's time for the service's; several clients share it."""
 
-    __slots__ = ("known", "offset", "warned")
-
-    def __init__(self) -> None:
-        self.offset = 0.0
-        self.known = False
-        self.warned = False
+    offset: float = 0.0
+    known: bool = False
+    warned: bool = False
 
 
 def not_a_call(given: object) -> errors.InvalidArgument:

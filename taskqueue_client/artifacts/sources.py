@@ -16,7 +16,7 @@ from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterat
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import cycle, repeat
-from typing import BinaryIO, NamedTuple, Protocol, cast
+from typing import BinaryIO, NamedTuple, cast
 
 from taskqueue_client.errors import InvalidArgument
 
@@ -62,22 +62,6 @@ SMALL = 64 * 1024
 """Content of up to so many bytes is kept in memory, and sent as one block."""
 
 
-class SeekableFile(Protocol):
-    """The methods of a file that reading content needs."""
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Move to a position."""
-        ...
-
-    def readinto(self, buffer: memoryview, /) -> int | None:
-        """Read into a buffer, and return the number of bytes: 0 at the end, None if no data is available."""
-        ...
-
-    def close(self) -> None:
-        """Close it."""
-        ...
-
-
 class _Stamp(NamedTuple):
     """Properties of a file that change when it is modified or replaced."""
 
@@ -109,7 +93,7 @@ class Source:
     def __init__(
         self,
         name: str,
-        file: SeekableFile,
+        file: io.RawIOBase | io.BufferedIOBase,
         *,
         start: int = 0,
         size: int,
