@@ -235,8 +235,7 @@ def test_a_response_may_have_so_many_bytes_and_no_more(
 ) -> None:
     server.otherwise = Say(200, b'"' + b" " * 2_000_000 + b'"')
     make(server.root_url).send(Call("x", "GET", "/x", str))
-    for transport in ("asynchronous.AsyncTransport", "synchronous.SyncTransport"):
-        monkeypatch.setattr(f"taskqueue_client._transport.{transport}.request.__defaults__", (2**20,))
+    monkeypatch.setattr("taskqueue_client._transport.synchronous.MAX_RESPONSE", 2**20)
     for name in ("ConnectorTransport", "InjectedSessionTransport"):
         target = f"taskqueue_client._transport.asynchronous.{name}.request.__defaults__"
         monkeypatch.setattr(target, (2**20,))
