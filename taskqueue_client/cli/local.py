@@ -22,7 +22,7 @@ from .documents import read_document
 from .failures import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 _STOP = {signal.SIGINT, signal.SIGTERM}
 
@@ -196,9 +196,6 @@ def _print_settings(local: LocalQueue, *, as_json: bool) -> None:
     }
     page = {"page": local.page_url} if local.page_url else {}
     comments = [f"# {name}: {url}" for name, url in page.items()]
-    click.echo(json.dumps(settings | page) if as_json else "\n".join([_exports(settings), *comments]))
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in settings.items()]
+    click.echo(json.dumps(settings | page) if as_json else "\n".join([*exports, *comments]))
     sys.stdout.flush()
-
-
-def _exports(settings: Mapping[str, str]) -> str:
-    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in settings.items())
