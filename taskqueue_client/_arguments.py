@@ -56,15 +56,20 @@ def path(*parts: str | int) -> str:
 
 @lru_cache(maxsize=512)  # most parts belong to routes, and programs use few ids at a time
 def _encoded(part: str | int) -> str:
-    text = str(part)
-    return text.replace(".", "%2E") if text in {".", ".."} else quote(text, safe="")
+    plain = str(part)
+    return plain.replace(".", "%2E") if plain in {".", ".."} else quote(plain, safe="")
+
+
+def text(argument: str, given: object, pattern: re.Pattern[str], allowed: str) -> str:
+    """Return text that matches a pattern."""
+    if not isinstance(given, str) or not pattern.fullmatch(given):
+        raise InvalidArgument(argument, given, allowed)
+    return given
 
 
 def slugid(argument: str, given: object) -> str:
     """Return a task id, task group id or upload id."""
-    if not isinstance(given, str) or not SLUGID.fullmatch(given):
-        raise InvalidArgument(argument, given, "a slugid of 22 characters, as slugid() returns")
-    return given
+    return text(argument, given, SLUGID, "a slugid of 22 characters, as slugid() returns")
 
 
 def number(argument: str, given: object, *, least: int = 0, most: int | None = None) -> int:
@@ -77,16 +82,12 @@ def number(argument: str, given: object, *, least: int = 0, most: int | None = N
 
 def identifier(argument: str, given: object) -> str:
     """Return the id of a provisioner, worker type, worker group or worker."""
-    if not isinstance(given, str) or not _IDENTIFIER.fullmatch(given):
-        raise InvalidArgument(argument, given, "1 to 38 of a-z A-Z 0-9 - _")
-    return given
+    return text(argument, given, _IDENTIFIER, "1 to 38 of a-z A-Z 0-9 - _")
 
 
 def name(given: object) -> str:
     """Return the name of an artifact or object."""
-    if not isinstance(given, str) or not _NAME.fullmatch(given):
-        raise InvalidArgument("name", given, "one or more printable ASCII characters")
-    return given
+    return text("name", given, _NAME, "one or more printable ASCII characters")
 
 
 def one_of(argument: str, given: str, allowed: Collection[str]) -> str:
@@ -121,13 +122,11 @@ def task_queue_id(given: object, provisioner_id: object, worker_type: object) ->
     """Return the task queue id, given as one id or as a provisioner and a worker type."""
     if given is None or provisioner_id is not None or worker_type is not None:
         given = "/".join(task_queue_pair(given, provisioner_id, worker_type))
-    if not isinstance(given, str) or not _TASK_QUEUE_ID.fullmatch(given):
-        allowed = (
-            "PROVISIONER/WORKER_TYPE, the former 1 to 38 of a-z A-Z 0-9 - _, the latter 1 to 38 of a-z 0-9 "
-            "-, beginning with a letter and not ending in -"
-        )
-        raise InvalidArgument("task_queue_id", given, allowed)
-    return given
+    allowed = (
+        "PROVISIONER/WORKER_TYPE, the former 1 to 38 of a-z A-Z 0-9 - _, the latter 1 to 38 of a-z 0-9 -, "
+        "beginning with a letter and not ending in -"
+    )
+    return text("task_queue_id", given, _TASK_QUEUE_ID, allowed)
 
 
 def task_queue_pair(given: object, provisioner_id: object, worker_type: object) -> tuple[str, str]:
@@ -149,11 +148,8 @@ def page_query(continuation_token: object, limit: object) -> dict[str, str]:
     """Return the query parameters of a request for one page."""
     query: dict[str, str] = {}
     if continuation_token is not None:
-        if not isinstance(continuation_token, str) or not _PRINTABLE.fullmatch(continuation_token):
-            raise InvalidArgument(
-                "continuation_token", continuation_token, "the continuation_token of the previous page"
-            )
-        query["continuationToken"] = continuation_token
+        allowed = "the continuation_token of the previous page"
+        query["continuationToken"] = text("continuation_token", continuation_token, _PRINTABLE, allowed)
     if limit is not None:
         query["limit"] = str(number("limit", limit))
     return query

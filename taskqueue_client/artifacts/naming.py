@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from types import MappingProxyType
 
+from taskqueue_client._arguments import text
 from taskqueue_client._dates import moment_of, timestamp
 from taskqueue_client.errors import InvalidArgument
 
 _NAME = re.compile(r"[\x20-\x7e]{1,1024}")
 """The Queue takes longer names too, but then fails to list them."""
 
-_LONGEST_CONTENT_TYPE = 255
+_CONTENT_TYPE = re.compile(r"[\x20-\x7e]{1,255}")
 
 _UNREADABLE_ON_S3 = re.compile(r"[%\[\]|\\]|//")
 _UNREADABLE_AS_OBJECT = re.compile(r"[^A-Za-z0-9!@/:.+|_-]")
@@ -31,11 +32,10 @@ _log = logging.getLogger("taskqueue_client.artifacts")
 
 def checked_name(name: object) -> str:
     """Return the name of an artifact that is to be created."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidArgument("name", name, "1 to 1024 printable ASCII characters")
-    if {".", ".."} & set(name.split("/")):  # storage services and browsers resolve it as a relative path
+    given = text("name", name, _NAME, "1 to 1024 printable ASCII characters")
+    if {".", ".."} & set(given.split("/")):  # storage services and browsers resolve it as a relative path
         raise InvalidArgument("name", name, "a name without '.' and '..' between slashes")
-    return name
+    return given
 
 
 def warn_if_unreadable(name: str, storage: str) -> None:
@@ -57,13 +57,7 @@ def warn_if_unreadable(name: str, storage: str) -> None:
 
 def checked_content_type(content_type: object) -> str:
     """Return a content type that can be sent as a header."""
-    if (
-        not isinstance(content_type, str)
-        or not _NAME.fullmatch(content_type)
-        or len(content_type) > _LONGEST_CONTENT_TYPE
-    ):
-        raise InvalidArgument("content_type", content_type, "1 to 255 printable ASCII characters")
-    return content_type
+    return text("content_type", content_type, _CONTENT_TYPE, "1 to 255 printable ASCII characters")
 
 
 def checked_media_type(content_type: str) -> str:
