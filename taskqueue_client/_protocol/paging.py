@@ -61,9 +61,7 @@ class Pages(Generic[PageT, Item]):
         return found
 
 
-def iterated(
-    describe: Callable[P, Pages[PageT, Item]],
-) -> Callable[Concatenate[Caller, P], Iterator[Item]]:
+def iterated(describe: Callable[P, Pages[PageT, Item]]) -> Callable[Concatenate[Caller, P], Iterator[Item]]:
     """Return the method of a synchronous client that iterates over the pages that `describe` returns."""
 
     @wraps(describe)

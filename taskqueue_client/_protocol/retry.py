@@ -160,9 +160,7 @@ class RetryPolicy:
         return self._schedule(may_retry, lambda state: state.attempt_number >= self.attempts)
 
     def _schedule(
-        self,
-        may_retry: Callable[[BaseException], bool],
-        stop: Callable[[tenacity.RetryCallState], bool],
+        self, may_retry: Callable[[BaseException], bool], stop: Callable[[tenacity.RetryCallState], bool]
     ) -> Schedule:
         import tenacity  # noqa: PLC0415 - costs 40 ms, and most programs never need it
 
@@ -319,8 +317,5 @@ class _Tally:
         self.made += 1
         self._outcome_unknown = self._outcome_unknown or is_ambiguous(error)
         error.attempted = replace(
-            error.attempted,
-            attempts=self.made,
-            elapsed=self.elapsed(),
-            outcome_unknown=self._outcome_unknown,
+            error.attempted, attempts=self.made, elapsed=self.elapsed(), outcome_unknown=self._outcome_unknown
         )

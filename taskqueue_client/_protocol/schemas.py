@@ -55,11 +55,7 @@ _OBJECT: Schema = {"type": "object", "description": "an object"}
 
 
 def _text(longest: int) -> Schema:
-    return {
-        "type": "string",
-        "maxLength": longest,
-        "description": f"a text of at most {longest} characters",
-    }
+    return {"type": "string", "maxLength": longest, "description": f"a text of at most {longest} characters"}
 
 
 DEFINITION: Schema = {
@@ -113,12 +109,7 @@ DEFINITION: Schema = {
             "enum": [str(priority) for priority in Priority],
             "description": f"one of {', '.join(Priority)}",
         },
-        "retries": {
-            "type": "integer",
-            "minimum": 0,
-            "maximum": 49,
-            "description": "a whole number, 0 to 49",
-        },
+        "retries": {"type": "integer", "minimum": 0, "maximum": 49, "description": "a whole number, 0 to 49"},
         "created": _DATE_TIME,
         "deadline": _DATE_TIME,
         "expires": _DATE_TIME,

@@ -292,11 +292,7 @@ def _timeout(timeouts: Timeouts) -> aiohttp.ClientTimeout:
 
 
 async def _request_over(
-    session: aiohttp.ClientSession,
-    request: Request,
-    timeouts: Timeouts,
-    max_body: int,
-    **options: object,
+    session: aiohttp.ClientSession, request: Request, timeouts: Timeouts, max_body: int, **options: object
 ) -> Response:
     try:
         async with asyncio.timeout(timeouts.total):

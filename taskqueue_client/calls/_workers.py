@@ -358,10 +358,7 @@ def _of_pair(
 
 
 def _worker(worker_group: str, worker_id: str) -> tuple[str, str]:
-    return (
-        arguments.identifier("worker_group", worker_group),
-        arguments.identifier("worker_id", worker_id),
-    )
+    return (arguments.identifier("worker_group", worker_group), arguments.identifier("worker_id", worker_id))
 
 
 def ping() -> Call[Ping]:

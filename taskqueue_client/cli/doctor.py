@@ -305,12 +305,7 @@ def to_work(task_queue_id: str, worker: str) -> ScopeExpression:
 
 
 def _allowed(
-    what: str,
-    queue_id: str,
-    expression: ScopeExpression,
-    holds: Holder,
-    *,
-    otherwise: Verdict = Verdict.NOTE,
+    what: str, queue_id: str, expression: ScopeExpression, holds: Holder, *, otherwise: Verdict = Verdict.NOTE
 ) -> Finding:
     missing = unsatisfied(expression, [scope for scope in leaves(expression) if holds(scope)])
     if missing is None:

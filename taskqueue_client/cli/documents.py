@@ -127,11 +127,7 @@ class _Loader(yaml.SafeLoader):
         try:
             value: object = super().construct_object(node, deep)  # pyright: ignore[reportUnknownMemberType] # its node has no type
             return _finite(str(value)) if isinstance(value, float) else value
-        except (
-            ValueError,
-            LookupError,
-            AttributeError,
-        ) as error:  # PyYAML's for `0x_` or `!!bool maybe`
+        except (ValueError, LookupError, AttributeError) as error:  # PyYAML's for `0x_` or `!!bool maybe`
             if not isinstance(node, yaml.ScalarNode):
                 raise
             kind = str(node.tag).rpartition(":")[2]

@@ -93,12 +93,7 @@ class Session:
 
     @classmethod
     async def _start(
-        cls,
-        connection: AbstractConnection,
-        plan: Plan,
-        deliver: Callable[[Delivery], None],
-        *,
-        resumes: bool,
+        cls, connection: AbstractConnection, plan: Plan, deliver: Callable[[Delivery], None], *, resumes: bool
     ) -> Self:
         queue_was_lost = resumes and plan.queue is not None and not await _exists(connection, plan.queue)
         session = cls(connection, await connection.channel(publisher_confirms=False), plan)

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from taskqueue_client.clock import Clock
-from taskqueue_client.errors import (
-    BrokerLost,
-    BrokerRefused,
-    InvalidArgument,
-    QueueDeleted,
-    ReconcileFailed,
-)
+from taskqueue_client.errors import BrokerLost, BrokerRefused, InvalidArgument, QueueDeleted, ReconcileFailed
 
 from .event import Counts, Gap, State, StateChange
 from .settings import Plan

@@ -197,10 +197,7 @@ async def _part(file: io.FileIO, begin: int, end: int) -> AsyncIterator[bytes]:
 
 
 async def _send(
-    request: web.BaseRequest,
-    served: _ServedLog,
-    response: web.StreamResponse,
-    blocks: AsyncIterator[bytes],
+    request: web.BaseRequest, served: _ServedLog, response: web.StreamResponse, blocks: AsyncIterator[bytes]
 ) -> web.StreamResponse:
     """Send blocks as fast as the reader takes them, but not forever."""
     transport = request.transport  # aiohttp forgets it when it closes

@@ -222,12 +222,7 @@ def _listed(task_id: str) -> Conversation[list[str]]:
 
 
 def _download(
-    client: TransferClient,
-    task: UpstreamTask,
-    name: str,
-    top: Path,
-    log: logging.Logger,
-    tracing: Tracing,
+    client: TransferClient, task: UpstreamTask, name: str, top: Path, log: logging.Logger, tracing: Tracing
 ) -> Conversation[UpstreamArtifact | None]:
     try:
         result = yield from downloading_to(client, top / task.task_id, task.task_id, name, tracing, to=name)
