@@ -208,11 +208,7 @@ _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 
 def cut(document: bytes) -> bytes:
-    """Return a JSON document without the lists and objects below `DEEPEST` levels.
-
-    Args:
-        document: The text; if it is not JSON, the result is not JSON either.
-    """
+    """Return a JSON document, or text that is none, without the lists and objects below `DEEPEST` levels."""
     kept: list[bytes] = []
     level = start = 0
     for token in _TOKEN.finditer(document):

@@ -128,8 +128,6 @@ class Together(_Step[list[R]], frozen=True):
     After the first error, no further conversation is started, and the error is raised.
 
     Attributes:
-        conversations: The conversations.
-        concurrency: The number of conversations at the same time.
         in_loop: The client with which `converse` performs them in a new event loop, on one thread; None: in
             threads, with its own client.
     """
@@ -463,12 +461,7 @@ def signed(
 ) -> M:
     """Return the method with `self` and its result in its signature, for help(), autospec and Sphinx.
 
-    Args:
-        method: The method.
-        describe: The function that it is made of.
-        kind: The generic type of the method's result, given what `describe` returns, such as `Iterator`; that
-            itself by default.
-        item: What the generic type is of; what `describe` returns by default.
+    The result is what `describe` returns; with a `kind` such as `Iterator`, a `kind` of that, or of `item`.
     """
     # Evaluated, as nobody evaluates the texts in a `__signature__`, not even `eval_str`.
     signature = inspect.signature(describe, eval_str=True)

@@ -81,12 +81,7 @@ class Retries(Protocol):
     """Decides how a client retries failures: its `RetryPolicy`, or one for a whole upload of a worker."""
 
     def attempt_timeouts(self, call: Call[Any], elapsed: float) -> Timeouts:
-        """Return the timeouts of the next attempt at a call.
-
-        Args:
-            call: The call.
-            elapsed: Seconds since the first attempt began.
-        """
+        """Return the timeouts of an attempt that begins `elapsed` seconds after the first one."""
         ...
 
     def of_call(self, call: Call[Any], elapsed: Callable[[], float]) -> Schedule:

@@ -19,15 +19,11 @@ _PATIENCE = 10.0
 
 
 def call_on_threads(work: Callable[[], None], count: int, stop: Callable[[], object]) -> None:
-    """Call `work` on threads, and wait for all; raise the first error.
+    """Call `work` on threads, with the context variables of the caller; wait for all, raise the first error.
 
     It is called on fewer threads, if need be on this one, where no more can be started. Python's executors
     start none any more when the main thread has ended: in functions of `atexit`, and in threads that go on.
-
-    Args:
-        work: What to call, with the context variables of the caller.
-        count: The number of threads.
-        stop: Ends the calls soon; called after an error on this thread, such as a Ctrl-C.
+    After an error on this thread, such as a Ctrl-C, `stop` ends the calls soon.
     """
     threads: list[_Thread] = []
     try:

@@ -67,9 +67,7 @@ class Request(NamedTuple):
 class Origin(NamedTuple):
     """Host and port of a URL, as a signature covers them.
 
-    Attributes:
-        host: The host in lower case; an IPv6 address in brackets, as in the `Host` header.
-        port: The port as text; the scheme's default port if the URL has none.
+    The host is in lower case, an IPv6 address in brackets; the port is text, by default that of the scheme.
     """
 
     host: str
@@ -132,14 +130,8 @@ class Signer:
     ) -> str:
         """Return the `Authorization` header of a request.
 
-        Args:
-            method: The method in upper case.
-            origin: Host and port of the request's URL.
-            resource: Path and query exactly as they are sent.
-            timestamp: The server's time, in seconds since the epoch.
-            nonce: Any text without `"` and backslash.
-            content_type: The value of the `Content-Type` header; empty without a body.
-            body: The body; None to sign without a hash of the body, which is optional in Hawk.
+        `nonce` must contain neither `"` nor a backslash. If the body is None, the signature does not cover
+        it, which is optional in Hawk.
         """
         hashed = "" if body is None else payload_hash(content_type, body)
         ext = self.ext
@@ -160,10 +152,7 @@ class Signer:
     def bewit(self, origin: Origin, resource: str, *, expires: int) -> str:
         """Return the value of the `bewit` parameter that lets anybody GET a URL until it expires.
 
-        Args:
-            origin: Host and port of the URL.
-            resource: Path and query of the URL, without a bewit.
-            expires: When it expires, in seconds since the epoch by the server's clock.
+        `resource` is without a bewit; `expires` is in seconds since the epoch by the server's clock.
         """
         host, port = origin
         mac = self._mac(f"hawk.1.bewit\n{expires}\n\nGET\n{resource}\n{host}\n{port}\n\n{self.ext}\n")

@@ -132,11 +132,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     async def exchange(self, request: bytes, ends: float, read_timeout: float, max_body: int) -> Response:
         """Send a request, and return its response; then the connection is idle or closed.
 
-        Args:
-            request: The request.
-            ends: When the response must be complete, by the clock of the event loop.
-            read_timeout: Seconds in which something must arrive.
-            max_body: Bytes that the body may have.
+        The response must be complete when it `ends`, by the clock of the event loop; something must arrive
+        each `read_timeout` seconds.
         """
         self._ends, self._read_timeout, self._max_body = ends, read_timeout, max_body
         self._begin_response()
@@ -266,8 +263,6 @@ class ConnectionDeadlines:
     `asyncio.timeout` for each call would cost as much as its signature.
 
     Attributes:
-        loop: The running event loop.
-        connections: Those that are open.
         buffer: What a connection has just received; parsed before another one receives.
     """
 

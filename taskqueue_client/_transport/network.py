@@ -61,16 +61,9 @@ class NetworkSettings:
         self._proxies: dict[str, Proxy | None] = {}
 
     def proxy(self, url: str, *, socks: bool = False) -> Proxy | None:
-        """Return the proxy for a URL, or None for a direct connection.
+        """Return the proxy for a URL, which may be a SOCKS proxy if `socks`, or None for a direct connection.
 
         `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` are read by the functions of requests.
-
-        Args:
-            url: Where a request goes.
-            socks: Whether the caller can use a SOCKS proxy.
-
-        Raises:
-            InvalidArgument: The proxy's URL is malformed, or the proxy's scheme is not supported.
         """
         parts = urlsplit(url)
         origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
@@ -97,9 +90,6 @@ class NetworkSettings:
 
         Trusts the certificates of `REQUESTS_CA_BUNDLE`, else `CURL_CA_BUNDLE`; else what OpenSSL makes
         of `SSL_CERT_FILE` and `SSL_CERT_DIR`; else the system's store and certifi's.
-
-        Raises:
-            InvalidArgument: A variable names something that is not a file or folder of certificates.
         """
         context = _tls_context()
         context.set_alpn_protocols(["http/1.1"])

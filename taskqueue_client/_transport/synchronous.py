@@ -49,10 +49,7 @@ _PIECE = 2**20
 class SyncTransport:
     """Sends requests over a session, and follows no redirects. May be used from many threads.
 
-    Args:
-        session: An injected session, which is never closed; None for one of our own.
-        root_url: Where requests go.
-        network: The settings of a session of our own.
+    An injected session is never closed; without one, the transport has its own, with the network settings.
     """
 
     def __init__(self, session: requests.Session | None, root_url: str, network: NetworkSettings) -> None:

@@ -234,9 +234,8 @@ class Receiver:
     def _begin_anew(self, stored: Mapping[str, str]) -> None:
         """Drop what was received.
 
-        Args:
-            stored: The hashes that storage sent in the headers of the response. Those of an object do not
-                count: its storage may have changed them together with the content.
+        The stored hashes are those in the headers of the response. Those of an object do not count: its
+        storage may have changed them together with the content.
         """
         self._expected = dict(stored if self._of_service is None else self._of_service)
         self._hashes = Hashes(VERIFIABLE & {*self._expected, *(self._wanted.signed or ())})

@@ -82,7 +82,6 @@ class Source:
         name: The name to show in errors.
         file: A seekable file, at any position.
         start: The position in the file at which the content begins.
-        size: The content's length in bytes.
         first_stamp: The file's stamp when its size was measured.
         stamp: Returns the current stamp; None if nobody else can change the content.
         owned: Whether to close the file with the source.

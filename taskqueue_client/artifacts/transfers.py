@@ -40,9 +40,6 @@ class TransferSettings:
     """The settings of a client that transfers use.
 
     Attributes:
-        policy: How slow transfers may be.
-        retries: How they are retried.
-        clock: The clock of the pauses between attempts.
         server_time: Returns the service's time, in seconds since the epoch.
         url: Returns the URL of a call, without a signature.
         storage: The default storage type of uploads.

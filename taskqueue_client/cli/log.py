@@ -116,11 +116,7 @@ class JsonLines:
 
 
 class FollowedLog:
-    """A log that may still grow; each line is written once.
-
-    Args:
-        tell: Called with what is waited for, whenever that changes.
-    """
+    """A log that may still grow; each line is written once. `tell` is called with what is waited for."""
 
     def __init__(
         self,

@@ -56,7 +56,6 @@ class Session:
 
     Attributes:
         ended: A future; its result is the reason why the session ended.
-        queue: The queue's full name.
         queue_was_lost: Whether a durable queue that existed before had to be declared again.
         backlog_at_start: The number of messages in the queue at the start.
     """
@@ -77,10 +76,7 @@ class Session:
     async def open(cls, plan: Plan, deliver: Callable[[Delivery], None], *, resumes: bool) -> Self:
         """Connect, declare, bind and consume.
 
-        Args:
-            plan: The declarations.
-            deliver: Called with each message, in order.
-            resumes: Whether a durable queue is expected to exist.
+        `deliver` is called with each message, in order. A durable queue is expected to exist if it `resumes`.
         """
         connection = aiormq.Connection(_url(plan.settings), context=plan.settings.ssl_context())
         with broker_errors(plan.settings):

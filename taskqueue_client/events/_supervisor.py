@@ -55,8 +55,6 @@ class Supervisor:
     The arguments are those of `AsyncListener`.
 
     Attributes:
-        plan: The declarations of each session.
-        state: The state of the connection.
         buffer: Messages that were received but not handed over, in order.
         changed: Set when a message arrives, when the state changes, and at the end.
     """

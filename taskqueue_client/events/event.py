@@ -77,12 +77,7 @@ def read_event(
 ) -> Event:
     """Decode a delivery; one that cannot be decoded becomes an `UnreadableMessage`.
 
-    Args:
-        exchange: The full name of the exchange.
-        routing_key: The routing key of the message (never the key of a route).
-        body: The body of the message.
-        headers: The AMQP headers: `CC` and, from a quorum queue, `x-delivery-count`.
-        redelivered: AMQP's redelivered flag.
+    The exchange is its full name. The headers are `CC` and, from a quorum queue, `x-delivery-count`.
     """
     counted = headers.get("x-delivery-count")
     redeliveries = counted if isinstance(counted, int) else int(redelivered)
