@@ -160,59 +160,45 @@ class Target:
     expires: float
 
 
-class Putting:
-    """Upload of a body to a signed URL, with retries. Each attempt sends the body from its start.
+def putting(
+    transfer: Transfer,
+    renew: Callable[[], Conversation[Target]],
+    body: Source,
+    progress: Progress,
+    has_arrived: Callable[[PutResponse], Conversation[bool]],
+    target: Target | None = None,
+) -> Conversation[dict[str, str]]:
+    """Upload a body to a signed URL, with retries; return its hashes in hex by algorithm.
 
-    Args:
-        renew: Requests a target; called again when its URL has expired.
-        has_arrived: Returns whether the body was stored, if the response to the upload does not prove it.
-        target: The first target, if it is known already.
+    Each attempt sends the body from its start. `renew` requests a target at first, unless there is one, and
+    when its URL has expired. `has_arrived` returns whether the body was stored, if the response to the upload
+    does not prove it.
     """
+    server_time, limits = transfer.settings.server_time, transfer.settings.limits
+    algorithms = (*UPLOADED, "md5") if body.size <= _MD5_LIMIT else UPLOADED
 
-    def __init__(
-        self,
-        transfer: Transfer,
-        renew: Callable[[], Conversation[Target]],
-        body: Source,
-        progress: Progress,
-        has_arrived: Callable[[PutResponse], Conversation[bool]],
-        target: Target | None = None,
-    ) -> None:
-        self._transfer = transfer
-        self._renew = renew
-        self._body = body
-        self._progress = progress
-        self._has_arrived = has_arrived
-        self._target = target
-
-    def steps(self) -> Conversation[dict[str, str]]:
-        """Send the body, and return its hashes in hex by algorithm."""
-        return self._transfer.retried(self._attempt, self._may_retry)
-
-    def _attempt(self) -> Conversation[dict[str, str]]:
-        settings = self._transfer.settings
-        if self._target is None or settings.server_time() >= self._target.expires - RENEWED_BEFORE:
-            self._target = yield from self._renew()
+    def attempt() -> Conversation[dict[str, str]]:
+        nonlocal target
+        if target is None or server_time() >= target.expires - RENEWED_BEFORE:
+            target = yield from renew()
+        put = Put(target.url, target.headers, body, algorithms, progress, limits)
         try:
-            response = yield from self._transfer.put(self._put(self._target))
+            response = yield from transfer.put(put)
         except StorageRefused as error:
-            if error.is_expiry(self._target.expires, settings.server_time()):
-                self._target = None
+            if error.is_expiry(target.expires, server_time()):
+                target = None
             raise
         verdict = _verdict(response)
         if verdict is None:
-            verdict = yield from self._has_arrived(response)
+            verdict = yield from has_arrived(response)
         if not verdict:
-            raise StorageFailed("PUT", self._target.url, _not_stored(response))
+            raise StorageFailed("PUT", put.url, _not_stored(response))
         return {name: value for name, value in response.hashes.items() if name in UPLOADED}
 
-    def _put(self, target: Target) -> Put:
-        algorithms = (*UPLOADED, "md5") if self._body.size <= _MD5_LIMIT else UPLOADED
-        limits = self._transfer.settings.limits
-        return Put(target.url, target.headers, self._body, algorithms, self._progress, limits)
+    def may_retry(error: BaseException) -> bool:
+        return isinstance(error, StorageFailed) and (error.is_temporary or target is None)
 
-    def _may_retry(self, error: BaseException) -> bool:
-        return isinstance(error, StorageFailed) and (error.is_temporary or self._target is None)
+    return transfer.retried(attempt, may_retry)
 
 
 def _verdict(response: PutResponse) -> bool | None:

@@ -38,7 +38,7 @@ from .naming import (
 )
 from .sources import Content, Source, Spool, TemporaryFileFailed, gzipped, gzipped_content, open_source
 from .storage import UPLOADED, Get, Progress, PutResponse, hexdigests
-from .transfers import Putting, StorageName, Target, Transfer, TransferClient, reporter, silently
+from .transfers import StorageName, Target, Transfer, TransferClient, putting, reporter, silently
 
 _WORTH_COMPRESSING = 1024
 """Smaller content is not compressed by default: it fits into a network packet."""
@@ -260,7 +260,7 @@ class _Upload:
 
     def _to_s3(self, body: Source, encoding: str | None) -> Conversation[UploadResult]:
         renew, has_arrived = partial(self._s3_target, encoding), partial(self._has_arrived, body.size)
-        hashes = yield from Putting(self._transfer, renew, body, self._progress, has_arrived).steps()
+        hashes = yield from putting(self._transfer, renew, body, self._progress, has_arrived)
         return self._result(hashes, body.size, encoding)
 
     def _s3_target(self, encoding: str | None) -> Conversation[Target]:
@@ -388,7 +388,7 @@ def _uploaded_object(
         progress(body.size, body.size)
     else:
         renew, target = partial(_renewed, create), _target(response)
-        hashes = yield from Putting(transfer, renew, body, progress, _has_etag, target).steps()
+        hashes = yield from putting(transfer, renew, body, progress, _has_etag, target)
     finish = calls.finish_upload(
         begun.name, project_id=begun.project_id, upload_id=begun.upload_id, hashes=hashes
     )
