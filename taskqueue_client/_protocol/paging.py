@@ -71,33 +71,22 @@ def iterated(describe: Callable[P, Pages[PageT, Item]]) -> Callable[Concatenate[
     return signed(method, describe, Iterator)
 
 
-class _Unfolded(Generic[Item]):
-    """The rest of a list: the items left of a page, and the pages after it."""
-
-    def __init__(self, pages: Pages[Any, Item]) -> None:
-        self.items: Iterator[Item] = iter(())
-        self.pages: Pages[Any, Item] | None = pages
-
-    def turn(self, pages: Pages[PageT, Item], page: PageT) -> None:
-        self.items = pages.new_items(page)
-        self.pages = pages.after(page)
-
-
 class _Walk(Iterator[Item]):
     """Iterates over all items. A generator would end at the first error, and the list look complete."""
 
     def __init__(self, client: Caller, pages: Pages[Any, Item]) -> None:
         self._client = client
-        self._left = _Unfolded(pages)
+        self._items: Iterator[Item] = iter(())  # those left of a page
+        self._pages: Pages[Any, Item] | None = pages  # after it
 
     def __next__(self) -> Item:
-        left = self._left
         while True:
-            for item in left.items:
+            for item in self._items:
                 return item
-            if left.pages is None:
+            if (pages := self._pages) is None:
                 raise StopIteration
-            left.turn(left.pages, self._client.send(left.pages.call))
+            page = self._client.send(pages.call)
+            self._items, self._pages = pages.new_items(page), pages.after(page)
 
 
 def iterated_async(
@@ -117,13 +106,14 @@ class _AsyncWalk(AsyncIterator[Item]):
 
     def __init__(self, client: AsyncCaller, pages: Pages[Any, Item]) -> None:
         self._client = client
-        self._left = _Unfolded(pages)
+        self._items: Iterator[Item] = iter(())
+        self._pages: Pages[Any, Item] | None = pages
 
     async def __anext__(self) -> Item:
-        left = self._left
         while True:
-            for item in left.items:
+            for item in self._items:
                 return item
-            if left.pages is None:
+            if (pages := self._pages) is None:
                 raise StopAsyncIteration
-            left.turn(left.pages, await self._client.send(left.pages.call))
+            page = await self._client.send(pages.call)
+            self._items, self._pages = pages.new_items(page), pages.after(page)
