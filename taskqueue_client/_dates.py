@@ -41,11 +41,8 @@ def epoch_seconds(text: str) -> float | None:
         moment = datetime.fromisoformat(text.upper())
     except (ValueError, OverflowError):
         return math.nan if _is_day(int(found[1]), int(found[2]), int(found[3])) else None
-    return _to_the_millisecond(moment).timestamp() if moment.tzinfo else math.nan
-
-
-def _to_the_millisecond(moment: datetime) -> datetime:
-    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+    to_the_millisecond = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+    return to_the_millisecond.timestamp() if moment.tzinfo else math.nan
 
 
 def _is_day(year: int, month: int, day: int) -> bool:

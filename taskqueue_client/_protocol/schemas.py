@@ -328,7 +328,8 @@ def _problems_of(error: jsonschema.ValidationError) -> Iterator[Problem]:
     if error.validator == "required":
         for key in schema["required"]:
             if key not in given:
-                yield Problem(json_path(*here, key), None, _allowed_in(schema, key), "missing")
+                allowed = schema["properties"][key]["description"]
+                yield Problem(json_path(*here, key), None, allowed, "missing")
     elif error.validator == "additionalProperties":
         for key in given:
             if key not in schema["properties"]:
@@ -336,10 +337,6 @@ def _problems_of(error: jsonschema.ValidationError) -> Iterator[Problem]:
                 yield Problem(json_path(*here, key), given[key], "", finding)
     else:
         yield Problem(json_path(*here), given, schema["description"])
-
-
-def _allowed_in(schema: Schema, key: str) -> str:
-    return str(schema["properties"][key]["description"])
 
 
 def json_path(*steps: str | int) -> str:

@@ -262,7 +262,7 @@ class Wire:
             now = self.server_time() if date is None else date
             pause = retry_after(response.headers.get("retry-after"), now)
             raise error_of_response(self.attempted(call), response.status, response.body, pause)
-        if call.returns is NoneType or (response.status == NO_CONTENT and _may_be_none(call.returns)):
+        if call.returns is NoneType or (response.status == NO_CONTENT and NoneType in get_args(call.returns)):
             return None  # type: ignore[return-value] # R allows None
         if call.returns is Redirect:
             return Redirect(response.headers.get("location", ""))  # type: ignore[return-value] # R is Redirect
@@ -330,10 +330,6 @@ class Wire:
                 "behind" if difference > 0 else "ahead of",
                 self.root_url,
             )
-
-
-def _may_be_none(returns: Any) -> bool:
-    return NoneType in get_args(returns)
 
 
 def _encoded(body: object) -> bytes:

@@ -291,7 +291,8 @@ class Receiver:
         self._destination.restart()
         sha256 = incoming.header("x-amz-meta-content-sha256")
         self._begin_anew({} if sha256 is None else {"sha256": sha256.lower()})
-        self._etag = _strong(incoming.header("ETag"))
+        etag = incoming.header("ETag") or ""
+        self._etag = etag if etag.startswith('"') else None  # a strong one, which identifies the exact bytes
         self.content_type = incoming.header("Content-Type")
         length = incoming.header("Content-Length")
         self._total = int(length) if length is not None and length.isdecimal() else None
@@ -336,11 +337,6 @@ class Receiver:
 
 def _differ(known: Mapping[str, str], found: Mapping[str, str]) -> bool:
     return any(known.get(algorithm, value) != value for algorithm, value in found.items())
-
-
-def _strong(etag: str | None) -> str | None:
-    """Return a strong ETag, which identifies the exact bytes, or None."""
-    return etag if etag is not None and etag.startswith('"') else None
 
 
 def _decoder(name: str, encoding: str | None) -> Gunzip | None:

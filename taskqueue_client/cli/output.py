@@ -174,11 +174,8 @@ class TerminalFilter:
         text = self._begun + block
         begun = _BEGUN.search(text)
         self._begun = b"" if begun is None else _shortened(begun[0])
-        return _CONTROL.sub(_color, text if begun is None else text[: begun.start()])
-
-
-def _color(found: re.Match[bytes]) -> bytes:
-    return found["color"] or b""
+        finished = text if begun is None else text[: begun.start()]
+        return _CONTROL.sub(lambda found: found["color"] or b"", finished)
 
 
 def _shortened(begun: bytes) -> bytes:
