@@ -146,8 +146,15 @@ def plan_graph(document: Mapping[str, Any], *, created: datetime | str | None = 
 def plan_task(document: Mapping[str, Any], *, created: datetime | str | None = None) -> Graph:
     """Return a graph of one task, named `task`.
 
-    The document is a task definition; the same keys are optional as in a graph, and the arguments and errors
-    are those of `plan_graph`.
+    The document is a task definition; the same keys are optional as in a graph.
+
+    Args:
+        document: The content of a YAML or JSON file.
+        created: As for `plan_graph`.
+
+    Raises:
+        InvalidArgument: `created` cannot be parsed.
+        InvalidDefinition: With every problem.
     """
     _check_object(document)
     task_id = slugid()

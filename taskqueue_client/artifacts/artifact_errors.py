@@ -108,7 +108,12 @@ class StorageRefused(StorageFailed):
         return self.status == _TOO_LARGE or self.code == "EntityTooLarge"
 
     def is_expiry(self, url_expires: float | None, now: float) -> bool:
-        """Return whether only the URL has expired: S3 responds with 403 then, Google with 400."""
+        """Return whether only the URL has expired: S3 responds with 403 then, Google with 400.
+
+        Args:
+            url_expires: When the URL expires, in seconds since the epoch; None if unknown.
+            now: The service's time.
+        """
         if self.status not in {_BAD_REQUEST, _FORBIDDEN}:
             return False
         is_past = self.status == _FORBIDDEN and url_expires is not None and now >= url_expires

@@ -375,7 +375,13 @@ class Listener(_Consumer[object]):
         return event
 
     def get(self, timeout: float | None = None) -> Event | None:
-        """Acknowledge the current event and wait for the next one; see `AsyncListener.get`.
+        """Acknowledge the current event and wait for the next one.
+
+        Args:
+            timeout: In seconds; no limit by default.
+
+        Returns:
+            The event; None after the timeout, or if the listener was stopped.
 
         Raises:
             RuntimeError: Another thread is waiting for an event of this listener, or the listener's own
