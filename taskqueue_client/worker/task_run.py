@@ -285,7 +285,8 @@ class TaskRun:
             upstream: The tasks, each as `{"taskId": …, "paths": […]}`. Without `paths`, all artifacts of the
                 task's latest run are downloaded; `*` in a path stands for any text. With `"optional": True`,
                 artifacts that do not exist are skipped, and named in the task's log. `taskType` and
-                `formats` are passed on. Default: `payload["upstreamArtifacts"]`, which has the same form.
+                `formats` are passed on. Default: `payload["upstreamArtifacts"]`, which has the same form, and
+                may name only dependencies of the task and the decision task, whose id is that of the group.
             **options: `to`, relative to the work directory, `concurrency` and `allow_outside`: see
                 `UpstreamOptions`.
 
@@ -294,8 +295,8 @@ class TaskRun:
             and is optional if all say so.
 
         Raises:
-            MalformedPayload: `payload["upstreamArtifacts"]` is missing, does not have this form or leads out
-                of the directory, or the task lacks a scope to read an artifact in it.
+            MalformedPayload: `payload["upstreamArtifacts"]` is missing, does not have this form, leads out of
+                the directory or names another task, or the task lacks a scope to read an artifact in it.
             ResourceUnavailable: An artifact in `payload["upstreamArtifacts"]` does not exist, has expired or
                 has no content.
             InvalidArgument: An argument is not allowed, or a name in `upstream` leads out of the directory.
@@ -319,7 +320,11 @@ class TaskRun:
         upstream: Iterable[Mapping[str, Any]] | None,
         options: UpstreamOptions,
     ) -> Conversation[list[UpstreamArtifact]]:
-        tasks = upstream_of_payload(self.payload) if upstream is None else upstream_tasks(upstream)
+        if upstream is None:
+            allowed = {*self.definition["dependencies"], self.task_group_id}
+            tasks = upstream_of_payload(self.payload, allowed)
+        else:
+            tasks = upstream_tasks(upstream)
         tracing = self._resources.tracing
         steps = downloading_upstream(queue, self.work_directory, tasks, self.log, tracing, **options)
         return as_the_payload_asks(steps) if upstream is None else steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,9 +50,16 @@ def run(world: World, request: pytest.FixtureRequest) -> Callable[..., str]:
     """Run a task whose handler, of either kind, calls a method of `TaskRun` and passes on what it gives."""
 
     def run(
-        method: str, *args: Any, seen: Callable[[TaskRun, Any], object], payload: Any = None, **options: Any
+        method: str,
+        *args: Any,
+        seen: Callable[[TaskRun, Any], object],
+        payload: Any = None,
+        dependencies: Sequence[str] = (),
+        group: str | None = None,
+        **options: Any,
     ) -> str:
-        task_id = world.create(payload)
+        grouped = {"taskGroupId": group} if group else {}
+        task_id = world.create(payload, dependencies=[*dependencies], **grouped)
 
         def handler(task: TaskRun) -> None:
             try:
@@ -196,7 +203,8 @@ def test_the_payload_s_upstream_artifacts_are_downloaded(
         assert set(first.download.hashes) == {"sha256"}
         assert (second.name, second.path.read_text()) == ("public/build/a.txt", "a")
 
-    task_id = run("upstream_artifacts", payload={"upstreamArtifacts": entries}, seen=seen)
+    payload = {"upstreamArtifacts": entries}
+    task_id = run("upstream_artifacts", payload=payload, dependencies=[build], seen=seen)
     assert reasons(world, task_id) == ["completed"]
     log = log_of(world, task_id)
     for name in ("public/missing", "public/none"):
@@ -297,10 +305,27 @@ def test_the_task_not_the_worker_is_blamed_for_upstream_artifacts_of_its_payload
     world: World, build: str, run: Callable[..., str], path: str, outcome: str
 ) -> None:
     payload = {"upstreamArtifacts": [{"taskId": build, "paths": [path]}]}
-    task_id = run("upstream_artifacts", payload=payload, seen=keep([]))
+    task_id = run("upstream_artifacts", payload=payload, dependencies=[build], seen=keep([]))
     assert reasons(world, task_id) == [outcome]
     assert "payload.upstreamArtifacts: " in log_of(world, task_id)
     assert "Traceback" not in log_of(world, task_id)
+
+
+def test_the_payload_may_not_name_a_task_that_the_task_does_not_depend_on(
+    world: World, build: str, run: Callable[..., str]
+) -> None:
+    payload = {"upstreamArtifacts": [{"taskId": build, "paths": ["public/build/a.txt"]}]}
+    task_id = run("upstream_artifacts", payload=payload, seen=keep([]))
+    assert reasons(world, task_id) == ["malformed-payload"]
+    assert f"payload.upstreamArtifacts: {build} is not in the task's dependencies" in log_of(world, task_id)
+
+
+def test_the_payload_may_name_the_decision_task_whose_id_is_that_of_the_group(
+    world: World, build: str, run: Callable[..., str]
+) -> None:
+    payload = {"upstreamArtifacts": [{"taskId": build, "paths": ["public/build/a.txt"]}]}
+    task_id = run("upstream_artifacts", payload=payload, group=build, seen=keep([]))
+    assert reasons(world, task_id) == ["completed"]
 
 
 def test_an_expired_artifact_of_the_payload_is_unavailable(
@@ -308,7 +333,7 @@ def test_an_expired_artifact_of_the_payload_is_unavailable(
 ) -> None:
     payload = {"upstreamArtifacts": [{"taskId": build, "paths": ["public/build/a.txt"]}]}
     world.local.faults.add(Respond("queue.latestArtifact", status=410))
-    task_id = run("upstream_artifacts", payload=payload, seen=keep([]))
+    task_id = run("upstream_artifacts", payload=payload, dependencies=[build], seen=keep([]))
     assert reasons(world, task_id) == ["resource-unavailable"]
 
 
@@ -316,7 +341,7 @@ def test_a_wrong_option_is_the_worker_s_mistake_also_with_the_payload_s_list(
     world: World, build: str, run: Callable[..., str]
 ) -> None:
     payload = {"upstreamArtifacts": [{"taskId": build, "paths": ["public/build/a.txt"]}]}
-    task_id = run("upstream_artifacts", payload=payload, to="../x", seen=keep([]))
+    task_id = run("upstream_artifacts", payload=payload, dependencies=[build], to="../x", seen=keep([]))
     assert reasons(world, task_id) == ["internal-error"]
 
 
@@ -379,7 +404,8 @@ def test_two_thousand_paths_are_downloaded_in_order_and_a_few_at_a_time(
         found.extend(each.name for each in result if each.path.is_file())
 
     entries = [{"taskId": build, "paths": names[:1000]}, {"taskId": build, "paths": names[800:]}]
-    task_id = run("upstream_artifacts", payload={"upstreamArtifacts": entries}, seen=seen)
+    payload = {"upstreamArtifacts": entries}
+    task_id = run("upstream_artifacts", payload=payload, dependencies=[build], seen=seen)
     assert reasons(world, task_id) == ["completed"]
     assert found == names
     assert max(most) <= upstream.CONCURRENCY

@@ -6,7 +6,7 @@ import itertools
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -127,8 +127,20 @@ def upstream_tasks(given: Any) -> list[UpstreamTask]:
         ) from None
 
 
-def upstream_of_payload(payload: Mapping[str, Any]) -> list[UpstreamTask]:
-    """Read `upstreamArtifacts` of a payload."""
+def upstream_of_payload(payload: Mapping[str, Any], allowed: Container[str]) -> list[UpstreamTask]:
+    """Read `upstreamArtifacts` of a payload.
+
+    Without the check of the tasks, a payload could have a worker sign or publish the files of any task of the
+    deployment.
+
+    Args:
+        payload: The payload.
+        allowed: The tasks that it may name: the task's dependencies and the decision task of its group.
+
+    Raises:
+        MalformedPayload: It is missing, does not have the form, has a path that leads out of a directory, or
+            names another task.
+    """
     try:
         tasks = upstream_tasks(payload["upstreamArtifacts"])
     except KeyError:
@@ -137,6 +149,13 @@ def upstream_of_payload(payload: Mapping[str, Any]) -> list[UpstreamTask]:
     except InvalidArgument as error:
         message = f"payload.upstreamArtifacts: {error.finding}"
         raise MalformedPayload(message) from None
+    for each in tasks:
+        if each.task_id not in allowed:
+            message = (
+                f"payload.upstreamArtifacts: {each.task_id} is not in the task's dependencies, and is not "
+                "the decision task of its group"
+            )
+            raise MalformedPayload(message)
     for path in itertools.chain.from_iterable(each.paths for each in tasks):
         if path.startswith("/") or ".." in path.split("/"):
             message = f"payload.upstreamArtifacts: the path {path!r} leads out of the task's directory"
