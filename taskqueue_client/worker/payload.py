@@ -30,14 +30,15 @@ is the same in all installations."""
 class PayloadSchema:
     """A JSON Schema for payloads.
 
-    `$schema` names its draft; default: 2020-12. References must be to places in the schema itself; no
-    schemas are fetched.
+    `$schema` names its draft by the draft's own URI; default: 2020-12. References must be to places in the
+    schema itself; no schemas are fetched.
 
     Args:
         schema: The schema.
 
     Raises:
-        InvalidArgument: The schema is no dict, does not match its draft, or has a reference without target.
+        InvalidArgument: The schema is not a dict, names an unknown draft, does not match its draft, or has a
+            reference without target.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -79,7 +80,8 @@ def check_payload(schema: PayloadSchema | None, payload: object) -> None:
     problems = too_deep(payload) if schema is None else schema.violations(payload)
     if problems:
         words = "".join(f"\n  {each}" for each in problems)
-        message = f"the payload has {len(problems)} problems:{words}"
+        count = f"{len(problems)} problem" + ("s" if len(problems) != 1 else "")
+        message = f"the payload has {count}:{words}"
         raise MalformedPayload(message)
 
 
@@ -88,8 +90,7 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
     import jsonschema.validators  # noqa: PLC0415 - as above
     from referencing.jsonschema import EMPTY_REGISTRY  # noqa: PLC0415 - as above
 
-    find: Any = jsonschema.validators.validator_for
-    kind: Any = find(schema, default=jsonschema.Draft202012Validator)
+    kind = _draft(schema)
     try:
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
@@ -101,6 +102,28 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
     return extend(kind, {"uniqueItems": _unique_items})(
         schema, format_checker=formats, registry=EMPTY_REGISTRY
     )
+
+
+def _draft(schema: Mapping[str, Any]) -> Any:
+    """Return the class of validators for a schema's draft.
+
+    An unknown one is refused: another draft ignores some of its keywords, and what they forbid would pass.
+    """
+    import jsonschema  # noqa: PLC0415 - as above
+    import jsonschema.validators  # noqa: PLC0415 - as above
+
+    named: object = schema.get("$schema")
+    find: Any = jsonschema.validators.validator_for
+    default: Any = None if "$schema" in schema else jsonschema.Draft202012Validator
+    kind = find(schema, default=default) if isinstance(named, str) else default
+    if kind is None:
+        raise _wrong_schema(
+            ["$schema"],
+            named,
+            "the URI of a draft, such as http://json-schema.org/draft-07/schema# or "
+            "https://json-schema.org/draft/2020-12/schema; or no such key, which stands for the latter",
+        )
+    return kind
 
 
 def _unique_items(_: Any, wanted: object, given: object, __: object) -> Iterator[jsonschema.ValidationError]:
@@ -171,10 +194,11 @@ def too_deep(payload: object) -> list[Problem]:
 
 
 def _each_once(problems: Iterable[Problem]) -> Iterator[Problem]:
-    seen: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str, str]] = set()
     for problem in problems:
-        if (problem.path, problem.allowed) not in seen:
-            seen.add((problem.path, problem.allowed))
+        key = (problem.path, problem.allowed, problem.finding)
+        if key not in seen:
+            seen.add(key)
             yield problem
 
 
@@ -237,7 +261,8 @@ def _alternatives(errors: Iterable[jsonschema.ValidationError]) -> str:
     by_number = itertools.groupby(errors, key=lambda error: error.schema_path[0])
     return " | ".join(
         "; ".join(
-            f"{each.path}: {each.allowed or each.finding}" for error in group for each in _problems_of(error)
+            f"{each.path}: {each.allowed or each.finding}"
+            for each in _each_once(itertools.chain.from_iterable(map(_problems_of, group)))
         )
         for _, group in by_number
     )

@@ -90,6 +90,40 @@ def test_the_draft_is_the_one_that_the_schema_names() -> None:
 
 
 @pytest.mark.parametrize(
+    "draft",
+    [
+        "https://json-schema.org/draft-07/schema#",
+        "https://tc.example.com/schemas/common/metaschema.json#",
+        "/schemas/common/metaschema.json#",
+        "",
+        7,
+        None,
+    ],
+)
+def test_an_unknown_draft_is_refused_as_its_keywords_might_be_ignored(draft: object) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        PayloadSchema({"$schema": draft, "dependencies": {"a": ["b"]}})
+    words = f"payload_schema at $['$schema']: {draft!r} is not valid; expected the URI of a draft, such as http://json-"
+    assert str(caught.value).startswith(words)
+
+
+def test_the_empty_fragment_of_a_draft_s_uri_makes_no_difference() -> None:
+    schema = {"$schema": "http://json-schema.org/draft-07/schema", "dependencies": {"a": ["b"]}}
+    assert words(schema, {"a": 1}) == ["$: 'b' is a dependency of 'a'"]
+
+
+def test_several_findings_about_one_place_are_all_listed() -> None:
+    schema = {"dependentRequired": {"a": ["b", "c"]}}
+    assert words(schema, {"a": 1}) == ["$: 'b' is a dependency of 'a'", "$: 'c' is a dependency of 'a'"]
+
+
+def test_what_an_alternative_lacks_is_said_once() -> None:
+    schema = {"oneOf": [{"required": ["a", "b"]}, {"required": ["c"]}]}
+    alternatives = "$.a: missing; $.b: missing | $.c: missing"
+    assert words(schema, {}) == [f"$: {{}} is not valid; expected one of the alternatives: {alternatives}"]
+
+
+@pytest.mark.parametrize(
     ("schema", "place"),
     [
         ({"type": "objct"}, "payload_schema at $.type: 'objct'"),
