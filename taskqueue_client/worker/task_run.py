@@ -241,8 +241,8 @@ class TaskRun:
         Raises:
             InvalidArgument: The prefix or an option is not allowed, or the directory leads out of the work
                 directory.
-            TaskFailed: A file's name cannot be that of an artifact, or the directory is a file.
-                Nothing is declared.
+            TaskFailed: The name of a file cannot be that of an artifact; the other files are declared. Or the
+                directory is a file.
             OSError: A directory cannot be read for a reason that lies with the machine, such as too many
                 open files.
         """

@@ -375,14 +375,31 @@ def test_a_name_in_a_directory_that_no_artifact_may_have_fails_the_task(
     def handler(task: TaskRun) -> None:
         (task.work_directory / "logs").mkdir()
         (task.work_directory / name).touch()
+        (task.work_directory / "a.txt").write_text("fine")
         task.upload_artifacts("public", ".")
 
     work(world, handler)
     assert reasons(world, task_id) == ["failed"]
-    assert artifact_names(world, task_id) == LOG
+    assert artifact(world, task_id, "public/a.txt") == "fine"
+    assert len(artifact_names(world, task_id)) == len(LOG) + 1
     log = log_of(world, task_id)
     assert f"/{name}' cannot be an artifact: name: " in log
     assert expected in log
+
+
+def test_several_names_in_a_directory_that_no_artifact_may_have_are_counted(world: World) -> None:
+    task_id = world.create()
+
+    def handler(task: TaskRun) -> None:
+        for name in ("ä", "ö", "ü"):
+            (task.work_directory / name).touch()
+        task.upload_artifacts("public", ".")
+
+    work(world, handler)
+    assert reasons(world, task_id) == ["failed"]
+    log = log_of(world, task_id)
+    assert "/ä' cannot be an artifact: name: 'public/ä' is not valid" in log
+    assert log.endswith("; other files with such names: 2\n")
 
 
 def test_a_prefix_that_no_artifact_may_have_is_refused(world: World) -> None:

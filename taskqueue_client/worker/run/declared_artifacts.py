@@ -208,11 +208,12 @@ class DeclaredArtifacts:
         work_directory: Path,
         options: ArtifactOptions,
     ) -> list[str]:
-        """Declare all files of a directory, or none; return the artifacts' names.
+        """Declare all files of a directory; return the artifacts' names.
 
         Raises:
             InvalidArgument: The prefix or an option is not allowed, or the directory is outside.
-            TaskFailed: A file's name cannot be that of an artifact, or the directory is a file.
+            TaskFailed: The name of a file cannot be that of an artifact; the other files are declared. Or the
+                directory is a file.
             OSError: A directory cannot be read for a reason that lies with the machine, such as too many
                 open files.
         """
@@ -223,11 +224,20 @@ class DeclaredArtifacts:
         checked = self._checked(options)
         inside = None if is_outside else work_directory
         found: list[DeclaredArtifact] = []
+        refused: list[str] = []
         for path in paths:
             name = "/".join(filter(None, (prefix.rstrip("/"), *path.relative_to(top).parts))) or top.name
-            _check_name_of_file(name, path)
-            found.append(DeclaredArtifact(name, path, checked, inside))
+            try:
+                _check_name(name)
+            except InvalidArgument as error:
+                refused.append(f"the file {str(path)!r} cannot be an artifact: {error}")
+            else:
+                found.append(DeclaredArtifact(name, path, checked, inside))
         self._add(found)
+        if refused:  # it is the task, not the worker, that has made these files
+            rest = len(refused) - 1
+            others = f"; other files with such names: {rest}" if rest else ""
+            raise TaskFailed(refused[0] + others)
         return [each.name for each in found if each.source != top]
 
     def _checked(self, options: ArtifactOptions) -> Options:
@@ -318,15 +328,6 @@ def _check_name(name: str) -> None:
     if name in _RESERVED:
         raise InvalidArgument("name", name, f"any other name: this one is reserved for {_RESERVED[name]}")
     checked_name(name)
-
-
-def _check_name_of_file(name: str, path: Path) -> None:
-    """Blame the task, which made the file, and not the worker."""
-    try:
-        _check_name(name)
-    except InvalidArgument as error:
-        message = f"the file {str(path)!r} cannot be an artifact: {error}"
-        raise TaskFailed(message) from error
 
 
 def _declared_file(
