@@ -157,6 +157,11 @@ class ShutdownPlan:
             end=end,
         )
 
+    def __str__(self) -> str:
+        if self.end == math.inf:  # as worker-runner asks with `finish-tasks: true`
+            return "until they end"
+        return f"for {self.stop_runs:.0f} s, and the worker ends within {self.end:.0f} s"
+
 
 class Shutdown:
     """The shutdown of a worker, in the loop that it is made in.
@@ -253,9 +258,9 @@ class Shutdown:
             log.info("shutting down: no more claims, and no runs to wait for")
         else:
             log.info(
-                "shutting down: no more claims; %d runs may go on for %.0f s, and the worker ends within "
-                "%.0f s; ask again (second signal, Ctrl-C) to stop the runs now",
-                *(self._runs.unresolved, plan.stop_runs, plan.end),
+                "shutting down: no more claims; %d runs may go on %s; ask again (second signal, Ctrl-C) to "
+                "stop the runs now",
+                *(self._runs.unresolved, plan),
             )
         self._retry_clock.hurry(plan.end)
         now = self._clock.monotonic()

@@ -248,8 +248,10 @@ def test_a_program_that_is_open_for_writing_is_started_when_it_is_closed(
 
 
 def test_a_missing_directory_fails_the_task(context: CommandContext) -> None:
-    with pytest.raises(TaskFailed, match="nowhere"):
+    with pytest.raises(TaskFailed) as caught:
         run_command(["true"], context, cwd="nowhere")
+    path = str(context.work_directory / "nowhere")
+    assert str(caught.value) == f"true: cannot be started: [Errno 2] No such file or directory: {path!r}"
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,7 @@ def test_runs_may_finish_if_the_runner_says_so(world: World, start: Start, tmp_p
         parent.send(WELCOME)
         parent.until_logged("begins")
         parent.send(line("graceful-termination", **{"finish-tasks": True}))
-        parent.until_logged("no more claims")
+        parent.until_logged("no more claims; 1 runs may go on until they end; ask again")
         parent.send(line("graceful-termination", **{"finish-tasks": True}))
         (tmp_path / "go").touch()
         assert parent.ended() == 0

@@ -95,7 +95,7 @@ class CommandProcess:
                     stdin=stdin,
                     stdout=end,
                     stderr=errors,
-                    cwd=cwd,
+                    cwd=os.fspath(cwd),  # errors show it as it is given
                     env=env,
                     start_new_session=True,
                 )
