@@ -226,8 +226,8 @@ class TaskRun:
         Directories that are symbolic links are not entered. What the task has left there decides about the
         task, not about the worker: where a file is a link that leads out of the work directory, or not a
         regular file, its upload fails, and with it the task; the other files are uploaded. The same goes for
-        a directory that is unreadable or missing; if it is `directory`, its error artifact has the name
-        `prefix`.
+        a directory that is unreadable or missing; if it is `directory`, or a file is in its place, the error
+        artifact has the name `prefix`.
 
         Args:
             prefix: The beginning of the artifacts' names: with `public`, the file `dist/a/b.zip` of the
@@ -241,8 +241,7 @@ class TaskRun:
         Raises:
             InvalidArgument: The prefix or an option is not allowed, or the directory leads out of the work
                 directory.
-            TaskFailed: The name of a file cannot be that of an artifact; the other files are declared. Or the
-                directory is a file.
+            TaskFailed: The name of a file cannot be that of an artifact; the other files are declared.
             OSError: A directory cannot be read for a reason that lies with the machine, such as too many
                 open files.
         """

@@ -484,12 +484,15 @@ def test_directories_with_longer_paths_than_the_system_allows_fail_the_task(worl
 def test_a_file_in_the_place_of_a_directory_fails_the_task(world: World) -> None:
     def handler(task: TaskRun) -> None:
         (task.work_directory / "dist").touch()
-        task.upload_artifacts("public/build", "dist")
+        assert task.upload_artifacts("public/build", "dist") == []
+        task.upload_artifact("public/x", text="x")
 
     task_id = world.create()
     work(world, handler)
     assert reasons(world, task_id) == ["failed"]
-    assert "/dist' is not a directory" in log_of(world, task_id)
+    assert artifact(world, task_id, "public/x") == "x"
+    assert getattr(world.queue.artifact(task_id, 0, "public/build"), "reason") == "invalid-resource-on-worker"  # noqa: B009 - of the kind that has one
+    assert "public/build was not uploaded: [Errno 20] Not a directory: " in log_of(world, task_id)
 
 
 def test_the_log_of_a_run_whose_artifact_is_missing_does_not_say_that_the_task_is_completed(

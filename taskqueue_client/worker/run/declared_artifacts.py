@@ -106,23 +106,28 @@ class DeclaredArtifact:
         source: A path, or the content itself.
         options: How to upload it.
         directory: The directory that the path must not lead out of; None if it may lead anywhere.
+        is_folder: Whether the path was declared as a directory, and has none that can be read.
     """
 
     name: str
     source: Path | bytes
     options: Options
     directory: Path | None = None
+    is_folder: bool = False
 
     def open(self) -> Source:
         """Open the content.
 
         Raises:
             InvalidArgument: The path now leads out of the directory, or to something that is not a file.
-            OSError: The file cannot be read.
+            OSError: The file cannot be read, or the directory is a file.
         """
-        if self.directory is None or isinstance(self.source, bytes):
+        if isinstance(self.source, bytes):
             return open_source(self.source)
-        return open_source(path_inside(self.directory, self.source, "source"))
+        path = self.source if self.directory is None else path_inside(self.directory, self.source, "source")
+        if self.is_folder and path.exists() and not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        return open_source(path)
 
 
 class DeclaredArtifacts:
@@ -212,8 +217,7 @@ class DeclaredArtifacts:
 
         Raises:
             InvalidArgument: The prefix or an option is not allowed, or the directory is outside.
-            TaskFailed: The name of a file cannot be that of an artifact; the other files are declared. Or the
-                directory is a file.
+            TaskFailed: The name of a file cannot be that of an artifact; the other files are declared.
             OSError: A directory cannot be read for a reason that lies with the machine, such as too many
                 open files.
         """
@@ -232,7 +236,7 @@ class DeclaredArtifacts:
             except InvalidArgument as error:
                 refused.append(f"the file {str(path)!r} cannot be an artifact: {error}")
             else:
-                found.append(DeclaredArtifact(name, path, checked, inside))
+                found.append(DeclaredArtifact(name, path, checked, inside, is_folder=path == top))
         self._add(found)
         if refused:  # it is the task, not the worker, that has made these files
             rest = len(refused) - 1
@@ -302,24 +306,19 @@ def _found_in(
 
 
 def _files_and_unreadable_folders_in(top: Path) -> list[Path]:
-    """Return the files below a directory, and the folders, or `top`, that are missing or unreadable.
+    """Return the files below a directory, and the folders, or `top`, that are missing, unreadable or files.
 
     The upload of such a folder fails as that of a missing file does: an error artifact tells of it.
 
     Raises:
-        TaskFailed: `top` is a file.
         OSError: One of `MACHINE_ERRORS`.
     """
     unreadable: list[Path] = []
 
     def note(error: OSError) -> None:
-        path = Path(error.filename)
-        if isinstance(error, NotADirectoryError) and path.exists():
-            message = f"{str(path)!r} is not a directory"
-            raise TaskFailed(message) from error
         if error.errno in MACHINE_ERRORS:
             raise error
-        unreadable.append(path)
+        unreadable.append(Path(error.filename))
 
     return sorted([*files_in(top, note), *unreadable])
 
