@@ -23,7 +23,7 @@ from benchmarks.canned import canned_server
 from benchmarks.measure import ROUNDS, Row, at_least, at_most, possible
 from taskqueue_client import AsyncQueue, Credentials, Queue
 from taskqueue_client.worker.event_thread import EventThread
-from taskqueue_client.worker.surroundings.proxy import TaskProxy
+from taskqueue_client.worker.features.proxy import TaskProxy
 
 TASK = "Y9IplizWTj-eOJfHEC71Rw"
 CREDENTIALS = Credentials("benchmark/client", "a-token-of-some-forty-characters-length-abc")

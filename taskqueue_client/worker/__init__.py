@@ -19,9 +19,9 @@ from taskqueue_client.worker.commands.command import (
     CommandResult,
     CommandTimedOut,
 )
+from taskqueue_client.worker.features.upstream import DownloadOptions, UpstreamArtifact, UpstreamOptions
 from taskqueue_client.worker.run.declared_artifacts import ArtifactOptions
 from taskqueue_client.worker.run.lifecycle import TaskEnd
-from taskqueue_client.worker.surroundings.upstream import DownloadOptions, UpstreamArtifact, UpstreamOptions
 
 from .config import WorkerConfig, load_config
 from .loop import WorkerLoop

@@ -37,7 +37,7 @@ from .session import Session
 from .task_run import TaskRun
 
 if TYPE_CHECKING:
-    from .surroundings.chain_of_trust import SigningKey
+    from .features.chain_of_trust import SigningKey
 
 
 class WorkerSettings(TypedDict, total=False):
@@ -364,7 +364,7 @@ def _source_for(config: WorkerConfig, given: TaskSourceFactory) -> TaskSourceFac
 
 
 def _load_key(path: Path) -> SigningKey:
-    from .surroundings.chain_of_trust import load_signing_key  # noqa: PLC0415 - few workers sign
+    from .features.chain_of_trust import load_signing_key  # noqa: PLC0415 - few workers sign
 
     return load_signing_key(path)
 

@@ -46,8 +46,8 @@ from .shutdown import LiveRuns
 from .task_run import TaskRun
 
 if TYPE_CHECKING:
+    from .features.live_log import LiveLogs
     from .loop import WorkerLoop
-    from .surroundings.live_log import LiveLogs
 
 log = logging.getLogger("taskqueue_client.worker")
 
@@ -253,7 +253,7 @@ class Session:
         config = self._worker.config
         if not config.live_log:
             return None
-        from .surroundings.live_log import LiveLogs  # noqa: PLC0415 - few workers serve logs
+        from .features.live_log import LiveLogs  # noqa: PLC0415 - few workers serve logs
 
         live_logs = LiveLogs(config.live_log_host, config.live_log_port, config.live_log_url)
         stack.callback(live_logs.close)

@@ -27,9 +27,7 @@ from taskqueue_client.worker.commands.command import (
     run_command,
     run_command_async,
 )
-from taskqueue_client.worker.run.declared_artifacts import ArtifactOptions
-from taskqueue_client.worker.run.run_resources import RunResources
-from taskqueue_client.worker.surroundings.upstream import (
+from taskqueue_client.worker.features.upstream import (
     DownloadOptions,
     UpstreamArtifact,
     UpstreamOptions,
@@ -39,11 +37,13 @@ from taskqueue_client.worker.surroundings.upstream import (
     upstream_of_payload,
     upstream_tasks,
 )
+from taskqueue_client.worker.run.declared_artifacts import ArtifactOptions
+from taskqueue_client.worker.run.run_resources import RunResources
 
 from .outcomes import Canceled
 
 if TYPE_CHECKING:
-    from taskqueue_client.worker.surroundings.proxy import TaskProxy
+    from taskqueue_client.worker.features.proxy import TaskProxy
 
 
 P = ParamSpec("P")

@@ -31,8 +31,8 @@ from taskqueue_client.artifacts import ChainOfTrust, ChainOfTrustError
 from taskqueue_client.artifacts.sources import Source
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local.faults import Delay, Respond
+from taskqueue_client.worker.features.chain_of_trust import RunChain, load_signing_key
 from taskqueue_client.worker.loop import WorkerSettings
-from taskqueue_client.worker.surroundings.chain_of_trust import RunChain, load_signing_key
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, World
 from tests.worker.request_log import requests_noted
@@ -322,7 +322,7 @@ DROP = textwrap.dedent("""
     from pathlib import Path
     import cryptography.hazmat.primitives.asymmetric.ed25519
     from taskqueue_client.errors import InvalidArgument
-    from taskqueue_client.worker.surroundings.chain_of_trust import load_signing_key
+    from taskqueue_client.worker.features.chain_of_trust import load_signing_key
 
     key = load_signing_key(Path(sys.argv[1]))
     os.setgroups([])

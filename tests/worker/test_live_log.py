@@ -26,9 +26,9 @@ from taskqueue_client.errors import CallFailed, InvalidArgument
 from taskqueue_client.local.faults import Delay, Respond
 from taskqueue_client.models import StorageType
 from taskqueue_client.worker.commands.task_log import TaskLog
-from taskqueue_client.worker.surroundings import bounded_server, live_log
-from taskqueue_client.worker.surroundings.live_log import LiveLogs
-from taskqueue_client.worker.surroundings.proxy import TaskProxy
+from taskqueue_client.worker.features import bounded_server, live_log
+from taskqueue_client.worker.features.live_log import LiveLogs
+from taskqueue_client.worker.features.proxy import TaskProxy
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.run_outcomes import reasons

@@ -26,9 +26,9 @@ import taskcluster
 from taskqueue_client import Credentials, Queue, slugid
 from taskqueue_client.errors import InsufficientScopes
 from taskqueue_client.models import TaskClaim
+from taskqueue_client.worker.features import proxy as proxy_module
+from taskqueue_client.worker.features.proxy import TaskProxy
 from taskqueue_client.worker.outcomes import InternalError
-from taskqueue_client.worker.surroundings import proxy as proxy_module
-from taskqueue_client.worker.surroundings.proxy import TaskProxy
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, World
 from tests.worker.worker_world import work
@@ -642,7 +642,7 @@ FEW_DESCRIPTORS = """
 import resource, time
 from pathlib import Path
 from taskqueue_client import Credentials
-from taskqueue_client.worker.surroundings.proxy import TaskProxy
+from taskqueue_client.worker.features.proxy import TaskProxy
 
 def start_and_close():
     TaskProxy("http://localhost:1", Credentials("test", "token"), (), time.time).close()

@@ -17,8 +17,8 @@ from taskqueue_client.artifacts.download_methods import download_artifact
 from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotFound
 from taskqueue_client.local.faults import Respond
 from taskqueue_client.models import StorageType
-from taskqueue_client.worker.surroundings import upstream
-from taskqueue_client.worker.surroundings.upstream import UpstreamArtifact
+from taskqueue_client.worker.features import upstream
+from taskqueue_client.worker.features.upstream import UpstreamArtifact
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import World
 from tests.worker.run_outcomes import reasons

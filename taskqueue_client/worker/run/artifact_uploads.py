@@ -32,7 +32,7 @@ from .patience import Patience
 from .run_resources import RunResources
 
 if TYPE_CHECKING:
-    from taskqueue_client.worker.surroundings.chain_of_trust import RunChain
+    from taskqueue_client.worker.features.chain_of_trust import RunChain
 
 log = logging.getLogger("taskqueue_client.worker")
 

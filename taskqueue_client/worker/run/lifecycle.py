@@ -46,7 +46,7 @@ from .reporting import Reporter
 from .run_resources import RunResources
 
 if TYPE_CHECKING:
-    from taskqueue_client.worker.surroundings.chain_of_trust import SigningKey
+    from taskqueue_client.worker.features.chain_of_trust import SigningKey
 
 log = logging.getLogger("taskqueue_client.worker")
 

@@ -31,8 +31,8 @@ from .declared_artifacts import DeclaredArtifacts
 from .log_checkpoints import CompressedLog
 
 if TYPE_CHECKING:
-    from taskqueue_client.worker.surroundings.live_log import LiveLogs
-    from taskqueue_client.worker.surroundings.proxy import TaskProxy
+    from taskqueue_client.worker.features.live_log import LiveLogs
+    from taskqueue_client.worker.features.proxy import TaskProxy
 
 log = logging.getLogger("taskqueue_client.worker")
 
@@ -234,7 +234,7 @@ class RunResources:
             InternalError: The run has ended: a thread that its handler has left behind asks for it; or this
                 is a forked child.
         """
-        from taskqueue_client.worker.surroundings.proxy import TaskProxy  # noqa: PLC0415 - few runs need it
+        from taskqueue_client.worker.features.proxy import TaskProxy  # noqa: PLC0415 - few runs need it
 
         self._check_process()
         run = self.run

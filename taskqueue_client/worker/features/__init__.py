@@ -1,0 +1,1 @@
+"""Features for a running task: proxy, live log, upstream artifacts, chain of trust."""

@@ -1,1 +1,0 @@
-"""Services for a running task: proxy, live log, upstream artifacts, chain of trust."""
