@@ -22,8 +22,8 @@ from yarl import URL
 from benchmarks.canned import canned_server
 from benchmarks.measure import ROUNDS, Row, at_least, at_most, possible
 from taskqueue_client import AsyncQueue, Credentials, Queue
-from taskqueue_client.worker.event_thread import EventThread
 from taskqueue_client.worker.features.proxy import TaskProxy
+from taskqueue_client.worker.threads import EventThread
 
 TASK = "Y9IplizWTj-eOJfHEC71Rw"
 CREDENTIALS = Credentials("benchmark/client", "a-token-of-some-forty-characters-length-abc")

@@ -36,17 +36,18 @@ from .commands.environment import CommandEnvironment
 from .commands.masking import Secrets
 from .commands.process_tree import Guardian
 from .commands.work_directory import WorkDirectories
-from .event_thread import EventThread, ThreadsafeCalls
 from .loop import WorkerLoop
 from .monitoring.tracing import NO_TRACING
 from .outcomes import Outcome, TaskFailed, Uploads, meant_by, resolution_of
 from .payload import check_payload
 from .run.artifact_uploads import outcome_of_failed_upload, severity
 from .run.declared_artifacts import LOG_NAME, DeclaredArtifact
-from .run.handlers import Handlers, LoggingCapture
+from .run.handlers import Handlers
 from .run.lifecycle import TimeLimit, explain
+from .run.logging_capture import LoggingCapture
 from .run.run_resources import RunResources, SharedResources
 from .task_run import TaskRun
+from .threads import EventThread, ThreadsafeCalls
 
 CREDENTIALS = Credentials("testing", "not-a-secret-access-token")
 

@@ -29,12 +29,12 @@ from .config import (
     load_custom_settings,
     settings_described,
 )
-from .event_thread import WorkerEventLoop
 from .payload import PayloadSchema
 from .run.lifecycle import TaskEnd
 from .runner import WorkerRunner
 from .session import Session
 from .task_run import TaskRun
+from .threads import WorkerEventLoop
 
 if TYPE_CHECKING:
     from .features.chain_of_trust import SigningKey

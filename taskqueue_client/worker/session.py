@@ -30,20 +30,22 @@ from taskqueue_client.worker.claims.task_source import PROMPT, WorkerIdentity
 from taskqueue_client.worker.commands.environment import CommandEnvironment
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.work_directory import WorkDirectories
+from taskqueue_client.worker.monitoring.blocked_loops import LoopLag
 from taskqueue_client.worker.monitoring.tracing import make_tracing
 from taskqueue_client.worker.monitoring.worker_metrics import Monitor, Vitals, WorkerMetrics
-from taskqueue_client.worker.run.handlers import Handlers, LoggingCapture
+from taskqueue_client.worker.run.handlers import Handlers
 from taskqueue_client.worker.run.lifecycle import RunContext, RunLifecycle, TaskEnd
+from taskqueue_client.worker.run.logging_capture import LoggingCapture
 from taskqueue_client.worker.run.patience import RetryClock
 from taskqueue_client.worker.run.run_resources import RunResources, SharedResources, mask_credentials
 
 from . import shutdown
 from .commands.process_tree import Guardian
 from .config import WorkerConfig
-from .event_thread import DaemonThreads, ThreadsafeCalls, TurnCheck
 from .outcomes import text_of
 from .shutdown import LiveRuns
 from .task_run import TaskRun
+from .threads import DaemonThreads, ThreadsafeCalls
 
 if TYPE_CHECKING:
     from .features.live_log import LiveLogs
@@ -80,7 +82,7 @@ FILES_OF_RUN = 8
 
 
 class Session:
-    """Runs a worker, in the loop that it is made in, which must not turn before `run`.
+    """Runs a worker, in the event loop that it is made in. `run` must be the next thing that the loop does.
 
     The methods that are not coroutines may be called from any thread, before `run` and until it returns.
 
@@ -104,7 +106,7 @@ class Session:
         self._finished = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
         self._notice_threads = DaemonThreads()
-        self._turns = TurnCheck(self._calls, worker.clock.monotonic)
+        self._loop_lag = LoopLag(self._calls, worker.clock.monotonic)
         self._metrics = WorkerMetrics(self._identity, self._vitals, config.task_queue_ids)
         self._tracing = make_tracing(self._identity, worker.root_url, is_on=config.tracing)
         self._client_options: _ClientOptions = {
@@ -199,13 +201,13 @@ class Session:
             lease_left=min(ends) - now if ends else None,
             stuck=sum(each.is_stuck for each in self._runs),
             slots=self._worker.config.concurrency,
-            blocked=self._turns.blocked_for(),
+            blocked=self._loop_lag.blocked_for(),
         )
 
     # Start and end
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        """Start everything. Does not let the loop turn, so that calls from other threads find all of it."""
+        """Start everything without yielding to the event loop: calls from other threads need all of it."""
         worker = self._worker
         if worker.signing_key is not None:
             worker.signing_key.check_hidden()

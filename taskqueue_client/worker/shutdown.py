@@ -21,11 +21,11 @@ from taskqueue_client.models import ReasonResolved
 
 from .claims.keeper import Keeper
 from .config import WorkerConfig, checked_time_left
-from .event_thread import DaemonThreads, ThreadsafeCalls
 from .outcomes import InternalError, WorkerShutdown, text_of
 from .run.handlers import ThreadCall
 from .run.lifecycle import RunLifecycle, TaskEnd
 from .run.patience import RetryClock
+from .threads import DaemonThreads, ThreadsafeCalls
 
 log = logging.getLogger("taskqueue_client.worker")
 

@@ -19,9 +19,9 @@ from taskqueue_client.worker.claims.claimed_run import ClaimedRun, State
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.claims.task_source import WorkerIdentity
 from taskqueue_client.worker.config import WorkerConfig
-from taskqueue_client.worker.event_thread import EventThread
 from taskqueue_client.worker.outcomes import Resolution
 from taskqueue_client.worker.run.reporting import Reporter
+from taskqueue_client.worker.threads import EventThread
 
 TASK_QUEUE_ID = "test-provisioner/test-worker"
 WAIT = 30.0

@@ -19,9 +19,9 @@ from taskqueue_client.clock import Clock
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay, ExpireUrl
 from taskqueue_client.worker.commands.work_directory import WorkDirectories
+from taskqueue_client.worker.monitoring.blocked_loops import BlockedLoopWatch
 from taskqueue_client.worker.outcomes import IntermittentTask, InternalError
 from taskqueue_client.worker.run import handlers
-from taskqueue_client.worker.run.handlers import BlockedLoopWatch
 from taskqueue_client.worker.session import Session
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until

@@ -15,7 +15,7 @@ import pytest
 
 from taskqueue_client.worker import TaskEnd, TaskRun
 from taskqueue_client.worker.commands.task_log import TaskLog
-from taskqueue_client.worker.event_thread import DaemonThreads, Job
+from taskqueue_client.worker.threads import DaemonThreads, Job
 from tests.worker.queue_world import WAIT, World
 from tests.worker.run_outcomes import OUTCOMES, reasons
 from tests.worker.worker_world import work, worker_for

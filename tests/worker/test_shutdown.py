@@ -24,11 +24,11 @@ from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Delay
 from taskqueue_client.worker import session, shutdown
 from taskqueue_client.worker.claims.keeper import Keeper
-from taskqueue_client.worker.event_thread import DaemonThreads, Job, ThreadsafeCalls
 from taskqueue_client.worker.loop import WorkerSettings
 from taskqueue_client.worker.outcomes import InternalError, Outcome, WorkerShutdown
 from taskqueue_client.worker.run import lifecycle
 from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.threads import DaemonThreads, Job, ThreadsafeCalls
 from tests.worker.gate import gate_before_handlers
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.request_log import Request, requests_noted

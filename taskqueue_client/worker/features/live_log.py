@@ -20,7 +20,7 @@ from typing import Final
 from aiohttp import web
 
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.worker.event_thread import EventThread
+from taskqueue_client.worker.threads import EventThread
 
 from .bounded_server import BoundedServer
 

@@ -30,7 +30,7 @@ from taskqueue_client._transport.network import NetworkSettings
 from taskqueue_client._version import __version__
 from taskqueue_client.credentials import Credentials, certificate_of, checked
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.worker.event_thread import EventThread
+from taskqueue_client.worker.threads import EventThread
 
 from .bounded_server import BoundedServer
 

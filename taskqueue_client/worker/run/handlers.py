@@ -1,39 +1,27 @@
-"""Calls of a worker's handler: plain functions in a thread each, coroutines in one loop in another thread.
-
-`LoggingCapture` writes what handlers, and the libraries that they use, log to the tasks' logs.
-"""
+"""Calls of a worker's handler: plain functions in a thread each, coroutines in one loop in another thread."""
 
 from __future__ import annotations
 
 import asyncio
-import copy
-import gc
 import inspect
 import logging
 import os
 import sys
-import time
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import contextmanager
-from contextvars import Context, ContextVar, copy_context
+from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
 from functools import partial
-from types import FrameType
 from typing import Any, Self, cast
 
 from taskqueue_client.aio import AsyncQueue
-from taskqueue_client.worker.commands.task_log import UnlockedHandler
-from taskqueue_client.worker.event_thread import DaemonThreads, EventThread, Job, ThreadsafeCalls
+from taskqueue_client.worker.monitoring.blocked_loops import BlockedLoopWatch
 from taskqueue_client.worker.task_run import TaskRun, check_awaited
+from taskqueue_client.worker.threads import DaemonThreads, EventThread, Job, ThreadsafeCalls
 
 log = logging.getLogger("taskqueue_client.worker")
 
 TO_END = 2.0
 """Seconds that the handlers' loop has to end: a handler that blocks it does not hold the worker."""
-
-BLOCKED_AFTER = 1.0
-"""Seconds without a turn of the handlers' loop after which a warning is logged. Runs are still reclaimed, but
-the other handlers stand still."""
 
 
 class Handlers:
@@ -240,128 +228,3 @@ class CoroutineCall(HandlerCall):
     def _has_ended(self, task: asyncio.Task[BaseException | None]) -> None:
         """Called as well if the task was canceled before its first step."""
         self._end(asyncio.CancelledError() if task.cancelled() else task.result())
-
-
-class BlockedLoopWatch:
-    """Logs a warning with the stack when handlers block the loop that they share.
-
-    It runs in another loop.
-
-    Args:
-        thread: The thread to watch.
-        blocked_after: Seconds without a turn before the first warning; each further one takes twice as long.
-    """
-
-    def __init__(self, thread: EventThread, blocked_after: float = BLOCKED_AFTER) -> None:
-        self._thread = thread
-        self._blocked_after = blocked_after
-
-    async def run(self) -> None:
-        """Watch until canceled."""
-        while True:
-            await self._turn()
-            await asyncio.sleep(self._blocked_after)
-
-    async def _turn(self) -> None:
-        """Wait for one turn of the watched loop, and log a warning as long as it does not come."""
-        turned = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        self._thread.call(loop.call_soon_threadsafe, turned.set)
-        started, patience = time.monotonic(), self._blocked_after
-        while not turned.is_set():
-            try:
-                await asyncio.wait_for(turned.wait(), patience)
-            except TimeoutError:
-                self._warn(time.monotonic() - started)
-                patience *= 2
-
-    def _warn(self, seconds: float) -> None:
-        frame = _frame_of(self._thread)
-        stack = "".join(traceback.format_stack(frame)) if frame is not None else "(the thread has ended)"
-        log.warning(
-            "a handler has blocked the event loop of all handlers for %.1f s; it should await, or be a "
-            "plain function; it is here:\n%s",
-            seconds,
-            stack,
-        )
-
-
-def _frame_of(thread: EventThread) -> FrameType | None:
-    """Return what a thread is executing.
-
-    Meanwhile there is no garbage collection: with one, the call may stop all threads for good, up to Python
-    3.11.8 (https://github.com/python/cpython/issues/106883).
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - the documented way to another thread's stack  # pyright: ignore[reportPrivateUsage]
-    finally:
-        if collects:
-            gc.enable()
-
-
-_WORKER = "taskqueue_client.worker"
-"""The logger of workers: what it logs is not about the task, and may be about the task's log itself."""
-
-_current: ContextVar[tuple[LoggingCapture, logging.Logger] | None] = ContextVar("task log", default=None)
-"""The capture that takes messages of this thread or asyncio task, and the log of its task."""
-
-
-class LoggingCapture(UnlockedHandler):
-    """Writes what is logged inside of handlers to their tasks' logs, too. A context manager.
-
-    Which task a message belongs to is a context variable: it is known in the handler's thread or asyncio
-    task, in tasks that this one creates, and in `asyncio.to_thread`.
-    """
-
-    def capturing(self, run_task: Callable[[TaskRun], Any]) -> Callable[[TaskRun], Any]:
-        """Return a handler, a plain or a coroutine function, whose messages go to its task's log."""
-        if inspect.iscoroutinefunction(run_task):
-
-            async def run_async(task: TaskRun) -> object:
-                with self._into(task.log):
-                    return await cast("Awaitable[object]", run_task(task))
-
-            return run_async
-
-        def run(task: TaskRun) -> object:
-            with self._into(task.log):
-                return run_task(task)
-
-        return run
-
-    @contextmanager
-    def _into(self, logger: logging.Logger) -> Generator[None]:
-        token = _current.set((self, logger))
-        try:
-            yield
-        finally:
-            _current.reset(token)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Pass what is logged inside of a handler of this worker."""
-        current = _current.get()
-        is_of_worker = record.name == _WORKER or record.name.startswith(f"{_WORKER}.")
-        return current is not None and current[0] is self and not is_of_worker
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a message with the name of its logger."""
-        current = _current.get()
-        if current is None:
-            return
-        named = copy.copy(record)
-        try:
-            named.msg, named.args = f"{record.name}: {record.getMessage()}", None
-        except Exception:  # noqa: BLE001 - arguments that don't fit their message; logging reports those itself
-            self.handleError(record)
-        else:
-            current[1].handle(named)
-
-    def __enter__(self) -> Self:
-        logging.getLogger().addHandler(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger().removeHandler(self)
-        self.close()

@@ -18,7 +18,6 @@ from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.task_log import LogView, TaskLog
 from taskqueue_client.worker.config import TimeoutOutcome, WorkerConfig, checked_seconds
-from taskqueue_client.worker.event_thread import ThreadsafeCalls
 from taskqueue_client.worker.monitoring.worker_metrics import LOST, WorkerMetrics
 from taskqueue_client.worker.outcomes import (
     ClaimLost,
@@ -37,6 +36,7 @@ from taskqueue_client.worker.outcomes import (
 )
 from taskqueue_client.worker.payload import PayloadSchema, check_payload
 from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.threads import ThreadsafeCalls
 
 from .artifact_uploads import ArtifactUploads
 from .handlers import HandlerCall

@@ -185,32 +185,6 @@ class ThreadsafeCalls:
                 self._loop.call_exception_handler(context)
 
 
-class TurnCheck:
-    """Tells for how long an event loop has been blocked. Safe to use from any thread.
-
-    Args:
-        calls: The calls to the loop.
-        monotonic: The clock.
-    """
-
-    def __init__(self, calls: ThreadsafeCalls, monotonic: Callable[[], float]) -> None:
-        self._calls = calls
-        self._monotonic = monotonic
-        self._asked: float | None = None
-
-    def blocked_for(self) -> float:
-        """Return for how many seconds the loop has owed a turn, and ask for one if it owes none."""
-        now, asked = self._monotonic(), self._asked
-        if asked is None:
-            self._asked = now
-            self._calls.call(self._turn)
-            return 0.0
-        return now - asked
-
-    def _turn(self) -> None:
-        self._asked = None
-
-
 class EventThread:
     """An event loop in a separate thread, until `stop`.
 
