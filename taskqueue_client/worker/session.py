@@ -23,9 +23,9 @@ from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials, expires_at
 from taskqueue_client.errors import CallFailed, InvalidArgument, TaskQueueError, UnreadableResponse
 from taskqueue_client.models import ReasonResolved
+from taskqueue_client.worker.claims.cancellation import consume_cancellations
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
 from taskqueue_client.worker.claims.keeper import Keeper
-from taskqueue_client.worker.claims.reclaiming import consume_cancellations
 from taskqueue_client.worker.claims.task_source import PROMPT, WorkerIdentity
 from taskqueue_client.worker.commands.environment import CommandEnvironment
 from taskqueue_client.worker.commands.masking import Secrets, masked_text

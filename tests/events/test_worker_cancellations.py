@@ -12,7 +12,7 @@ from taskqueue_client import LocalQueue, Queue, TaskRun, WorkerLoop, slugid, tas
 from taskqueue_client.events import PulseSettings
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker import WorkerIdentity
-from taskqueue_client.worker.claims.reclaiming import consume_cancellations
+from taskqueue_client.worker.claims.cancellation import consume_cancellations
 
 FUSE = 60  # seconds after which something hangs
 

@@ -30,6 +30,7 @@ AREAS = {
     ),
     "claims": Area(
         (
+            "worker/claims/cancellation.py",
             "worker/claims/claimed_run.py",
             "worker/claims/keeper.py",
             "worker/claims/reclaiming.py",

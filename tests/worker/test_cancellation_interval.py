@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from taskqueue_client.clock import MovableClock
-from taskqueue_client.worker.claims.reclaiming import JITTER
+from taskqueue_client.worker.claims.cancellation import JITTER
 from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.request_log import Request, requests_noted

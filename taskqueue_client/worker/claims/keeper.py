@@ -25,8 +25,9 @@ from taskqueue_client.worker.config import WorkerConfig
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
 from taskqueue_client.worker.threads import EventThread
 
+from .cancellation import CancellationWatch
 from .claimed_run import ClaimedRun, KeeperEvents
-from .reclaiming import CancellationWatch, Reclaiming
+from .reclaiming import Reclaiming
 from .task_source import (
     PROMPT,
     QueueTaskSource,

@@ -1,0 +1,146 @@
+"""Noticing that claimed runs were canceled, before a reclaim is refused.
+
+The statuses of all runs are polled, and the Queue's messages tell when to poll at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from random import uniform
+from typing import TYPE_CHECKING
+
+from taskqueue_client._protocol.threads_and_tasks import end_tasks
+from taskqueue_client.aio import AsyncQueue
+from taskqueue_client.clock import Clock
+from taskqueue_client.errors import CallFailed, InsufficientScopes, TaskQueueError
+from taskqueue_client.models import ReasonResolved, RunState, TaskStatus
+from taskqueue_client.models.messages import TaskExceptionMessage
+from taskqueue_client.worker.outcomes import LossReason
+
+from .claimed_run import ClaimedRun, Event
+from .task_source import WorkerIdentity
+
+if TYPE_CHECKING:
+    from taskqueue_client.events import Event as Message
+    from taskqueue_client.events import Gap, PulseSettings
+
+log = logging.getLogger("taskqueue_client.worker")
+
+JITTER = 0.25
+"""The part of the interval by which each poll is moved to either side, so that workers that were started
+together do not poll together."""
+
+
+class CancellationWatch:
+    """Polls the statuses of all claimed runs with one call, at intervals and after each hint.
+
+    A resolved run never runs again, so its status is as good as a refused reclaim.
+
+    Args:
+        queue: A client with the worker's credentials; needs `queue:status:<task_id>`.
+        runs: Returns the runs to poll.
+        interval: Seconds between polls.
+        clock: The source of time.
+    """
+
+    def __init__(
+        self, queue: AsyncQueue, runs: Callable[[], list[ClaimedRun]], interval: float, clock: Clock
+    ) -> None:
+        self._queue = queue
+        self._runs = runs
+        self._interval = interval
+        self._clock = clock
+        self._is_refused = False
+        self._polls: set[asyncio.Task[None]] = set()
+        self._task = asyncio.create_task(self._run(), name="cancellation watch")
+
+    def hint(self, task_id: str | None = None) -> None:
+        """Poll at once: one task, or all of them."""
+        poll = asyncio.create_task(
+            self._poll([run for run in self._runs() if task_id in {None, run.task_id}])
+        )
+        self._polls.add(poll)
+        poll.add_done_callback(self._polls.discard)
+
+    async def stop(self) -> None:
+        """Poll no more."""
+        await end_tasks(self._task, *self._polls)
+
+    async def _run(self) -> None:
+        while True:
+            await self._clock.sleep_async(self._interval * uniform(1 - JITTER, 1 + JITTER))  # noqa: S311 - spreads calls
+            await self._poll(self._runs())
+
+    async def _poll(self, runs: list[ClaimedRun]) -> None:
+        if not runs:
+            return
+        by_task = {run.task_id: run for run in runs}
+        try:
+            async for each in self._queue.iter_statuses(list(by_task)):
+                _compare(by_task[each.task_id], each.status)
+            self._is_refused = False
+        except InsufficientScopes as error:
+            self._say_refused(error)
+        except CallFailed as error:
+            log.info("cannot poll for canceled runs, retrying: %s", error)
+
+    def _say_refused(self, error: InsufficientScopes) -> None:
+        """Say it once: the scopes do not change from one poll to the next."""
+        if not self._is_refused:
+            self._is_refused = True
+            log.warning(
+                "no scope to poll for canceled runs: cancellation is noticed at the next reclaim only; "
+                "the worker's credentials lack queue:status:<taskId> (HTTP %d)",
+                error.status,
+            )
+
+
+def _compare(run: ClaimedRun, status: TaskStatus) -> None:
+    found = next((each for each in status.runs if each.run_id == run.run_id), None)
+    if found is not None and found.state is not RunState.RUNNING:
+        resolved = found.reason_resolved
+        why = f"the Queue has resolved the run as {found.state}, {resolved}"
+        run.apply(Event.RECLAIM_REFUSED, why, LossReason.of(resolved))
+
+
+async def consume_cancellations(
+    pulse: PulseSettings, identities: Sequence[WorkerIdentity], hint: Callable[[str | None], object]
+) -> None:
+    """Give a hint for each message about a canceled run of this worker, until canceled.
+
+    The worker has one identity for each of its task queues.
+
+    A message is only a hint, as messages may be lost or come twice: the Queue is polled as well, and at
+    once when consuming begins and after each gap. So a broker that refuses this worker is an error in the
+    log, and does not stop the worker.
+    """
+    from taskqueue_client.events import AsyncListener, task_exception  # noqa: PLC0415 - most workers have no broker
+
+    own = [
+        task_exception(
+            task_queue_id=each.task_queue_id, worker_group=each.worker_group, worker_id=each.worker_id
+        )
+        for each in identities
+    ]
+
+    async def after_gap(_: Gap) -> None:
+        hint(None)
+
+    try:
+        async with AsyncListener(pulse, own, reconcile=after_gap) as listener:
+            hint(None)
+            async for message in listener:
+                if (task_id := _canceled_task(message)) is not None:
+                    hint(task_id)
+    except TaskQueueError as error:
+        log.error("not consuming cancellation messages, polling for canceled runs instead: %s", error)  # noqa: TRY400 - the error says it all; its traceback shows only the insides of the connection
+
+
+def _canceled_task(event: Message) -> str | None:
+    message = event.message
+    if not isinstance(message, TaskExceptionMessage) or message.run_id is None:
+        return None
+    run = message.status.runs[message.run_id]
+    return message.status.task_id if run.reason_resolved is ReasonResolved.CANCELED else None
