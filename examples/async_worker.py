@@ -1,4 +1,4 @@
-r"""A worker with many tasks at a time in one event loop: each checks whether web pages answer.
+r"""A worker with many tasks at a time in one event loop: each checks whether web pages exist.
 
 taskqueue work examples.async_worker:LinkChecker --concurrency 32 \
         --task-queue-id proj/links --worker-group here --worker-id one
@@ -24,7 +24,7 @@ PAYLOAD = {
 
 
 class LinkChecker(WorkerLoop):
-    """Gets `payload.urls`; the task has failed unless all of them answer with success."""
+    """Gets `payload.urls`; the task fails unless the status of each response is 200."""
 
     payload_schema = PAYLOAD
 
@@ -45,7 +45,7 @@ class LinkChecker(WorkerLoop):
 
 
 async def get(session: aiohttp.ClientSession, url: str) -> str:
-    """How a page answers, or why it does not."""
+    """Return the status of a page's response, or the error if there is no response."""
     try:
         async with session.get(url) as response:
             return f"{response.status} {response.reason}"

@@ -1,4 +1,4 @@
-r"""A worker with caches that last from task to task, guarded by scopes, and with a clean shutdown.
+r"""A worker with caches that tasks share, protected by scopes, and with a graceful shutdown.
 
     EXAMPLE_CACHES=/var/cache/worker taskqueue work examples.cached_worker:CachedWorker \
         --task-queue-id proj/linux --worker-group here --worker-id one
@@ -57,18 +57,16 @@ class CachedWorker(WorkerLoop):
             message = f"the task needs the scopes {', '.join(lacking)} for its caches"
             raise MalformedPayload(message)
         with ExitStack() as mounts:
-            for name, directory in sorted(
-                wanted.items()
-            ):  # in one order, so that no two tasks block each other
+            for name, directory in sorted(wanted.items()):  # in one order, or two tasks may block each other
                 mounts.enter_context(self._mounted(task, name, task.work_directory / directory))
             task.run_command(task.payload["command"])
 
     @contextmanager
     def _mounted(self, task: TaskRun, name: str, directory: Path) -> Generator[None]:
-        """A cache, for one task at a time; what an unsuccessful one leaves behind is removed.
+        """Link a cache into the work directory, for one task at a time; remove the cache unless it succeeds.
 
-        That includes tasks that are canceled, or stopped because the worker leaves: the exception that says
-        so comes out of `run_command`, after its processes have ended.
+        A task that is canceled, or stopped because the worker shuts down, does not succeed: `run_command`
+        raises the reason when its processes have ended.
         """
         cache, lock = self.caches / name, IN_USE[name]
         while not lock.acquire(timeout=1):
@@ -86,13 +84,13 @@ class CachedWorker(WorkerLoop):
             lock.release()
 
     def termination_notice(self) -> float | None:
-        """Two minutes from when the notice appears, as on many clouds' spot machines."""
+        """Return the two minutes that many clouds give to a spot machine, once there is a notice."""
         return 120.0 if self.notice.exists() else None
 
 
 if __name__ == "__main__":
-    # Without the command line. SIGTERM or Ctrl-C: no more claims, a minute for the runs that are held, then
-    # they are stopped and reported as `worker-shutdown`, and the Queue has them tried again.
+    # Without the command line. On SIGTERM or Ctrl-C, the worker claims no more. Runs that have not ended a
+    # minute later are stopped and reported as `worker-shutdown`, and the Queue retries them.
     CachedWorker(
         task_queue_id=os.environ["EXAMPLE_TASK_QUEUE"],
         worker_group="examples",

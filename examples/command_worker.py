@@ -32,7 +32,7 @@ class CommandWorker(WorkerLoop):
     payload_schema = PAYLOAD
 
     def run_task(self, task: TaskRun) -> None:
-        """Run the command, then declare the artifacts: they go up even if the command failed."""
+        """Declare the artifacts, which are uploaded even if the command fails, and run the command."""
         try:
             self._run_payload(task)
         except InvalidArgument as error:  # the schema does not say which names of artifacts are allowed

@@ -62,9 +62,9 @@ class Official(Steps):
 
     def upload_an_artifact(self) -> None:
         request = {"storageType": "s3", "contentType": "text/plain", "expires": taskcluster.fromNow("1 day")}
-        answer = self.run.createArtifact(self.task_id, 0, "public/a.txt", request)
-        headers = {"Content-Type": answer["contentType"]}
-        requests.put(answer["putUrl"], data=b"content", headers=headers, timeout=60).raise_for_status()
+        response = self.run.createArtifact(self.task_id, 0, "public/a.txt", request)
+        headers = {"Content-Type": response["contentType"]}
+        requests.put(response["putUrl"], data=b"content", headers=headers, timeout=60).raise_for_status()
 
     def report_it(self) -> object:
         return self.run.reportCompleted(self.task_id, 0)["status"]["state"]
@@ -151,13 +151,13 @@ class Ours(Steps):
 
 
 def source(method: Callable[..., object]) -> str:
-    """The lines of a method's body, without `self`."""
+    """Return the lines of a method's body, without `self`."""
     body = inspect.getsource(method).split("\n", 1)[1]
     return inspect.cleandoc(body).replace("self.", "")
 
 
 def main() -> int:
-    """Do each step with both; gives the exit status."""
+    """Do each step with both; return the exit status."""
     official, ours = Official(), Ours()
     table = Table("", "taskcluster", "taskqueue_client", show_lines=True)
     differences = 0

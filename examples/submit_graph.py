@@ -2,8 +2,8 @@
 
     python -m examples.submit_graph proj/linux
 
-It counts the words of several texts in parallel, and adds the numbers up in a task that depends on the
-others and fetches what they made.
+It counts the words of several texts in parallel, and adds the numbers in a task that depends on the others
+and downloads their artifacts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ print(*numbers, sep=" + ", end=f" = {sum(numbers)}\\n")
 
 
 def count(text: str) -> dict[str, Any]:
-    """The definition of a task that counts the words of a text."""
+    """Return the definition of a task that counts the words of a text."""
     script = "import sys; open('count.txt', 'w').write(str(len(sys.argv) - 1))"
     return {
         "payload": {
@@ -43,7 +43,7 @@ def count(text: str) -> dict[str, Any]:
 
 
 def graph(task_queue_id: str, created: Any = None) -> Graph:
-    """One task for each text, and one that needs all of them."""
+    """Return one task for each text, and one that depends on all of them."""
     references = [{"task-reference": f"<count-{name}>"} for name in TEXTS]
     return plan_graph(
         {
@@ -66,7 +66,7 @@ def graph(task_queue_id: str, created: Any = None) -> Graph:
 
 
 def main(task_queue_id: str) -> int:
-    """Submit the graph and follow it; gives the exit status."""
+    """Submit the graph and follow it; return the exit status."""
     with Queue.from_env() as queue:
         words = graph(task_queue_id)
         submit_graph(queue, words)

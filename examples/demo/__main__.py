@@ -31,10 +31,10 @@ GRAPH = HERE / "graph.yml"
 TASK_QUEUE = "demo/pipeline"
 CONCURRENCY = 2
 PATIENCE = 5.0
-"""Seconds that the worker gets to leave."""
+"""Seconds that the worker gets to shut down."""
 
 DEPLOYMENT = f"""
-The same worker serves a deployment, once the environment says which, and with whose credentials:
+With the URL and credentials of a deployment in the environment, the same worker runs tasks there:
 
   export TASKCLUSTER_ROOT_URL=https://tc.example.com
   export TASKCLUSTER_CLIENT_ID=… TASKCLUSTER_ACCESS_TOKEN=…
@@ -42,7 +42,7 @@ The same worker serves a deployment, once the environment says which, and with w
   taskqueue work examples.demo.worker:PipelineWorker --concurrency {CONCURRENCY} \\
       --task-queue-id PROVISIONER/WORKER-TYPE --worker-group GROUP --worker-id ID
 
-and this submits the same graph to it, when `taskQueueId` in the file is the deployment's:
+Change `taskQueueId` in the file to a task queue of the deployment, and submit the same graph:
 
   taskqueue submit examples/demo/graph.yml --wait
 
@@ -50,7 +50,7 @@ and this submits the same graph to it, when `taskQueueId` in the file is the dep
 
 
 def main(folder: Path) -> int:
-    """Run the demo; gives the exit status."""
+    """Run the demo; return the exit status."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     folder.mkdir(parents=True, exist_ok=True)
     worker = Client("demo-worker", slugid(), [f"queue:claim-work:{TASK_QUEUE}", "queue:worker-id:demo/*"])
@@ -71,7 +71,7 @@ def main(folder: Path) -> int:
 
 
 def submitted(queue: Queue) -> Graph:
-    """The graph of `graph.yml`, whose tasks are created."""
+    """Create the tasks of `graph.yml`; return the graph."""
     graph = plan_graph(yaml.safe_load(GRAPH.read_text()), created=datetime.now(UTC))
     submit_graph(queue, graph)
     return graph
@@ -79,7 +79,7 @@ def submitted(queue: Queue) -> Graph:
 
 @contextmanager
 def worker_process(root_url: str, client: Client, runs: int, log: Path) -> Generator[subprocess.Popen[bytes]]:
-    """`taskqueue work`, with no more than its own credentials; it leaves after so many runs, or is ended."""
+    """Run `taskqueue work` with the worker's own credentials, for `runs` runs or until the block ends."""
     bin_folder = Path(sys.executable).parent
     environment = {
         **os.environ,
@@ -121,7 +121,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def look(queue: Queue, graph: Graph, process: subprocess.Popen[bytes], log: Path) -> list[TaskAndStatus]:
-    """The tasks as they are now, in the order of the graph, as long as there is a worker for them."""
+    """Return the tasks as they are now, in the order of the graph, as long as the worker runs."""
     if process.poll():
         message = f"the worker ended with status {process.returncode}: see {log}"
         raise RuntimeError(message)

@@ -24,39 +24,39 @@ _DIGITS = 16
 
 @dataclass(frozen=True)
 class Ended:
-    """A task that has ended, and what it left behind."""
+    """A task that has ended, and its artifacts."""
 
     member: TaskAndStatus
     artifacts: list[DownloadResult]
 
     @property
     def name(self) -> str:
-        """Its name in the graph."""
+        """The task's name in the graph."""
         return str(self.member.task["metadata"]["name"])
 
     @property
     def run(self) -> Run | None:
-        """Its last run; none if it was not even scheduled."""
+        """The last run; None if the task was not scheduled."""
         return self.member.status.runs[-1] if self.member.status.runs else None
 
     @property
     def reason(self) -> str:
-        """Why it ended as it did."""
+        """The reason for which the last run was resolved."""
         return str(self.run.reason_resolved) if self.run else "not scheduled"
 
     @property
     def expected(self) -> str:
-        """How the graph says that it ends."""
+        """The reason that the graph expects."""
         return str(self.member.task["extra"]["expected"])
 
     @property
     def is_as_expected(self) -> bool:
-        """Whether it ended so."""
+        """Whether the task ended as the graph expects."""
         return self.reason == self.expected
 
 
 def collect(queue: Queue, graph: Graph, folder: Path) -> list[Ended]:
-    """Download everything that the tasks of a graph left behind, in the graph's order."""
+    """Download the artifacts of the tasks of a graph, in the graph's order."""
     members = {member.status.task_id: member for member in queue.iter_task_group(graph.task_group_id)}
     return [_ended(queue, members[task.task_id], folder) for task in graph.tasks]
 
@@ -98,7 +98,7 @@ def _outcomes(every: list[Ended]) -> Table:
 
 
 def _artifacts(every: list[Ended]) -> Table:
-    table = Table("task", "artifact", "bytes", "verified", "file", title="What they left behind")
+    table = Table("task", "artifact", "bytes", "verified", "file", title="The artifacts of the tasks")
     table.columns[2].justify = "right"
     for ended in every:
         for download in ended.artifacts:
@@ -121,7 +121,7 @@ def _hash(download: DownloadResult) -> str:
 
 
 def _time_line(every: list[Ended]) -> Table:
-    """From the first start to the last end: dots while a run waits for a worker, blocks while it runs."""
+    """Show the time from the first start to the last end: dots for waiting, blocks for running."""
     runs = [(ended.name, run) for ended in every for run in ended.member.status.runs]
     begin = min((run.started for _, run in runs if run.started), default=None)
     end = max((run.resolved for _, run in runs if run.resolved), default=None)
