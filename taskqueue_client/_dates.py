@@ -65,18 +65,18 @@ def instant(text: str) -> datetime | None:
 
 
 def timestamp(moment: datetime) -> str:
-    """An aware datetime as the Queue writes it: `2026-11-21T09:20:53.649Z`, the rest cut off."""
+    """Return an aware datetime as the Queue writes it: `2026-11-21T09:20:53.649Z`, the rest cut off."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def normalised(text: str) -> str:
-    """A date-time as the Queue stores it, taking a missing zone for UTC; as it is if it cannot be read."""
+    """Return a date-time as the Queue stores it; a missing zone is UTC. Other text is returned as it is."""
     moment = instant(text) or instant(text + "Z")
     return text if moment is None else timestamp(moment)
 
 
 def a_year_after(moment: datetime) -> datetime:
-    """The same day and time of the next calendar year; 1 March for 29 February, as JavaScript has it."""
+    """Return the same day and time of the next calendar year; 1 March for 29 February, as in JavaScript."""
     try:
         return moment.replace(year=moment.year + 1)
     except ValueError:

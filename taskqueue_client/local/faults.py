@@ -51,7 +51,7 @@ class StruckCall:
     clock: Clock
 
     async def run(self) -> web.StreamResponse:
-        """Do what was asked."""
+        """Handle the request as usual."""
         return await self.handler(self.request)
 
 
@@ -86,9 +86,9 @@ class Respond(Fault, frozen=True, kw_only=True, tag="respond"):
         """Respond to a call."""
         if self.after:
             await call.run()
-        answer = self._error(call)
-        answer.headers.update(self.headers)
-        return answer
+        response = self._error(call)
+        response.headers.update(self.headers)
+        return response
 
     def _error(self, call: StruckCall) -> web.Response:
         (service, _, method) = call.endpoint.partition(".")
@@ -112,7 +112,7 @@ class Drop(Fault, frozen=True, kw_only=True, tag="drop"):
         """Respond to a call."""
         if self.after:
             await call.run()
-        return _hang_up(call.request)
+        return _close_connection(call.request)
 
 
 class Delay(Fault, frozen=True, kw_only=True, tag="delay"):
@@ -132,9 +132,9 @@ class Delay(Fault, frozen=True, kw_only=True, tag="delay"):
         """Respond to a call."""
         waiting_on = SystemClock() if self.real_time else call.clock
         if self.after:
-            answer = await call.run()
+            response = await call.run()
             await waiting_on.sleep_async(self.seconds)
-            return answer
+            return response
         await waiting_on.sleep_async(self.seconds)
         return await call.run()
 
@@ -153,7 +153,7 @@ class CutUpload(Fault, frozen=True, kw_only=True, tag="cutUpload"):
         left = self.at
         while left > 0 and (chunk := await call.request.content.read(left)):
             left -= len(chunk)
-        return _hang_up(call.request)
+        return _close_connection(call.request)
 
 
 class CutDownload(Fault, frozen=True, kw_only=True, tag="cutDownload"):
@@ -167,8 +167,8 @@ class CutDownload(Fault, frozen=True, kw_only=True, tag="cutDownload"):
 
     async def strike(self, call: StruckCall) -> web.StreamResponse:
         """Respond to a call."""
-        answer = await call.run()
-        return ResentResponse(answer, _first(self.at, answer))
+        response = await call.run()
+        return ResentResponse(response, _first(self.at, response))
 
 
 class SlowDownload(Fault, frozen=True, kw_only=True, tag="slowDownload"):
@@ -182,8 +182,8 @@ class SlowDownload(Fault, frozen=True, kw_only=True, tag="slowDownload"):
 
     async def strike(self, call: StruckCall) -> web.StreamResponse:
         """Respond to a call."""
-        answer = await call.run()
-        return ResentResponse(answer, _slowly(self.bytes_per_second, answer, call.clock))
+        response = await call.run()
+        return ResentResponse(response, _slowly(self.bytes_per_second, response, call.clock))
 
 
 class ExpireUrl(Fault, frozen=True, kw_only=True, tag="expireUrl"):
@@ -211,14 +211,14 @@ class Accident(Fault, frozen=True, kw_only=True, tag="accident"):
 
     async def strike(self, call: StruckCall) -> web.StreamResponse:
         """Respond to a call."""
-        answer = await call.run()
-        body = answer.body if isinstance(answer, web.Response) else None
-        if answer.status != self.instead_of or not isinstance(body, bytes):
-            return answer
+        response = await call.run()
+        body = response.body if isinstance(response, web.Response) else None
+        if response.status != self.instead_of or not isinstance(body, bytes):
+            return response
         if self.text not in msgspec.json.decode(body, type=_Message).message:
-            return answer
+            return response
         if self.query and self.query not in call.request.query_string.split("&"):
-            return answer
+            return response
         method = call.endpoint.partition(".")[2]
         return _service_error(500, method, iso(int(1000 * call.clock.now())))
 
@@ -310,9 +310,9 @@ class Faults:
         fault = self.match(endpoint)
         if fault is not None:
             self.on_strike(request, fault)
-        answer = await (call.run() if fault is None else fault.strike(call))
-        answer.headers["Date"] = _http_date(int(self.now()))
-        return answer
+        response = await (call.run() if fault is None else fault.strike(call))
+        response.headers["Date"] = _http_date(int(self.now()))
+        return response
 
 
 def _is(shown: AnyFault, fault: AnyFault, left: int) -> bool:
@@ -381,27 +381,27 @@ def _http_date(second: int) -> str:
     return formatdate(second, usegmt=True)
 
 
-def _blocks(answer: web.StreamResponse) -> Iterator[bytes]:
-    if isinstance(answer, StoredBody):
-        yield from answer.blocks()
-    elif isinstance(answer, web.Response) and isinstance(answer.body, bytes):
-        yield answer.body
+def _blocks(response: web.StreamResponse) -> Iterator[bytes]:
+    if isinstance(response, StoredBody):
+        yield from response.blocks()
+    elif isinstance(response, web.Response) and isinstance(response.body, bytes):
+        yield response.body
 
 
-async def _first(count: int, answer: web.StreamResponse) -> AsyncIterator[bytes]:
-    for block in _blocks(answer):
+async def _first(count: int, response: web.StreamResponse) -> AsyncIterator[bytes]:
+    for block in _blocks(response):
         yield block[:count]
         count -= min(count, len(block))
 
 
-async def _slowly(bytes_per_second: int, answer: web.StreamResponse, clock: Clock) -> AsyncIterator[bytes]:
-    for block in _blocks(answer):
+async def _slowly(bytes_per_second: int, response: web.StreamResponse, clock: Clock) -> AsyncIterator[bytes]:
+    for block in _blocks(response):
         for start in range(0, len(block), bytes_per_second):
             yield block[start : start + bytes_per_second]
             await clock.sleep_async(1)
 
 
-def _hang_up(request: web.BaseRequest) -> web.Response:
+def _close_connection(request: web.BaseRequest) -> web.Response:
     """Close the connection at once; the returned response is never sent."""
     if request.transport is not None:
         request.transport.abort()

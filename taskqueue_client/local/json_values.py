@@ -51,7 +51,7 @@ def normalised(value: Any) -> Any:
 
 
 def encode(value: Any) -> bytes:
-    """JSON text of a value that the database can hold.
+    """Return the JSON text of a value that the database can hold.
 
     Raises:
         Refusal: `InputError`: a text holds a NUL or half a surrogate pair, or the value is nested too deep.

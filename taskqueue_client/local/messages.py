@@ -54,7 +54,7 @@ class Message:
 
 
 def group_message(exchange: str, contents: Mapping[str, Any]) -> Message:
-    """A message about a task group: `contents` holds `taskGroupId`, `schedulerId` and the rest."""
+    """Return a message about a task group; `contents` has `taskGroupId`, `schedulerId` and the rest."""
     key = f"primary.{contents['taskGroupId']}.{contents['schedulerId']}._"
     return Message(EXCHANGE_PREFIX + exchange, key, [], {**contents, "version": 1})
 
@@ -72,15 +72,15 @@ class Audience:
         self.stores: list[Callable[[Message], object]] = []
 
     def add(self, listener: Callable[[Message], object]) -> None:
-        """Hand each message to `listener` from now on."""
+        """Call `listener` with each later message."""
         self.listeners.append(listener)
 
     def remove(self, listener: Callable[[Message], object]) -> None:
-        """Hand it no more of them."""
+        """Call `listener` no more."""
         self.listeners.remove(listener)
 
     def publish(self, message: Message) -> None:
-        """Hand a message to everybody."""
+        """Call all listeners with a message."""
         for listener in list(self.listeners):
             try:
                 listener(message)
@@ -96,15 +96,15 @@ def _task_message(
     worker: tuple[str, str] | None = None,
     status: Mapping[str, Any] | None = None,
 ) -> Message:
-    """A message about a task or one of its runs.
+    """Return a message about a task or one of its runs.
 
     Args:
         exchange: Name without prefix.
         task: The task.
-        contents: What the body holds beside `status` and `version`.
+        contents: The members of the body besides `status` and `version`.
         run: The run; None where the message is about the task as a whole.
         worker: Worker group and worker id for the routing key, if it names them.
-        status: The task's status, as the body shall have it; as it is now by default.
+        status: The task's status in the body; default: as it is now.
     """
     status = task.status() if status is None else status
     about = [task.task_id, "_" if run is None else str(run.run_id), *(worker or ("_", "_"))]
@@ -117,7 +117,7 @@ def _task_message(
 
 
 def defined(task: Task) -> Message:
-    """A task exists; its status is shown as it was before the first run."""
+    """Return the message about a new task, with its status before the first run."""
     status: dict[str, Any] = {
         **task.status(),
         "retriesLeft": task.retries,
@@ -128,29 +128,29 @@ def defined(task: Task) -> Message:
 
 
 def pending(task: Task, run: Run) -> Message:
-    """A run waits for a worker."""
+    """Return the message about a run that waits for a worker."""
     return _task_message("task-pending", task, {**_tags(task), "runId": run.run_id}, run)
 
 
 def running(task: Task, run: Run, taken_until: str) -> Message:
-    """A worker has claimed a run; `taken_until` is in the database's form."""
+    """Return the message about a claimed run; `taken_until` is in the database's form."""
     contents = {"runId": run.run_id, **_worker(run), "takenUntil": taken_until, **_tags(task)}
     return _task_message("task-running", task, contents, run, run.worker)
 
 
 def resolved(task: Task, run: Run) -> Message:
-    """A run was completed, failed, or ended by an exception."""
+    """Return the message about a run that is resolved."""
     contents = {"runId": run.run_id, **_tags(task), **_worker(run)}
     return _task_message(f"task-{run.state}", task, contents, run, run.worker)
 
 
 def missed_deadline(task: Task, run: Run) -> Message:
-    """A run was resolved at the deadline: the message does not name its worker."""
+    """Return the message about a run that was resolved at the deadline; it does not name the worker."""
     return _task_message("task-exception", task, {"runId": run.run_id, **_tags(task)}, run)
 
 
 def canceled_with_group(task: Task, run: Run) -> Message:
-    """A run was canceled with its group: the message has neither priority nor tags."""
+    """Return the message about a run that was canceled with its group; it has no priority and no tags."""
     status = task.status()
     del status["priority"]
     contents: dict[str, Any] = {"runId": run.run_id, "task": {"tags": {}}, **_worker(run)}
@@ -158,13 +158,13 @@ def canceled_with_group(task: Task, run: Run) -> Message:
 
 
 def priority_changed(task: Task, old_priority: str, new_priority: str) -> Message:
-    """A task's priority was changed."""
+    """Return the message about a change of a task's priority."""
     contents = {"oldPriority": old_priority, "newPriority": new_priority}
     return _task_message("task-priority-changed", task, contents)
 
 
 def artifact_created(task: Task, run: Run, artifact: dict[str, Any]) -> Message:
-    """A run has a new artifact that can be read."""
+    """Return the message about a new artifact that can be read."""
     contents = {"artifact": artifact, **_worker(run), "runId": run.run_id}
     return _task_message("artifact-created", task, contents, run, run.worker)
 

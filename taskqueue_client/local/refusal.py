@@ -47,7 +47,7 @@ def refuse(code: str, message: str) -> NoReturn:
 
 
 class Caller(Protocol):
-    """The sender of a request; each endpoint checks scopes at its own moment."""
+    """The sender of a request. Each endpoint decides when it checks scopes."""
 
     @property
     def client_id(self) -> str:
@@ -55,7 +55,7 @@ class Caller(Protocol):
         ...
 
     def require(self, **params: object) -> None:
-        """Go on only if the caller's scopes satisfy the endpoint's scope expression.
+        """Check that the caller's scopes satisfy the endpoint's scope expression.
 
         Args:
             **params: Values for the expression's parameters, beside those in the URL.

@@ -43,24 +43,24 @@ class LocalQueue:
     Use it with `with` or `async with`, or `start` and `stop` it, once. It runs in a separate thread.
 
     Args:
-        host: What to listen on.
-        port: 0 takes a free one.
-        allow_remote: Listen on an address that other machines can reach.
-        db: A file for the state, or `:memory:`; artifacts lie in `<file>.artifacts/` beside it.
-        clock: What all time is read from; a new `MovableClock` by default.
-        claim_timeout: How many seconds a claim lasts.
-        max_dependencies: How many dependencies a task may have.
-        sign_public_artifacts: Sign the URLs of public artifacts as well (`signPublicArtifactUrls`).
+        host: The address to listen on.
+        port: The port to listen on; 0: a free port.
+        allow_remote: Whether `host` may be an address that other machines can reach.
+        db: The SQLite file of the state, with artifacts in `<file>.artifacts/`; or `:memory:`.
+        clock: The source of time; default: a new `MovableClock`.
+        claim_timeout: The seconds until a claim expires unless it is reclaimed.
+        max_dependencies: The largest number of dependencies of a task.
+        sign_public_artifacts: Whether to sign the URLs of public artifacts, too (`signPublicArtifactUrls`).
         object_methods: The upload and download methods of the object service.
-        like_production: Act on deadlines and dependencies as late as the service does, not at once.
-        client_id: A client that has the scope `*`.
-        access_token: Its secret; a random one by default.
+        like_production: Whether to act on deadlines and dependencies as late as the service does.
+        client_id: The id of a client that has the scope `*`.
+        access_token: The access token of that client; default: a random one.
         clients: Further clients.
-        roles: Scopes by role id, with `*` and `<..>` as in the service.
-        anonymous_scopes: What everybody may do; as in the standard deployment by default.
-        amqp_url: A RabbitMQ that messages are sent to as well; needs the extra `events`.
-        admin_secret: Turns on the routes under `/admin/`, for requests that carry it.
-        page: Serve the web page, at `page_url`.
+        roles: The scopes of roles by role id, with `*` and `<..>` as in the service.
+        anonymous_scopes: The scopes of calls without credentials; default: `ANONYMOUS_SCOPES`.
+        amqp_url: The URL of a RabbitMQ to publish messages to; needs the extra `events`.
+        admin_secret: The token of requests to the routes under `/admin/`; default: no such routes.
+        page: Whether to serve the web page, at `page_url`.
         legacy_azure: The connection string of a storage account, for workers that poll Azure storage queues;
             needs the extra `azure`.
 
@@ -156,15 +156,15 @@ class LocalQueue:
 
     @property
     def credentials(self) -> Credentials:
-        """Those of the client that has all scopes."""
+        """The credentials of the client that has the scope `*`."""
         return Credentials(self.client_id, self.access_token)
 
     @property
     def clock(self) -> MovableClock:
-        """The clock; `advance` returns when everything that became due has been done.
+        """The queue's clock; `advance` returns when everything that became due has been done.
 
         Raises:
-            TypeError: The queue was given a clock that can't be moved.
+            TypeError: The queue's clock cannot be moved.
         """
         if not isinstance(self._clock, MovableClock):
             message = f"clock: {type(self._clock).__name__} cannot be moved; use a MovableClock"
@@ -173,11 +173,11 @@ class LocalQueue:
 
     @property
     def faults(self) -> Faults:
-        """The faults on request."""
+        """The faults of this queue; see `taskqueue_client.local.faults`."""
         return self._running.faults
 
     def subscribe(self, callback: Callable[[Message], object]) -> None:
-        """Hand each message to `callback` from now on, in the queue's thread, after the change is stored.
+        """Call `callback` with each later message, in the queue's thread, after the change is stored.
 
         No request is served before the callback returns, so it must not call the queue itself. Its errors are
         logged.
@@ -197,7 +197,7 @@ class LocalQueue:
         self.call(self._running.background.expire)
 
     def call(self, function: Callable[[], _Result]) -> _Result:
-        """What `function` returns when it is called in the queue's thread.
+        """Call `function` in the queue's thread, and return what it returns.
 
         Raises:
             RuntimeError: The queue runs in the parent of this process.
@@ -210,12 +210,12 @@ class LocalQueue:
         return asyncio.run_coroutine_threadsafe(_call(function), self._loop).result()
 
     def start(self) -> None:
-        """Return when the queue accepts requests.
+        """Start the queue; return when it accepts requests.
 
         Raises:
-            OSError: The address can't be used.
-            sqlite3.Error: The file can't be used.
-            TypeError: There is an admin secret, and a clock that can't be moved.
+            OSError: The address cannot be used.
+            sqlite3.Error: The file cannot be used.
+            TypeError: There is an admin secret, and the clock cannot be moved.
             ImportError: There is an AMQP URL or a storage account, and the extra `events` or `azure` is not
                 installed.
             ValueError: The connection string of the storage account is malformed.
@@ -233,7 +233,7 @@ class LocalQueue:
             self._clock.after_move(self._catch_up)
 
     def stop(self) -> None:
-        """End requests under way and close everything; state in memory is gone."""
+        """Stop the queue: end requests in progress and close everything. State in memory is lost."""
         loop, thread = self._loop, self._thread
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(self._stopping.set)
@@ -270,7 +270,7 @@ class LocalQueue:
         return self._deployment
 
     def _run(self, started: Future[None]) -> None:
-        """The thread: from start to stop."""
+        """Run the queue, in its thread, from start to stop."""
         try:
             with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:  # others cannot send files
                 runner.run(self._serve(started))

@@ -20,7 +20,7 @@ LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 
 @lru_cache(maxsize=4096)  # definition, status and response of a task show the same few
 def text(moment: int) -> str:
-    """`YYYY-MM-DDTHH:MM:SS.mmmZ`."""
+    """Return a time as `YYYY-MM-DDTHH:MM:SS.mmmZ`."""
     return _datetime(moment).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
@@ -31,7 +31,7 @@ def database_text(moment: int) -> str:
 
 
 def seconds_text(moment: int) -> str:
-    """Seconds since the epoch as JavaScript prints them: a fraction only if there is one."""
+    """Return the seconds since the epoch as JavaScript prints them: a fraction only if there is one."""
     whole, fraction = divmod(moment, SECOND)
     return str(whole) + _fraction(fraction)
 
@@ -41,7 +41,7 @@ def parse(given: str, name: str) -> int:
 
     Args:
         given: The text.
-        name: What the text is called in the request, for the error.
+        name: The name of the field in the request, for the error.
 
     Raises:
         Refusal: `InputError`: the text is not a date and time in the years 1 to 9999 of UTC.

@@ -93,10 +93,10 @@ class Access:
             raise Refusal("AuthenticationFailed", "Open the page by the address that the queue printed")
 
     def cookie_for(self, request: web.BaseRequest, token: str) -> str:
-        """The `Set-Cookie` header that a browser with the right token gets.
+        """Return the `Set-Cookie` header for a browser with the right token.
 
         Raises:
-            Refusal: 401, it is another token.
+            Refusal: `AuthenticationFailed`: the token is another one.
         """
         if not _are_equal(token, self.token):
             raise Refusal("AuthenticationFailed", "This is not the token in the address that was printed")
@@ -112,7 +112,7 @@ def _are_equal(given: str, expected: str) -> bool:
 
 
 def _cookie_name(request: web.BaseRequest) -> str:
-    """Two queues on one machine must not take each other's cookie, so its name has the port."""
+    """Return the name of the cookie. It has the port, as two queues on one machine need two cookies."""
     return f"taskqueue-page-{_split_host(request)[1] or 80}"
 
 
@@ -161,14 +161,14 @@ _log = logging.getLogger(__name__)
 
 
 class Page:
-    """Answers the requests of the page, and remembers what happens for it.
+    """Responds to the requests of the page, and records events for it.
 
     Args:
         core: The state of the queue, its clock and its artifacts.
         faults: The faults that the page adds and removes.
         secret: The secret from which the page's token is derived.
         host: The name or address that the queue listens on.
-        root_url: Asked for when it is shown.
+        root_url: Returns the root URL of the queue.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class Page:
         return f"{self._root_url()}/#token={self._access.token}"
 
     def owns(self, path: str) -> bool:
-        """Whether a request to this path is the page's."""
+        """Return whether a request to this path is one of the page."""
         return path == "/" or path.startswith("/page/")
 
     def note_message(self, message: Message) -> None:
@@ -217,7 +217,7 @@ class Page:
     def note_request(
         self, request: web.BaseRequest, response: web.StreamResponse, milliseconds: float
     ) -> None:
-        """Show a request that somebody else than the page has made."""
+        """Show a request that the page has not made."""
         self._feed.add_request(request, response, milliseconds, fault=self._struck.get(id(request)))
 
     def _note_strike(self, request: web.BaseRequest, fault: AnyFault) -> None:
@@ -225,7 +225,7 @@ class Page:
         weakref.finalize(request, self._struck.pop, id(request))
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The response to a request; never an exception, unless the browser has hung up."""
+        """Respond to a request. Raises nothing, unless the browser has closed the connection."""
         try:
             self._access.check_host(request)
             return await self._answer(request, request.raw_path.partition("?")[0])
@@ -252,7 +252,7 @@ class Page:
         return await self._own(request, path)
 
     async def _call(self, request: web.BaseRequest, path: str) -> web.Response:
-        """The response of an ordinary endpoint; what changes something is shown among the requests."""
+        """Call an endpoint of the Queue; calls that change something are shown among the requests."""
         started = time.perf_counter()
         match = find_endpoint(request.method, path)
         if match is None:
@@ -281,7 +281,7 @@ class Page:
         return _json(result if isinstance(result, dict) else {})
 
     def _time(self) -> dict[str, Any]:
-        """The queue's time, and how it runs."""
+        """Return the queue's time, and whether its clock runs."""
         clock = self._core.clock
         if not isinstance(clock, MovableClock):
             return {"now": clock.now(), "clock": "fixed"}
@@ -297,7 +297,7 @@ class Page:
         }
 
     async def _check(self, definition: Any) -> dict[str, Any]:
-        """The problems that the SDK finds in a definition before it sends it; jsonschema takes a while."""
+        """Return the problems that clients find in a definition; in a thread, as jsonschema takes time."""
         try:
             await asyncio.to_thread(check_definition, definition, self._faults.now())
         except InvalidDefinition as error:
@@ -323,7 +323,7 @@ class Page:
     async def _artifact(
         self, request: web.BaseRequest, task_id: str, run_id: int, name: str
     ) -> web.StreamResponse:
-        """An artifact's bytes, of a type that no browser runs."""
+        """Respond with the bytes of an artifact, with a content type that no browser runs."""
         found = get_artifact(self._core, _Anybody(), task_id, run_id, name)
         url: str = getattr(found, "url", "")
         if not url.startswith(f"{self._root_url()}/storage/"):
@@ -338,7 +338,7 @@ class Page:
         return response
 
     def _file(self, request: web.BaseRequest, name: str) -> web.Response:
-        """One of the page's own files."""
+        """Respond with one of the page's own files."""
         path = _STATIC / name
         if request.method not in {"GET", "HEAD"} or path.parent != _STATIC or path.suffix not in _TYPES:
             raise Refusal("ResourceNotFound", f"The page has no file {name}")
@@ -376,17 +376,17 @@ class _File:
 
 
 class _Anybody:
-    """A caller who may read everything: the page was let in by its token."""
+    """A caller that may read everything: the page has shown its token."""
 
     client_id = "page"
     scopes = ("*",)
 
     def require(self, **params: object) -> None:
-        """Nothing is missing."""
+        """Do nothing: no scope is missing."""
 
 
 class _PageValidator:
-    """Takes every request for the page's: its cookie was checked."""
+    """Authenticates every request as the page, whose cookie was checked."""
 
     def authenticate(self, request: SignedRequest) -> Identity:
         del request
@@ -411,10 +411,10 @@ class _Fault(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def _read(request: web.BaseRequest) -> bytes:
-    """The body.
+    """Return the body.
 
     Raises:
-        Refusal: 413, it is too long.
+        Refusal: `InputTooLarge`: the body is too long.
     """
     if (request.content_length or 0) > _LONGEST_BODY:
         raise Refusal("InputTooLarge", f"The body is longer than {_LONGEST_BODY} bytes")
@@ -431,7 +431,7 @@ def _json(body: object, status: int = 200, headers: Mapping[str, str] | None = N
 
 
 def _private(response: web.StreamResponse) -> web.StreamResponse:
-    """The response of an endpoint, without the headers that let every origin read it."""
+    """Return the response of an endpoint, without the headers that let every origin read it."""
     for name in [each for each in response.headers if each.startswith("Access-Control-")]:
         del response.headers[name]
     response.headers.update(_HEADERS)

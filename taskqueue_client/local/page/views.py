@@ -107,11 +107,11 @@ class Views:
     )
 
     def overview(self) -> dict[str, Any]:
-        """Task queues, workers and groups, with what is going on in each; times are seconds."""
+        """Return task queues, workers and groups with the counts of their tasks; times are seconds."""
         return {"queues": self._queues(), "workers": self._workers(), "groups": self._groups()}
 
     def group(self, task_group_id: str) -> dict[str, Any]:
-        """A group and what a graph or a time line of it needs of its tasks.
+        """Return a group, with its tasks as a graph or time line needs them.
 
         Raises:
             Refusal: `ResourceNotFound`.
@@ -131,7 +131,7 @@ class Views:
         }
 
     def moments(self) -> dict[str, float | None]:
-        """When claims expire, deadlines pass and dependents become pending next, in seconds."""
+        """Return when claims expire, deadlines pass and dependents become pending next, in seconds."""
         row = self.store.row(_MOMENTS, self._now())
         names = ("claimExpiry", "deadline", "dependencies")
         return {name: moment and moment / 1000 for name, moment in zip(names, row or (), strict=True)}
@@ -234,7 +234,7 @@ Entry = dict[str, Any]
 
 
 class Feed:
-    """Remembers messages and requests, and sends them to every page that is open.
+    """Records messages and requests, and sends them to every page that is open.
 
     Args:
         clock: What times are read from.
@@ -252,7 +252,7 @@ class Feed:
         self._viewers: set[asyncio.Event] = set()
 
     def add_message(self, message: Message) -> None:
-        """Remember a message of the queue."""
+        """Record a message of the queue."""
         self._messages.append(
             {
                 "id": self._next_id(),
@@ -268,7 +268,7 @@ class Feed:
     def add_request(
         self, request: web.BaseRequest, response: web.StreamResponse, milliseconds: float, **more: object
     ) -> None:
-        """Remember a request, without the query: it may hold a signature."""
+        """Record a request, without the query, which may have a signature."""
         self._requests.append(
             {
                 "id": self._next_id(),
@@ -285,16 +285,16 @@ class Feed:
         self.wake()
 
     def history(self) -> Entry:
-        """All that is remembered."""
+        """Return all that is recorded."""
         return {"run": self._run, "messages": list(self._messages), "requests": list(self._requests)}
 
     def wake(self) -> None:
-        """Let every page know soon that something has changed."""
+        """Notify every page soon that something has changed."""
         for viewer in self._viewers:
             viewer.set()
 
     def wake_from_any_thread(self) -> None:
-        """`wake`, for observers that are called outside of the queue's thread."""
+        """Call `wake` from outside of the queue's thread."""
         self._loop.call_soon_threadsafe(self.wake)
 
     async def stream(self, request: web.BaseRequest, headers: dict[str, str]) -> web.StreamResponse:
@@ -341,7 +341,7 @@ async def _wait(changed: asyncio.Event, seconds: float) -> None:
 
 
 def _after(last: int, entries: deque[Entry]) -> list[Entry]:
-    """The newer entries; looked for from the end, because most are old."""
+    """Return the newer entries; searched from the end, because most are old."""
     newer: list[Entry] = []
     for entry in reversed(entries):
         if entry["id"] <= last:
@@ -352,7 +352,7 @@ def _after(last: int, entries: deque[Entry]) -> list[Entry]:
 
 
 def _client_id(request: web.BaseRequest) -> str | None:
-    """Whom the request says it is from; whether that is true, its status tells."""
+    """Return the client id that a request claims to have; a status of 401 says that it does not."""
     if found := _CLIENT_ID.search(request.headers.get("Authorization", "")):
         return found[1]
     if found := _BEWIT.search(request.raw_path):
@@ -365,7 +365,7 @@ def _client_id(request: web.BaseRequest) -> str | None:
 
 
 def _reason(response: web.StreamResponse) -> Entry:
-    """Why a request was refused, and the scopes that its client misses."""
+    """Return why a request was refused, and the scopes that its client lacks."""
     if response.status < 400 or not isinstance(response, web.Response):  # noqa: PLR2004 - it is not an error
         return {}
     body = response.body if isinstance(response.body, bytes) else b""
