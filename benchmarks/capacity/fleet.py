@@ -142,7 +142,7 @@ class SimulatedWorker:
             granted=self._granted,
             events=self,
             clock=self._clock,
-            asked=lambda: identity.task_queue_id,
+            task_queue=lambda: identity.task_queue_id,
         )
 
     def terminate(self) -> None:

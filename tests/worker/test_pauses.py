@@ -492,7 +492,7 @@ class TestClaiming:
             granted=granted.append,
             events=told,
             clock=clock,
-            asked=lambda: TASK_QUEUE_ID,
+            task_queue=lambda: TASK_QUEUE_ID,
         )
         try:
             yield claiming, granted

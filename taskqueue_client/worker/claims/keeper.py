@@ -47,7 +47,7 @@ BACKOFF_FIRST = 1.0
 BACKOFF_MOST = 60.0
 """Seconds between claim requests that fail; they double, and are spread by half to both sides."""
 
-ASKED_MOST = 3600.0
+RETRY_AFTER_MOST = 3600.0
 """Seconds that a `Retry-After` header counts at most: a mistaken one would end claiming for good."""
 
 BETWEEN_EMPTY = 1.0
@@ -104,7 +104,7 @@ class Claiming:
         granted: Called with the claims that each call of the source returns.
         events: Is told about failures.
         clock: The source of time.
-        asked: Returns the task queue of the source's last request.
+        task_queue: Returns the task queue of the source's last request.
         tracing: Makes the spans of claims.
 
     Attributes:
@@ -119,7 +119,7 @@ class Claiming:
         granted: Callable[[Sequence[TaskClaim]], None],
         events: KeeperEvents,
         clock: Clock,
-        asked: Callable[[], str],
+        task_queue: Callable[[], str],
         tracing: Tracing = NO_TRACING,
     ) -> None:
         self._source = source
@@ -128,7 +128,7 @@ class Claiming:
         self._granted = granted
         self._events = events
         self._clock = clock
-        self._asked = asked
+        self._task_queue = task_queue
         self._is_open = False
         self._stopping = False
         self._failures = 0
@@ -203,7 +203,7 @@ class Claiming:
         try:
             claims = await self._source.claim(count)
         except errors.CallFailed as error:
-            self._tracing.claim_failed(began, self._asked(), error)
+            self._tracing.claim_failed(began, self._task_queue(), error)
             return self._failed(error)
         finally:
             self._is_open = False
@@ -223,14 +223,14 @@ class Claiming:
 
     def _failed(self, error: errors.CallFailed) -> float:
         is_refusal = isinstance(error, errors.ApiError) and not is_temporary(error)
-        self._events.claim_failed(self._asked(), error)
+        self._events.claim_failed(self._task_queue(), error)
         if is_refusal and not self.has_claimed:
             self._stopping = True
             self._events.claiming_refused(error)
             return 0.0
         self._failures += 1
-        asked = min(asked_to_wait(error), ASKED_MOST)
-        pause = error.elapsed + max(_backoff(self._failures), asked)
+        retry_after = min(asked_to_wait(error), RETRY_AFTER_MOST)
+        pause = error.elapsed + max(_backoff(self._failures), retry_after)
         level = logging.ERROR if is_refusal else logging.WARNING
         log.log(level, "cannot claim work, retrying in %.1f s: %s", pause - error.elapsed, error)
         return pause
@@ -348,7 +348,7 @@ class Keeper:
             granted=self._granted,
             events=self._events,
             clock=self._clock,
-            asked=self._asked,
+            task_queue=self._last_task_queue,
             tracing=self._tracing,
         )
 
@@ -362,12 +362,14 @@ class Keeper:
         ]
         for run in runs:
             self._reclaiming.start(run)
-        self._events.claimed(self._asked(), runs)
+        self._events.claimed(self._last_task_queue(), runs)
 
-    def _asked(self) -> str:
+    def _last_task_queue(self) -> str:
         """Return the task queue of the last claim request."""
         source = self._source
-        return source.asked if isinstance(source, SeveralTaskQueues) else self._identity.task_queue_id
+        return (
+            source.last_requested if isinstance(source, SeveralTaskQueues) else self._identity.task_queue_id
+        )
 
     async def _stop(self) -> None:
         await self._claiming.close()

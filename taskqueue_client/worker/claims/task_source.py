@@ -162,12 +162,12 @@ class SeveralTaskQueues:
         context: The worker's client, identity and clock.
 
     Attributes:
-        asked: The task queue of the last claim request.
+        last_requested: The task queue of the last claim request.
     """
 
     def __init__(self, task_queue_ids: Sequence[str], context: SourceContext) -> None:
         self._ids = task_queue_ids
-        self.asked = task_queue_ids[0]
+        self.last_requested = task_queue_ids[0]
         self._context = context
         self._queue = context.queue
         self._clock = context.clock
@@ -179,11 +179,11 @@ class SeveralTaskQueues:
 
     async def claim(self, count: int) -> Sequence[TaskClaim]:
         """See `TaskSource.claim`."""
-        asked: str | None = self._ids[self._turn]
+        task_queue_id: str | None = self._ids[self._turn]
         self._turn = (self._turn + 1) % len(self._ids)  # also if the call fails
         claims: Sequence[TaskClaim] = ()
-        while asked is not None and not claims and not self._stopping:
-            claims, asked = await self._claim_from(asked, count)
+        while task_queue_id is not None and not claims and not self._stopping:
+            claims, task_queue_id = await self._claim_from(task_queue_id, count)
         if claims:
             self._turn = 0
         return claims
@@ -201,7 +201,7 @@ class SeveralTaskQueues:
 
     async def _claim_from(self, task_queue_id: str, count: int) -> tuple[Sequence[TaskClaim], str | None]:
         """Make one request; return its claims, and the task queue that it was aborted for."""
-        self.asked = task_queue_id
+        self.last_requested = task_queue_id
         identity = replace(self._context.identity, task_queue_id=task_queue_id)
         self._open = source = QueueTaskSource(replace(self._context, identity=identity))
         self._failed.add(task_queue_id)  # unless it responds
@@ -223,9 +223,9 @@ class SeveralTaskQueues:
     async def _other_with_work(self, task_queue_id: str) -> str:
         """Wait for pending tasks of another task queue.
 
-        A task that was created along with them, in the task queue that is asked already, has been claimed by
-        then: the Queue looks for tasks each second while a request waits. A task queue whose last claim
-        request failed is only asked in its turn: requests to the others would be aborted in vain.
+        Before it returns, it waits for `PROMPT`: the Queue looks for tasks each second while a request waits,
+        so the open request has claimed tasks that were created together with these. Task queues whose last
+        claim request failed do not count: aborting the open request for them would be in vain.
         """
         others = [each for each in self._ids if each != task_queue_id and each not in self._failed]
         await self._clock.sleep_async(PROMPT)
