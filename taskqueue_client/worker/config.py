@@ -43,7 +43,7 @@ _OTHER_VARIABLES = ("TASKQUEUE_LOCAL_", "TASKQUEUE_RUN", "TASKQUEUE_REQUIRE_")
 _LIKENESS = 0.75
 """From this similarity on, a variable is a misspelled setting; that of `PORT` and `METRICS_PORT` is 0.5."""
 
-_OWN_TABLE = "worker"
+_WORKER_TABLE = "worker"
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9_.-]{1,253}")
 _LONGEST_ID = 38
@@ -88,7 +88,7 @@ _INTERVAL = _Rule(
 _PATH = _Rule(Path, "the path of a directory")
 _FILE = _Rule(Path, "the path of a file")
 _PORT = _Rule(Annotated[int, msgspec.Meta(ge=0, le=65535)], "a whole number, 0 to 65535")
-_TEXT = _Rule(Annotated[str, msgspec.Meta(min_length=1)], "a name or address of this machine")
+_HOST = _Rule(Annotated[str, msgspec.Meta(min_length=1)], "a name or address of this machine")
 _HTTP_URL = _Rule(
     Annotated[str, msgspec.Meta(pattern=r"\Ahttps?://[^\s/?#][^\s?#]*\Z")],
     "an http or https URL without a query",
@@ -213,7 +213,7 @@ class WorkerConfig:
         "address and port.",
     )
     live_log_host: str = _setting(
-        "127.0.0.1", _TEXT, "The address to serve logs on; other machines cannot reach the default."
+        "127.0.0.1", _HOST, "The address to serve logs on; other machines cannot reach the default."
     )
     live_log_port: int = _setting(0, _PORT, "The port to serve logs on; 0: a free port.")
     capture_logging: bool = _switch(
@@ -253,7 +253,7 @@ class WorkerConfig:
         _PORT, "The port of /metrics, /live and /ready; 0: a free port; None: no server."
     )
     metrics_host: str = _setting(
-        "127.0.0.1", _TEXT, "The address to serve them on; other machines cannot reach the default."
+        "127.0.0.1", _HOST, "The address to serve them on; other machines cannot reach the default."
     )
 
     tracing: bool = _switch("Make OpenTelemetry spans of claims, runs and API calls (extra `otel`).")
@@ -371,20 +371,22 @@ def load_custom_settings(kind: type[T] | None, file: str | os.PathLike[str] | No
     Raises:
         InvalidArgument: A key is unknown or missing, or a value is not allowed.
     """
-    tables: Any = {} if file is None else _read(Path(file)).get(_OWN_TABLE, {})
-    _check_own_table(tables, f"{_OWN_TABLE} in {file}")
+    tables: Any = {} if file is None else _read(Path(file)).get(_WORKER_TABLE, {})
+    _check_worker_table(tables, f"{_WORKER_TABLE} in {file}")
     custom: Any = cast("dict[str, Any]", tables).get("custom", {})
     try:
         _check_custom(kind, custom)
         return None if kind is None else msgspec.convert(custom, kind, dec_hook=_converted)
     except msgspec.ValidationError as error:
         source = (
-            f"{_OWN_TABLE}.custom in {file}" if file is not None else f"{_OWN_TABLE}.custom (no config_file)"
+            f"{_WORKER_TABLE}.custom in {file}"
+            if file is not None
+            else f"{_WORKER_TABLE}.custom (no config_file)"
         )
         raise InvalidArgument(source, custom, "", str(error)) from None
 
 
-def _check_own_table(tables: object, source: str) -> None:
+def _check_worker_table(tables: object, source: str) -> None:
     """Refuse all but a table with the key `custom`, without showing values, which may be secrets."""
     if not isinstance(tables, dict):
         raise InvalidArgument(source, tables, "a table with the key custom", "not a table")
@@ -456,7 +458,7 @@ def _in_file(file: Path) -> dict[str, _Setting]:
     found: dict[str, _Setting] = {}
     for key, given in _read(file).items():
         source = f"{key} in {file}"
-        if key == _OWN_TABLE:
+        if key == _WORKER_TABLE:
             continue
         if key not in _NAMES:
             raise InvalidArgument(source, given, "", f"unknown key; known keys: {', '.join(_NAMES)}")

@@ -38,7 +38,7 @@ from .commands.process_tree import Guardian
 from .commands.work_directory import WorkDirectories
 from .loop import WorkerLoop
 from .monitoring.tracing import NO_TRACING
-from .outcomes import Outcome, TaskFailed, Uploads, meant_by, resolution_of
+from .outcomes import Outcome, TaskFailed, Uploads, resolution_of, ungrouped
 from .payload import check_payload
 from .run.artifact_uploads import outcome_of_failed_upload, severity
 from .run.declared_artifacts import LOG_NAME, DeclaredArtifact
@@ -213,7 +213,7 @@ async def _call(
         if limit is not None and not call.ended.done():
             resources.canceled.cancel(limit.exceeded(config.max_run_time_outcome))
             call.interrupt()
-        return resources.canceled.reason or meant_by(await call.ended)
+        return resources.canceled.reason or ungrouped(await call.ended)
 
 
 def _contents(declared: Iterable[DeclaredArtifact]) -> tuple[dict[str, bytes], Outcome | None]:

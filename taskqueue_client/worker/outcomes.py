@@ -153,15 +153,14 @@ def resolution_of(outcome: BaseException | None) -> Resolution | None:
     return RESOLUTIONS[InternalError]
 
 
-def meant_by(raised: BaseException | None) -> BaseException | None:
-    """Return the first outcome in a group, as `asyncio.TaskGroup` raises it.
+def ungrouped(raised: BaseException | None) -> BaseException | None:
+    """Return what a handler raised; the first outcome of a group, as `asyncio.TaskGroup` raises it.
 
-    A group that holds anything but outcomes which are reported alike is returned as it is, as is everything
-    that is not a group.
+    A group is returned as it is if not all of it are outcomes that are reported alike.
     """
     group: object = raised
     if isinstance(group, BaseExceptionGroup):
-        members = [meant_by(each) for each in cast("BaseExceptionGroup[BaseException]", group).exceptions]
+        members = [ungrouped(each) for each in cast("BaseExceptionGroup[BaseException]", group).exceptions]
         if all(isinstance(each, Outcome) for each in members) and len(set(map(resolution_of, members))) == 1:
             return members[0]
     return raised

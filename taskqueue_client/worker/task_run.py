@@ -50,7 +50,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _to_await(
+def _noting_unawaited(
     method: Callable[Concatenate[TaskRun, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[TaskRun, P], Coroutine[Any, Any, T]]:
     """Note which calls of a method are not awaited: a task without its command must not be completed."""
@@ -76,7 +76,7 @@ class TaskRun:
     first used, so that a run that waits costs little.
 
     Args:
-        resources: What belongs to the run, and is given up after it.
+        resources: The run's resources, which are removed after the run.
     """
 
     def __init__(self, resources: RunResources) -> None:
@@ -199,7 +199,7 @@ class TaskRun:
         content = _one_of(source, text)
         self._resources.artifacts.declare(name, content, lambda: self.work_directory, options)
 
-    @_to_await
+    @_noting_unawaited
     async def upload_artifact_async(
         self,
         name: str,
@@ -266,7 +266,7 @@ class TaskRun:
         steps = downloading_to(queue, self.work_directory, task_id, name, self._resources.tracing, **options)
         return converse(queue, steps)
 
-    @_to_await
+    @_noting_unawaited
     async def download_artifact_async(
         self, task_id: str, name: str, **options: Unpack[DownloadOptions]
     ) -> DownloadResult:
@@ -305,7 +305,7 @@ class TaskRun:
         queue = self.queue
         return converse(queue, self._downloading_upstream(queue, upstream, options))
 
-    @_to_await
+    @_noting_unawaited
     async def upstream_artifacts_async(
         self, upstream: Iterable[Mapping[str, Any]] | None = None, **options: Unpack[UpstreamOptions]
     ) -> list[UpstreamArtifact]:
@@ -367,7 +367,7 @@ class TaskRun:
         """
         return run_command(command, self._resources.command_context(proxy=proxy), **options)
 
-    @_to_await
+    @_noting_unawaited
     async def run_command_async(
         self, command: Command, *, proxy: bool = False, **options: Unpack[CommandOptions]
     ) -> CommandResult:

@@ -9,7 +9,7 @@ import pytest
 from taskqueue_client.errors import InvalidArgument, TaskQueueError
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker import outcomes
-from taskqueue_client.worker.outcomes import Outcome, Uploads, meant_by, outcome_for, resolution_of
+from taskqueue_client.worker.outcomes import Outcome, Uploads, outcome_for, resolution_of, ungrouped
 
 TABLE = [
     (None, "reportCompleted", "completed", Uploads.BEFORE_REPORT),
@@ -76,13 +76,13 @@ def test_everything_a_handler_may_raise_is_one_of_our_errors() -> None:
 
 def test_a_group_of_outcomes_that_are_reported_alike_is_the_first_of_them() -> None:
     first, second = outcomes.TaskFailed("red"), outcomes.TaskFailed("too")
-    assert meant_by(ExceptionGroup("", [ExceptionGroup("", [first]), second])) is first
+    assert ungrouped(ExceptionGroup("", [ExceptionGroup("", [first]), second])) is first
 
 
 @pytest.mark.parametrize("other", [ValueError("a bug"), outcomes.MalformedPayload("bad"), SystemExit(1)])
 def test_any_other_group_is_an_internal_error(other: BaseException) -> None:
     group = BaseExceptionGroup("", [outcomes.TaskFailed("red"), other])
-    assert meant_by(group) is group
+    assert ungrouped(group) is group
     resolution = resolution_of(group)
     assert resolution is not None
     assert resolution.reason is ReasonResolved.INTERNAL_ERROR
@@ -90,5 +90,5 @@ def test_any_other_group_is_an_internal_error(other: BaseException) -> None:
 
 def test_an_exception_that_is_not_a_group_is_returned_unchanged() -> None:
     bug = ValueError("a bug")
-    assert meant_by(bug) is bug
-    assert meant_by(None) is None
+    assert ungrouped(bug) is bug
+    assert ungrouped(None) is None

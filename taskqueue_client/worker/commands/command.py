@@ -79,15 +79,15 @@ class CommandContext:
     """The resources of a run that its commands use.
 
     Attributes:
-        log: Where their output goes.
-        canceled: When they are to be ended.
-        guardian: Ends them if this process is killed.
-        processes: All that they start.
-        work_directory: Where they run.
-        environment: What they get of the worker's environment.
-        variables: What they always get, such as `TASK_ID`.
-        grace: Seconds between asking them to end and killing them.
-        tracing: Makes their spans.
+        log: The log that gets the output of commands.
+        canceled: Set when commands are to be ended.
+        guardian: Ends commands if this process is killed.
+        processes: All processes that commands start.
+        work_directory: The directory that commands run in.
+        environment: The variables of the worker that commands get.
+        variables: Variables that all commands get, such as `TASK_ID`.
+        grace: Seconds between SIGTERM and SIGKILL.
+        tracing: Makes the spans of commands.
     """
 
     log: TaskLog
@@ -212,7 +212,7 @@ def run_command(
 
     Args:
         command: A program and its arguments; a text with `shell`.
-        context: What the run gives to its commands.
+        context: The resources of the run.
         **options: See `CommandOptions`.
 
     Raises:

@@ -209,13 +209,13 @@ class TaskProxy:
         once = not whole or _NEVER_REPEATED.fullmatch(f"{request.method} {target.partition('?')[0]}")
         send = partial(self._send, request, target, body, whole=whole)
         try:
-            answered = await (send() if once else _with_retries(send))
+            received = await (send() if once else _with_retries(send))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             log.warning("proxy: %s %s failed: %s", request.method, _shown(target), type(error).__name__)
             failed = _text(500, f"Failed during proxy request: {type(error).__name__}: {_shown(target)}")
             failed.headers["X-Taskcluster-Endpoint"] = target
             return failed
-        return await self._pass_back(request, answered, target)
+        return await self._pass_back(request, received, target)
 
     async def _send(
         self, request: web.BaseRequest, target: str, body: bytes, *, whole: bool
@@ -249,29 +249,29 @@ class TaskProxy:
         return self._signer.header(method, origin, resource, timestamp=now, nonce=nonce(), body=None)
 
     async def _pass_back(
-        self, request: web.BaseRequest, answered: aiohttp.ClientResponse, target: str
+        self, request: web.BaseRequest, received: aiohttp.ClientResponse, target: str
     ) -> web.StreamResponse:
-        headers = _passed(answered.headers)
+        headers = _passed(received.headers)
         headers["X-Taskcluster-Endpoint"] = target
         headers.update(self._signer.about)
-        response = web.StreamResponse(status=answered.status, reason=answered.reason, headers=headers)
-        response.content_length = length = answered.content_length
+        response = web.StreamResponse(status=received.status, reason=received.reason, headers=headers)
+        response.content_length = length = received.content_length
         try:
             if length is not None and length <= _BLOCK and request.method != "HEAD":
-                body = await answered.read()  # sent together with the headers, which is faster
+                body = await received.read()  # sent together with the headers, which is faster
                 return web.Response(
-                    status=answered.status, reason=answered.reason, headers=headers, body=body
+                    status=received.status, reason=received.reason, headers=headers, body=body
                 )
             await response.prepare(request)
             if request.method != "HEAD":
-                async for block in answered.content.iter_chunked(_BLOCK):
+                async for block in received.content.iter_chunked(_BLOCK):
                     await response.write(block)
         except (aiohttp.ClientError, OSError):
             log.warning("proxy: the response to %s %s was cut short", request.method, _shown(target))
             if request.transport is not None:
                 request.transport.abort()  # an incomplete response must not look like a whole one
         finally:
-            answered.release()
+            received.release()
         return response
 
 
@@ -341,13 +341,13 @@ async def _with_retries(send: Callable[[], Awaitable[aiohttp.ClientResponse]]) -
     """
     failures: list[aiohttp.ClientResponse | Exception] = []
     try:
-        answered = await send()
+        received = await send()
     except _NO_RESPONSE as error:
         failures.append(error)
     else:
-        if not _is_server_error(answered):
-            return answered
-        failures.append(answered)
+        if not _is_server_error(received):
+            return received
+        failures.append(received)
 
     async def attempt() -> aiohttp.ClientResponse:
         if not failures:
@@ -367,8 +367,8 @@ async def _with_retries(send: Callable[[], Awaitable[aiohttp.ClientResponse]]) -
     return result
 
 
-def _is_server_error(answered: aiohttp.ClientResponse) -> bool:
-    return answered.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+def _is_server_error(received: aiohttp.ClientResponse) -> bool:
+    return received.status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def _release(state: tenacity.RetryCallState) -> None:

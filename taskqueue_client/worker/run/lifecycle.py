@@ -28,11 +28,11 @@ from taskqueue_client.worker.outcomes import (
     Resolution,
     TaskFailed,
     Uploads,
-    meant_by,
     outcome_for,
     resolution_of,
     text_of,
     traceback_of,
+    ungrouped,
 )
 from taskqueue_client.worker.payload import PayloadSchema, check_payload
 from taskqueue_client.worker.task_run import TaskRun
@@ -144,12 +144,12 @@ class RunLifecycle:
 
     Args:
         run: The run.
-        resources: What belongs to the run.
-        context: What all runs share.
+        resources: The run's resources.
+        context: The objects that all runs of the worker share.
 
     Attributes:
         run: The run.
-        stage: What is being done for the run, for the log.
+        stage: The run's present activity, for the log.
         is_stuck: The run has ended, but its handler does not stop.
         resolved: Done when the run is reported and its uploads have ended, or when its claim is lost.
     """
@@ -256,7 +256,7 @@ class RunLifecycle:
         return checkpoints
 
     async def _upload_checkpoint(self, view: LogView) -> None:
-        await self._uploads.checkpoint(view)  # not made before the handler works
+        await self._uploads.checkpoint(view)  # `_uploads` is not made before the handler has begun
 
     async def _call_and_retry(self) -> BaseException | None:
         left = self._context.config.intermittent_attempts
@@ -307,7 +307,7 @@ class RunLifecycle:
         if not call.ended.done():
             await self._interrupt(call)
         # A reason to stop counts more than the handler's own end: `while not task.canceled.is_set()` returns.
-        return self._resources.canceled.reason or meant_by(call.ended.result())
+        return self._resources.canceled.reason or ungrouped(call.ended.result())
 
     async def _interrupt(self, call: HandlerCall) -> None:
         call.interrupt()
@@ -452,7 +452,7 @@ def explain(log: TaskLog, error: BaseException | None) -> None:
     if error is None:
         log.say("the handler succeeded")
     elif isinstance(error, ClaimLost):
-        pass  # nobody will read it
+        pass  # the log is not uploaded
     elif isinstance(error, Outcome):
         log.logger.error("%s: %s", type(error).__name__, text_of(error))
     else:

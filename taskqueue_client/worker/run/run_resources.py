@@ -42,16 +42,16 @@ class SharedResources:
     """The resources that the runs of a worker share.
 
     Attributes:
-        config: How the worker is set up.
-        directories: Where the logs and directories of runs are.
-        root_url: The deployment.
+        config: The worker's settings.
+        directories: Creates the directories of runs; their logs are there, too.
+        root_url: The deployment's root URL.
         guardian: Ends commands if this process is killed.
-        queue: Signs nothing; each run has a copy with its own credentials.
+        queue: A client without credentials; each run has a copy with its own credentials.
         async_queue: The same for asynchronous handlers.
-        clock: Where time comes from.
-        environment: What commands get of the worker's environment.
+        clock: The source of time.
+        environment: The variables of the worker that commands get.
         secrets: Texts to mask in the logs of all runs.
-        live_logs: Serves the logs of runs that go on, if the worker does so.
+        live_logs: Serves logs while they grow; None: the worker does not.
         tracing: Makes the spans of runs.
     """
 
@@ -71,7 +71,7 @@ class SharedResources:
 class RunResources:
     """The resources of one run. Most are created at their first use, from any thread.
 
-    Children that a handler forks may only use what there is: what they would add, nobody else would see.
+    A child that a handler forks may only use resources that exist: the worker would not see what it adds.
 
     Args:
         run: The run.
@@ -98,7 +98,7 @@ class RunResources:
         self.compressed_log: CompressedLog | None = None
         self._live_url: str | None = None
         self._work_directory: Path | None = None
-        self._tries = 1
+        self._attempts = 1
         self._processes: RunProcesses | None = None
         self._proxies: list[TaskProxy] = []
         self._command_proxy: TaskProxy | None = None
@@ -132,7 +132,7 @@ class RunResources:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Task id and run id."""
+        """The task id and the run id."""
         return self.run.task_id, self.run.run_id
 
     @property
@@ -181,7 +181,7 @@ class RunResources:
 
     @property
     def queue(self) -> Queue:
-        """A client that acts on behalf of the task."""
+        """A client with the scopes of the task."""
         with self._lock:
             if self._queue is None:
                 self._queue = self.run.credentials.client(self._shared.queue, self._allowed)
@@ -189,7 +189,7 @@ class RunResources:
 
     @property
     def async_queue(self) -> AsyncQueue:
-        """The same for asynchronous handlers."""
+        """The asynchronous client with the same scopes."""
         with self._lock:
             if self._async_queue is None:
                 self._async_queue = self.run.credentials.client(self._shared.async_queue, self._allowed)
@@ -202,7 +202,7 @@ class RunResources:
 
     @property
     def work_directory(self) -> Path:
-        """A directory of the run's own.
+        """The run's directory.
 
         Raises:
             InternalError: The run has ended, and a thread that its handler has left behind asks for it; or a
@@ -259,7 +259,7 @@ class RunResources:
         return proxy
 
     def _proxy_variables(self) -> dict[str, str]:
-        """The variables that lead a command to the proxy that all commands of the run share."""
+        """Return the variables that lead a command to the proxy that all commands of the run share."""
         with self._lock:
             if self._command_proxy is None:
                 self._command_proxy = self.proxy()
@@ -317,13 +317,13 @@ class RunResources:
                 self.log.logger.warning("ended processes that commands had left running: %d", count)
 
     def start_over(self) -> None:
-        """Discard what a try has left, before the next try; the log goes on."""
+        """Discard what an attempt has left, before the next one; the log continues."""
         self.end_commands()
         self._close_proxies()
         self._remove(self._artifacts.clear())
         with self._lock:
             path, self._work_directory = self._work_directory, None
-            self._tries += 1
+            self._attempts += 1
         self._remove(path)
 
     def close_at_once(self) -> bool:
@@ -371,7 +371,7 @@ class RunResources:
     @property
     def _name(self) -> str:
         """The name of the run's files, which differs for each attempt: those of earlier ones may be kept."""
-        return f"{self.run.task_id}-{self.run.run_id}-{self._tries}"
+        return f"{self.run.task_id}-{self.run.run_id}-{self._attempts}"
 
 
 def _make_directory(run: ClaimedRun, shared: SharedResources, suffix: str) -> Path:
