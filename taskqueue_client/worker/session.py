@@ -39,11 +39,11 @@ from taskqueue_client.worker.run.logging_capture import LoggingCapture
 from taskqueue_client.worker.run.patience import RetryClock
 from taskqueue_client.worker.run.run_resources import RunResources, SharedResources, mask_credentials
 
-from . import shutdown
+from . import shutdown, shutdown_reasons
 from .commands.process_tree import Guardian
 from .config import WorkerConfig
+from .live_runs import LiveRuns
 from .outcomes import text_of
-from .shutdown import LiveRuns
 from .task_run import TaskRun
 from .threads import DaemonThreads, ThreadsafeCalls
 
@@ -113,7 +113,7 @@ class Session:
             "artifact_storage": config.artifact_storage,
             "tracing": config.tracing,
         }
-        self._errors = shutdown.RepeatedErrors(config.max_internal_errors)
+        self._errors = shutdown_reasons.RepeatedErrors(config.max_internal_errors)
 
     def shutdown(self, within: float | None = None) -> None:
         """Begin to shut down; called again, hurry."""
@@ -145,7 +145,7 @@ class Session:
             InvalidArgument: Commands of tasks can read the signing key, or `work_directory` cannot be used.
             SystemExit: A hook exits.
         """
-        with shutdown.signals_handled(self._on_signal) if signals else nullcontext():
+        with shutdown_reasons.signals_handled(self._on_signal) if signals else nullcontext():
             async with AsyncExitStack() as stack:
                 await self._start(stack)
                 await self._finished.wait()
@@ -446,14 +446,16 @@ class Session:
             await self._shutdown.until_handed_over()
 
     async def _watch_program(self) -> None:
-        await shutdown.program_ended()
+        await shutdown_reasons.program_ended()
         log.warning("the program ends while the worker runs: shutting down; join the worker's thread")
         if not self._shutdown.has_begun:
             self._shutdown.begin(0.0)
 
     async def _watch_for_notice(self) -> None:
         ask = self._worker.termination_notice
-        left = await shutdown.termination_noticed(ask, self._notice_threads, self._calls, self._worker.clock)
+        left = await shutdown_reasons.termination_noticed(
+            ask, self._notice_threads, self._calls, self._worker.clock
+        )
         self._shutdown.on_notice(left)
 
 

@@ -1,113 +1,24 @@
-"""The runs of a worker that have not ended, and its shutdown: what leads to it, its steps and their times."""
+"""The shutdown of a worker: its steps and their times."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import math
-import re
 import signal
-import threading
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
-from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client.clock import Clock
-from taskqueue_client.models import ReasonResolved
 
 from .claims.keeper import Keeper
-from .config import WorkerConfig, checked_time_left
-from .outcomes import InternalError, WorkerShutdown, text_of
-from .run.handlers import ThreadCall
-from .run.lifecycle import RunLifecycle, TaskEnd
+from .config import WorkerConfig
+from .live_runs import LiveRuns
+from .outcomes import WorkerShutdown
 from .run.patience import RetryClock
-from .threads import DaemonThreads, ThreadsafeCalls
+from .shutdown_reasons import AT_ONCE
 
 log = logging.getLogger("taskqueue_client.worker")
 
-
-class LiveRuns:
-    """The runs that have not ended, in the loop that this is made in.
-
-    Args:
-        on_resolved: Called when a run was resolved or lost.
-        clock: The source of time.
-
-    Attributes:
-        unresolved: How many runs are neither resolved nor lost.
-        left_behind: Done when the worker does not wait any longer for runs to clean up.
-    """
-
-    def __init__(self, on_resolved: Callable[[], None], clock: Clock) -> None:
-        self.unresolved = 0
-        self.left_behind: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._on_resolved = on_resolved
-        self._clock = clock
-        self._tasks: dict[RunLifecycle, asyncio.Task[None]] = {}
-        self._idle_since = clock.monotonic()
-
-    def __iter__(self) -> Iterator[RunLifecycle]:
-        """Iterate over the runs of this moment; from any thread."""
-        return iter(list(self._tasks))
-
-    def begin(self, lifecycle: RunLifecycle) -> None:
-        """Begin to take a run to its end."""
-        self.unresolved += 1
-        self._tasks[lifecycle] = task = asyncio.create_task(
-            lifecycle.live(), context=lifecycle.run.trace.context.copy()
-        )
-        lifecycle.resolved.add_done_callback(self._note_resolved)
-        task.add_done_callback(partial(self._note_end, lifecycle))
-
-    def idle_for(self) -> float:
-        """Return for how many seconds there has been no unresolved run."""
-        return 0.0 if self.unresolved else self._clock.monotonic() - self._idle_since
-
-    async def end(self, timed_out: asyncio.Future[str]) -> None:
-        """End the tasks of runs: those with a handler that does not end, and those that were given up.
-
-        Runs that clean up are waited for until `timed_out` is done.
-        """
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            cleaned_up: asyncio.Future[Any] = asyncio.gather(*tasks, return_exceptions=True)
-            until: list[asyncio.Future[Any]] = [cleaned_up, timed_out]
-            await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
-        self.left_behind.set_result(None)
-        if any(not task.done() for task in tasks):
-            await asyncio.wait(tasks)
-
-    def _note_resolved(self, _: object) -> None:
-        self.unresolved -= 1
-        self._idle_since = self._clock.monotonic()
-        self._on_resolved()
-
-    def _note_end(self, lifecycle: RunLifecycle, task: asyncio.Task[None]) -> None:
-        del self._tasks[lifecycle]
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):  # a SystemExit has ended the loop, and must not end its cleaning up
-            raise error
-
-
-_VARYING = re.compile(r"[\w-]{22}|\d+|/\S+")
-"""Identifiers, numbers and paths, which differ between errors with the same cause."""
-
-AT_ONCE = signal.SIGQUIT
-"""The signal that stops all runs at once; they are still reported."""
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, AT_ONCE)
-
-NOTICE_INTERVAL = 5.0
-"""Seconds between calls of `termination_notice`: as often as cloud providers ask to look."""
-
-PROGRAM_INTERVAL = 0.25
-"""Seconds between looks whether the program's main thread has ended."""
 
 HANDED_OVER_AFTER = 2.0
 """Seconds between the start of a shutdown and the first `worker-shutdown` report. Workers that are told at
@@ -305,120 +216,3 @@ class Shutdown:
 def shutting_down() -> WorkerShutdown:
     """Return the reason to stop a run."""
     return WorkerShutdown("the worker is shutting down")
-
-
-@contextmanager
-def signals_handled(on_signal: Callable[[signal.Signals], None]) -> Generator[None]:
-    """Call `on_signal` with each signal of `SIGNALS`, in the loop of this main thread.
-
-    Signals that are ignored, such as SIGHUP under `nohup`, stay ignored. The previous handlers are restored.
-    """
-    loop = asyncio.get_running_loop()
-    before = _SignalHandlers()
-    forget_in_children(before)
-    for number in before.handlers:
-        loop.add_signal_handler(number, on_signal, number)
-    try:
-        yield
-    finally:
-        for number in before.handlers:
-            loop.remove_signal_handler(number)
-        before.restore()
-
-
-class _SignalHandlers:
-    """The handlers of `SIGNALS` before the worker's own, without those of ignored signals."""
-
-    def __init__(self) -> None:
-        handlers = {number: signal.getsignal(number) for number in SIGNALS}
-        self.handlers = {each: found for each, found in handlers.items() if found is not signal.SIG_IGN}
-
-    def restore(self) -> None:
-        for number, handler in self.handlers.items():
-            signal.signal(number, handler or signal.SIG_DFL)
-
-    def forget(self) -> None:
-        """See `Forked`: a signal to a child that a handler forks would not end it, but reach the worker.
-
-        asyncio's handlers do nothing but write to a socket, which the child shares with the worker's loop.
-        """
-        signal.set_wakeup_fd(-1)
-        self.restore()
-
-
-async def program_ended() -> None:
-    """Wait until the program's main thread has ended; for loops in other threads."""
-    while threading.main_thread().is_alive():  # noqa: ASYNC110 - nothing sets an event at that moment
-        await asyncio.sleep(PROGRAM_INTERVAL)
-
-
-async def termination_noticed(
-    ask: Callable[[], float | None], threads: DaemonThreads, calls: ThreadsafeCalls, clock: Clock
-) -> float:
-    """Wait for a termination notice; return the seconds that are left.
-
-    Args:
-        ask: The worker's hook. It is called in a daemon thread: one that hangs does not hold the worker.
-        threads: Such threads.
-        calls: Calls to this loop.
-        clock: The source of time.
-    """
-    while (left := await _notice(ask, threads, calls)) is None:
-        await clock.sleep_async(NOTICE_INTERVAL)
-    return left
-
-
-async def _notice(
-    ask: Callable[[], float | None], threads: DaemonThreads, calls: ThreadsafeCalls
-) -> float | None:
-    returned: list[float | None] = []
-    asked = partial(_ask, ask, returned)
-    try:
-        call = ThreadCall("termination notice", asked, threads, calls)
-    except RuntimeError as refusal:  # the system starts no more threads at the moment
-        log.error("termination_notice cannot be called, retrying: %s", refusal)  # noqa: TRY400 - the error says it all
-        return None
-    await asyncio.wait([call.ended])
-    if (error := call.ended.result()) is not None:
-        log.error("termination_notice failed", exc_info=error)
-    return returned[0] if returned else None
-
-
-def _ask(ask: Callable[[], float | None], returned: list[float | None]) -> None:
-    returned.append(checked_time_left("termination_notice", ask()))
-
-
-class RepeatedErrors:
-    """Counts the internal errors in a row with the same cause.
-
-    Args:
-        limit: How many of them are too many; 0: no number is.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._cause = ""
-        self._count = 0
-
-    def too_many(self, end: TaskEnd) -> InternalError | None:
-        """Count the end of a run; return the reason to stop claiming if the limit is reached."""
-        if end.outcome != ReasonResolved.INTERNAL_ERROR.value or end.error is None:
-            self._count = 0
-            return None
-        cause = _cause_of(end.error)
-        self._count = self._count + 1 if cause == self._cause else 1
-        self._cause = cause
-        if self._count != self._limit:
-            return None
-        return InternalError(
-            f"{self._count} internal errors in a row with the same cause: {cause}; the worker claims no more "
-            f"tasks (setting max_internal_errors)"
-        )
-
-
-def _cause_of(error: BaseException) -> str:
-    """Return the cause in words that are the same for other tasks."""
-    error = error.__cause__ or error
-    if isinstance(error, OSError) and error.errno is not None:
-        return f"{type(error).__name__} {errno.errorcode.get(error.errno, error.errno)}: {error.strerror}"
-    return f"{type(error).__name__}: {_VARYING.sub('…', text_of(error))}"
