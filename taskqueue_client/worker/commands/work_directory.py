@@ -14,6 +14,9 @@ from threading import Lock
 from typing import Self
 from uuid import uuid4
 
+from taskqueue_client._arguments import check_kind
+from taskqueue_client.errors import InvalidArgument
+
 from .process_tree import kill_marked
 
 log = logging.getLogger("taskqueue_client.worker")
@@ -224,3 +227,22 @@ class _Emptying:
             yield
         except OSError as error:
             self.failures.append(error)
+
+
+def path_inside(
+    directory: Path, path: str | os.PathLike[str], argument: str, *, allow_outside: bool = False
+) -> Path:
+    """Return an absolute path, given one that is relative to a directory.
+
+    Raises:
+        InvalidArgument: It leads out of the directory, by itself or through a symbolic link.
+    """
+    check_kind("allow_outside", allow_outside, bool)
+    absolute = directory / path
+    if allow_outside:
+        return absolute
+    real = Path(os.path.realpath(absolute))
+    if not real.is_relative_to(os.path.realpath(directory)):
+        allowed = f"a path inside {directory}, also after following symbolic links, or allow_outside=True"
+        raise InvalidArgument(argument, os.fspath(path), allowed)
+    return real

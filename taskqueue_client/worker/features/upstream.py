@@ -30,9 +30,9 @@ from taskqueue_client.errors import (
     ResourceNotFound,
 )
 from taskqueue_client.models import StorageType
+from taskqueue_client.worker.commands.work_directory import path_inside
 from taskqueue_client.worker.monitoring.tracing import Tracing
 from taskqueue_client.worker.outcomes import MalformedPayload, ResourceUnavailable
-from taskqueue_client.worker.run.declared_artifacts import path_inside
 
 R = TypeVar("R")
 

@@ -28,6 +28,7 @@ from taskqueue_client.artifacts.sources import (
 )
 from taskqueue_client.artifacts.uploading import Options
 from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.worker.commands.work_directory import path_inside
 from taskqueue_client.worker.outcomes import InternalError, TaskFailed
 
 LOG_NAME = "public/logs/live_backing.log"
@@ -63,25 +64,6 @@ _OPTIONS = ArtifactOptions.__optional_keys__
 
 MACHINE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.EIO}
 """An `OSError` with one of these is not about the file that it names; `EFBIG` limits what is written."""
-
-
-def path_inside(
-    directory: Path, path: str | os.PathLike[str], argument: str, *, allow_outside: bool = False
-) -> Path:
-    """Return an absolute path, given one that is relative to a directory.
-
-    Raises:
-        InvalidArgument: It leads out of the directory, by itself or through a symbolic link.
-    """
-    check_kind("allow_outside", allow_outside, bool)
-    absolute = directory / path
-    if allow_outside:
-        return absolute
-    real = Path(os.path.realpath(absolute))
-    if not real.is_relative_to(os.path.realpath(directory)):
-        allowed = f"a path inside {directory}, also after following symbolic links, or allow_outside=True"
-        raise InvalidArgument(argument, os.fspath(path), allowed)
-    return real
 
 
 def _check_path(argument: str, path: str | os.PathLike[str], is_outside: object) -> None:
