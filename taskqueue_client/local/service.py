@@ -188,12 +188,12 @@ class LocalQueue:
         _check_callback(callback)
         self._audience.add(callback)
 
-    def worker_removed(self, task_queue_id: str, worker_group: str, worker_id: str) -> None:
-        """Take a worker away, as its provider does: its runs end with `worker-shutdown`."""
+    def remove_worker(self, task_queue_id: str, worker_group: str, worker_id: str) -> None:
+        """Remove a worker, as its provider does: its runs end with `worker-shutdown`."""
         self.call(lambda: self._running.background.worker_removed(task_queue_id, worker_group, worker_id))
 
     def run_expirers(self) -> None:
-        """Do the nightly jobs now: remove what has expired."""
+        """Run the nightly jobs now, which remove what has expired."""
         self.call(self._running.background.expire)
 
     def call(self, function: Callable[[], _Result]) -> _Result:

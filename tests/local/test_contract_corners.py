@@ -217,7 +217,7 @@ def test_the_claim_of_an_expired_task_does_not_touch_the_next_task_of_its_id() -
         corner.create(task_id, dependencies=[task_id])
         corner.advance(1.5 * HOUR)
         assert corner.state(task_id) == "unscheduled"
-        local.worker_removed("prov/wt", "g", "w")
+        local.remove_worker("prov/wt", "g", "w")
         assert corner.state(task_id) == "unscheduled"
 
 

@@ -313,7 +313,7 @@ def test_a_removed_workers_run_is_retried(local_queue: LocalQueue, task_factory:
     wire = Wire(local_queue)
     task_id = _create(wire, task_factory())
     _claim(wire)
-    local_queue.worker_removed("test-provisioner/test-worker", "group", "worker")
+    local_queue.remove_worker("test-provisioner/test-worker", "group", "worker")
     runs = wire.send("GET", f"{QUEUE}/task/{task_id}/status").json["status"]["runs"]
     assert [(run["state"], run.get("reasonResolved")) for run in runs] == [
         ("exception", "worker-shutdown"),
