@@ -285,7 +285,7 @@ def test_gzip_of_several_members_is_decoded(
     ],
     ids=["without its end", "half", "wrong checksum", "no gzip", "unknown encoding"],
 )
-def test_what_cannot_be_decoded_is_an_error_and_no_file(
+def test_content_that_cannot_be_decoded_is_an_error_and_leaves_no_file(
     raw_client: EitherClient,
     server: RawServer,
     tmp_path: Path,

@@ -69,7 +69,7 @@ def test_a_link_is_replaced_and_the_file_that_it_leads_to_stays(
 
 
 @pytest.mark.parametrize("name", ["fifo", "link"])
-def test_what_is_neither_a_file_nor_missing_is_refused_and_stays(
+def test_a_destination_that_is_neither_a_file_nor_missing_is_refused_and_stays(
     client: EitherClient, stored: bytes, folder: Path, name: str
 ) -> None:
     del stored
@@ -84,7 +84,7 @@ def test_what_is_neither_a_file_nor_missing_is_refused_and_stays(
 @pytest.mark.parametrize(
     "to", [io.BytesIO(), 5, False, b"x", "", "a\0b", "a\ud800", "new/"], ids=lambda to: type(to).__name__
 )
-def test_what_is_not_the_path_of_a_file_is_refused_before_anything_happens(
+def test_a_destination_that_is_not_the_path_of_a_file_is_refused_before_any_request(
     client: EitherClient, local: LocalQueue, to: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -46,7 +46,7 @@ def test_a_folder_goes_up_under_the_paths_within(client: EitherClient, folder: P
     assert client.download("public/logs/live.log").content == b"log"
 
 
-def test_what_leads_out_of_the_folder_is_reported_and_not_uploaded(
+def test_a_link_that_leads_out_of_the_folder_is_reported_and_not_uploaded(
     client: EitherClient, folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "secret").write_bytes(b"secret")
@@ -167,7 +167,9 @@ def test_a_concurrency_of_nothing_is_refused(client: EitherClient, concurrency: 
 
 
 @pytest.mark.parametrize("artifacts", [["x"], None, 5, b".", "", "a\0b"])
-def test_what_is_neither_contents_nor_a_folder_is_refused(client: EitherClient, artifacts: Any) -> None:
+def test_a_value_that_is_neither_contents_nor_a_folder_is_refused(
+    client: EitherClient, artifacts: Any
+) -> None:
     with pytest.raises(InvalidArgument, match=r"^artifacts: "):
         client.upload_many(artifacts)
 

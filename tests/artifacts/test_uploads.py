@@ -81,7 +81,7 @@ def test_an_iterator_arrives_whole(client: EitherClient, storage: str) -> None:
     assert client.download("public/x.bin").content == BYTES
 
 
-def test_what_a_pipe_gives_arrives_whole(client: EitherClient) -> None:
+def test_the_content_of_a_pipe_arrives_whole(client: EitherClient) -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as pipe:
         os.write(writing, b"through a pipe")
@@ -362,7 +362,7 @@ BAD: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_what_cannot_be_uploaded_is_refused_before_anything_happens(
+def test_a_source_that_cannot_be_uploaded_is_refused_before_any_request(
     client: EitherClient, local: LocalQueue, tmp_path: Path, kind: str
 ) -> None:
     local.faults.add(Respond(endpoint="queue.createArtifact", status=500))

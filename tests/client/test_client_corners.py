@@ -120,7 +120,7 @@ class TestArguments:
         "call", [None, "ping", calls.create_task(TASK, {}), calls.iter_task_group(TASK)],  # type: ignore[typeddict-item] # pyright: ignore[reportArgumentType] # never sent
         ids=lambda call: type(call).__name__,
     )  # fmt: skip
-    def test_what_is_not_a_call_is_neither_sent_nor_signed(self, client: Any, call: Any) -> None:
+    def test_an_object_that_is_not_a_call_is_neither_sent_nor_signed(self, client: Any, call: Any) -> None:
         for method in (client.send, client.signed_url):
             with pytest.raises(InvalidArgument, match=r"^call: .* expected a Call; create_task and iter_"):
                 method(call)

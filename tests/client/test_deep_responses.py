@@ -84,6 +84,6 @@ def test_a_claim_that_is_cut_short_is_unreadable(
 
 
 @pytest.mark.parametrize(("levels", "kept"), [(DEEPEST, True), (DEEPEST + 2, False)])
-def test_what_is_not_too_deep_is_left_as_it_is(levels: int, kept: bool) -> None:  # noqa: FBT001 - of the test
+def test_only_a_value_that_is_too_deep_is_changed(levels: int, kept: bool) -> None:  # noqa: FBT001 - of the test
     document = nested(levels)
     assert (cut(document) == document) == kept

@@ -170,7 +170,9 @@ def test_attempts_counted_late_travel_too(client: Any, server: ScriptedServer) -
     assert pickle.loads(pickle.dumps(caught.value)).attempts == 3
 
 
-def test_what_json_cannot_hold_is_refused_before_any_request(client: Any, server: ScriptedServer) -> None:
+def test_values_that_json_cannot_hold_are_refused_before_any_request(
+    client: Any, server: ScriptedServer
+) -> None:
     with pytest.raises(errors.InvalidArgument, match="JSON"):
         client.send(Call("createTask", "PUT", "/x", dict[str, Any], body={"payload": object()}))
     assert server.received == []

@@ -173,7 +173,7 @@ def test_all_attempts_together_end_in_time(make_client: Any, server: ScriptedSer
 
 @pytest.mark.parametrize("endpoint", ["changeTaskPriority", "claimWork", "quarantineWorker", "rerunTask"])
 @pytest.mark.parametrize("failure", [CUT, html_502, internal, busy, say({}, 429)])
-def test_what_is_not_safe_to_repeat_is_sent_once(
+def test_a_call_that_is_not_safe_to_repeat_is_sent_once(
     client: Any, server: ScriptedServer, endpoint: str, failure: Say
 ) -> None:
     server.script.append(failure)

@@ -22,7 +22,7 @@ def run(text: str) -> int:
     return documents.run(documents.read_page(page))
 
 
-def test_what_an_example_raises_is_raised() -> None:
+def test_an_error_of_an_example_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         run("```python\n1 / 0\n```\n")
 

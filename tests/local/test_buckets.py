@@ -170,7 +170,7 @@ async def test_urls_end_when_their_time_is_over() -> None:
 
 
 @pytest.mark.parametrize("name", ["public/nothing", "private/nothing"])
-async def test_what_was_never_stored_is_missing(name: str) -> None:
+async def test_an_object_that_was_never_stored_is_missing(name: str) -> None:
     async with serving() as served:
         assert has_error(await get(served.get_url(name)), 404, "NoSuchKey")
 
@@ -330,7 +330,7 @@ async def test_a_malformed_request_is_the_clients_fault(
     assert line.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4"))
 
 
-async def test_what_is_on_file_outlives_the_server(tmp_path: Path) -> None:
+async def test_objects_in_a_file_outlive_the_server(tmp_path: Path) -> None:
     store = str(tmp_path / "tasks.sqlite")
     async with serving(store) as served:
         await put(served.put_url("private/x"), b"kept", Content_Type="text/x")
@@ -346,7 +346,7 @@ async def test_what_is_on_file_outlives_the_server(tmp_path: Path) -> None:
         assert (directory / "notes.txt").exists()
 
 
-async def test_what_is_in_memory_leaves_no_directory() -> None:
+async def test_objects_in_memory_leave_no_directory() -> None:
     async with serving() as served:
         await put(served.put_url("private/x"), b"data")
         directory = served.files()[0].parent

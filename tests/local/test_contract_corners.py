@@ -250,7 +250,7 @@ def test_the_file_with_the_queues_secrets_is_its_owners_alone(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["admin_secret", "db"])
-def test_what_is_given_must_not_be_empty(name: str) -> None:
+def test_an_argument_must_not_be_empty(name: str) -> None:
     with pytest.raises(ValueError, match="empty"):
         LocalQueue(**{name: ""})  # type: ignore[arg-type] # both are texts
 

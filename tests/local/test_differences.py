@@ -29,7 +29,7 @@ HELD_BY = {
     ),
     "the character NUL or a lone surrogate in a JSON string": (
         "http/test_local_bodies.py",
-        "test_what_is_not_json_is_malformed",
+        "test_a_body_that_is_not_json_is_malformed",
     ),
     "a request in an unknown charset or content coding": (
         "http/test_local_negotiation.py",
@@ -37,7 +37,7 @@ HELD_BY = {
     ),
     "charsets that Python does not have; `br` without the package `brotli`": (
         "http/test_local_negotiation.py",
-        "test_what_is_not_a_charset_is_refused",
+        "test_an_unknown_charset_is_refused",
     ),
     "`reclaimTask` of a run that was never claimed": (
         "engine/test_engine_claims.py",
@@ -130,7 +130,7 @@ HELD_BY = {
     ),
     "bodies nested deeper than about 450 levels (900 since Python 3.12)": (
         "http/test_local_bodies.py",
-        "test_what_is_nested_too_deep_is_refused_with_the_reason",
+        "test_a_body_that_is_nested_too_deep_is_refused_with_the_reason",
     ),
     "`contentLength` of 2^63 or more": (
         "test_differences.py",

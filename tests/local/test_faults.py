@@ -54,7 +54,7 @@ def test_faults_of_one_endpoint_take_turns_in_the_order_they_came() -> None:
     assert [asked.match("queue.createTask"), asked.match("queue.createTask")] == [first, second]
 
 
-def test_what_still_waits_can_be_seen_and_forgotten() -> None:
+def test_waiting_faults_can_be_listed_and_removed() -> None:
     asked = faults()
     asked.add_json({"kind": "respond", "endpoint": "queue.createTask", "status": 503, "times": 3})
     asked.match("queue.createTask")

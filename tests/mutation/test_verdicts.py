@@ -69,7 +69,7 @@ def test_95_percent_of_the_killable_mutants_of_an_area_have_to_be_killed(
     assert reported("area", Counter(counts), [], Path("mutmut.log")) is enough
 
 
-def test_what_was_tried_is_shown_although_some_mutants_were_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tried_mutants_are_shown_even_if_others_were_not_tried(capsys: pytest.CaptureFixture[str]) -> None:
     reported("area", Counter({"killed": 3, "survived": 1, "not tried": 2}), ["x\n-1\n+2"], Path("mutmut.log"))
     assert capsys.readouterr().out.splitlines() == [
         "area: 3 of 4 killed (75%), 0 equivalent, 0 of wording",

@@ -88,7 +88,7 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
 
 
 @pytest.mark.parametrize(("argument", "describe"), REFUSED, ids=[argument for argument, _ in REFUSED])
-def test_what_the_queue_would_refuse_is_refused_by_its_name(
+def test_an_argument_that_the_queue_would_refuse_is_refused_by_name(
     argument: str, describe: Callable[[], object]
 ) -> None:
     with pytest.raises(InvalidArgument) as refused:
@@ -98,7 +98,7 @@ def test_what_the_queue_would_refuse_is_refused_by_its_name(
 
 
 @pytest.mark.parametrize("given", [None, 5, b"", [SLUGID]])
-def test_what_is_not_text_is_no_slugid(given: object) -> None:
+def test_a_value_that_is_not_text_is_not_a_slugid(given: object) -> None:
     assert not is_slugid(given)
 
 

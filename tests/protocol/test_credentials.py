@@ -98,7 +98,7 @@ def test_a_restriction_of_the_issuer_is_kept() -> None:
         ),
     ],
 )
-def test_what_cannot_work_is_refused_with_the_name_of_the_argument(argument: str, refused: object) -> None:
+def test_arguments_that_cannot_work_are_refused_by_name(argument: str, refused: object) -> None:
     assert callable(refused)
     with pytest.raises(InvalidArgument) as caught:
         refused()

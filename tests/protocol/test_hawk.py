@@ -98,7 +98,7 @@ def official_options(credentials: Credentials) -> dict[str, Any]:
 
 
 @given(credentials=credentials)
-def test_what_goes_with_a_request_is_what_the_official_client_sends(credentials: Credentials) -> None:
+def test_the_ext_of_a_request_is_that_of_the_official_client(credentials: Credentials) -> None:
     official = taskcluster.Queue(official_options(credentials)).makeHawkExt()
     ours = Signer(credentials).ext
     assert _decoded(ours) == _decoded(official)

@@ -232,14 +232,14 @@ def test_a_text_that_the_queue_does_not_take_as_a_date_time_is_refused(date: str
     assert not is_accepted({**GOOD, "created": date})
 
 
-def test_what_becomes_good_json_is_taken_whatever_it_was_in_python() -> None:
+def test_python_values_that_become_valid_json_are_accepted() -> None:
     moment = datetime(2026, 11, 21, 10, tzinfo=UTC)  # as YAML has it
     given = {**GOOD, "created": moment, "deadline": moment, "priority": Priority.HIGH, "routes": ("a", "b")}
     assert is_accepted(given)
 
 
 @pytest.mark.parametrize("payload", [{1, 2}, object(), {"a": "\ud800"}, {"a": [object()]}])
-def test_what_json_cannot_hold_is_refused(payload: object) -> None:
+def test_values_that_json_cannot_hold_are_refused(payload: object) -> None:
     assert not is_accepted({**GOOD, "payload": payload})
 
 
@@ -254,6 +254,6 @@ def test_ten_thousand_dependencies_are_taken_and_one_more_is_not() -> None:
     assert not is_accepted({**GOOD, "dependencies": dependencies})
 
 
-def test_what_task_definition_makes_is_taken() -> None:
+def test_the_definitions_of_task_definition_are_accepted() -> None:
     made = task_definition("p/w", {}, name="n", owner="o", source="git@example.com:repository")
     assert is_accepted(made)

@@ -196,7 +196,7 @@ async def test_a_connection_is_closed_after_its_last_response(
     assert len(server.accepted) == 2
 
 
-async def test_what_goes_on_until_the_end_is_received_to_its_end(
+async def test_a_body_without_a_length_is_received_until_the_connection_ends(
     transport: ConnectorTransport, server: Server
 ) -> None:
     going = asyncio.create_task(get(transport, server))

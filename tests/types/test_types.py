@@ -49,7 +49,7 @@ def complaints(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return lines
 
 
-def test_what_users_write_is_accepted(complaints: Complaints) -> None:
+def test_the_code_that_users_write_passes_the_type_checkers(complaints: Complaints) -> None:
     assert complaints["accepted.py"] == set()
 
 

@@ -75,7 +75,7 @@ def test_an_offset_means_what_it_does_to_the_official_client(offset: str) -> Non
 
 @settings(deadline=None)
 @given(st.text("0123 ymowdhinsecatur+-\n", max_size=12))
-def test_what_the_official_client_cannot_read_is_refused(offset: str) -> None:
+def test_an_offset_that_the_official_client_cannot_read_is_refused(offset: str) -> None:
     try:
         expected = _official(offset)
     except (ValueError, OverflowError):
@@ -286,7 +286,7 @@ def test_a_task_expires_a_calendar_year_after_its_deadline_unless_said_otherwise
     )
 
 
-def test_what_python_has_for_json_is_compared_as_the_json_that_is_sent() -> None:
+def test_definitions_are_compared_as_the_json_that_is_sent() -> None:
     given_in_python: Any = {**GIVEN, "created": datetime(2026, 11, 21, 10, tzinfo=UTC), "scopes": ()}
     assert same_definition(given_in_python, TASK_ID, STORED)
 
@@ -304,7 +304,7 @@ def test_a_time_may_be_a_datetime_a_text_or_a_distance(deadline: datetime | str)
 @pytest.mark.parametrize(
     "wrong", ["", "  ", "soon", "14 fortnights", "2026-11-21", START.replace(tzinfo=None), 14]
 )
-def test_what_is_not_a_time_is_refused_at_once_wherever_a_time_is(wrong: Any) -> None:
+def test_a_value_that_is_not_a_time_is_refused_wherever_a_time_is_expected(wrong: Any) -> None:
     about: dict[str, Any] = {"name": "n", "owner": "o", "source": "git@h:r"}
     worker: dict[str, Any] = {"worker_group": "g", "worker_id": "w"}
     request: Any = {"storageType": "link", "artifact": "a", "expires": wrong}

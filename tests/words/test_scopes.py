@@ -43,7 +43,7 @@ PARAMS: dict[str, Any] = {"scopes": ["a", "b:c"], "priorities": ["high", "low"],
         ),
     ],
 )
-def test_what_is_missing_is_named(held: list[str], missing: Any) -> None:
+def test_missing_scopes_are_named(held: list[str], missing: Any) -> None:
     assert holds(CREATE, PARAMS, held) == (missing is None)
     assert unsatisfied(render(CREATE, PARAMS), held) == missing
 
@@ -90,7 +90,7 @@ EXPRESSIONS: st.SearchStrategy[Any] = st.recursive(
     ),
     st.lists(st.sampled_from(["a", "b", "a:b", "a*", "1:b", "*"]), max_size=3),
 )
-def test_what_holds_is_what_is_satisfied_once_rendered(
+def test_an_expression_holds_if_its_rendered_form_is_satisfied(
     expression: Any, params: dict[str, Any], held: list[str]
 ) -> None:
     assert holds(expression, params, held) == is_satisfied(render(expression, params), held)

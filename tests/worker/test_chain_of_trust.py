@@ -372,7 +372,7 @@ def test_a_key_of_the_worker_or_for_everybody_is_refused(tmp_path: Path, mode: i
     ("text", "name"),
     [("", "empty"), ("c2hvcnQ=", "short"), ("nöt base64 at all!", "other"), ("A" * 5000, "long")],
 )
-def test_what_is_not_a_key_is_refused_without_showing_it(
+def test_a_file_that_is_not_a_key_is_refused_and_not_shown(
     world: World, tmp_path: Path, text: str, name: str
 ) -> None:
     del name
@@ -742,7 +742,7 @@ def test_scriptworker_refuses_a_worker_with_another_key(world: World, tmp_path: 
         asyncio.run(verified_by_scriptworker(world, chain, []))
 
 
-def test_what_scriptworker_generated_is_verified(
+def test_a_chain_of_trust_that_scriptworker_generated_is_verified(
     consumer: Consumer, uploader: Uploader, tmp_path: Path
 ) -> None:
     made = tmp_path / "artifacts"

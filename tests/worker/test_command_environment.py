@@ -146,7 +146,7 @@ def test_the_documentation_lists_what_is_passed() -> None:
     assert [each for each in PASSED if f"`{each.upper()}`" not in page] == []
 
 
-def test_what_the_handler_gives_goes_before_what_the_worker_has() -> None:
+def test_variables_of_the_handler_take_precedence_over_those_of_the_worker() -> None:
     assert CommandEnvironment((), {"LANG": "C"}).of_command({"LANG": "de"}, {}) == {"LANG": "de"}
 
 
@@ -202,7 +202,7 @@ def test_the_log_names_once_what_was_not_passed_and_how_to_pass_it(caplog: pytes
         ({"A": "s3cret\0"}, r"env\['A'\]"),
     ],
 )
-def test_what_cannot_be_in_an_environment_is_refused_without_being_shown(
+def test_a_name_or_value_that_no_environment_can_have_is_refused_and_not_shown(
     given: dict[str, str], named: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=named) as caught:

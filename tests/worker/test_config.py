@@ -218,7 +218,7 @@ def test_a_valid_worker_id_stays_as_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "a" * 254, 17])
-def test_what_is_neither_a_worker_id_nor_a_host_name_is_refused(name: Any) -> None:
+def test_a_value_that_is_neither_a_worker_id_nor_a_host_name_is_refused(name: Any) -> None:
     with pytest.raises(InvalidArgument, match="worker_id"):
         load_config({**IDENTITY, "worker_id": name}, environ={})
 
@@ -279,7 +279,7 @@ def test_a_workers_own_settings_are_a_table_of_the_same_file(tmp_path: Path, nam
         ("worker: {custom: {cache: /c}}", None, "unknown key 'cache'; known keys: none"),
     ],
 )
-def test_what_is_wrong_with_own_settings_is_named_with_the_file(
+def test_errors_of_custom_settings_name_the_file(
     tmp_path: Path, text: str, kind: type[Own] | None, finding: str
 ) -> None:
     file = written(tmp_path / "worker.yml", text)
@@ -299,7 +299,7 @@ def test_what_is_wrong_with_own_settings_is_named_with_the_file(
         "worker: [hunter2]",
     ],
 )
-def test_what_is_wrong_with_own_settings_is_named_without_their_values(tmp_path: Path, text: str) -> None:
+def test_errors_of_custom_settings_do_not_show_values(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         load_custom_settings(Own, written(tmp_path / "worker.yml", text))
     assert "hunter2" not in str(caught.value)

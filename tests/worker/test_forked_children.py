@@ -74,7 +74,7 @@ REFUSED = """
 """
 
 
-def test_what_a_child_cannot_do_for_the_run_is_an_error_and_the_handler_can_do_it(world: World) -> None:
+def test_a_child_cannot_declare_artifacts_or_run_commands_and_the_handler_can(world: World) -> None:
     task_id, outcome, printed = ended(world, REFUSED)
     assert outcome == "completed", printed
     assert {"public/b", "public/c"} < artifact_names(world, task_id)
@@ -114,7 +114,7 @@ LOGS = """
 """
 
 
-def test_what_a_child_logs_goes_to_standard_error(world: World) -> None:
+def test_messages_of_a_child_go_to_standard_error(world: World) -> None:
     task_id, outcome, printed = ended(world, LOGS)
     assert outcome == "completed", printed
     assert "INFO of the child, " in printed

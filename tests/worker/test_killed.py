@@ -182,7 +182,9 @@ def test_after_a_command_that_has_left_a_daemon(world: World, tmp_path: Path, na
     ("endpoint", "reason"),
     [("queue.reportCompleted", "completed"), ("queue.reportException", "internal-error")],
 )
-def test_what_was_reported_stays(world: World, tmp_path: Path, endpoint: str, reason: str) -> None:
+def test_a_run_that_was_reported_stays_resolved(
+    world: World, tmp_path: Path, endpoint: str, reason: str
+) -> None:
     task_id = world.create({} if reason == "completed" else {"exception": True})
     world.local.faults.add(Delay(endpoint=endpoint, seconds=600, after=True))
     with worker_to_kill(world, tmp_path):

@@ -87,7 +87,7 @@ class TestServer:
                 assert [line.split()[2] for line in lines] == [b"first", b"second"]
             assert other.readline().endswith(b"INFO first\n")
 
-    def test_what_has_no_end_of_line_is_streamed_too(self, live_logs: LiveLogs, log: TaskLog) -> None:
+    def test_a_line_that_has_not_ended_is_streamed_too(self, live_logs: LiveLogs, log: TaskLog) -> None:
         with stream(live_logs.add(log.path)) as reader, log.output() as output:
             reader.readline()
             output.write(b"10%\r")

@@ -29,7 +29,7 @@ def messages(world: World, task_id: str) -> list[str]:
     return [line.partition(" ")[2] for line in lines if "some.library" in line]
 
 
-def test_what_a_library_logs_in_a_handlers_thread_goes_to_the_tasks_log(world: World) -> None:
+def test_messages_of_a_library_in_a_handlers_thread_go_to_the_tasks_log(world: World) -> None:
     task_id = world.create()
     work(world, lambda _: library.info("hello %s", "world"), capture_logging=True)
     assert messages(world, task_id) == ["INFO some.library: hello world"]

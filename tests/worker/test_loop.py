@@ -322,7 +322,9 @@ class TestIntermittence:
         assert reasons(world, task_id) == ["canceled"]
         assert len(tries) == 1
 
-    def test_what_stays_intermittent_is_reported_as_that(self, world: World) -> None:
+    def test_a_task_that_is_intermittent_in_each_attempt_is_reported_as_intermittent(
+        self, world: World
+    ) -> None:
         task_id = world.create()
         calls: list[TaskRun] = []
 

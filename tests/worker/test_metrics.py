@@ -175,7 +175,7 @@ def test_the_info_names_the_versions_and_the_worker(metrics: WorkerMetrics) -> N
     assert (sample.labels["worker_group"], sample.labels["worker_id"]) == ("rack", "w1")
 
 
-def test_what_is_not_known_is_not_shown() -> None:
+def test_a_gauge_without_a_value_is_not_shown() -> None:
     metrics = metrics_of(replace(VITALS, since_claim=None, lease_left=None, claimed=0))
     assert value(metrics, "claim_call_age_seconds") is None
     assert value(metrics, "lease_left_seconds") is None

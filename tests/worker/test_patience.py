@@ -104,7 +104,9 @@ def test_an_outage_of_ten_minutes_costs_ten_minutes_and_not_the_run(
 
 
 @pytest.mark.parametrize("endpoint", ["queue.reportCompleted", "queue.createArtifact", "storage.put"])
-def test_what_waits_after_an_outage_is_done_before_the_worker_shuts_down(world: World, endpoint: str) -> None:
+def test_uploads_and_reports_that_wait_after_an_outage_are_made_before_the_worker_ends(
+    world: World, endpoint: str
+) -> None:
     """The clock moves by 40 s at most: without the shutdown, the next attempt would come after a minute.
 
     An attempt that is under way at the shutdown may fail after it, and waits for a third of what is left.

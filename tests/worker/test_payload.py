@@ -79,7 +79,9 @@ def test_every_violation_is_explained() -> None:
         ),
     ],
 )
-def test_what_is_allowed_is_said_in_words(schema: dict[str, Any], payload: object, explanation: str) -> None:
+def test_a_violation_says_in_words_which_values_are_allowed(
+    schema: dict[str, Any], payload: object, explanation: str
+) -> None:
     assert words(schema, payload) == [explanation]
 
 

@@ -36,7 +36,7 @@ def test_after_several_internal_errors_with_the_same_cause_the_worker_stops(
 
 
 @pytest.mark.parametrize("failure", ["other causes", "successes", "failed tasks"])
-def test_what_comes_between_them_begins_the_count_anew(world: World, failure: str) -> None:
+def test_another_end_of_a_run_begins_the_count_of_errors_anew(world: World, failure: str) -> None:
     def handler(task: TaskRun) -> None:
         if task.payload["number"] % 2:
             out_of_descriptors(task)

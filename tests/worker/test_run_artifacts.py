@@ -167,7 +167,7 @@ def _is(path: str) -> Callable[[TaskRun], str]:
     ],
     ids=["absolute", "parent", "device", "work directory"],
 )
-def test_what_is_outside_of_the_work_directory_or_not_a_file_is_refused(
+def test_a_path_outside_of_the_work_directory_or_not_to_a_file_is_refused(
     world: World, source: Callable[[TaskRun], str]
 ) -> None:
     assert _refused(world, lambda task: task.upload_artifact("public/x", source(task))).argument == "source"
@@ -179,7 +179,7 @@ def _directory(task: TaskRun) -> str:
 
 
 @pytest.mark.parametrize("make", [_link, _link_to_directory, _fifo, _directory])
-def test_what_the_task_has_made_in_the_place_of_a_file_fails_it_and_not_the_worker(
+def test_a_directory_fifo_or_link_in_the_place_of_a_file_fails_the_task_and_not_the_worker(
     world: World, make: Callable[[TaskRun], str]
 ) -> None:
     task_id = world.create()
@@ -236,7 +236,7 @@ def test_a_link_that_leads_out_when_the_handler_has_ended_is_not_followed(
         ("path", "a\0b", {}),
     ],
 )
-def test_what_the_handler_got_wrong_is_refused_in_the_call_whatever_is_at_the_path(
+def test_a_wrong_argument_is_refused_in_the_call_whatever_is_at_the_path(
     world: World, tmp_path: Path, argument: str, path: str, options: dict[str, Any]
 ) -> None:
     (tmp_path / "secret").write_text("of the machine")
@@ -346,7 +346,7 @@ def test_a_temporary_file_that_cannot_be_written_is_not_the_task_s_fault(
 
 
 @pytest.mark.parametrize("other", [_link, _fifo], ids=["link", "FIFO"])
-def test_what_cannot_be_read_in_a_directory_fails_the_task_and_the_rest_is_uploaded(
+def test_an_unreadable_file_of_a_directory_fails_the_task_and_the_others_are_uploaded(
     world: World, other: Callable[[TaskRun], str]
 ) -> None:
     task_id = world.create()
@@ -507,7 +507,7 @@ def test_the_log_of_a_run_whose_artifact_is_missing_does_not_say_that_the_task_i
 
 @pytest.mark.parametrize("source", [b"late", iter([b"late"])], ids=["bytes", "iterable"])
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_what_is_declared_after_the_handler_has_ended_is_refused(
+def test_an_artifact_that_is_declared_after_the_handler_has_ended_is_refused(
     world: World, source: Any, *, is_lost: bool
 ) -> None:
     tasks: list[TaskRun] = []

@@ -237,7 +237,7 @@ class TestStages:
             working.left()
         assert reasons(world, task_id) == ["completed"]
 
-    def test_what_follows_a_report_is_seen_through(self, world: World) -> None:
+    def test_uploads_after_a_report_are_completed(self, world: World) -> None:
         task_id = world.create()
         world.local.faults.add(Delay(endpoint="storage.put", seconds=0.3, real_time=True))
 
@@ -362,7 +362,7 @@ class TestInAHurry:
         world.local.clock.advance(seconds=1201)
         assert reasons(world, task_id) == ["claim-expired", "None"]
 
-    def test_what_follows_a_report_is_given_up(self, world: World) -> None:
+    def test_uploads_after_a_report_are_canceled(self, world: World) -> None:
         task_id = world.create()
         world.local.faults.add(Delay(endpoint="storage.put", seconds=600, times=2))
 

@@ -282,7 +282,7 @@ def test_a_short_log_is_kept_in_memory(tmp_path: Path, clock: MovableClock) -> N
     assert not log.path.exists()
 
 
-def test_what_was_in_memory_is_kept_where_there_is_no_room_for_a_file(
+def test_lines_in_memory_are_kept_if_the_disk_has_no_room_for_the_file(
     tmp_path: Path, clock: MovableClock
 ) -> None:
     """Neither is half of it in a file: it goes there when there is room."""
@@ -329,7 +329,7 @@ def test_when_there_is_space_again_the_log_goes_on_and_tells_what_is_missing(log
     assert log.error is not None
 
 
-def test_what_is_missing_is_counted(log: TaskLog) -> None:
+def test_missing_bytes_are_counted(log: TaskLog) -> None:
     with file_size_limit(0):
         log.output().write(b"x" * 10)
     log.logger.info("on")

@@ -167,7 +167,7 @@ def test_a_directory_that_another_worker_removes_at_the_same_time_is_no_problem(
     assert caplog.text == ""
 
 
-def test_what_is_left_of_a_killed_worker_s_commands_is_ended_by_the_next_one(tmp_path: Path) -> None:
+def test_the_next_worker_ends_the_commands_of_a_killed_one(tmp_path: Path) -> None:
     abandoned = tmp_path / "taskqueue-worker-abandoned"
     with WorkDirectories(tmp_path) as first:
         abandoned.mkdir()

@@ -44,7 +44,7 @@ _EXCEPTION = f"{QUEUE}/task/{NO_SUCH_TASK}/runs/0/exception"
         ("[" * 100_000, None),
     ],
 )
-def test_what_is_not_json_is_malformed(wire: Wire, body: str, words: str | None) -> None:
+def test_a_body_that_is_not_json_is_malformed(wire: Wire, body: str, words: str | None) -> None:
     reply = wire.json("POST", _EXCEPTION, body, key=wire.root)
     assert (reply.status, reply.json["code"]) == (400, "MalformedPayload")
     assert (
@@ -137,7 +137,9 @@ AROUND_THE_LIMITS = [300, *range(440, 500), *range(900, 1000), 9_990, 1_000_000]
 """Levels: Python's limits are 1,000 calls within each other, and 10,000 for modules in C since 3.12."""
 
 
-def test_what_is_nested_too_deep_is_refused_with_the_reason(wire: Wire, task_factory: TaskFactory) -> None:
+def test_a_body_that_is_nested_too_deep_is_refused_with_the_reason(
+    wire: Wire, task_factory: TaskFactory
+) -> None:
     whole = json.dumps(task_factory(payload={"a": "HERE"}))
     codes = set[bytes]()
     for levels in AROUND_THE_LIMITS:

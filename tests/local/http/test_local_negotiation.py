@@ -47,7 +47,7 @@ def test_other_charsets_are_decoded(wire: Wire, charset: str) -> None:
 @pytest.mark.parametrize(
     "charset", ["zlib", "hex", "rot13", "idna", "unicode_escape", "undefined", "no-such"]
 )
-def test_what_is_not_a_charset_is_refused(wire: Wire, charset: str) -> None:
+def test_an_unknown_charset_is_refused(wire: Wire, charset: str) -> None:
     assert _post(wire, b"{}", f"application/json; charset={charset}") == 400
 
 

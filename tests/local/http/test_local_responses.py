@@ -142,7 +142,7 @@ def test_options_names_the_methods_of_a_route(wire: Wire) -> None:
         ("DELETE", "/storage/public-bucket/x"),
     ],
 )
-def test_what_no_route_fits_is_a_plain_404(wire: Wire, method: str, resource: str) -> None:
+def test_a_path_without_a_route_is_a_plain_404(wire: Wire, method: str, resource: str) -> None:
     reply = wire.send(method, resource)
     assert (reply.status, reply.json) == (404, {"error": "Not found"})
 
@@ -369,7 +369,7 @@ def test_a_parameter_that_is_not_percent_encoded_utf8_gets_a_page(wire: Wire, ra
     assert b"<pre>Bad Request</pre>" in reply.body
 
 
-def test_what_is_not_http_gets_400_in_the_form_of_an_error(wire: Wire) -> None:
+def test_a_request_that_is_not_http_gets_400_in_the_form_of_an_error(wire: Wire) -> None:
     reply = wire.raw(b"NONSENSE\r\n\r\n")
     assert (reply.status, list(reply.json)) == (400, ["code", "message", "requestInfo"])
 
