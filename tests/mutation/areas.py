@@ -52,18 +52,18 @@ AREAS = {
             "tests/worker/test_attempt_limits.py",
             "tests/worker/test_keeper.py",
             "tests/worker/test_patience.py",
-            "tests/worker/test_why_lost.py",
+            "tests/worker/test_loss_reasons.py",
         ),
     ),
     "lifecycle": Area(
         ("worker/run/lifecycle.py",),
         (
             "tests/worker/test_attempt_limits.py",
-            "tests/worker/test_losing.py",
+            "tests/worker/test_lost_claims.py",
             "tests/worker/test_loop.py",
-            "tests/worker/test_why_lost.py",
+            "tests/worker/test_loss_reasons.py",
             "tests/worker/test_run_time_limit.py",
-            "tests/worker/test_watching.py",
+            "tests/worker/test_health_checks.py",
             *_tests(
                 "tests/worker/test_chain_of_trust.py",
                 "test_a_run_that_is_completed_or_failed_has_a_signed_list_of_its_artifacts",

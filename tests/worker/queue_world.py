@@ -1,4 +1,4 @@
-"""A local queue with some tasks in it, and a keeper that holds their runs."""
+"""A local queue with some tasks in it, and a keeper that claims their runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claiming, keeping, losing and resolving runs, against a local queue."""
+"""Claiming, reclaiming, losing and resolving runs, against a local queue."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class TestClaiming:
             keeper.claiming_ended()
 
 
-class TestRenewing:
+class TestReclaiming:
     def test_a_lease_is_reclaimed_again_and_again(
         self, world: World, told: Told, quick: QuickRetries
     ) -> None:

@@ -1,4 +1,4 @@
-"""Claims that are kept whatever a handler does, and uploads that outlive the credentials they began with."""
+"""Runs that take longer than leases, credentials and signed URLs: they keep their claims and are uploaded."""
 
 from __future__ import annotations
 
