@@ -208,7 +208,10 @@ _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 
 def cut(document: bytes) -> bytes:
-    """Return a JSON document, or text that is none, without the lists and objects below `DEEPEST` levels."""
+    """Return a JSON document without the lists and objects below `DEEPEST` levels.
+
+    A document that is not valid JSON does not become valid by it.
+    """
     kept: list[bytes] = []
     level = start = 0
     for token in _TOKEN.finditer(document):

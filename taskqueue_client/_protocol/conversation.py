@@ -461,7 +461,12 @@ def signed(
 ) -> M:
     """Return the method with `self` and its result in its signature, for help(), autospec and Sphinx.
 
-    The result is what `describe` returns; with a `kind` such as `Iterator`, a `kind` of that, or of `item`.
+    Args:
+        method: The method.
+        describe: The function that the method is made of.
+        kind: The generic type of the method's result, such as `Iterator`; default: it returns what `describe`
+            does.
+        item: The parameter of `kind`; default: what `describe` returns.
     """
     # Evaluated, as nobody evaluates the texts in a `__signature__`, not even `eval_str`.
     signature = inspect.signature(describe, eval_str=True)
