@@ -39,7 +39,7 @@ from taskqueue_client.worker.claims.task_source import WorkerIdentity
 CREDENTIALS = Credentials("benchmark", "none")
 IDENTITY: dict[str, Any] = {"task_queue_id": "prov/wt", "worker_group": "wg", "worker_id": "w1"}
 RUNS = 100
-"""Runs beside scriptworker in a round: so many that the start of a worker hardly counts, as in deployments."""
+"""Runs beside scriptworker in a round: so many that the start of a worker hardly counts."""
 
 HELD = 1000
 LEASE = 10.0
