@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -25,16 +26,26 @@ def read_document(path: Path) -> dict[str, Any]:
         place = _place(path, error.object[: error.start].decode())
         message = f"{place}: not UTF-8: byte {error.object[error.start]:#04x}"
         raise Failure(message) from error
-    try:
+    with refusing_depth(path):
         is_json = path.suffix == ".json" or (str(path) == "-" and _is_json(text))
         document = _read_json(path, text) if is_json else _read_yaml(path, text)
-    except RecursionError as error:
-        message = f"{shown(path)}: lists and objects are nested too deeply"
-        raise Failure(message) from error
     if not isinstance(document, dict):
         message = f"{shown(path)}: the file must contain an object with keys and values"
         raise Failure(message)
     return cast("dict[str, Any]", document)
+
+
+@contextmanager
+def refusing_depth(path: Path) -> Iterator[None]:
+    """Name the file if what it contains is nested too deeply for the step inside.
+
+    Each step has a limit of its own, and Python versions differ in which comes first.
+    """
+    try:
+        yield
+    except RecursionError as error:
+        message = f"{shown(path)}: lists and objects are nested too deeply"
+        raise Failure(message) from error
 
 
 def _is_json(text: str) -> bool:

@@ -16,7 +16,7 @@ from taskqueue_client.graph import Graph, follow, plan_graph, plan_task, submit_
 from taskqueue_client.models import TaskAndStatus
 
 from .arguments import connect_with_credentials
-from .documents import read_document, shown
+from .documents import read_document, refusing_depth, shown
 from .failures import Failure
 from .output import json_option, print_either, print_json
 from .status import exit_status, interval_option, show, tasks_of_group
@@ -41,11 +41,13 @@ def command(
     """
     document = read_document(file)
     if dry_run:
-        _print_definitions(_planned(file, document, datetime.now(UTC)), as_json=as_json)
+        with refusing_depth(file):
+            _print_definitions(_planned(file, document, datetime.now(UTC)), as_json=as_json)
         return
     with connect_with_credentials() as queue:
         queue.with_options(attempts=2).ping()  # fails early, and measures the clock skew
-        graph = _planned(file, document, queue.now())
+        with refusing_depth(file):
+            graph = _planned(file, document, queue.now())
         _submit(queue, graph)
         _print_ids(graph, as_json=as_json)
         if wait:

@@ -166,10 +166,12 @@ def test_a_file_that_is_not_text_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("deployment")
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
 @pytest.mark.parametrize("name", ["a.json", "a.yml"])
-def test_a_file_nested_too_deeply_is_refused(name: str) -> None:
-    Path(name).write_text('{"tasks": {"a": {"payload": ' + 5000 * '{"a": ' + "1" + 5003 * "}")
-    assert refused("submit", name) == f"Error: {name}: lists and objects are nested too deeply"
+@pytest.mark.parametrize("levels", [990, 5_000, 20_000])  # steps with different limits refuse them
+def test_a_file_nested_too_deeply_is_refused(name: str, options: list[str], levels: int) -> None:
+    Path(name).write_text('{"tasks": {"a": {"payload": ' + levels * '{"a": ' + "1" + (levels + 3) * "}")
+    assert refused("submit", name, *options) == f"Error: {name}: lists and objects are nested too deeply"
 
 
 @pytest.mark.usefixtures("deployment")
