@@ -32,6 +32,7 @@ from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import InvalidArgument
 
+from .final_response import FinalResponse
 from .network import USER_AGENT, NetworkSettings, forget_in_children
 
 POOL_SIZE = 32
@@ -201,7 +202,7 @@ class _TimedReader(io.RawIOBase):
         super().close()
 
 
-class _Response(HTTPResponse):
+class _Response(FinalResponse):
     """A response with a deadline, whose head and chunks have an end."""
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:

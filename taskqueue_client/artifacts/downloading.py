@@ -299,6 +299,8 @@ class Receiver:
         self._gunzip = _decoder(self._name, incoming.header("Content-Encoding"))
 
     def _resume(self, incoming: Incoming, url: str) -> None:
+        if not self._received:
+            raise StorageFailed("GET", url, "HTTP 206, but all of the content was requested, not a part")
         found = _CONTENT_RANGE.fullmatch(incoming.header("Content-Range") or "")
         if found is None or int(found[1]) != self._received:
             self._etag = None  # the next attempt begins at the start

@@ -20,6 +20,7 @@ from urllib3 import HTTPConnectionPool, HTTPResponse, Timeout
 from urllib3.exceptions import HTTPError, IncompleteRead, ProtocolError, ProxyError, SSLError
 
 from taskqueue_client._protocol.retry import Timeouts
+from taskqueue_client._transport.final_response import FinalResponse
 
 from .artifact_errors import StorageFailed
 
@@ -295,7 +296,7 @@ class _MeasuredReader(io.RawIOBase):
         super().close()
 
 
-class _Response(http.client.HTTPResponse):
+class _Response(FinalResponse):
     """A response whose rate is measured, and which is incomplete without its last chunk."""
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:

@@ -100,6 +100,27 @@ def test_another_part_than_was_asked_for_is_not_taken(raw_client: EitherClient, 
     assert [each.headers["Range"] for each in gets] == [None, f"bytes={HALF}-", None]
 
 
+@pytest.mark.parametrize("to_file", [False, True], ids=["to memory", "to a file"])
+def test_a_part_that_was_not_asked_for_is_not_taken(
+    raw_client: EitherClient, server: RawServer, tmp_path: Path, *, to_file: bool
+) -> None:
+    span = ("Content-Range", f"bytes 0-{len(CONTENT) - 1}/{len(CONTENT)}")
+    packed = RawResponse(206, (span, ("Content-Encoding", "gzip")), gzip.compress(CONTENT))
+    serve(server, packed, whole())
+    to = tmp_path / "file"
+    result = raw_client.download("x", **({"to": to} if to_file else {}))
+    assert (to.read_bytes() if to_file else result.content) == CONTENT
+    serve(server, packed)
+    with pytest.raises(StorageFailed, match="HTTP 206, but all of the content was requested"):
+        raw_client.download("x")
+
+
+def test_an_interim_response_is_not_the_response(raw_client: EitherClient, server: RawServer) -> None:
+    head = f"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: {len(CONTENT)}\r\n\r\n"
+    serve(server, RawResponse(raw=head.encode() + CONTENT))
+    assert raw_client.download("x").content == CONTENT
+
+
 def test_less_than_the_rest_is_not_taken_for_all_of_it(raw_client: EitherClient, server: RawServer) -> None:
     gets = serve(server, cut(("ETag", '"1"')), next_part, rest)
     assert raw_client.download("x").content == CONTENT

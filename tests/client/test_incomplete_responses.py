@@ -148,11 +148,30 @@ def test_a_call_that_must_not_be_repeated_is_sent_once_and_its_outcome_unknown(
     assert server.connections == 1
 
 
+def test_an_interim_response_is_not_the_response(make: Make) -> None:
+    """Taken for it, it would give the next call the response to this one, on the connection they share."""
+    head = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
+    numbered = [b'HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{"n": %d}' % number for number in range(3)]
+
+    def behavior(connection: Any) -> None:
+        connection.sendall(head)
+        time.sleep(0.1)  # the rest is not in the client's buffer yet
+        connection.sendall(b"HTTP/1.1 102 Processing\r\n\r\n" + numbered[0])
+        for response in numbered[1:]:
+            _read_request(connection)
+            connection.sendall(response)
+
+    with RawServer(behavior).serving() as root_url:
+        client = make(root_url)
+        assert [client.send(PING)["n"] for _ in numbered] == [0, 1, 2]
+
+
 TRICKLING = {
     "in the status line": (b"", b"\r\n"),
     "in a header": (b"HTTP/1.1 200 OK\r\nA: ", b"b"),
     "in the headers": (b"HTTP/1.1 200 OK\r\n", b"A: b\r\n"),
     "of 100 Continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "of 103 Early Hints": (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
     "in the body": (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n{", b" "),
     "in a chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10000\r\n{", b" "),
     "of chunks": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
