@@ -23,33 +23,36 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-from taskqueue_client._dates import is_date_time, moment_of, timestamp
-from taskqueue_client._protocol.conversation import (
-    AsyncClient,
-    Client,
-    Conversation,
-    Item,
-    Pause,
-    Work,
-    called,
-    called_async,
-    iterate,
-    iterate_async,
+from taskqueue_client._dates import epoch_seconds, is_date_time, moment_of, timestamp
+from taskqueue_client._following import (
+    are_settled,
+    blocked_tasks,
+    follow,
+    follow_group,
+    follow_group_async,
 )
+from taskqueue_client._protocol.conversation import Conversation, performed, performed_async
 from taskqueue_client._protocol.schemas import check_definition
-from taskqueue_client.calls import create_task, iter_task_group
-from taskqueue_client.clock import Clock, SystemClock
-from taskqueue_client.definitions import TaskDefinition, from_now
-from taskqueue_client.errors import CallFailed, InvalidArgument, InvalidDefinition, Problem, TaskQueueError
-from taskqueue_client.models import TaskAndStatus, TaskState, TaskStatus
+from taskqueue_client.calls import create_task, status
+from taskqueue_client.calls import task as read_task
+from taskqueue_client.definitions import TaskDefinition, from_now, same_definition
+from taskqueue_client.errors import (
+    CallFailed,
+    InvalidArgument,
+    InvalidDefinition,
+    Problem,
+    RequestConflict,
+    TaskQueueError,
+)
+from taskqueue_client.models import TaskStatus
 from taskqueue_client.slugid import is_slugid, slugid
 
 __all__ = [
@@ -62,14 +65,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*")
 _REFERENCE = re.compile(r"<([^<>]*)>")
 _DEADLINE = "1 day"
 
+_OLDEST = 14 * 60
+"""Seconds since `created` from which on the time of the call is sent instead: the Queue accepts 15 minutes. A
+program whose claim expired runs again after 20."""
+
 _FEW = 20
 """How many names an error shows, and for how many wrong ones a similar name is looked for."""
-
-_UNSUCCESSFUL = frozenset({TaskState.FAILED, TaskState.EXCEPTION})
-_RESOLVED = frozenset({TaskState.COMPLETED, *_UNSUCCESSFUL})
-_PATIENCE = 10
-"""The pause before the next request, as a multiple of the last response's time: following must not become a
-load for the Queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +363,7 @@ def _definition_problems(path: str, definition: TaskDefinition) -> Iterator[Prob
 class SubmissionFailed(TaskQueueError):
     """A task of a graph could not be created; the cause is the error of that call.
 
-    Submit the same `Graph` again to create the rest: creating a task twice does no harm.
+    Submit the same `Graph` again to create the rest: tasks that exist are left as they are.
 
     Attributes:
         graph: The graph.
@@ -382,16 +383,25 @@ class SubmissionFailed(TaskQueueError):
         return f"task {self.name!r} was not created: {self.__cause__} ({count} in task group {group})"
 
 
-def _creation(graph: Graph) -> Conversation[dict[str, TaskStatus]]:
+class _TimedClient(Protocol):
+    def now(self) -> datetime: ...
+
+
+def _creation(client: _TimedClient, /, graph: Graph) -> Conversation[dict[str, TaskStatus]]:
     """Create all tasks of a graph, each after those that it depends on.
 
-    Scopes: those of `create_task` for each task. Safe to repeat.
+    Safe to repeat until the deadlines of the tasks. A task that exists is left as it is, also in a sealed
+    task group and with another priority. `created` of the other tasks is the time of the call if the graph
+    was planned more than 14 minutes ago.
+
+    Scopes: those of `create_task` for each task, and `queue:get-task:<task_id>` to find a task that exists.
 
     Args:
-        graph: A graph from `plan_graph`.
+        client: The client.
+        graph: A graph from `plan_graph`. To submit it again from another process, store it with `pickle`.
 
     Returns:
-        The status of each task by its name, as it was when the task was created.
+        The status of each task by its name, as it was when the task was created or found.
 
     Raises:
         SubmissionFailed: A task could not be created. The tasks before it exist.
@@ -399,102 +409,40 @@ def _creation(graph: Graph) -> Conversation[dict[str, TaskStatus]]:
     statuses: dict[str, TaskStatus] = {}
     for task in graph.tasks:
         try:
-            answer = yield from create_task(task.task_id, task.definition)
-        except CallFailed as error:
+            statuses[task.name] = yield from _created(client, task)
+        except (CallFailed, InvalidDefinition) as error:
             raise SubmissionFailed(graph, task.name, tuple(statuses)) from error
-        statuses[task.name] = answer.status
     return statuses
 
 
-submit_graph = called(_creation)
-submit_graph_async = called_async(_creation)
+def _created(client: _TimedClient, task: GraphTask) -> Conversation[TaskStatus]:
+    """Create a task, unless an earlier submission did."""
+    try:
+        response = yield from create_task(task.task_id, _up_to_date(task.definition, client.now()))
+    except RequestConflict:
+        if not (yield from _exists(task)):
+            raise
+        response = yield from status(task.task_id)
+    return response.status
 
 
-def follow_group(
-    queue: Client, task_group_id: str, *, interval: float = 2.0, clock: Clock | None = None
-) -> Iterator[list[TaskAndStatus]]:
-    """Yield the tasks of a group, at first and after each change, until each is resolved or blocked.
-
-    See `blocked_tasks`.
-
-    Args:
-        queue: The client.
-        task_group_id: The task group.
-        interval: The least number of seconds between two requests; a large group is requested less often.
-        clock: The clock to wait on; default: the machine's.
-
-    Raises:
-        CallFailed: A call failed.
-    """
-    return iterate(queue, _changes(lambda: iter_task_group(task_group_id).everything(), interval, clock))
+def _up_to_date(definition: TaskDefinition, now: datetime) -> TaskDefinition:
+    """Return the definition with `created` as the Queue accepts it."""
+    seconds = epoch_seconds(definition["created"])
+    if seconds is None or now.timestamp() - seconds < _OLDEST:
+        return definition
+    return {**definition, "created": timestamp(now)}
 
 
-def follow_group_async(
-    queue: AsyncClient, task_group_id: str, *, interval: float = 2.0, clock: Clock | None = None
-) -> AsyncIterator[list[TaskAndStatus]]:
-    """`follow_group` with an asynchronous client, for `async for`."""
-    return iterate_async(
-        queue, _changes(lambda: iter_task_group(task_group_id).everything(), interval, clock)
-    )
+def _exists(task: GraphTask) -> Conversation[bool]:
+    """Return whether the Queue has the task, which may have been given another priority since."""
+    try:
+        stored = yield from read_task(task.task_id)
+    except CallFailed:
+        return False
+    kept = {key: stored[key] for key in ("created", "priority") if key in stored}
+    return same_definition(cast("TaskDefinition", {**task.definition, **kept}), task.task_id, stored)
 
 
-def follow(
-    look: Callable[[], list[TaskAndStatus]], *, interval: float = 2.0, clock: Clock | None = None
-) -> Iterator[list[TaskAndStatus]]:
-    """Yield the tasks that `look` returns, as `follow_group` does those of a group."""
-    stream = _changes(lambda: iter(Work(look)), interval, clock)
-    return iterate(cast("Client", None), stream)  # there is no call to send
-
-
-def _changes(
-    look: Callable[[], Conversation[list[TaskAndStatus]]], interval: float, clock: Clock | None
-) -> Conversation[None]:
-    """Yield the tasks that `look` reads, at first and after each change."""
-    clock = clock or SystemClock()
-    last: list[TaskStatus] | None = None
-    while True:
-        begun = clock.monotonic()
-        members = yield from look()
-        statuses = [member.status for member in members]
-        if statuses != last:
-            yield from Item(members)
-        if are_settled(members):
-            return
-        last = statuses
-        yield from Pause(max(interval, _PATIENCE * (clock.monotonic() - begun)), clock)
-
-
-def are_settled(members: Iterable[TaskAndStatus]) -> bool:
-    """Return whether each task is resolved, or blocked by a dependency that will not be completed."""
-    members = list(members)
-    blocked = blocked_tasks(members)
-    return all(member.status.state in _RESOLVED or member.status.task_id in blocked for member in members)
-
-
-def blocked_tasks(members: Iterable[TaskAndStatus]) -> frozenset[str]:
-    """Return the ids of unscheduled tasks with a dependency that will not be completed.
-
-    These tasks stay unscheduled until their deadline, unless the dependency is rerun or they are scheduled.
-    A task that depends on itself is not among them: it waits for `schedule_task`.
-
-    Args:
-        members: Tasks; dependencies that are not among them are assumed to be able to complete.
-    """
-    states = {member.status.task_id: member.status.state for member in members}
-    waiting = [member for member in members if member.status.state is TaskState.UNSCHEDULED]
-    blocked: set[str] = set()
-    while found := {
-        member.status.task_id
-        for member in waiting
-        if member.status.task_id not in blocked and _waits_in_vain(member.task, states, blocked)
-    }:
-        blocked |= found
-    return frozenset(blocked)
-
-
-def _waits_in_vain(task: Mapping[str, Any], states: Mapping[str, TaskState], blocked: set[str]) -> bool:
-    needs_success = task["requires"] == "all-completed"
-    return any(
-        dependency in blocked or (needs_success and states.get(dependency) in _UNSUCCESSFUL)
-        for dependency in task["dependencies"]
-    )
+submit_graph = performed(_creation)
+submit_graph_async = performed_async(_creation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -279,6 +280,59 @@ def test_the_error_of_a_refused_submission_says_how_many_tasks_were_created(queu
         submit_graph(queue, other)
     assert isinstance(caught.value.__cause__, RequestConflict)
     assert f"(0 of 1 tasks were created in task group {graph.task_group_id})" in str(caught.value)
+
+
+def part_of(graph: Graph, count: int) -> Graph:
+    """The beginning of a graph, as a program creates that is killed then."""
+    return Graph(graph.task_group_id, graph.tasks[:count])
+
+
+CREATED_SINCE: dict[str, Callable[[Queue, LocalQueue, Graph], object]] = {
+    "planned 20 minutes ago": lambda _, local, __: local.clock.advance(20 * 60),
+    "other priority": lambda queue, _, graph: queue.change_task_priority(graph.tasks[0].task_id, "high"),
+}
+
+
+@pytest.mark.parametrize("change", CREATED_SINCE.values(), ids=CREATED_SINCE)
+def test_an_interrupted_submission_is_continued_later(
+    queue: Queue, local_queue: LocalQueue, change: Callable[[Queue, LocalQueue, Graph], object]
+) -> None:
+    graph = plan_graph(document(a={}, b={"dependencies": ["a"]}, c={"dependencies": ["a"]}))
+    submit_graph(queue, part_of(graph, 2))
+    change(queue, local_queue, graph)
+    with Queue(local_queue.root_url, local_queue.credentials) as restarted:
+        restarted.ping()  # tells the time
+        assert submit_graph(restarted, pickle.loads(pickle.dumps(graph))).keys() == {"a", "b", "c"}
+        assert submit_graph(restarted, graph).keys() == {"a", "b", "c"}
+    assert len(list(queue.iter_task_group(graph.task_group_id))) == 3
+
+
+async def test_a_graph_whose_group_is_sealed_is_submitted_again(
+    async_queue: AsyncQueue, queue: Queue
+) -> None:
+    graph = plan_graph(document(a={}, b={}))
+    submit_graph(queue, graph)
+    queue.seal_task_group(graph.task_group_id)
+    assert (await submit_graph_async(async_queue, graph)).keys() == {"a", "b"}
+    assert submit_graph(queue, graph).keys() == {"a", "b"}
+
+
+def test_a_task_that_is_missing_in_a_sealed_group_is_an_error(queue: Queue) -> None:
+    graph = plan_graph(document(a={}, b={}))
+    submit_graph(queue, part_of(graph, 1))
+    queue.seal_task_group(graph.task_group_id)
+    with pytest.raises(SubmissionFailed, match="is sealed") as caught:
+        submit_graph(queue, graph)
+    assert caught.value.created == (graph.tasks[0].name,)
+
+
+def test_a_graph_whose_deadline_has_passed_is_an_error(queue: Queue, local_queue: LocalQueue) -> None:
+    graph = plan_graph(document(a={"deadline": "1 hour"}))
+    local_queue.clock.advance(2 * 60 * 60)
+    queue.ping()
+    with pytest.raises(SubmissionFailed) as caught:
+        submit_graph(queue, graph)
+    assert isinstance(caught.value.__cause__, InvalidDefinition)
 
 
 @pytest.fixture

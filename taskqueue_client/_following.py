@@ -1,0 +1,116 @@
+"""Follow the tasks of a group until each is resolved or blocked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from typing import Any, cast
+
+from taskqueue_client._protocol.conversation import (
+    AsyncClient,
+    Client,
+    Conversation,
+    Item,
+    Pause,
+    Work,
+    iterate,
+    iterate_async,
+)
+from taskqueue_client.calls import iter_task_group
+from taskqueue_client.clock import Clock, SystemClock
+from taskqueue_client.models import TaskAndStatus, TaskState, TaskStatus
+
+_UNSUCCESSFUL = frozenset({TaskState.FAILED, TaskState.EXCEPTION})
+_RESOLVED = frozenset({TaskState.COMPLETED, *_UNSUCCESSFUL})
+_PATIENCE = 10
+"""The pause before the next request, as a multiple of the last response's time: following must not become a
+load for the Queue."""
+
+
+def follow_group(
+    queue: Client, task_group_id: str, *, interval: float = 2.0, clock: Clock | None = None
+) -> Iterator[list[TaskAndStatus]]:
+    """Yield the tasks of a group, at first and after each change, until each is resolved or blocked.
+
+    See `blocked_tasks`.
+
+    Args:
+        queue: The client.
+        task_group_id: The task group.
+        interval: The least number of seconds between two requests; a large group is requested less often.
+        clock: The clock to wait on; default: the machine's.
+
+    Raises:
+        CallFailed: A call failed.
+    """
+    return iterate(queue, _changes(lambda: iter_task_group(task_group_id).everything(), interval, clock))
+
+
+def follow_group_async(
+    queue: AsyncClient, task_group_id: str, *, interval: float = 2.0, clock: Clock | None = None
+) -> AsyncIterator[list[TaskAndStatus]]:
+    """`follow_group` with an asynchronous client, for `async for`."""
+    return iterate_async(
+        queue, _changes(lambda: iter_task_group(task_group_id).everything(), interval, clock)
+    )
+
+
+def follow(
+    look: Callable[[], list[TaskAndStatus]], *, interval: float = 2.0, clock: Clock | None = None
+) -> Iterator[list[TaskAndStatus]]:
+    """Yield the tasks that `look` returns, as `follow_group` does those of a group."""
+    stream = _changes(lambda: iter(Work(look)), interval, clock)
+    return iterate(cast("Client", None), stream)  # there is no call to send
+
+
+def _changes(
+    look: Callable[[], Conversation[list[TaskAndStatus]]], interval: float, clock: Clock | None
+) -> Conversation[None]:
+    """Yield the tasks that `look` reads, at first and after each change."""
+    clock = clock or SystemClock()
+    last: list[TaskStatus] | None = None
+    while True:
+        begun = clock.monotonic()
+        members = yield from look()
+        statuses = [member.status for member in members]
+        if statuses != last:
+            yield from Item(members)
+        if are_settled(members):
+            return
+        last = statuses
+        yield from Pause(max(interval, _PATIENCE * (clock.monotonic() - begun)), clock)
+
+
+def are_settled(members: Iterable[TaskAndStatus]) -> bool:
+    """Return whether each task is resolved, or blocked by a dependency that will not be completed."""
+    members = list(members)
+    blocked = blocked_tasks(members)
+    return all(member.status.state in _RESOLVED or member.status.task_id in blocked for member in members)
+
+
+def blocked_tasks(members: Iterable[TaskAndStatus]) -> frozenset[str]:
+    """Return the ids of unscheduled tasks with a dependency that will not be completed.
+
+    These tasks stay unscheduled until their deadline, unless the dependency is rerun or they are scheduled.
+    A task that depends on itself is not among them: it waits for `schedule_task`.
+
+    Args:
+        members: Tasks; dependencies that are not among them are assumed to be able to complete.
+    """
+    states = {member.status.task_id: member.status.state for member in members}
+    waiting = [member for member in members if member.status.state is TaskState.UNSCHEDULED]
+    blocked: set[str] = set()
+    while found := {
+        member.status.task_id
+        for member in waiting
+        if member.status.task_id not in blocked and _waits_in_vain(member.task, states, blocked)
+    }:
+        blocked |= found
+    return frozenset(blocked)
+
+
+def _waits_in_vain(task: Mapping[str, Any], states: Mapping[str, TaskState], blocked: set[str]) -> bool:
+    needs_success = task["requires"] == "all-completed"
+    return any(
+        dependency in blocked or (needs_success and states.get(dependency) in _UNSUCCESSFUL)
+        for dependency in task["dependencies"]
+    )
