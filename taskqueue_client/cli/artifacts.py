@@ -14,6 +14,7 @@ import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from taskqueue_client import calls
+from taskqueue_client._dates import timestamp
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts import DownloadResult
 from taskqueue_client.client import Queue
@@ -236,4 +237,4 @@ def signed_url(task_id: str, name: str, run_id: int | None, lifetime: float, *, 
         valid = timedelta(seconds=lifetime)
         expires = datetime.now(UTC) + valid
         url = queue.signed_url(call, lifetime=valid)
-    print_either({"url": url, "expires": expires}, url, as_json=as_json)
+    print_either({"url": url, "expires": timestamp(expires)}, url, as_json=as_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Generator, Hashable, Iterable
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -36,7 +36,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def refusing_depth(path: Path) -> Iterator[None]:
+def refusing_depth(path: Path) -> Generator[None]:
     """Name the file if what it contains is nested too deeply for the step inside.
 
     Each step has a limit of its own, and Python versions differ in which comes first.

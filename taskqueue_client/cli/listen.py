@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Sequence
 
 import click
-import msgspec
 
 from taskqueue_client import events
 from taskqueue_client.models.messages import TaskMessage
@@ -132,7 +131,7 @@ def _print(event: events.Event, *, as_json: bool) -> None:
 def _content(event: events.Event) -> object:
     if isinstance(event.message, events.UnreadableMessage):
         return {"unreadable": event.message.reason}
-    return msgspec.to_builtins(event.message)
+    return event.message.to_dict()
 
 
 def _line(event: events.Event) -> str:

@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from taskqueue_client.models import ReasonResolved, Run, TaskAndStatus, TaskState, TaskStatus
+from taskqueue_client.models import Model, ReasonResolved, Run, TaskAndStatus, TaskState, TaskStatus
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _STEP = 1000
@@ -35,7 +35,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 def print_json(value: object) -> None:
     """Print a value as one line of JSON, with the keys of the Queue's API."""
-    click.echo(msgspec.json.encode(value))
+    click.echo(msgspec.json.encode(value.to_dict() if isinstance(value, Model) else value))
 
 
 def print_either(value: object, line: str, *, as_json: bool) -> None:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import click
-import msgspec
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -172,7 +171,7 @@ def _show_changes(
 
 def _print_json_line(member: TaskAndStatus, reason: str) -> None:
     del reason  # the JSON status contains it
-    print_json({"name": member.task["metadata"]["name"], **msgspec.to_builtins(member.status)})
+    print_json({"name": member.task["metadata"]["name"], **member.status.to_dict()})
 
 
 def _print_line(member: TaskAndStatus, reason: str) -> None:

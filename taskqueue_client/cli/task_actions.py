@@ -137,7 +137,7 @@ def retrigger(task_ids: tuple[str, ...], *, exact: bool, as_json: bool) -> None:
             new_task_id = slugid()
             definition = _copied(queue.task(task_id), queue.now(), exact=exact)
             status = queue.create_task(new_task_id, definition).status
-            document = {"taskId": task_id, "newTaskId": new_task_id, "status": status}
+            document = {"taskId": task_id, "newTaskId": new_task_id, "status": status.to_dict()}
             print_either(document, f"{task_id} {new_task_id} {status.state}", as_json=as_json)
 
 

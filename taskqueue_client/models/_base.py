@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import msgspec
 
 from taskqueue_client._arguments import check_kind
+from taskqueue_client._dates import timestamp
 from taskqueue_client.errors import InvalidArgument
 
 _URLS = frozenset({"url", "put_url", "signed_poll_task_url", "signed_poll_url", "signed_delete_url"})
@@ -21,12 +23,12 @@ class Model(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the response as JSON values, for `json.dumps`: keys as the Queue writes them, times as text.
+        """Return the response as JSON values, for `json.dumps`: keys and times as the Queue writes them.
 
         Fields that the response did not have are None. Includes secrets, such as a claim's credentials.
         """
-        document: dict[str, Any] = msgspec.to_builtins(self, enc_hook=msgspec.json.decode)
-        return document
+        names = zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True)
+        return {key: _json_value(getattr(self, name)) for key, name in names}
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """Return the fields for `rich`, which would show the whole URLs otherwise."""
@@ -35,6 +37,17 @@ class Model(msgspec.Struct, frozen=True, rename="camel", gc=False):
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
         return f"{type(self).__name__}({shown})"
+
+
+def _json_value(value: object) -> Any:
+    """Return JSON values. msgspec would write a time with six digits after the second or none, not three."""
+    if isinstance(value, Model):
+        return value.to_dict()
+    if isinstance(value, datetime):
+        return timestamp(value)
+    if isinstance(value, list | tuple):
+        return [_json_value(each) for each in cast("Iterable[object]", value)]
+    return msgspec.to_builtins(value, enc_hook=msgspec.json.decode)
 
 
 def _shown(name: str, value: object) -> object:

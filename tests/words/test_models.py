@@ -70,7 +70,13 @@ def test_a_response_becomes_the_json_that_it_was_read_from() -> None:
     document = json.loads(json.dumps(claim.to_dict()))
     assert decoded(document, TaskClaim) == claim
     assert document["task"] == CLAIM["task"]
-    assert document["status"]["runs"][0]["takenUntil"] == "2026-11-21T09:20:53.649000Z"
+    assert document["status"]["runs"][0]["takenUntil"] == "2026-11-21T09:20:53.649Z"
+
+
+@pytest.mark.parametrize("time", ["2026-11-21T09:20:53.649Z", "2026-11-21T09:20:53.000Z"])
+def test_a_time_is_written_as_the_queue_writes_it(time: str) -> None:
+    """Also in a whole second, where `strptime` with `%f` would fail on a time without a fraction."""
+    assert status(deadline=time).to_dict()["deadline"] == time
 
 
 def test_fields_that_are_not_known_are_passed_over() -> None:
