@@ -39,7 +39,7 @@ from taskqueue_client._following import (
     follow_group,
     follow_group_async,
 )
-from taskqueue_client._protocol.conversation import Conversation, performed, performed_async
+from taskqueue_client._protocol.conversation import Conversation, Together, performed, performed_async
 from taskqueue_client._protocol.schemas import check_definition
 from taskqueue_client.calls import create_task, status
 from taskqueue_client.calls import task as read_task
@@ -64,6 +64,9 @@ _KEYS = ("defaults", "taskGroupId", "tasks")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*")
 _REFERENCE = re.compile(r"<([^<>]*)>")
 _DEADLINE = "1 day"
+
+CONCURRENCY = 16
+"""How many tasks are created at the same time."""
 
 _OLDEST = 14 * 60
 """Seconds since `created` from which on the time of the call is sent instead: the Queue accepts 15 minutes. A
@@ -368,7 +371,8 @@ class SubmissionFailed(TaskQueueError):
     Attributes:
         graph: The graph.
         name: The name of the task whose creation failed; it may have been created.
-        created: The names of the tasks that were created before it.
+        created: The names of the tasks that were created. `submit_graph_async` cancels the creation of
+            others, which may have been created.
     """
 
     def __init__(self, graph: Graph, name: str, created: tuple[str, ...]) -> None:
@@ -388,7 +392,7 @@ class _TimedClient(Protocol):
 
 
 def _creation(client: _TimedClient, /, graph: Graph) -> Conversation[dict[str, TaskStatus]]:
-    """Create all tasks of a graph, each after those that it depends on.
+    """Create all tasks of a graph, each after those that it depends on, 16 at the same time.
 
     Safe to repeat until the deadlines of the tasks. A task that exists is left as it is, also in a sealed
     task group and with another priority. `created` of the other tasks is the time of the call if the graph
@@ -404,15 +408,38 @@ def _creation(client: _TimedClient, /, graph: Graph) -> Conversation[dict[str, T
         The status of each task by its name, as it was when the task was created or found.
 
     Raises:
-        SubmissionFailed: A task could not be created. The tasks before it exist.
+        SubmissionFailed: A task could not be created. The tasks that it depends on exist.
     """
     statuses: dict[str, TaskStatus] = {}
-    for task in graph.tasks:
+
+    def creation(task: GraphTask) -> Conversation[None]:
         try:
             statuses[task.name] = yield from _created(client, task)
-        except (CallFailed, InvalidDefinition) as error:
-            raise SubmissionFailed(graph, task.name, tuple(statuses)) from error
-    return statuses
+        except (CallFailed, InvalidArgument) as error:
+            raise SubmissionFailed(graph, task.name, ()) from error
+
+    try:
+        for wave in _waves(graph.tasks):
+            together = Together(map(creation, wave), min(len(wave), CONCURRENCY))
+            yield from together if len(wave) > 1 else creation(wave[0])
+    except SubmissionFailed as failed:
+        created = tuple(task.name for task in graph.tasks if task.name in statuses)
+        raise SubmissionFailed(graph, failed.name, created) from failed.__cause__
+    return {task.name: statuses[task.name] for task in graph.tasks}
+
+
+def _waves(tasks: Iterable[GraphTask]) -> list[list[GraphTask]]:
+    """Return the tasks in groups, each of which depends on earlier groups only."""
+    waves: list[list[GraphTask]] = []
+    depths: dict[str, int] = {}
+    for task in tasks:
+        dependencies = task.definition.get("dependencies", ())
+        depth = 1 + max((depths[each] for each in dependencies if each in depths), default=-1)
+        depths[task.task_id] = depth
+        if depth == len(waves):
+            waves.append([])
+        waves[depth].append(task)
+    return waves
 
 
 def _created(client: _TimedClient, task: GraphTask) -> Conversation[TaskStatus]:

@@ -343,7 +343,8 @@ async def _together_async(client: AsyncClient, step: Together[R]) -> list[R]:
             for _ in range(step.concurrency):
                 group.create_task(work())
     except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+        first = errors.exceptions[0]
+        raise first from first.__cause__
     return [results[position] for position in range(len(results))]
 
 

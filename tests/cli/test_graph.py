@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +14,14 @@ from hypothesis import strategies as st
 
 from taskqueue_client import AsyncQueue, Queue, slugid
 from taskqueue_client.clock import MovableClock
-from taskqueue_client.errors import InvalidArgument, InvalidDefinition, Problem, RequestConflict, ServerError
+from taskqueue_client.errors import (
+    InputError,
+    InvalidArgument,
+    InvalidDefinition,
+    Problem,
+    RequestConflict,
+    ServerError,
+)
 from taskqueue_client.graph import (
     Graph,
     GraphTask,
@@ -29,7 +37,7 @@ from taskqueue_client.graph import (
     submit_graph_async,
 )
 from taskqueue_client.local import LocalQueue
-from taskqueue_client.local.faults import Drop, Respond
+from taskqueue_client.local.faults import Delay, Drop, Respond
 from taskqueue_client.models import TaskAndStatus, TaskState
 from tests.cli.command import Worker
 
@@ -305,6 +313,30 @@ def test_an_interrupted_submission_is_continued_later(
         assert submit_graph(restarted, pickle.loads(pickle.dumps(graph))).keys() == {"a", "b", "c"}
         assert submit_graph(restarted, graph).keys() == {"a", "b", "c"}
     assert len(list(queue.iter_task_group(graph.task_group_id))) == 3
+
+
+async def test_tasks_that_do_not_depend_on_each_other_are_created_at_the_same_time(
+    async_queue: AsyncQueue, queue: Queue, local_queue: LocalQueue
+) -> None:
+    tests = {f"test-{number}": {"dependencies": ["build"]} for number in range(32)}
+    for is_async in (True, False):
+        graph = plan_graph(document(build={}, **tests))
+        local_queue.faults.add(Delay("queue.createTask", seconds=0.2, real_time=True, times=33))
+        started = time.monotonic()
+        created = await submit_graph_async(async_queue, graph) if is_async else submit_graph(queue, graph)
+        assert time.monotonic() - started < 33 * 0.2 / 2
+        assert list(created) == [task.name for task in graph.tasks]
+
+
+async def test_a_refused_task_ends_the_submission(async_queue: AsyncQueue, queue: Queue) -> None:
+    """The tasks of later waves are not created."""
+    for is_async in (True, False):
+        graph = plan_graph(document(a={}, b={"dependencies": [slugid()]}, c={"dependencies": ["a"]}))
+        with pytest.raises(SubmissionFailed) as caught:
+            await submit_graph_async(async_queue, graph) if is_async else submit_graph(queue, graph)
+        assert caught.value.name == "b"
+        assert set(caught.value.created) <= {"a"}
+        assert isinstance(caught.value.__cause__, InputError)
 
 
 async def test_a_graph_whose_group_is_sealed_is_submitted_again(

@@ -176,6 +176,16 @@ def test_the_first_error_of_conversations_that_run_together_is_raised(perform: P
         perform(iter_together((iter_work(each) for each in (failing, int)), 1))
 
 
+def test_the_error_of_conversations_that_run_together_keeps_its_cause(perform: Perform) -> None:
+    def conversation() -> Conversation[None]:
+        yield from Pause(0)
+        raise KeyError from OSError("the cause")
+
+    with pytest.raises(KeyError) as caught:
+        perform(iter_together((conversation() for _ in range(2)), 2))
+    assert isinstance(caught.value.__cause__, OSError)
+
+
 def test_conversations_that_run_together_make_calls_too(perform: Perform) -> None:
     def conversation() -> Conversation[object]:
         return (yield from calls.ping())
