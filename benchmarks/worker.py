@@ -31,10 +31,9 @@ from benchmarks.worker_queue import FAR_FUTURE, canned_queue, emptied_queue
 from taskqueue_client import AsyncQueue, Credentials
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.models import TaskClaim
-from taskqueue_client.worker import TaskRun, WorkerConfig, WorkerLoop
+from taskqueue_client.worker import TaskRun, WorkerConfig, WorkerIdentity, WorkerLoop
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
 from taskqueue_client.worker.claims.keeper import Keeper
-from taskqueue_client.worker.claims.task_source import WorkerIdentity
 
 CREDENTIALS = Credentials("benchmark", "none")
 IDENTITY: dict[str, Any] = {"task_queue_id": "prov/wt", "worker_group": "wg", "worker_id": "w1"}

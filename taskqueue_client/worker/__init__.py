@@ -9,7 +9,6 @@ from taskqueue_client.worker.claims.task_source import (
     SourceContext,
     TaskSource,
     TaskSourceFactory,
-    WorkerIdentity,
 )
 from taskqueue_client.worker.commands.command import (
     CommandFailed,
@@ -23,7 +22,7 @@ from taskqueue_client.worker.features.upstream import DownloadOptions, UpstreamA
 from taskqueue_client.worker.run.declared_artifacts import ArtifactOptions
 from taskqueue_client.worker.run.lifecycle import TaskEnd
 
-from .config import WorkerConfig, load_config
+from .config import WorkerConfig, WorkerIdentity, load_config
 from .loop import WorkerLoop
 from .outcomes import (
     Canceled,
@@ -38,8 +37,8 @@ from .outcomes import (
     WorkerShutdown,
     outcome_for,
 )
+from .run.task_run import TaskRun
 from .runner import RunnerLog, WorkerRunner
-from .task_run import TaskRun
 
 __all__ = [
     "ArtifactOptions", "Canceled", "ClaimLost", "CommandFailed", "CommandNotStarted", "CommandOptions",

@@ -11,7 +11,6 @@ To add a setting: its line in `WorkerConfig`, and its type in `loop.WorkerSettin
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 import os
 import re
@@ -29,7 +28,7 @@ from taskqueue_client import calls
 from taskqueue_client._dates import seconds_of
 from taskqueue_client.errors import InvalidArgument
 
-log = logging.getLogger("taskqueue_client.worker")
+from .worker_log import log
 
 T = TypeVar("T")
 
@@ -316,6 +315,15 @@ def settings_described() -> str:
 
 
 WorkerConfig.__doc__ = f"{WorkerConfig.__doc__}\nAttributes:\n{settings_described()}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentity:
+    """The worker that claims runs, and the task queue that it claims from."""
+
+    task_queue_id: str
+    worker_group: str
+    worker_id: str
 
 
 class _Setting(NamedTuple):

@@ -38,7 +38,7 @@ from .commands.process_tree import Guardian
 from .commands.work_directory import WorkDirectories
 from .loop import WorkerLoop
 from .monitoring.tracing import NO_TRACING
-from .outcomes import Outcome, TaskFailed, Uploads, resolution_of, ungrouped
+from .outcomes import LOST, Outcome, TaskFailed, Uploads, resolution_of, ungrouped
 from .payload import check_payload
 from .run.artifact_uploads import outcome_of_failed_upload, severity
 from .run.declared_artifacts import LOG_NAME, DeclaredArtifact
@@ -46,7 +46,7 @@ from .run.handlers import Handlers
 from .run.lifecycle import TimeLimit, explain
 from .run.logging_capture import LoggingCapture
 from .run.run_resources import RunResources, SharedResources
-from .task_run import TaskRun
+from .run.task_run import TaskRun
 from .threads import EventThread, ThreadsafeCalls
 
 CREDENTIALS = Credentials("testing", "not-a-secret-access-token")
@@ -172,7 +172,7 @@ def _trial(worker: WorkerLoop, claim: TaskClaim, stack: ExitStack) -> TaskResult
     with closing(resources.log.finished()) as log:
         text = log.read().decode(errors="replace")
     return TaskResult(
-        claim.status.task_id, resolution.reason.value if resolution else "lost", artifacts, text, error
+        claim.status.task_id, resolution.reason.value if resolution else LOST, artifacts, text, error
     )
 
 

@@ -31,9 +31,9 @@ from .config import (
 )
 from .payload import PayloadSchema
 from .run.lifecycle import TaskEnd
+from .run.task_run import TaskRun
 from .runner import WorkerRunner
 from .session import Session
-from .task_run import TaskRun
 from .threads import WorkerEventLoop
 
 if TYPE_CHECKING:

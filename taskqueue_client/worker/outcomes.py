@@ -129,6 +129,9 @@ def _exception(reason: ReasonResolved) -> Resolution:
     return Resolution("reportException", reason, Uploads.AFTER_REPORT)
 
 
+LOST = "lost"
+"""How a run ends whose claim is lost: it is not reported."""
+
 COMPLETED = Resolution("reportCompleted", ReasonResolved.COMPLETED, Uploads.BEFORE_REPORT)
 
 RESOLUTIONS: Mapping[type[Outcome], Resolution | None] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import os
 import resource
 import signal
@@ -26,7 +25,7 @@ from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.claims.cancellation import consume_cancellations
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
 from taskqueue_client.worker.claims.keeper import Keeper
-from taskqueue_client.worker.claims.task_source import PROMPT, WorkerIdentity
+from taskqueue_client.worker.claims.task_source import PROMPT
 from taskqueue_client.worker.commands.environment import CommandEnvironment
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.work_directory import WorkDirectories
@@ -41,17 +40,16 @@ from taskqueue_client.worker.run.run_resources import RunResources, SharedResour
 
 from . import shutdown, shutdown_reasons
 from .commands.process_tree import Guardian
-from .config import WorkerConfig
+from .config import WorkerConfig, WorkerIdentity
 from .live_runs import LiveRuns
 from .outcomes import text_of
-from .task_run import TaskRun
+from .run.task_run import TaskRun
 from .threads import DaemonThreads, ThreadsafeCalls
+from .worker_log import log
 
 if TYPE_CHECKING:
     from .features.live_log import LiveLogs
     from .loop import WorkerLoop
-
-log = logging.getLogger("taskqueue_client.worker")
 
 _WRONG_PATH = {
     errno.EEXIST,

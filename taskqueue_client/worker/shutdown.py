@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import signal
 from dataclasses import dataclass
@@ -16,9 +15,7 @@ from .live_runs import LiveRuns
 from .outcomes import WorkerShutdown
 from .run.patience import RetryClock
 from .shutdown_reasons import AT_ONCE
-
-log = logging.getLogger("taskqueue_client.worker")
-
+from .worker_log import log
 
 HANDED_OVER_AFTER = 2.0
 """Seconds between the start of a shutdown and the first `worker-shutdown` report. Workers that are told at

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import re
 import signal
 import threading
@@ -21,9 +20,7 @@ from .outcomes import InternalError, text_of
 from .run.handlers import ThreadCall
 from .run.lifecycle import TaskEnd
 from .threads import DaemonThreads, ThreadsafeCalls
-
-log = logging.getLogger("taskqueue_client.worker")
-
+from .worker_log import log
 
 AT_ONCE = signal.SIGQUIT
 """The signal that stops all runs at once; they are still reported."""

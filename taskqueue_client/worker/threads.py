@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -15,8 +14,7 @@ from queue import SimpleQueue
 from selectors import DefaultSelector
 from typing import Any, NamedTuple, ParamSpec, TypeVar, TypeVarTuple
 
-log = logging.getLogger("taskqueue_client.worker")
-
+from .worker_log import log
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from taskqueue_client.worker.claims.task_source import WorkerIdentity
+from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.monitoring.worker_metrics import Vitals, WorkerMetrics
 
 DASHBOARD: dict[str, Any] = json.loads(

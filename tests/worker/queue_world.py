@@ -15,9 +15,9 @@ from taskqueue_client.clock import Clock, MovableClock, SystemClock
 from taskqueue_client.errors import CallFailed
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.models import Run, TaskStatus
+from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, State
 from taskqueue_client.worker.claims.keeper import Keeper
-from taskqueue_client.worker.claims.task_source import WorkerIdentity
 from taskqueue_client.worker.config import WorkerConfig
 from taskqueue_client.worker.outcomes import Resolution
 from taskqueue_client.worker.run.reporting import Reporter

@@ -10,7 +10,7 @@ from taskqueue_client.clock import MovableClock
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.messages import Message
 from taskqueue_client.worker import outcomes
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import World
 from tests.worker.worker_world import artifact_names
 

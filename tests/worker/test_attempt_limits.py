@@ -16,7 +16,7 @@ from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.outcomes import COMPLETED, InternalError
 from taskqueue_client.worker.run import lifecycle
 from taskqueue_client.worker.run.reporting import Reporter
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.passing_clock import PassingClock
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, Told, World, until
 from tests.worker.worker_world import Working, artifact_names, work, worker_for

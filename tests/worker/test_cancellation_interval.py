@@ -11,7 +11,7 @@ import pytest
 
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.worker.claims.cancellation import JITTER
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.request_log import Request, requests_noted
 from tests.worker.worker_world import Working, worker_for

@@ -33,7 +33,7 @@ from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local.faults import Delay, Respond
 from taskqueue_client.worker.features.chain_of_trust import RunChain, load_signing_key
 from taskqueue_client.worker.loop import WorkerSettings
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, World
 from tests.worker.request_log import requests_noted
 from tests.worker.worker_world import Handler, artifact, artifact_names, log_of, work, worker_for

@@ -10,7 +10,7 @@ import pytest
 from taskqueue_client.local.faults import Delay, Respond
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event
 from taskqueue_client.worker.outcomes import ClaimLost, TaskFailed
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import Told, World, running_keeper, until
 from tests.worker.worker_world import AsyncHandler, Handler, artifact_names, work
 

@@ -10,7 +10,7 @@ import pytest
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.worker.loop import WorkerLoop
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Working, worker_for
 

@@ -16,7 +16,7 @@ from taskqueue_client.local.faults import Respond
 from taskqueue_client.worker.monitoring import worker_metrics
 from taskqueue_client.worker.run import lifecycle
 from taskqueue_client.worker.run.lifecycle import TaskEnd
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Working, worker_for
 

@@ -29,7 +29,7 @@ from taskqueue_client.worker.commands.task_log import TaskLog
 from taskqueue_client.worker.features import bounded_server, live_log
 from taskqueue_client.worker.features.live_log import LiveLogs
 from taskqueue_client.worker.features.proxy import TaskProxy
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.run_outcomes import reasons
 from tests.worker.worker_world import Working, log_of, work, worker_for

@@ -32,7 +32,7 @@ from taskqueue_client.worker.outcomes import TaskFailed
 from taskqueue_client.worker.run import log_checkpoints
 from taskqueue_client.worker.run.log_checkpoints import CompressedLog, LogCheckpoints, first_after
 from taskqueue_client.worker.run.run_resources import RunResources
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.request_log import Request, requests_noted
 from tests.worker.run_outcomes import reasons

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World
 from tests.worker.run_outcomes import reasons
 from tests.worker.worker_world import log_of, work

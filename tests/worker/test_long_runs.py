@@ -22,8 +22,8 @@ from taskqueue_client.worker.commands.work_directory import WorkDirectories
 from taskqueue_client.worker.monitoring.blocked_loops import BlockedLoopWatch
 from taskqueue_client.worker.outcomes import IntermittentTask, InternalError
 from taskqueue_client.worker.run import handlers
+from taskqueue_client.worker.run.task_run import TaskRun
 from taskqueue_client.worker.session import Session
-from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.run_outcomes import LOG
 from tests.worker.worker_world import Working, artifact, artifact_names, worker_for

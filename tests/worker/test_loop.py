@@ -19,7 +19,7 @@ from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.worker import TaskEnd, WorkerLoop, outcomes, shutdown_reasons
 from taskqueue_client.worker.commands.task_log import TaskLog
 from taskqueue_client.worker.run.run_resources import RunResources
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.run_outcomes import OUTCOMES, check, raising, reasons
 from tests.worker.worker_world import Working, artifact, artifact_names, log_of, serve_one, work, worker_for

@@ -19,8 +19,8 @@ from taskqueue_client.worker.claims.claimed_run import State
 from taskqueue_client.worker.outcomes import RESOLUTIONS, InternalError, TaskFailed
 from taskqueue_client.worker.run.artifact_uploads import outcome_of_failed_upload
 from taskqueue_client.worker.run.lifecycle import TaskEnd
+from taskqueue_client.worker.run.task_run import TaskRun
 from taskqueue_client.worker.runner import JsonFormatter
-from taskqueue_client.worker.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, Told, World, running_keeper, until
 from tests.worker.request_log import requests_noted
 from tests.worker.worker_world import Working, work, worker_for

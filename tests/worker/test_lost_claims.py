@@ -15,7 +15,7 @@ from taskqueue_client._protocol.lease import RECLAIM_BETWEEN
 from taskqueue_client.local.faults import Delay
 from taskqueue_client.worker.outcomes import ClaimLost, InternalError, Outcome, TaskFailed
 from taskqueue_client.worker.run import lifecycle
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.request_log import requests_noted
 from tests.worker.worker_world import Working, artifact_names, worker_for

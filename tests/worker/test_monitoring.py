@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.worker.claims.task_source import WorkerIdentity
+from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.monitoring.worker_metrics import (
     LIVE_WITHIN,
     READY_WITHIN,

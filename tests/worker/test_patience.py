@@ -10,7 +10,7 @@ import pytest
 
 from taskqueue_client.errors import ErrorArtifact
 from taskqueue_client.local.faults import AnyFault, Drop, Respond
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, iso, until
 from tests.worker.request_log import requests_noted
 from tests.worker.run_outcomes import LOG, reasons

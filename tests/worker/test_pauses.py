@@ -19,6 +19,7 @@ from taskqueue_client.clock import MovableClock, SystemClock
 from taskqueue_client.errors import Attempted, CallFailed, ConnectionFailed, ServerError
 from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.models import TaskClaim
+from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event, State
 from taskqueue_client.worker.claims.keeper import Claiming, Slots
 from taskqueue_client.worker.claims.reclaiming import Reclaiming
@@ -26,7 +27,6 @@ from taskqueue_client.worker.claims.task_source import (
     QueueTaskSource,
     SourceContext,
     TaskSource,
-    WorkerIdentity,
 )
 from taskqueue_client.worker.outcomes import COMPLETED, LossReason
 from taskqueue_client.worker.run.patience import Patience, RetryClock

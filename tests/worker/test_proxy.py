@@ -29,7 +29,7 @@ from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker.features import proxy as proxy_module
 from taskqueue_client.worker.features.proxy import TaskProxy
 from taskqueue_client.worker.outcomes import InternalError
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, World
 from tests.worker.worker_world import work
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import World
 from tests.worker.worker_world import artifact, work
 

@@ -9,7 +9,7 @@ import os
 import pytest
 
 from taskqueue_client.worker.outcomes import InternalError, TaskFailed
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import World, until
 from tests.worker.worker_world import Working, work, worker_for
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue_client.local.faults import Delay
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.gate import gate_before_handlers
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, until
 from tests.worker.run_outcomes import LOG, OUTCOMES, RestartedWorld, check

@@ -15,7 +15,7 @@ from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.testing import run_handler
 from taskqueue_client.worker.loop import WorkerLoop
 from taskqueue_client.worker.outcomes import InternalError
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World
 from tests.worker.run_outcomes import LOG, reasons
 from tests.worker.test_work_directory import nobody

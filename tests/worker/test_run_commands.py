@@ -12,7 +12,7 @@ import pytest
 
 from taskqueue_client import Credentials
 from taskqueue_client.worker.outcomes import IntermittentTask, InternalError, TaskFailed
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import World
 from tests.worker.run_outcomes import reasons
 from tests.worker.running_commands import wait_until_gone

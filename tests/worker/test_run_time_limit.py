@@ -11,7 +11,7 @@ import pytest
 from taskqueue_client.worker.config import TimeoutOutcome
 from taskqueue_client.worker.loop import WorkerLoop
 from taskqueue_client.worker.outcomes import IntermittentTask, MalformedPayload
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World
 from tests.worker.run_outcomes import reasons
 from tests.worker.worker_world import log_of, serve_one

@@ -17,9 +17,16 @@ from taskqueue_client.clock import MovableClock, SystemClock
 from taskqueue_client.errors import InsufficientScopes, InvalidArgument
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Respond
-from taskqueue_client.worker import SourceContext, TaskRun, TaskSource, WorkerConfig, WorkerLoop
+from taskqueue_client.worker import (
+    SourceContext,
+    TaskRun,
+    TaskSource,
+    WorkerConfig,
+    WorkerIdentity,
+    WorkerLoop,
+)
 from taskqueue_client.worker.claims import keeper, task_source
-from taskqueue_client.worker.claims.task_source import SeveralTaskQueues, WorkerIdentity
+from taskqueue_client.worker.claims.task_source import SeveralTaskQueues
 from taskqueue_client.worker.config import setting_of_text
 from tests.recorded_spans import Spans, attributes_of, spans
 from tests.worker.queue_world import WAIT, World, until

@@ -19,7 +19,7 @@ from taskqueue_client.local.faults import Respond
 from taskqueue_client.models import StorageType
 from taskqueue_client.worker.features import upstream
 from taskqueue_client.worker.features.upstream import UpstreamArtifact
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import World
 from tests.worker.run_outcomes import reasons
 from tests.worker.worker_world import log_of, work

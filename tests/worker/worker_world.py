@@ -10,7 +10,7 @@ from typing import Any, Self, Unpack
 import requests
 
 from taskqueue_client.worker.loop import WorkerLoop, WorkerSettings
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 
 Handler = Callable[[TaskRun], Any]

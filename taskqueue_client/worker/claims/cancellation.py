@@ -6,7 +6,6 @@ The statuses of all runs are polled, and the Queue's messages tell when to poll 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from random import uniform
 from typing import TYPE_CHECKING
@@ -17,16 +16,15 @@ from taskqueue_client.clock import Clock
 from taskqueue_client.errors import CallFailed, InsufficientScopes, TaskQueueError
 from taskqueue_client.models import ReasonResolved, RunState, TaskStatus
 from taskqueue_client.models.messages import TaskExceptionMessage
+from taskqueue_client.worker.config import WorkerIdentity
 from taskqueue_client.worker.outcomes import LossReason
+from taskqueue_client.worker.worker_log import log
 
 from .claimed_run import ClaimedRun, Event
-from .task_source import WorkerIdentity
 
 if TYPE_CHECKING:
     from taskqueue_client.events import Event as Message
     from taskqueue_client.events import Gap, PulseSettings
-
-log = logging.getLogger("taskqueue_client.worker")
 
 JITTER = 0.25
 """The part of the interval by which each poll is moved to either side, so that workers that were started

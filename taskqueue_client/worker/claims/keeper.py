@@ -21,9 +21,10 @@ from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.models import TaskClaim
-from taskqueue_client.worker.config import WorkerConfig
+from taskqueue_client.worker.config import WorkerConfig, WorkerIdentity
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
 from taskqueue_client.worker.threads import EventThread
+from taskqueue_client.worker.worker_log import log
 
 from .cancellation import CancellationWatch
 from .claimed_run import ClaimedRun, KeeperEvents
@@ -35,10 +36,7 @@ from .task_source import (
     SourceContext,
     TaskSource,
     TaskSourceFactory,
-    WorkerIdentity,
 )
-
-log = logging.getLogger("taskqueue_client.worker")
 
 MOST_CLAIMED = 32
 """Runs that the Queue hands out in one response at most."""

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from functools import partial
 from random import random
-from typing import TYPE_CHECKING
 
 from taskqueue_client._protocol.lease import attempt_timeout, retry_in
 from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from taskqueue_client.clock import Clock
 from taskqueue_client.errors import RequestConflict
 from taskqueue_client.worker.outcomes import LossReason
+from taskqueue_client.worker.worker_log import log
 
 from .claimed_run import STATES_TO_RECLAIM, ClaimedRun, Event, KeeperEvents
-
-if TYPE_CHECKING:
-    pass
-
-log = logging.getLogger("taskqueue_client.worker")
 
 LATE = 0.1
 """A reclaim that begins later than this part of its lease is logged. The rest of the lease, 30 % or more,

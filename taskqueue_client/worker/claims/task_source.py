@@ -6,7 +6,6 @@ The default one calls the Queue's `claimWork`. `SeveralTaskQueues` does so for s
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -15,6 +14,8 @@ from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.errors import CallFailed, InsufficientScopes
 from taskqueue_client.models import TaskClaim
+from taskqueue_client.worker.config import WorkerIdentity
+from taskqueue_client.worker.worker_log import log
 
 RESPONSE_TIMEOUT = 30.0
 """Seconds that a response may take in addition to the long poll."""
@@ -22,15 +23,6 @@ RESPONSE_TIMEOUT = 30.0
 PROMPT = 1.0
 """Seconds within which the Queue responds to a claim request if there is work. A request that is older when
 claiming stops only waits for work, and is aborted: the Queue claims nothing for a closed connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerIdentity:
-    """The worker that claims runs, and the task queue that it claims from."""
-
-    task_queue_id: str
-    worker_group: str
-    worker_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +135,6 @@ class QueueTaskSource:
         if self._request is not None:
             self._request.cancel()
 
-
-log = logging.getLogger("taskqueue_client.worker")
 
 COUNT_INTERVAL = 5.0
 """Seconds between looks at the other task queues while a claim request waits for work."""

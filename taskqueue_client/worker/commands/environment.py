@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sys
@@ -13,8 +12,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from taskqueue_client.errors import InvalidArgument
-
-log = logging.getLogger("taskqueue_client.worker")
+from taskqueue_client.worker.worker_log import log
 
 CREDENTIALS = frozenset({"TASKCLUSTER_CLIENT_ID", "TASKCLUSTER_ACCESS_TOKEN", "TASKCLUSTER_CERTIFICATE"})
 """The worker's variables that no setting passes to a command."""

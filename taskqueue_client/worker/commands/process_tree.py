@@ -5,7 +5,6 @@ On Linux, /proc and control groups tell. Elsewhere, only the process group of ea
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -18,10 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from taskqueue_client.worker.worker_log import log
+
 from .control_group import ControlGroup
-
-log = logging.getLogger("taskqueue_client.worker")
-
 
 _SCRIPT = Path(__file__).with_name("guardian_process.py")
 

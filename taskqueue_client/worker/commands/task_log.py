@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Self
 
 from taskqueue_client._dates import timestamp
 from taskqueue_client.clock import Clock
+from taskqueue_client.worker.worker_log import log
 
 from .masking import Masking, Secrets, masked
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
-
-log = logging.getLogger("taskqueue_client.worker")
 
 
 KEPT_IN_MEMORY = 16 * 1024

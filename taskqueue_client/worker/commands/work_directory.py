@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import itertools
-import logging
 import os
 import tempfile
 from collections.abc import Generator
@@ -16,10 +15,9 @@ from uuid import uuid4
 
 from taskqueue_client._arguments import check_kind
 from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.worker.worker_log import log
 
 from .process_tree import kill_marked
-
-log = logging.getLogger("taskqueue_client.worker")
 
 _PREFIX = "taskqueue-worker-"
 _KEPT_PREFIX = "taskqueue-kept-"

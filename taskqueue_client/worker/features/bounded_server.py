@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from taskqueue_client._transport.network import forget_in_children
+from taskqueue_client.worker.worker_log import log
 
 MOST_CONNECTIONS = 200
 """Connections of one server. A process may often have 1024 files open, all connections included."""
@@ -22,8 +23,8 @@ def _is_about_the_server(record: logging.LogRecord) -> bool:
     return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
 
 
-_log = logging.getLogger("taskqueue_client.worker.http")
-_log.addFilter(_is_about_the_server)
+http_log = log.getChild("http")
+http_log.addFilter(_is_about_the_server)
 
 
 class BoundedServer(web.Server):
@@ -38,7 +39,7 @@ class BoundedServer(web.Server):
             handler,
             request_factory=self._request,
             handler_cancellation=True,
-            logger=_log,
+            logger=http_log,
             access_log=None,
             auto_decompress=False,  # the proxy passes on bodies with their Content-Encoding
         )

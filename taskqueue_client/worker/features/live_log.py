@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import logging
 import os
 import re
 import secrets
@@ -21,10 +20,9 @@ from aiohttp import web
 
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.threads import EventThread
+from taskqueue_client.worker.worker_log import log
 
 from .bounded_server import BoundedServer
-
-log = logging.getLogger("taskqueue_client.worker")
 
 LOOK = 0.1
 """Seconds between looks whether a log has grown: a reader gets a line so much later at most."""

@@ -8,7 +8,6 @@ taskcluster-proxy, described in Taskcluster's documents on the task environment.
 from __future__ import annotations
 
 import hmac
-import logging
 import re
 import secrets
 import socket
@@ -31,10 +30,9 @@ from taskqueue_client._version import __version__
 from taskqueue_client.credentials import Credentials, certificate_of, checked
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.threads import EventThread
+from taskqueue_client.worker.worker_log import log
 
 from .bounded_server import BoundedServer
-
-log = logging.getLogger("taskqueue_client.worker")
 
 RETRIED_BODY = 1024 * 1024
 """Bytes of a request's body that are kept for a retry; a longer body is streamed, and sent once."""

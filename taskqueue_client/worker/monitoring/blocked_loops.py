@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import sys
 import time
 import traceback
@@ -12,8 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from taskqueue_client.worker.threads import EventThread, ThreadsafeCalls
-
-log = logging.getLogger("taskqueue_client.worker")
+from taskqueue_client.worker.worker_log import log
 
 BLOCKED_AFTER = 1.0
 """Seconds without a turn of the handlers' loop after which a warning is logged. Runs are still reclaimed, but

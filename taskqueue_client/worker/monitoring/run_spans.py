@@ -7,7 +7,6 @@ Messages of errors and arguments of commands may contain secrets, so no span has
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,13 +18,11 @@ from taskqueue_client._protocol.call_spans import fail, tracer  # explains a mis
 from opentelemetry import context, propagate, trace  # isort: skip
 
 from taskqueue_client.models import ReasonResolved, TaskClaim
-from taskqueue_client.worker.claims.task_source import WorkerIdentity
-from taskqueue_client.worker.outcomes import LossReason
+from taskqueue_client.worker.config import WorkerIdentity
+from taskqueue_client.worker.outcomes import LOST, LossReason
+from taskqueue_client.worker.worker_log import log
 
 from .tracing import Attributes, RunTrace, Span, Tracing
-from .worker_metrics import LOST
-
-log = logging.getLogger("taskqueue_client.worker")
 
 _RESULTS: Mapping[str, str] = {
     ReasonResolved.COMPLETED.value: "success",

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
 
 from taskqueue_client.models import TaskClaim
-from taskqueue_client.worker.claims.task_source import WorkerIdentity
+from taskqueue_client.worker.config import WorkerIdentity
 
 Attributes = Mapping[str, str | int]
 

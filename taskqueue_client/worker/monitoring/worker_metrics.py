@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 import platform
 import socket
 import socketserver
@@ -27,10 +26,9 @@ from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client._version import __version__
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models import TaskClaim
-from taskqueue_client.worker.claims.task_source import WorkerIdentity
-from taskqueue_client.worker.outcomes import COMPLETED, RESOLUTIONS, LossReason
-
-log = logging.getLogger("taskqueue_client.worker")
+from taskqueue_client.worker.config import WorkerIdentity
+from taskqueue_client.worker.outcomes import COMPLETED, LOST, RESOLUTIONS, LossReason
+from taskqueue_client.worker.worker_log import log
 
 READY_WITHIN = 60.0
 """Seconds from one response to a claim request to the next. A request takes 20 s when there is no work, and
@@ -109,9 +107,6 @@ DURATION_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 
 
 WAIT_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 """Seconds that a run waits for a worker: from none to a task queue that does not keep up."""
-
-LOST = "lost"
-"""The outcome of a run whose claim is lost: it is not reported."""
 
 
 class _Labels(NamedTuple):

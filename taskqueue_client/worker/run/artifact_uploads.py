@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from datetime import datetime
@@ -26,6 +25,7 @@ from taskqueue_client.errors import InvalidArgument, RequestConflict, TaskQueueE
 from taskqueue_client.worker.commands.task_log import LogView
 from taskqueue_client.worker.monitoring.worker_metrics import WorkerMetrics
 from taskqueue_client.worker.outcomes import InternalError, Outcome, ResourceUnavailable, TaskFailed
+from taskqueue_client.worker.worker_log import log
 
 from .declared_artifacts import LOG_LINK, LOG_NAME, MACHINE_ERRORS, DeclaredArtifact
 from .patience import Patience
@@ -33,8 +33,6 @@ from .run_resources import RunResources
 
 if TYPE_CHECKING:
     from taskqueue_client.worker.features.chain_of_trust import RunChain
-
-log = logging.getLogger("taskqueue_client.worker")
 
 CONCURRENCY = 16
 """Artifacts of one run that are uploaded at a time: more are not faster."""

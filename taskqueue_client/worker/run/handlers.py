@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import os
 import sys
 import traceback
@@ -15,10 +14,10 @@ from typing import Any, Self, cast
 
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.worker.monitoring.blocked_loops import BlockedLoopWatch
-from taskqueue_client.worker.task_run import TaskRun, check_awaited
 from taskqueue_client.worker.threads import DaemonThreads, EventThread, Job, ThreadsafeCalls
+from taskqueue_client.worker.worker_log import log
 
-log = logging.getLogger("taskqueue_client.worker")
+from .task_run import TaskRun, check_awaited
 
 TO_END = 2.0
 """Seconds that the handlers' loop has to end: a handler that blocks it does not hold the worker."""

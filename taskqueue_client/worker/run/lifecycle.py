@@ -18,8 +18,9 @@ from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.task_log import LogView, TaskLog
 from taskqueue_client.worker.config import TimeoutOutcome, WorkerConfig, checked_seconds
-from taskqueue_client.worker.monitoring.worker_metrics import LOST, WorkerMetrics
+from taskqueue_client.worker.monitoring.worker_metrics import WorkerMetrics
 from taskqueue_client.worker.outcomes import (
+    LOST,
     ClaimLost,
     IntermittentTask,
     InternalError,
@@ -35,8 +36,8 @@ from taskqueue_client.worker.outcomes import (
     ungrouped,
 )
 from taskqueue_client.worker.payload import PayloadSchema, check_payload
-from taskqueue_client.worker.task_run import TaskRun
 from taskqueue_client.worker.threads import ThreadsafeCalls
+from taskqueue_client.worker.worker_log import log
 
 from .artifact_uploads import ArtifactUploads
 from .handlers import HandlerCall
@@ -44,11 +45,10 @@ from .log_checkpoints import LogCheckpoints
 from .patience import Patience
 from .reporting import Reporter
 from .run_resources import RunResources
+from .task_run import TaskRun
 
 if TYPE_CHECKING:
     from taskqueue_client.worker.features.chain_of_trust import SigningKey
-
-log = logging.getLogger("taskqueue_client.worker")
 
 HANDLER_GRACE = 10.0
 """Seconds, beyond those that its commands get, for a handler to clean up after it was asked to stop."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import logging
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
@@ -14,9 +13,7 @@ from random import uniform
 from taskqueue_client.artifacts.compression import GrowingGzip
 from taskqueue_client.clock import Clock
 from taskqueue_client.worker.commands.task_log import LogView, TaskLog
-
-log = logging.getLogger("taskqueue_client.worker")
-
+from taskqueue_client.worker.worker_log import log
 
 _BLOCK = 256 * 1024
 

@@ -11,10 +11,9 @@ from contextvars import ContextVar
 from typing import Any, Self, cast
 
 from taskqueue_client.worker.commands.task_log import UnlockedHandler
-from taskqueue_client.worker.task_run import TaskRun
+from taskqueue_client.worker.worker_log import log
 
-_WORKER = "taskqueue_client.worker"
-"""The logger of workers: what it logs is not about the task, and may be about the task's log itself."""
+from .task_run import TaskRun
 
 _current: ContextVar[tuple[LoggingCapture, logging.Logger] | None] = ContextVar("task log", default=None)
 """The capture that takes messages of this thread or asyncio task, and the log of its task."""
@@ -52,9 +51,12 @@ class LoggingCapture(UnlockedHandler):
             _current.reset(token)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Pass what is logged inside of a handler of this worker."""
+        """Pass what is logged inside of a handler of this worker.
+
+        What the worker logs is not about the task, and may be about the task's log itself.
+        """
         current = _current.get()
-        is_of_worker = record.name == _WORKER or record.name.startswith(f"{_WORKER}.")
+        is_of_worker = record.name == log.name or record.name.startswith(f"{log.name}.")
         return current is not None and current[0] is self and not is_of_worker
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable
 from datetime import datetime
@@ -25,11 +24,10 @@ from taskqueue_client._protocol.retry import (
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.errors import InternalServerError
+from taskqueue_client.worker.worker_log import log
 
 if TYPE_CHECKING:
     import tenacity
-
-log = logging.getLogger("taskqueue_client.worker")
 
 BEFORE_DEADLINE = 30.0
 """Seconds before the task's deadline at which uploads are given up, so that the run can still be reported."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from random import random
 
@@ -14,8 +13,7 @@ from taskqueue_client.errors import CallFailed, RequestConflict
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event, State
 from taskqueue_client.worker.outcomes import LossReason, Resolution, Uploads
-
-log = logging.getLogger("taskqueue_client.worker")
+from taskqueue_client.worker.worker_log import log
 
 FRESH = 0.95
 """The part of a lease that must be left before the report of an exception; with less, the run is reclaimed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from taskqueue_client.worker.commands.work_directory import WorkDirectories
 from taskqueue_client.worker.config import WorkerConfig
 from taskqueue_client.worker.monitoring.tracing import Tracing
 from taskqueue_client.worker.outcomes import Canceled, InternalError
+from taskqueue_client.worker.worker_log import log
 
 from .declared_artifacts import DeclaredArtifacts
 from .log_checkpoints import CompressedLog
@@ -33,8 +33,6 @@ from .log_checkpoints import CompressedLog
 if TYPE_CHECKING:
     from taskqueue_client.worker.features.live_log import LiveLogs
     from taskqueue_client.worker.features.proxy import TaskProxy
-
-log = logging.getLogger("taskqueue_client.worker")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,10 +37,10 @@ from taskqueue_client.worker.features.upstream import (
     upstream_of_payload,
     upstream_tasks,
 )
-from taskqueue_client.worker.run.declared_artifacts import ArtifactOptions
-from taskqueue_client.worker.run.run_resources import RunResources
+from taskqueue_client.worker.outcomes import Canceled
 
-from .outcomes import Canceled
+from .declared_artifacts import ArtifactOptions
+from .run_resources import RunResources
 
 if TYPE_CHECKING:
     from taskqueue_client.worker.features.proxy import TaskProxy
