@@ -136,14 +136,9 @@ class SimulatedWorker:
         self._slots = Slots(fleet.load.concurrency, None)
         self._reclaiming = Reclaiming(self, self._clock)
         self.watch = CancellationWatch(self._queue, self._reclaiming.runs, fleet.load.poll, self._clock)
-        identity = WorkerIdentity("p/w", "g", worker_id)
+        context = SourceContext(self._queue, WorkerIdentity("p/w", "g", worker_id), self._clock)
         self._claiming = Claiming(
-            QueueTaskSource(SourceContext(self._queue, identity, self._clock)),
-            self._slots,
-            granted=self._granted,
-            events=self,
-            clock=self._clock,
-            task_queue=lambda: identity.task_queue_id,
+            QueueTaskSource(context), context, self._slots, granted=self._granted, events=self
         )
 
     def terminate(self) -> None:

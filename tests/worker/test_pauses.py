@@ -486,13 +486,13 @@ class TestClaiming:
     ) -> AsyncGenerator[tuple[Claiming, list[Sequence[TaskClaim]]]]:
         granted: list[Sequence[TaskClaim]] = []
         identity = WorkerIdentity(TASK_QUEUE_ID, "group", "worker")
+        context = SourceContext(queue, identity, clock)
         claiming = Claiming(
-            source or QueueTaskSource(SourceContext(queue, identity, clock)),
+            source or QueueTaskSource(context),
+            context,
             Slots(free, most),
             granted=granted.append,
             events=told,
-            clock=clock,
-            task_queue=lambda: TASK_QUEUE_ID,
         )
         try:
             yield claiming, granted

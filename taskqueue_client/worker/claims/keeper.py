@@ -32,7 +32,6 @@ from .reclaiming import Reclaiming
 from .task_source import (
     PROMPT,
     QueueTaskSource,
-    SeveralTaskQueues,
     SourceContext,
     TaskSource,
     TaskSourceFactory,
@@ -98,11 +97,10 @@ class Claiming:
 
     Args:
         source: The task source.
+        context: The arguments that the source was made with.
         slots: How much to claim.
         granted: Called with the claims that each call of the source returns.
         events: Is told about failures.
-        clock: The source of time.
-        task_queue: Returns the task queue of the source's last request.
         tracing: Makes the spans of claims.
 
     Attributes:
@@ -112,21 +110,20 @@ class Claiming:
     def __init__(
         self,
         source: TaskSource,
+        context: SourceContext,
         slots: Slots,
         *,
         granted: Callable[[Sequence[TaskClaim]], None],
         events: KeeperEvents,
-        clock: Clock,
-        task_queue: Callable[[], str],
         tracing: Tracing = NO_TRACING,
     ) -> None:
         self._source = source
+        self._context = context
         self._tracing = tracing
         self._slots = slots
         self._granted = granted
         self._events = events
-        self._clock = clock
-        self._task_queue = task_queue
+        self._clock = context.clock
         self._is_open = False
         self._stopping = False
         self._failures = 0
@@ -201,7 +198,7 @@ class Claiming:
         try:
             claims = await self._source.claim(count)
         except errors.CallFailed as error:
-            self._tracing.claim_failed(began, self._task_queue(), error)
+            self._tracing.claim_failed(began, self._context.identity.task_queue_id, error)
             return self._failed(error)
         finally:
             self._is_open = False
@@ -221,7 +218,7 @@ class Claiming:
 
     def _failed(self, error: errors.CallFailed) -> float:
         is_refusal = isinstance(error, errors.ApiError) and not is_temporary(error)
-        self._events.claim_failed(self._task_queue(), error)
+        self._events.claim_failed(self._context.identity.task_queue_id, error)
         if is_refusal and not self.has_claimed:
             self._stopping = True
             self._events.claiming_refused(error)
@@ -267,13 +264,12 @@ class Keeper:
         tracing: Tracing = NO_TRACING,
     ) -> None:
         self._tracing = tracing
-        self._identity = identity
         self._config = config
         self._events = events
         self._clock = clock
         self._thread = EventThread("taskqueue keeper")
         try:
-            self._thread.submit(self._start(make_queue, make_source)).result()
+            self._thread.submit(self._start(make_queue, identity, make_source)).result()
         except BaseException:
             self._thread.stop()
             raise
@@ -329,7 +325,9 @@ class Keeper:
             self._thread.submit(self._stop()).result(TIME_TO_STOP)
         self._thread.stop(TIME_TO_STOP)
 
-    async def _start(self, make_queue: Callable[[], AsyncQueue], make_source: TaskSourceFactory) -> None:
+    async def _start(
+        self, make_queue: Callable[[], AsyncQueue], identity: WorkerIdentity, make_source: TaskSourceFactory
+    ) -> None:
         config = self._config
         self._queue = make_queue()
         self._single = self._queue.with_options(attempts=1)
@@ -339,14 +337,13 @@ class Keeper:
         self._cancellations = CancellationWatch(
             polling, self._reclaiming.runs, config.cancellation_poll_interval, self._clock
         )
-        self._source = make_source(SourceContext(polling, self._identity, self._clock))
+        self._context = SourceContext(polling, identity, self._clock)
         self._claiming = Claiming(
-            self._source,
+            make_source(self._context),
+            self._context,
             self._slots,
             granted=self._granted,
             events=self._events,
-            clock=self._clock,
-            task_queue=self._last_task_queue,
             tracing=self._tracing,
         )
 
@@ -360,14 +357,7 @@ class Keeper:
         ]
         for run in runs:
             self._reclaiming.start(run)
-        self._events.claimed(self._last_task_queue(), runs)
-
-    def _last_task_queue(self) -> str:
-        """Return the task queue of the last claim request."""
-        source = self._source
-        return (
-            source.last_requested if isinstance(source, SeveralTaskQueues) else self._identity.task_queue_id
-        )
+        self._events.claimed(self._context.identity.task_queue_id, runs)
 
     async def _stop(self) -> None:
         await self._claiming.close()

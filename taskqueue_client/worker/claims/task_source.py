@@ -25,14 +25,15 @@ PROMPT = 1.0
 claiming stops only waits for work, and is aborted: the Queue claims nothing for a closed connection."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SourceContext:
     """The arguments of a task source.
 
     Attributes:
         queue: A client with the worker's own credentials, which are replaced when the worker's are. It makes
             one attempt per call: the worker calls `claim` again after a failure.
-        identity: The worker and its task queue.
+        identity: The worker and its task queue. A source that claims from several task queues sets it before
+            each request, so that metrics and spans have the task queue of the last one.
         clock: The source of time.
     """
 
@@ -150,14 +151,10 @@ class SeveralTaskQueues:
     Args:
         task_queue_ids: The task queues; those before are preferred.
         context: The worker's client, identity and clock.
-
-    Attributes:
-        last_requested: The task queue of the last claim request.
     """
 
     def __init__(self, task_queue_ids: Sequence[str], context: SourceContext) -> None:
         self._ids = task_queue_ids
-        self.last_requested = task_queue_ids[0]
         self._context = context
         self._queue = context.queue
         self._clock = context.clock
@@ -191,9 +188,8 @@ class SeveralTaskQueues:
 
     async def _claim_from(self, task_queue_id: str, count: int) -> tuple[Sequence[TaskClaim], str | None]:
         """Make one request; return its claims, and the task queue that it was aborted for."""
-        self.last_requested = task_queue_id
-        identity = replace(self._context.identity, task_queue_id=task_queue_id)
-        self._open = source = QueueTaskSource(replace(self._context, identity=identity))
+        self._context.identity = replace(self._context.identity, task_queue_id=task_queue_id)
+        self._open = source = QueueTaskSource(self._context)
         self._failed.add(task_queue_id)  # unless it responds
         request = asyncio.create_task(source.claim(count))
         watching = asyncio.create_task(self._other_with_work(task_queue_id))
