@@ -30,8 +30,10 @@ from taskqueue_client.worker.commands.environment import CommandEnvironment
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.work_directory import WorkDirectories
 from taskqueue_client.worker.monitoring.blocked_loops import LoopLag
+from taskqueue_client.worker.monitoring.health import Vitals
+from taskqueue_client.worker.monitoring.monitor import Monitor
 from taskqueue_client.worker.monitoring.tracing import make_tracing
-from taskqueue_client.worker.monitoring.worker_metrics import Monitor, Vitals, WorkerMetrics
+from taskqueue_client.worker.monitoring.worker_metrics import WorkerMetrics
 from taskqueue_client.worker.run.handlers import Handlers
 from taskqueue_client.worker.run.lifecycle import RunContext, RunLifecycle, TaskEnd
 from taskqueue_client.worker.run.logging_capture import LoggingCapture

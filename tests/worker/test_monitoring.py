@@ -13,15 +13,15 @@ import requests
 
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker import WorkerIdentity
-from taskqueue_client.worker.monitoring.worker_metrics import (
+from taskqueue_client.worker.monitoring.health import (
     LIVE_WITHIN,
     READY_WITHIN,
-    Monitor,
     Vitals,
-    WorkerMetrics,
     live_problems,
     ready_problems,
 )
+from taskqueue_client.worker.monitoring.monitor import Monitor
+from taskqueue_client.worker.monitoring.worker_metrics import WorkerMetrics
 from tests.worker.running_commands import open_descriptors
 
 WELL = Vitals(
