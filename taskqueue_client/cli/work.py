@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import click
 
 from taskqueue_client.events.settings import PulseSettings
-from taskqueue_client.worker.config import WorkerConfig, meaning_of, setting_of_text
+from taskqueue_client.worker.config import WorkerConfig, meaning_of
+from taskqueue_client.worker.config_sources import setting_of_text
 from taskqueue_client.worker.loop import WorkerLoop
 from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.runner import JsonFormatter, RunnerLog, WorkerRunner

@@ -22,7 +22,8 @@ from taskqueue_client.worker.features.upstream import DownloadOptions, UpstreamA
 from taskqueue_client.worker.run.declared_artifacts import ArtifactOptions
 from taskqueue_client.worker.run.lifecycle import TaskEnd
 
-from .config import WorkerConfig, WorkerIdentity, load_config
+from .config import WorkerConfig, WorkerIdentity
+from .config_sources import load_config
 from .loop import WorkerLoop
 from .outcomes import (
     Canceled,

@@ -1,9 +1,6 @@
-"""The settings of a worker: from arguments, from the environment, and from a file in YAML or TOML.
+"""The settings of a worker, and the rules for their values.
 
-An argument takes precedence over the variable `TASKQUEUE_<NAME>` (in upper case), the variable over the file,
-and the file over the default. An empty variable counts as unset. Durations are numbers of seconds, or text
-such as `10 minutes`. The deployment's URL and the credentials are not settings: they come from the
-`TASKCLUSTER_…` variables.
+Durations are numbers of seconds, or text such as `10 minutes`.
 
 To add a setting: its line in `WorkerConfig`, and its type in `loop.WorkerSettings`.
 """
@@ -14,42 +11,29 @@ import hashlib
 import math
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
-from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 import msgspec
-import msgspec.inspect
 
 from taskqueue_client import calls
 from taskqueue_client._dates import seconds_of
 from taskqueue_client.errors import InvalidArgument
 
-from .worker_log import log
-
 T = TypeVar("T")
 
-ENVIRONMENT_PREFIX = "TASKQUEUE_"
-
-_PREFIX_LENGTH = len(ENVIRONMENT_PREFIX)
-
-_OTHER_VARIABLES = ("TASKQUEUE_LOCAL_", "TASKQUEUE_RUN", "TASKQUEUE_REQUIRE_")
-"""Variables that are not settings of workers: of the local queue, of commands, of the tests."""
-
-_LIKENESS = 0.75
-"""From this similarity on, a variable is a misspelled setting; that of `PORT` and `METRICS_PORT` is 0.5."""
-
-_WORKER_TABLE = "worker"
+TimeoutOutcome = Literal[
+    "failed", "malformed-payload", "resource-unavailable", "intermittent-task", "internal-error"
+]
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9_.-]{1,253}")
 _LONGEST_ID = 38
 _HASH_DIGITS = 8
 
 
-class _Rule(NamedTuple):
+class Rule(NamedTuple):
     """The type of a setting's values, the same in words, and whether the values are durations."""
 
     type: Any
@@ -62,40 +46,51 @@ class _Rule(NamedTuple):
             seconds = seconds_of(given)
             given = given if seconds is None else seconds
         try:
-            value = msgspec.convert(given, self.type, dec_hook=_converted)
+            value = msgspec.convert(given, self.type, dec_hook=converted)
         except (msgspec.ValidationError, UnicodeEncodeError):
             raise InvalidArgument(name, given, self.words) from None
         if isinstance(value, float) and not math.isfinite(value):
             raise InvalidArgument(name, given, self.words)
         return value
 
+    def of_text(self, text: str) -> Any:
+        """Return the value that a text stands for; the text itself if it is not allowed."""
+        try:
+            return msgspec.convert(text, self.type, strict=False, dec_hook=converted)
+        except (msgspec.ValidationError, UnicodeEncodeError):  # a variable may hold bytes that are not UTF-8
+            return text
 
-_COUNT = _Rule(Annotated[int, msgspec.Meta(ge=1)], "a whole number, 1 or more")
-_COUNT_OR_0 = _Rule(Annotated[int, msgspec.Meta(ge=0)], "a whole number, 0 or more")
-TimeoutOutcome = Literal[
-    "failed", "malformed-payload", "resource-unavailable", "intermittent-task", "internal-error"
-]
 
-_DURATION = _Rule(
+_COUNT = Rule(Annotated[int, msgspec.Meta(ge=1)], "a whole number, 1 or more")
+_COUNT_OR_0 = Rule(Annotated[int, msgspec.Meta(ge=0)], "a whole number, 0 or more")
+_DURATION = Rule(
     Annotated[float, msgspec.Meta(ge=0)], "seconds or text such as '10 minutes', 0 or more", is_duration=True
 )
-_INTERVAL = _Rule(
+_INTERVAL = Rule(
     Annotated[float, msgspec.Meta(gt=0)],
     "seconds or text such as '10 minutes', more than 0",
     is_duration=True,
 )
-_PATH = _Rule(Path, "the path of a directory")
-_FILE = _Rule(Path, "the path of a file")
-_PORT = _Rule(Annotated[int, msgspec.Meta(ge=0, le=65535)], "a whole number, 0 to 65535")
-_HOST = _Rule(Annotated[str, msgspec.Meta(min_length=1)], "a name or address of this machine")
-_HTTP_URL = _Rule(
+_PATH = Rule(Path, "the path of a directory")
+_FILE = Rule(Path, "the path of a file")
+_PORT = Rule(Annotated[int, msgspec.Meta(ge=0, le=65535)], "a whole number, 0 to 65535")
+_HOST = Rule(Annotated[str, msgspec.Meta(min_length=1)], "a name or address of this machine")
+_HTTP_URL = Rule(
     Annotated[str, msgspec.Meta(pattern=r"\Ahttps?://[^\s/?#][^\s?#]*\Z")],
     "an http or https URL without a query",
 )
-_VARIABLES = _Rule(
+_VARIABLES = Rule(
     tuple[Annotated[str, msgspec.Meta(pattern=r"\A[^=,\s]+\Z")], ...],
     "a list of names of environment variables; * stands for any characters",
 )
+
+
+def converted(kind: type, given: Any) -> Any:
+    """Return a path, which msgspec cannot convert by itself; an empty string is refused."""
+    if not os.fspath(given):
+        message = "empty"
+        raise ValueError(message)
+    return kind(given)
 
 
 def checked_seconds(name: str, given: object) -> float:
@@ -121,19 +116,28 @@ def checked_time_left(name: str, given: Any) -> float | None:
     return seconds
 
 
-def _setting(default: T, rule: _Rule, meaning: str) -> T:
+def _setting(default: T, rule: Rule, meaning: str) -> T:
     metadata = {"rule": rule, "meaning": meaning}
     return field(default=default, metadata=metadata)
 
 
-def _optional(rule: _Rule, meaning: str) -> Any:
+def _optional(rule: Rule, meaning: str) -> Any:
     """Return a setting that may have the value None, and has it by default."""
-    return _setting(None, _Rule(rule.type | None, f"{rule.words}, or none", rule.is_duration), meaning)
+    return _setting(None, Rule(rule.type | None, f"{rule.words}, or none", rule.is_duration), meaning)
 
 
 def _switch(meaning: str) -> bool:
     """Return a setting that is off by default."""
-    return _setting(default=False, rule=_Rule(bool, "true or false"), meaning=meaning)
+    return _setting(default=False, rule=Rule(bool, "true or false"), meaning=meaning)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentity:
+    """The worker that claims runs, and the task queue that it claims from."""
+
+    task_queue_id: str
+    worker_group: str
+    worker_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +185,7 @@ class WorkerConfig:
     )
     max_run_time_outcome: TimeoutOutcome = _setting(  # noqa: RUF009 - a field
         "failed",
-        _Rule(TimeoutOutcome, f"one of {', '.join(get_args(TimeoutOutcome))}"),
+        Rule(TimeoutOutcome, f"one of {', '.join(get_args(TimeoutOutcome))}"),
         "How a run ends that is stopped because it takes too long.",
     )
     intermittent_attempts: int = _setting(
@@ -234,7 +238,7 @@ class WorkerConfig:
     keep_work_directories: bool = _switch("Keep the directory of a run after the run.")
     artifact_storage: Literal["s3", "object"] = _setting(
         "s3",
-        _Rule(Literal["s3", "object"], "s3 or object"),
+        Rule(Literal["s3", "object"], "s3 or object"),
         "Where artifacts are stored unless their declaration says otherwise.",
     )
     signing_key: Path | None = _optional(  # noqa: RUF009 - a field
@@ -244,7 +248,7 @@ class WorkerConfig:
     )
     chain_of_trust: Literal["all", "requested"] = _setting(
         "all",
-        _Rule(Literal["all", "requested"], "all or requested"),
+        Rule(Literal["all", "requested"], "all or requested"),
         "Which runs get a chain of trust if there is a signing_key: all, or those of tasks with "
         "`features.chainOfTrust` in their payload.",
     )
@@ -264,7 +268,7 @@ class WorkerConfig:
             object.__setattr__(self, "task_queue_id", _several(given))
         for each in self.task_queue_ids:
             calls.claim_work(each, worker_group=self.worker_group, worker_id=self.worker_id)
-        for name, rule in _RULES.items():
+        for name, rule in RULES.items():
             object.__setattr__(self, name, rule.checked(name, getattr(self, name)))
 
     @property
@@ -294,17 +298,15 @@ def worker_id_of(name: Any) -> Any:
     return f"{name[: _LONGEST_ID - _HASH_DIGITS - 1].replace('.', '-')}-{digest}"
 
 
-_RULES: Mapping[str, _Rule] = {
+RULES: Mapping[str, Rule] = {
     each.name: each.metadata["rule"] for each in fields(WorkerConfig) if "rule" in each.metadata
 }
 """The rules of all settings except the worker's identity, which `claim_work` checks."""
 
-_NAMES = tuple(each.name for each in fields(WorkerConfig))
-
 
 def meaning_of(setting: Field[Any]) -> str:
     """Return the meaning of a setting, its type or unit, and its default."""
-    rule = _RULES.get(setting.name)
+    rule = RULES.get(setting.name)
     kind = f"{rule.words}; default: {setting.default}" if rule else "text; required"
     return f"{setting.metadata['meaning']} ({kind})"
 
@@ -315,184 +317,3 @@ def settings_described() -> str:
 
 
 WorkerConfig.__doc__ = f"{WorkerConfig.__doc__}\nAttributes:\n{settings_described()}\n"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerIdentity:
-    """The worker that claims runs, and the task queue that it claims from."""
-
-    task_queue_id: str
-    worker_group: str
-    worker_id: str
-
-
-class _Setting(NamedTuple):
-    """A value, and where it was found."""
-
-    value: Any
-    source: str
-
-
-def load_config(
-    arguments: Mapping[str, Any],
-    *,
-    file: str | os.PathLike[str] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> WorkerConfig:
-    """Return the settings from arguments, environment and file.
-
-    Args:
-        arguments: Values by the names of `WorkerConfig`; None counts as not given.
-        file: A file whose name ends in `.yml`, `.yaml` or `.toml`, with the names of `WorkerConfig` as keys.
-        environ: The environment; default: the process's.
-
-    Raises:
-        InvalidArgument: A value is missing or not allowed, or the file cannot be read; names the argument,
-            the variable, or the key and its file.
-    """
-    environ = os.environ if environ is None else environ
-    _check_variables(environ)
-    settings = {
-        **({} if file is None else _in_file(Path(file))),
-        **_in_environment(environ),
-        **{name: _Setting(value, name) for name, value in arguments.items() if value is not None},
-    }
-    for name in _NAMES[:3]:
-        if name not in settings:
-            variable = ENVIRONMENT_PREFIX + name.upper()
-            raise InvalidArgument(
-                name, None, f"a value as an argument, as {variable} or in a file", "not set"
-            )
-    try:
-        return WorkerConfig(**{name: setting.value for name, setting in settings.items()})
-    except InvalidArgument as error:
-        raise InvalidArgument(settings[error.argument].source, error.given, error.allowed) from None
-
-
-def load_custom_settings(kind: type[T] | None, file: str | os.PathLike[str] | None) -> T | None:
-    """Return a worker's own settings, the table `[worker.custom]` of a file.
-
-    Args:
-        kind: Their type: a dataclass, struct or `TypedDict`; None if the worker has none.
-        file: The file; None: every setting has its default.
-
-    Raises:
-        InvalidArgument: A key is unknown or missing, or a value is not allowed.
-    """
-    tables: Any = {} if file is None else _read(Path(file)).get(_WORKER_TABLE, {})
-    _check_worker_table(tables, f"{_WORKER_TABLE} in {file}")
-    custom: Any = cast("dict[str, Any]", tables).get("custom", {})
-    try:
-        _check_custom(kind, custom)
-        return None if kind is None else msgspec.convert(custom, kind, dec_hook=_converted)
-    except msgspec.ValidationError as error:
-        source = (
-            f"{_WORKER_TABLE}.custom in {file}"
-            if file is not None
-            else f"{_WORKER_TABLE}.custom (no config_file)"
-        )
-        raise InvalidArgument(source, custom, "", str(error)) from None
-
-
-def _check_worker_table(tables: object, source: str) -> None:
-    """Refuse all but a table with the key `custom`, without showing values, which may be secrets."""
-    if not isinstance(tables, dict):
-        raise InvalidArgument(source, tables, "a table with the key custom", "not a table")
-    unknown = [key for key in cast("dict[str, object]", tables) if key != "custom"]
-    if unknown:
-        raise InvalidArgument(source, tables, "", f"unknown key {unknown[0]!r}; known keys: custom")  # pyright: ignore[reportUnknownArgumentType] # any type
-
-
-def _check_custom(kind: type[Any] | None, custom: Any) -> None:
-    """Refuse keys that the type does not have."""
-    info = None if kind is None else msgspec.inspect.type_info(kind)
-    known = [] if info is None else [each.encode_name for each in getattr(info, "fields", ())]
-    given = cast("dict[str, Any]", custom) if isinstance(custom, dict) else {}
-    unknown = [key for key in given if key not in known]
-    if unknown:
-        message = f"unknown key {unknown[0]!r}; known keys: {', '.join(known) or 'none'}"
-        raise msgspec.ValidationError(message)
-
-
-def _check_variables(environ: Mapping[str, str]) -> None:
-    """Refuse a variable that looks like a setting but is not one, and warn of others.
-
-    Others may have another purpose: Kubernetes sets `TASKQUEUE_SERVICE_HOST` for a service `taskqueue`.
-    """
-    known = {ENVIRONMENT_PREFIX + name.upper() for name in _NAMES}
-    for name in sorted(set(environ) - known):
-        if not name.startswith(ENVIRONMENT_PREFIX) or name.startswith(_OTHER_VARIABLES):
-            continue
-        closest = max(known, key=lambda each: SequenceMatcher(None, name, each).ratio())
-        if get_close_matches(name[_PREFIX_LENGTH:], [closest[_PREFIX_LENGTH:]], cutoff=_LIKENESS):
-            words = f"unknown variable; the closest known one is {closest}"
-            raise InvalidArgument(name, environ[name], "", words)
-        log.warning("%s: ignored, because no setting has this name", name)
-
-
-def _in_environment(environ: Mapping[str, str]) -> dict[str, _Setting]:
-    variables = {name: ENVIRONMENT_PREFIX + name.upper() for name in _NAMES}
-    return {
-        name: _Setting(setting_of_text(name, environ[variable]), variable)
-        for name, variable in variables.items()
-        if environ.get(variable)
-    }
-
-
-def setting_of_text(name: str, text: str) -> Any:
-    """Return the value that a text stands for; the text itself if it is not allowed."""
-    if name == "task_queue_id":
-        listed = text.replace(",", " ").split()
-        return listed if len(listed) > 1 else text
-    if name not in _RULES:
-        return text
-    if name == "pass_environment":
-        return text.replace(",", " ").split()
-    try:
-        return msgspec.convert(text, _RULES[name].type, strict=False, dec_hook=_converted)
-    except (msgspec.ValidationError, UnicodeEncodeError):  # a variable may hold bytes that are not UTF-8
-        return text
-
-
-def _converted(kind: type, given: Any) -> Any:
-    """Return a path, which msgspec cannot convert by itself; an empty string is refused."""
-    if not os.fspath(given):
-        message = "empty"
-        raise ValueError(message)
-    return kind(given)
-
-
-def _in_file(file: Path) -> dict[str, _Setting]:
-    found: dict[str, _Setting] = {}
-    for key, given in _read(file).items():
-        source = f"{key} in {file}"
-        if key == _WORKER_TABLE:
-            continue
-        if key not in _NAMES:
-            raise InvalidArgument(source, given, "", f"unknown key; known keys: {', '.join(_NAMES)}")
-        if given is not None:
-            found[key] = _Setting(given, source)
-    return found
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """Return the file's keys and values."""
-    try:
-        document = _decoded(file)
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidArgument("config_file", str(file), "", f"cannot read {str(file)!r}: {error}") from error
-    if not isinstance(document, dict):
-        found = "is empty" if document is None else f"contains a {type(document).__name__}"
-        raise InvalidArgument(
-            "config_file", str(file), "lines such as `concurrency: 4`", f"{str(file)!r} {found}"
-        )
-    return cast("dict[str, Any]", document)
-
-
-def _decoded(file: Path) -> Any:
-    if file.suffix == ".toml":
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    if file.suffix in {".yml", ".yaml"}:
-        return msgspec.yaml.decode(file.read_bytes())
-    message = "its name must end in .yml, .yaml or .toml"
-    raise ValueError(message)

@@ -25,10 +25,9 @@ from .config import (
     TimeoutOutcome,
     WorkerConfig,
     checked_time_left,
-    load_config,
-    load_custom_settings,
     settings_described,
 )
+from .config_sources import load_config, load_custom_settings
 from .payload import PayloadSchema
 from .run.lifecycle import TaskEnd
 from .run.task_run import TaskRun

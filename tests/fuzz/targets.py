@@ -29,7 +29,7 @@ from taskqueue_client.local.auth.presented_credentials import (
     parse_ext,
     parse_header,
 )
-from taskqueue_client.worker.config import load_config
+from taskqueue_client.worker import load_config
 
 Target = Callable[[bytes], bool]
 """Reads bytes; returns whether they were accepted. Any exception is a bug."""

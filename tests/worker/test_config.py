@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.worker.config import WorkerConfig, load_config, load_custom_settings
+from taskqueue_client.worker.config import WorkerConfig
+from taskqueue_client.worker.config_sources import load_config, load_custom_settings
 
 IDENTITY: dict[str, Any] = {"task_queue_id": "proj/linux", "worker_group": "rack1", "worker_id": "w1"}
 

@@ -27,7 +27,7 @@ from taskqueue_client.worker import (
 )
 from taskqueue_client.worker.claims import keeper, task_source
 from taskqueue_client.worker.claims.task_source import SeveralTaskQueues
-from taskqueue_client.worker.config import setting_of_text
+from taskqueue_client.worker.config_sources import setting_of_text
 from tests.recorded_spans import Spans, attributes_of, spans
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.worker_world import Working, log_of, work, worker_for

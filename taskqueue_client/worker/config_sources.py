@@ -1,0 +1,197 @@
+"""Reading the settings of a worker: from arguments, from the environment, and from a file in YAML or TOML.
+
+An argument takes precedence over the variable `TASKQUEUE_<NAME>` (in upper case), the variable over the file,
+and the file over the default. An empty variable counts as unset. The deployment's URL and the credentials are
+not settings: they come from the `TASKCLUSTER_…` variables.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from difflib import SequenceMatcher, get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+import msgspec
+import msgspec.inspect
+
+from taskqueue_client.errors import InvalidArgument
+
+from .config import RULES, WorkerConfig, converted
+from .worker_log import log
+
+T = TypeVar("T")
+
+_PREFIX = "TASKQUEUE_"
+
+_OTHER_VARIABLES = ("TASKQUEUE_LOCAL_", "TASKQUEUE_RUN", "TASKQUEUE_REQUIRE_")
+"""Variables that are not settings of workers: of the local queue, of commands, of the tests."""
+
+_LIKENESS = 0.75
+"""From this similarity on, a variable is a misspelled setting; that of `PORT` and `METRICS_PORT` is 0.5."""
+
+_WORKER_TABLE = "worker"
+
+_NAMES = tuple(each.name for each in fields(WorkerConfig))
+
+
+class _Setting(NamedTuple):
+    """A value, and where it was found."""
+
+    value: Any
+    source: str
+
+
+def load_config(
+    arguments: Mapping[str, Any],
+    *,
+    file: str | os.PathLike[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> WorkerConfig:
+    """Return the settings from arguments, environment and file.
+
+    Args:
+        arguments: Values by the names of `WorkerConfig`; None counts as not given.
+        file: A file whose name ends in `.yml`, `.yaml` or `.toml`, with the names of `WorkerConfig` as keys.
+        environ: The environment; default: the process's.
+
+    Raises:
+        InvalidArgument: A value is missing or not allowed, or the file cannot be read; names the argument,
+            the variable, or the key and its file.
+    """
+    environ = os.environ if environ is None else environ
+    _check_variables(environ)
+    settings = {
+        **({} if file is None else _in_file(Path(file))),
+        **_in_environment(environ),
+        **{name: _Setting(value, name) for name, value in arguments.items() if value is not None},
+    }
+    for name in _NAMES[:3]:
+        if name not in settings:
+            variable = _PREFIX + name.upper()
+            raise InvalidArgument(
+                name, None, f"a value as an argument, as {variable} or in a file", "not set"
+            )
+    try:
+        return WorkerConfig(**{name: setting.value for name, setting in settings.items()})
+    except InvalidArgument as error:
+        raise InvalidArgument(settings[error.argument].source, error.given, error.allowed) from None
+
+
+def load_custom_settings(kind: type[T] | None, file: str | os.PathLike[str] | None) -> T | None:
+    """Return a worker's own settings, the table `[worker.custom]` of a file.
+
+    Args:
+        kind: Their type: a dataclass, struct or `TypedDict`; None if the worker has none.
+        file: The file; None: every setting has its default.
+
+    Raises:
+        InvalidArgument: A key is unknown or missing, or a value is not allowed.
+    """
+    tables: Any = {} if file is None else _read(Path(file)).get(_WORKER_TABLE, {})
+    _check_worker_table(tables, f"{_WORKER_TABLE} in {file}")
+    custom: Any = cast("dict[str, Any]", tables).get("custom", {})
+    try:
+        _check_custom(kind, custom)
+        return None if kind is None else msgspec.convert(custom, kind, dec_hook=converted)
+    except msgspec.ValidationError as error:
+        source = (
+            f"{_WORKER_TABLE}.custom in {file}"
+            if file is not None
+            else f"{_WORKER_TABLE}.custom (no config_file)"
+        )
+        raise InvalidArgument(source, custom, "", str(error)) from None
+
+
+def _check_worker_table(tables: object, source: str) -> None:
+    """Refuse all but a table with the key `custom`, without showing values, which may be secrets."""
+    if not isinstance(tables, dict):
+        raise InvalidArgument(source, tables, "a table with the key custom", "not a table")
+    unknown = [key for key in cast("dict[str, object]", tables) if key != "custom"]
+    if unknown:
+        raise InvalidArgument(source, tables, "", f"unknown key {unknown[0]!r}; known keys: custom")  # pyright: ignore[reportUnknownArgumentType] # any type
+
+
+def _check_custom(kind: type[Any] | None, custom: Any) -> None:
+    """Refuse keys that the type does not have."""
+    info = None if kind is None else msgspec.inspect.type_info(kind)
+    known = [] if info is None else [each.encode_name for each in getattr(info, "fields", ())]
+    given = cast("dict[str, Any]", custom) if isinstance(custom, dict) else {}
+    unknown = [key for key in given if key not in known]
+    if unknown:
+        message = f"unknown key {unknown[0]!r}; known keys: {', '.join(known) or 'none'}"
+        raise msgspec.ValidationError(message)
+
+
+def _check_variables(environ: Mapping[str, str]) -> None:
+    """Refuse a variable that looks like a setting but is not one, and warn of others.
+
+    Others may have another purpose: Kubernetes sets `TASKQUEUE_SERVICE_HOST` for a service `taskqueue`.
+    """
+    known = {_PREFIX + name.upper() for name in _NAMES}
+    for name in sorted(set(environ) - known):
+        if not name.startswith(_PREFIX) or name.startswith(_OTHER_VARIABLES):
+            continue
+        closest = max(known, key=lambda each: SequenceMatcher(None, name, each).ratio())
+        if get_close_matches(name.removeprefix(_PREFIX), [closest.removeprefix(_PREFIX)], cutoff=_LIKENESS):
+            words = f"unknown variable; the closest known one is {closest}"
+            raise InvalidArgument(name, environ[name], "", words)
+        log.warning("%s: ignored, because no setting has this name", name)
+
+
+def _in_environment(environ: Mapping[str, str]) -> dict[str, _Setting]:
+    variables = {name: _PREFIX + name.upper() for name in _NAMES}
+    return {
+        name: _Setting(setting_of_text(name, environ[variable]), variable)
+        for name, variable in variables.items()
+        if environ.get(variable)
+    }
+
+
+def setting_of_text(name: str, text: str) -> Any:
+    """Return the value that a text stands for; the text itself if it is not allowed."""
+    if name == "task_queue_id":
+        listed = text.replace(",", " ").split()
+        return listed if len(listed) > 1 else text
+    if name == "pass_environment":
+        return text.replace(",", " ").split()
+    return RULES[name].of_text(text) if name in RULES else text
+
+
+def _in_file(file: Path) -> dict[str, _Setting]:
+    found: dict[str, _Setting] = {}
+    for key, given in _read(file).items():
+        source = f"{key} in {file}"
+        if key == _WORKER_TABLE:
+            continue
+        if key not in _NAMES:
+            raise InvalidArgument(source, given, "", f"unknown key; known keys: {', '.join(_NAMES)}")
+        if given is not None:
+            found[key] = _Setting(given, source)
+    return found
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return the file's keys and values."""
+    try:
+        document = _decoded(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidArgument("config_file", str(file), "", f"cannot read {str(file)!r}: {error}") from error
+    if not isinstance(document, dict):
+        found = "is empty" if document is None else f"contains a {type(document).__name__}"
+        raise InvalidArgument(
+            "config_file", str(file), "lines such as `concurrency: 4`", f"{str(file)!r} {found}"
+        )
+    return cast("dict[str, Any]", document)
+
+
+def _decoded(file: Path) -> Any:
+    if file.suffix == ".toml":
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    if file.suffix in {".yml", ".yaml"}:
+        return msgspec.yaml.decode(file.read_bytes())
+    message = "its name must end in .yml, .yaml or .toml"
+    raise ValueError(message)
