@@ -25,8 +25,8 @@ from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.claims.task_source import QueueTaskSource, SourceContext
 from taskqueue_client.worker.outcomes import COMPLETED
 from taskqueue_client.worker.run.log_checkpoints import first_after
-from taskqueue_client.worker.run.patience import Patience, UploadRetries
 from taskqueue_client.worker.run.reporting import Reporter
+from taskqueue_client.worker.run.upload_retries import RetryBudget, UploadRetries
 
 from .deployment import Deployment, SimulatedQueue
 from .virtual_time import VirtualClock
@@ -186,8 +186,8 @@ class SimulatedWorker:
     async def _upload_whole_log(self, run: ClaimedRun, lost: asyncio.Future[None]) -> None:
         """Upload the log after the handler, with the retries of that; give up when the claim is lost."""
         deadline = self._queue.now() + timedelta(days=1)
-        patience = Patience(run, self._queue, UPLOAD_TIMEOUT, deadline, self._clock)
-        upload = asyncio.create_task(self._upload_log(run, UploadRetries(patience, LOG)))
+        budget = RetryBudget(run, self._queue, UPLOAD_TIMEOUT, deadline, self._clock)
+        upload = asyncio.create_task(self._upload_log(run, UploadRetries(budget, LOG)))
         await asyncio.wait([upload, lost], return_when=asyncio.FIRST_COMPLETED)
         if not upload.done():
             upload.cancel()

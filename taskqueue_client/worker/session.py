@@ -37,8 +37,8 @@ from taskqueue_client.worker.monitoring.worker_metrics import WorkerMetrics
 from taskqueue_client.worker.run.handlers import Handlers
 from taskqueue_client.worker.run.lifecycle import RunContext, RunLifecycle, TaskEnd
 from taskqueue_client.worker.run.logging_capture import LoggingCapture
-from taskqueue_client.worker.run.patience import RetryClock
 from taskqueue_client.worker.run.run_resources import RunResources, SharedResources, mask_credentials
+from taskqueue_client.worker.run.upload_retries import RetryClock
 
 from . import shutdown, shutdown_reasons
 from .commands.process_tree import Guardian

@@ -13,7 +13,7 @@ from .claims.keeper import Keeper
 from .config import WorkerConfig
 from .live_runs import LiveRuns
 from .outcomes import WorkerShutdown
-from .run.patience import RetryClock
+from .run.upload_retries import RetryClock
 from .shutdown_reasons import AT_ONCE
 from .worker_log import log
 

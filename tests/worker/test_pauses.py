@@ -29,8 +29,8 @@ from taskqueue_client.worker.claims.task_source import (
     TaskSource,
 )
 from taskqueue_client.worker.outcomes import COMPLETED, LossReason
-from taskqueue_client.worker.run.patience import Patience, RetryClock
 from taskqueue_client.worker.run.reporting import Reporter
+from taskqueue_client.worker.run.upload_retries import RetryBudget, RetryClock
 from tests.worker.passing_clock import PassingClock
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, Told, World, iso
 from tests.worker.request_log import Request, requests_noted
@@ -359,7 +359,7 @@ class TestReporting:
 class TestUploading:
     def client(self, run: ClaimedRun, queue: AsyncQueue, clock: PassingClock) -> AsyncQueue:
         deadline = queue.now() + timedelta(days=1)
-        return Patience(run, run.credentials.client(queue), 900, deadline, clock).client("x")
+        return RetryBudget(run, run.credentials.client(queue), 900, deadline, clock).client("x")
 
     async def send(self, run: ClaimedRun, queue: AsyncQueue, clock: PassingClock) -> None:
         expires = iso(run.claim.status.expires)
@@ -397,10 +397,10 @@ class TestUploading:
         self, world: World, clock: PassingClock, queue: AsyncQueue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         run = await claimed(world, queue, clock)
-        patience = Patience(run, queue, 900, queue.now() + timedelta(hours=1), clock)
+        budget = RetryBudget(run, queue, 900, queue.now() + timedelta(hours=1), clock)
         later = clock.now() + 7200
         monkeypatch.setattr(clock, "now", lambda: later)
-        assert patience.left() == 900
+        assert budget.left() == 900
 
     async def test_the_next_call_of_an_upload_begins_with_a_short_pause(
         self, world: World, clock: PassingClock, queue: AsyncQueue

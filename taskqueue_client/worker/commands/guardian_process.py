@@ -22,7 +22,7 @@ SIGKILL = 9
 STARTING = 1.0
 """Seconds: a command that is being started shows its environment by then."""
 
-PATIENCE = 10.0
+SEARCH_TIMEOUT = 10.0
 """Seconds after which processes that keep appearing are left alone."""
 
 
@@ -34,7 +34,7 @@ def main() -> None:
     marks = {each for each in left if not each.startswith(b"/") and b"=" in each}
     groups = [each for each in left if each.startswith(b"/")]
     start = time.monotonic()
-    while marks and time.monotonic() < start + PATIENCE:
+    while marks and time.monotonic() < start + SEARCH_TIMEOUT:
         found = [*map(_kill_group, groups), _kill_marked(marks)]
         if not any(found) and time.monotonic() > start + STARTING:
             return

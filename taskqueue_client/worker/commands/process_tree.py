@@ -146,7 +146,7 @@ _CHUNK = 64 * 1024
 STARTING = 1.0
 """Seconds to wait for the environment of a process that is about to start a program."""
 
-PATIENCE = 10.0
+GONE_WITHIN = 10.0
 """Seconds that a process has to be gone after SIGKILL; one that hangs in the kernel is left alone then."""
 
 
@@ -163,7 +163,7 @@ def end_processes(living: Callable[[], list[int]], grace: float, wait: Callable[
     """
     asked, left = _signal(signal.SIGTERM, living, grace, wait)
     if left:
-        killed, left = _signal(signal.SIGKILL, living, PATIENCE, wait)
+        killed, left = _signal(signal.SIGKILL, living, GONE_WITHIN, wait)
         asked |= killed
     if left:
         log.error("processes cannot be killed: %s", ", ".join(map(str, left)))
@@ -171,14 +171,14 @@ def end_processes(living: Callable[[], list[int]], grace: float, wait: Callable[
 
 
 def _signal(
-    number: signal.Signals, living: Callable[[], list[int]], patience: float, wait: Callable[[], object]
+    number: signal.Signals, living: Callable[[], list[int]], timeout: float, wait: Callable[[], object]
 ) -> tuple[set[int], list[int]]:
     """Send a signal to each process once; return those that got the signal, and those that live on.
 
     A parent before its children: a shell whose child is gone before the shell has the signal goes on.
     What a process starts after its SIGTERM gets none while its parent lives: it may clean up.
     """
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     told: set[int] = set()
     while (left := living()) and (time.monotonic() < deadline or not told):
         new = [pid for pid in left if pid not in told]

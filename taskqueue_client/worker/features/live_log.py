@@ -72,7 +72,7 @@ class _ServedLog:
             await asyncio.sleep(LOOK)
         return found
 
-    def patience(self) -> float:
+    def timeout(self) -> float:
         """Return how many seconds a reader may take for a block now."""
         if self.ended is None:
             return STALLED
@@ -202,9 +202,9 @@ async def _send(
     try:
         await response.prepare(request)
         async for block in blocks:
-            async with asyncio.timeout(served.patience()):
+            async with asyncio.timeout(served.timeout()):
                 await response.write(block)
-        async with asyncio.timeout(served.patience()):  # it waits, too: `write` may leave a block in memory
+        async with asyncio.timeout(served.timeout()):  # it waits, too: `write` may leave a block in memory
             await response.write_eof()
     except BaseException as error:
         if transport is not None:

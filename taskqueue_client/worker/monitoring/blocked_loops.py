@@ -69,13 +69,13 @@ class BlockedLoopWatch:
         turned = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._thread.call(loop.call_soon_threadsafe, turned.set)
-        started, patience = time.monotonic(), self._blocked_after
+        started, wait = time.monotonic(), self._blocked_after
         while not turned.is_set():
             try:
-                await asyncio.wait_for(turned.wait(), patience)
+                await asyncio.wait_for(turned.wait(), wait)
             except TimeoutError:
                 self._warn(time.monotonic() - started)
-                patience *= 2
+                wait *= 2
 
     def _warn(self, seconds: float) -> None:
         frame = _frame_of(self._thread)

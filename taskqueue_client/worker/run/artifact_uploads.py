@@ -28,8 +28,8 @@ from taskqueue_client.worker.outcomes import InternalError, Outcome, ResourceUna
 from taskqueue_client.worker.worker_log import log
 
 from .declared_artifacts import LOG_LINK, LOG_NAME, MACHINE_ERRORS, DeclaredArtifact
-from .patience import Patience
 from .run_resources import RunResources
+from .upload_retries import RetryBudget
 
 if TYPE_CHECKING:
     from taskqueue_client.worker.features.chain_of_trust import RunChain
@@ -52,7 +52,7 @@ class ArtifactUploads:
     Args:
         resources: The run's log and declared artifacts.
         queue: A client with the run's credentials.
-        patience: How long uploads are retried.
+        budget: How long uploads are retried.
         metrics: The worker's metrics.
         chain: The run's chain of trust; None: the run gets none.
 
@@ -64,7 +64,7 @@ class ArtifactUploads:
         self,
         resources: RunResources,
         queue: AsyncQueue,
-        patience: Patience,
+        budget: RetryBudget,
         metrics: WorkerMetrics,
         chain: RunChain | None,
     ) -> None:
@@ -72,7 +72,7 @@ class ArtifactUploads:
         self._metrics = metrics
         self._resources = resources
         self._queue = queue
-        self._patience = patience
+        self._budget = budget
         self._uploaded: set[str] = set()
         self._is_streamed = False
         self.count = 0
@@ -88,7 +88,7 @@ class ArtifactUploads:
 
     async def after_report(self) -> Outcome | None:
         """Upload what was not uploaded before the report of an exception."""
-        self._patience.reported()
+        self._budget.reported()
         return await self.everything()
 
     async def refer_to(self, url: str) -> None:
@@ -118,7 +118,7 @@ class ArtifactUploads:
         try:
             source = await self._source_of_log()
             with closing(source):
-                client = self._patience.client(LOG_NAME)
+                client = self._budget.client(LOG_NAME)
                 await (
                     self._end_stream(client, source)
                     if self._is_streamed
@@ -210,7 +210,7 @@ class ArtifactUploads:
 
     async def _artifact(self, declared: DeclaredArtifact) -> Outcome | None:
         async with self._at_once:
-            client = self._patience.client(declared.name)
+            client = self._budget.client(declared.name)
             try:
                 await self._upload(client, declared.name, declared.open(), declared.options)
             except Exception as error:  # noqa: BLE001 - the other artifacts are uploaded all the same
@@ -224,7 +224,7 @@ class ArtifactUploads:
 
     async def _upload_part(self, name: str, content: bytes | BinaryIO, options: Options) -> None:
         """Upload a part of the chain of trust."""
-        await self._upload(self._patience.client(name), name, open_source(content), options)
+        await self._upload(self._budget.client(name), name, open_source(content), options)
 
     async def _upload(self, client: AsyncQueue, name: str, source: Source, options: Options) -> None:
         """Upload like `AsyncQueue.upload_artifact`, of content that was opened without a thread."""
@@ -240,7 +240,7 @@ class ArtifactUploads:
             sha256 = await converse_async(client, chain.hashed(client, source))
         steps = uploading(client, Artifact(*self._resources.key, name), source, options, silently)
         result = await converse_async(client, steps)
-        self._patience.succeeded()
+        self._budget.succeeded()
         if chain is not None:
             chain.add(name, sha256)
         return result.size

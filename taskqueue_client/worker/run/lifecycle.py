@@ -42,10 +42,10 @@ from taskqueue_client.worker.worker_log import log
 from .artifact_uploads import ArtifactUploads
 from .handlers import HandlerCall
 from .log_checkpoints import LogCheckpoints
-from .patience import Patience
 from .reporting import Reporter
 from .run_resources import RunResources
 from .task_run import TaskRun
+from .upload_retries import RetryBudget
 
 if TYPE_CHECKING:
     from taskqueue_client.worker.features.chain_of_trust import SigningKey
@@ -179,8 +179,8 @@ class RunLifecycle:
         chain = None if key is None else key.chain_for(self.run.claim, self._context.config)
         context = self._context
         deadline, timeout = self.run.claim.status.deadline, context.config.upload_timeout
-        patience = Patience(self.run, self._queue, timeout, deadline, context.retry_clock)
-        return ArtifactUploads(self._resources, self._queue, patience, context.metrics, chain)
+        budget = RetryBudget(self.run, self._queue, timeout, deadline, context.retry_clock)
+        return ArtifactUploads(self._resources, self._queue, budget, context.metrics, chain)
 
     @cached_property
     def _reporter(self) -> Reporter:

@@ -1,4 +1,4 @@
-"""How long the uploads of a run are retried: storage or the Queue may be out of order for minutes."""
+"""The retries of uploads, with a budget of time for each run: storage or the Queue may fail for minutes."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ class RetryClock:
             each.result()
 
 
-class Patience:
-    """How long the uploads of one run are retried. Each has `timeout` seconds from its first failure.
+class RetryBudget:
+    """The time for retries of one run's uploads: each has `timeout` seconds from its first failure.
 
     When one upload was given up for that, the others are not retried until one has succeeded. Otherwise a run
     with a thousand artifacts would wait for all of them, one after the other.
@@ -148,12 +148,12 @@ class UploadRetries:
     """How the calls and transfers of one upload are retried; see `Retries`.
 
     Args:
-        patience: How long the uploads of the run are retried.
+        budget: How long the uploads of the run are retried.
         name: The artifact's name in the log.
     """
 
-    def __init__(self, patience: Patience, name: str) -> None:
-        self._patience = patience
+    def __init__(self, budget: RetryBudget, name: str) -> None:
+        self._budget = budget
         self._name = name
         self._ends: float | None = None
         self._quiet_until = 0.0
@@ -189,19 +189,19 @@ class UploadRetries:
 
     def _left(self) -> float:
         """Note a failure; return for how many more seconds the upload is retried."""
-        now = self._patience.clock.monotonic()
+        now = self._budget.clock.monotonic()
         if self._ends is None:
-            self._ends, self._quiet_until = now + self._patience.left(), now + QUIET
+            self._ends, self._quiet_until = now + self._budget.left(), now + QUIET
         return self._ends - now
 
     def _stop(self, state: tenacity.RetryCallState) -> bool:
         """Return whether the next attempt would come too late."""
         left = self._left()
         if state.upcoming_sleep >= left:
-            self._patience.give_up()
+            self._budget.give_up()
             return True
-        if self._patience.clock.monotonic() >= self._quiet_until:
-            self._patience.warn(self._name, left, error_of(state))
+        if self._budget.clock.monotonic() >= self._quiet_until:
+            self._budget.warn(self._name, left, error_of(state))
         return False
 
     def _stop_object(self, state: tenacity.RetryCallState) -> bool:
