@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .local import LocalQueue
     from .models import TaskStatus
     from .worker import WorkerLoop
-    from .worker.handler_trial import TaskResult, run_handler
+    from .worker.handler_testing import TaskResult, run_handler
     from .worker.loop import WorkerSettings
 else:
 
@@ -36,7 +36,7 @@ else:
         if name not in {"TaskResult", "run_handler"}:
             message = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(message)
-        return getattr(import_module(".worker.handler_trial", __package__), name)
+        return getattr(import_module(".worker.handler_testing", __package__), name)
 
 
 __all__ = [
@@ -132,7 +132,7 @@ def task_factory(local_queue: LocalQueue) -> TaskFactory:
 def run_worker(local_queue: LocalQueue, queue: Queue, task_factory: TaskFactory) -> TaskRunner:
     """A function that has a worker run one task of the local queue, and returns the result."""
     from .slugid import slugid  # noqa: PLC0415 - as above
-    from .worker.handler_trial import result_of  # noqa: PLC0415 - as above
+    from .worker.handler_testing import result_of  # noqa: PLC0415 - as above
 
     def run(
         worker: type[WorkerLoop],

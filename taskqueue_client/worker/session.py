@@ -36,7 +36,6 @@ from taskqueue_client.worker.monitoring.tracing import make_tracing
 from taskqueue_client.worker.monitoring.worker_metrics import WorkerMetrics
 from taskqueue_client.worker.run.handlers import Handlers
 from taskqueue_client.worker.run.lifecycle import RunContext, RunLifecycle, TaskEnd
-from taskqueue_client.worker.run.logging_capture import LoggingCapture
 from taskqueue_client.worker.run.run_resources import RunResources, SharedResources, mask_credentials
 from taskqueue_client.worker.run.upload_retries import RetryClock
 
@@ -45,7 +44,6 @@ from .commands.process_tree import Guardian
 from .config import WorkerConfig, WorkerIdentity
 from .live_runs import LiveRuns
 from .outcomes import text_of
-from .run.task_run import TaskRun
 from .threads import DaemonThreads, ThreadsafeCalls
 from .worker_log import log
 
@@ -216,7 +214,12 @@ class Session:
         stack.callback(self._notice_threads.close)
         self._shared = self._enter_shared(stack)
         monitor = self._make_monitor(stack)  # before anything is claimed, as the port may be taken
-        handlers = Handlers(self._run_task(stack), self._shared.async_queue, self._calls)
+        handlers = Handlers(
+            worker.run_task,
+            self._shared.async_queue,
+            self._calls,
+            capture_logging=worker.config.capture_logging,
+        )
         await stack.enter_async_context(handlers)
         uploads = await stack.enter_async_context(self._make_queue(None, self._retry_clock))
         self._start_keeper(stack)
@@ -224,12 +227,6 @@ class Session:
         if monitor is not None:
             monitor.start()
         self._watch()
-
-    def _run_task(self, stack: AsyncExitStack) -> Callable[[TaskRun], object]:
-        """Return the worker's handler; with `capture_logging`, one whose messages go to the task's log."""
-        if not self._worker.config.capture_logging:
-            return self._worker.run_task
-        return stack.enter_context(LoggingCapture()).capturing(self._worker.run_task)
 
     def _enter_shared(self, stack: AsyncExitStack) -> SharedResources:
         """Make what all runs share; it ends with the stack."""

@@ -56,7 +56,7 @@ AREAS = {
         ),
     ),
     "lifecycle": Area(
-        ("worker/run/lifecycle.py",),
+        ("worker/run/handlers.py", "worker/run/lifecycle.py"),
         (
             "tests/worker/test_attempt_limits.py",
             "tests/worker/test_lost_claims.py",

@@ -14,7 +14,7 @@ from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
 from taskqueue_client.worker.monitoring import health
-from taskqueue_client.worker.run import lifecycle
+from taskqueue_client.worker.run import handlers
 from taskqueue_client.worker.run.lifecycle import TaskEnd
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
@@ -65,7 +65,7 @@ def test_a_worker_is_ready_as_soon_as_the_queue_has_answered_and_counts_what_it_
 def test_a_worker_whose_handler_does_not_stop_is_not_live_until_it_does(
     world: World, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lifecycle, "HANDLER_GRACE", 0.01)
+    monkeypatch.setattr(handlers, "HANDLER_GRACE", 0.01)
     finish = threading.Event()
     task_id = world.create()
 

@@ -14,7 +14,7 @@ import pytest
 from taskqueue_client._protocol.lease import RECLAIM_BETWEEN
 from taskqueue_client.local.faults import Delay
 from taskqueue_client.worker.outcomes import ClaimLost, InternalError, Outcome, TaskFailed
-from taskqueue_client.worker.run import lifecycle
+from taskqueue_client.worker.run import handlers
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.request_log import requests_noted
@@ -299,7 +299,7 @@ def test_an_awaited_handler_that_was_cancelled_before_its_first_step_gives_its_s
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Another handler holds the loop when it is to begin, and still when it is to end."""
-    monkeypatch.setattr(lifecycle, "HANDLER_GRACE", 0.1)
+    monkeypatch.setattr(handlers, "HANDLER_GRACE", 0.1)
     first = world.create()
     holding, let_go, has_begun = threading.Event(), threading.Event(), threading.Event()
     called: list[str] = []

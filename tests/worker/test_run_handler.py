@@ -6,6 +6,7 @@ import asyncio
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from taskqueue_client import (
 )
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.testing import TaskFactory, TaskResult, TaskRunner, run_handler
+from taskqueue_client.worker.run import handlers
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "additionalProperties": False}
 
@@ -133,6 +135,38 @@ def test_hooks_are_called_and_the_definition_may_have_other_keys() -> None:
     assert worker.called == ["on_start", "run_task {'a': 1} ('x:y',)", "on_stop"]
     assert result.outcome == "resource-unavailable"
     assert "took longer than run_time_limit, 0.1 s" in result.log
+
+
+def test_a_handler_that_does_not_stop_at_its_time_limit_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    released = threading.Event()
+
+    class Stuck(Hooked):
+        def run_task(self, task: TaskRun) -> None:
+            del task
+            released.wait()
+
+    monkeypatch.setattr(handlers, "HANDLER_GRACE", 0.1)
+    worker = Stuck(
+        root_url="https://tc.example.com",
+        task_queue_id="a/b",
+        worker_group="c",
+        worker_id="d",
+        termination_grace=0,
+    )
+    assert run_handler(worker, {}).outcome == "failed"
+    released.set()
+
+
+def test_a_time_limit_that_exits_is_an_internal_error() -> None:
+    class Exiting(Greeter):
+        def run_time_limit(self, task: TaskRun) -> float | None:
+            sys.exit(f"no limit for {task.task_id}")
+
+    result = run_handler(Exiting, {"name": "Ada"})
+    assert result.outcome == "internal-error"
+    assert "run_time_limit raised SystemExit" in result.log
 
 
 def test_a_definition_that_the_queue_would_refuse_is_refused() -> None:

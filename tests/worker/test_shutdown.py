@@ -26,7 +26,7 @@ from taskqueue_client.worker import session, shutdown, shutdown_reasons
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.loop import WorkerSettings
 from taskqueue_client.worker.outcomes import InternalError, Outcome, WorkerShutdown
-from taskqueue_client.worker.run import lifecycle
+from taskqueue_client.worker.run import handlers, lifecycle
 from taskqueue_client.worker.run.task_run import TaskRun
 from taskqueue_client.worker.threads import DaemonThreads, Job, ThreadsafeCalls
 from tests.worker.gate import gate_before_handlers
@@ -191,7 +191,7 @@ class TestStages:
     def test_one_that_never_ends_does_not_hold_the_worker(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(lifecycle, "HANDLER_GRACE", 0.1)
+        monkeypatch.setattr(handlers, "HANDLER_GRACE", 0.1)
         task_id = world.create()
         settings: WorkerSettings = {"max_tasks": 1, "graceful_shutdown_timeout": 0, "termination_grace": 0.1}
         with Stuck() as handler, Working(world, worker_for(world, handler, **settings)) as working:
@@ -277,7 +277,7 @@ def test_the_second_call_does_not_wait_for_a_handler_that_never_ends(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifecycle, "HURRIED_GRACE", 0.1)
-    monkeypatch.setattr(lifecycle, "HANDLER_GRACE", 3600.0)
+    monkeypatch.setattr(handlers, "HANDLER_GRACE", 3600.0)
     task_id = world.create()
     with (
         Stuck() as handler,

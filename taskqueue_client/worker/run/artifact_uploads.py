@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -71,6 +70,9 @@ class ArtifactUploads:
         self._chain = chain
         self._metrics = metrics
         self._resources = resources
+        self._tracing = resources.tracing
+        self._key = resources.run.task_id, resources.run.run_id
+        self._expires = resources.run.claim.status.expires
         self._queue = queue
         self._budget = budget
         self._uploaded: set[str] = set()
@@ -193,10 +195,6 @@ class ArtifactUploads:
         """Return the options of what the worker itself uploads."""
         return Options.checked(self._expires, None, "s3", content_type, compress)
 
-    @property
-    def _expires(self) -> datetime:
-        return self._resources.run.claim.status.expires
-
     async def _link_log(self, client: AsyncQueue) -> None:
         if LOG_LINK not in self._uploaded:
             await self._create(client, LOG_LINK, {"storageType": "link", "artifact": LOG_NAME})
@@ -206,7 +204,7 @@ class ArtifactUploads:
         """Create an artifact for the log that stores no content: a link or an error."""
         request = {**details, "expires": timestamp(self._expires), "contentType": _TEXT}
         creation = cast("CreateArtifactRequest", request)
-        await client.send(calls.create_artifact(*self._resources.key, name, creation))
+        await client.send(calls.create_artifact(*self._key, name, creation))
 
     async def _artifact(self, declared: DeclaredArtifact) -> Outcome | None:
         async with self._at_once:
@@ -228,7 +226,7 @@ class ArtifactUploads:
 
     async def _upload(self, client: AsyncQueue, name: str, source: Source, options: Options) -> None:
         """Upload like `AsyncQueue.upload_artifact`, of content that was opened without a thread."""
-        with self._resources.tracing.span("upload artifact", {"artifact.filename": name}) as span:
+        with self._tracing.span("upload artifact", {"artifact.filename": name}) as span:
             size = await self._transfer(client, name, source, options)
             span.set("file.size", size)
         self._metrics.uploads.labels("uploaded").inc()
@@ -238,7 +236,7 @@ class ArtifactUploads:
         chain, sha256 = None if source.is_gzip else self._chain, ""
         if chain is not None:
             sha256 = await converse_async(client, chain.hashed(client, source))
-        steps = uploading(client, Artifact(*self._resources.key, name), source, options, silently)
+        steps = uploading(client, Artifact(*self._key, name), source, options, silently)
         result = await converse_async(client, steps)
         self._budget.succeeded()
         if chain is not None:
@@ -258,7 +256,7 @@ class ArtifactUploads:
         """
         create = partial(
             client.create_error_artifact,
-            *self._resources.key,
+            *self._key,
             reason=reason,
             message=why,
             expires=self._expires,
@@ -289,6 +287,13 @@ def outcome_of_failed_upload(name: str, error: Exception) -> Outcome:
     outcome = InternalError(message)
     outcome.__cause__ = error.with_traceback(None)  # which holds the run
     return outcome
+
+
+def with_failed_upload(error: BaseException | None, failure: Outcome | None) -> BaseException | None:
+    """Return how a run ends after its uploads: a failure counts unless the task has failed anyway."""
+    if failure is None or (isinstance(failure, TaskFailed) and isinstance(error, TaskFailed)):
+        return error
+    return failure
 
 
 def _source(view: LogView, *, is_gzip: bool = False) -> Source:

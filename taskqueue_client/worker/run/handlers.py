@@ -1,4 +1,7 @@
-"""Calls of a worker's handler: plain functions in a thread each, coroutines in one loop in another thread."""
+"""Calls of a worker's handler: plain functions in a thread each, coroutines in one loop in another thread.
+
+`Attempts` makes the calls for one run: within its time limit, and again if the task asks for a retry.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,30 @@ import traceback
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 from taskqueue_client.aio import AsyncQueue
+from taskqueue_client.clock import Clock
+from taskqueue_client.worker.config import TimeoutOutcome, WorkerConfig, checked_seconds
 from taskqueue_client.worker.monitoring.blocked_loops import BlockedLoopWatch
+from taskqueue_client.worker.outcomes import (
+    IntermittentTask,
+    InternalError,
+    Outcome,
+    outcome_for,
+    text_of,
+    ungrouped,
+)
+from taskqueue_client.worker.payload import PayloadSchema, check_payload
 from taskqueue_client.worker.threads import DaemonThreads, EventThread, Job, ThreadsafeCalls
 from taskqueue_client.worker.worker_log import log
 
-from .task_run import TaskRun, check_awaited
+from .logging_capture import LoggingCapture
+from .run_resources import RunResources
+from .task_run import TaskRun, UnawaitedCalls
+
+HANDLER_GRACE = 10.0
+"""Seconds, beyond those that its commands get, for a handler to clean up after it was asked to stop."""
 
 TO_END = 2.0
 """Seconds that the handlers' loop has to end: a handler that blocks it does not hold the worker."""
@@ -30,13 +49,20 @@ class Handlers:
         run_task: The handler.
         queue: The client of coroutine handlers, closed in their loop.
         calls: Calls to the loop of the runs.
+        capture_logging: Whether what a handler logs goes to the task's log as well.
     """
 
     def __init__(
-        self, run_task: Callable[[TaskRun], object], queue: AsyncQueue, calls: ThreadsafeCalls
+        self,
+        run_task: Callable[[TaskRun], object],
+        queue: AsyncQueue,
+        calls: ThreadsafeCalls,
+        *,
+        capture_logging: bool,
     ) -> None:
         self._calls = calls
-        self._run_task = run_task
+        self._capture = LoggingCapture() if capture_logging else None
+        self._run_task = run_task if self._capture is None else self._capture.capturing(run_task)
         self._queue = queue
         self._threads = DaemonThreads()
         self._thread: EventThread | None = None
@@ -46,24 +72,30 @@ class Handlers:
         if inspect.iscoroutinefunction(self._run_task):
             self._thread = EventThread("taskqueue handlers")
             self._watch = asyncio.create_task(BlockedLoopWatch(self._thread).run())
+        if self._capture is not None:
+            self._capture.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-        await asyncio.to_thread(self._threads.close)
-        if self._thread is not None:
-            await asyncio.to_thread(self._stop, self._thread)
+        try:
+            if self._watch is not None:
+                self._watch.cancel()
+            await asyncio.to_thread(self._threads.close)
+            if self._thread is not None:
+                await asyncio.to_thread(self._stop, self._thread)
+        finally:
+            if self._capture is not None:
+                self._capture.close()
 
-    def call(self, task: TaskRun) -> HandlerCall:
+    def call(self, resources: RunResources) -> HandlerCall:
         """Start the handler for a run, with the context variables of the caller."""
         context = copy_context()
-        name = f"run {task.task_id}/{task.run_id}"
+        name = f"run {resources.run}"
         if self._thread is None:
-            handler = partial(_call, self._run_task, task)
+            handler = partial(_call, self._run_task, resources)
             return ThreadCall(name, partial(context.run, handler), self._threads, self._calls)
         function = cast("Callable[[TaskRun], Coroutine[Any, Any, object]]", self._run_task)
-        handling = partial(_call_coroutine, function, task)
+        handling = partial(_call_coroutine, function, resources)
         return CoroutineCall(name, handling, self._thread, self._calls, context)
 
     def _stop(self, thread: EventThread) -> None:
@@ -108,16 +140,20 @@ def _check_done(returned: object) -> None:
         raise TypeError(message)
 
 
-def _call(run_task: Callable[[TaskRun], object], task: TaskRun) -> None:
+def _call(run_task: Callable[[TaskRun], object], resources: RunResources) -> None:
     """Call a plain handler, and check that it has left no work behind."""
-    _check_done(run_task(task))
-    check_awaited(task)
+    calls = UnawaitedCalls()
+    _check_done(run_task(TaskRun(resources, calls)))
+    calls.check()
 
 
-async def _call_coroutine(run_task: Callable[[TaskRun], Coroutine[Any, Any, object]], task: TaskRun) -> None:
+async def _call_coroutine(
+    run_task: Callable[[TaskRun], Coroutine[Any, Any, object]], resources: RunResources
+) -> None:
     """Call a coroutine handler, and check that it has left no work behind."""
-    _check_done(await run_task(task))
-    check_awaited(task)
+    calls = UnawaitedCalls()
+    _check_done(await run_task(TaskRun(resources, calls)))
+    calls.check()
 
 
 def _raised_by(function: Callable[[], object]) -> BaseException | None:
@@ -227,3 +263,137 @@ class CoroutineCall(HandlerCall):
     def _has_ended(self, task: asyncio.Task[BaseException | None]) -> None:
         """Called as well if the task was canceled before its first step."""
         self._end(asyncio.CancelledError() if task.cancelled() else task.result())
+
+
+class TimeLimit(NamedTuple):
+    """How long a run may take, and who says so."""
+
+    seconds: float
+    source: str
+
+    @classmethod
+    def shorter(cls, most: float | None, own: float | None) -> TimeLimit | None:
+        """Return the shorter one of the setting `max_run_time` and the limit of the run, if there is one.
+
+        Raises:
+            InvalidArgument: The limit of the run is not more than 0 seconds.
+        """
+        limits = [cls(most, "max_run_time")] if most is not None else []
+        if own is not None:
+            limits.append(cls(checked_seconds("run_time_limit", own), "run_time_limit"))
+        return min(limits, default=None)
+
+    def exceeded(self, reason: TimeoutOutcome) -> Outcome:
+        """Return the outcome of a run that took longer."""
+        return outcome_for(reason)(f"the run took longer than {self.source}, {self.seconds} s")
+
+
+class Attempts:
+    """Calls the handler of a run, again if the task asks for a retry, all within the run's time limit.
+
+    Args:
+        resources: The run's resources.
+        config: The worker's settings.
+        schema: The schema of payloads; None: a payload may be anything that is at most 100 levels deep.
+        call_handler: Starts the handler.
+        run_time_limit: Returns how many seconds the run may take, or None.
+        clock: The source of time.
+
+    Attributes:
+        stopped: Gets the reason if the handler is to be stopped.
+        call: The last call of the handler; None before the first.
+    """
+
+    def __init__(
+        self,
+        resources: RunResources,
+        config: WorkerConfig,
+        schema: PayloadSchema | None,
+        *,
+        call_handler: Callable[[RunResources], HandlerCall],
+        run_time_limit: Callable[[TaskRun], float | None],
+        clock: Clock,
+    ) -> None:
+        self._resources = resources
+        self._config = config
+        self._schema = schema
+        self._call_handler = call_handler
+        self._run_time_limit = run_time_limit
+        self._clock = clock
+        self.stopped: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._abandoned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.call: HandlerCall | None = None
+
+    async def result(self) -> BaseException | None:
+        """Check the payload, and call the handler; return what was raised in the end."""
+        try:
+            check_payload(self._schema, self._resources.definition()["payload"])
+            return await self._call_and_retry()
+        except Exception as error:  # noqa: BLE001 - the error is how the run ends
+            return error
+
+    def abandon(self) -> None:
+        """Wait no longer for a handler that was asked to stop."""
+        if not self._abandoned.done():
+            self._abandoned.set_result(None)
+
+    async def _call_and_retry(self) -> BaseException | None:
+        left = self._config.intermittent_attempts
+        limit = TimeLimit.shorter(self._config.max_run_time, self._own_time_limit())
+        over = self._over_after(limit)
+        try:
+            while True:
+                with self._resources.tracing.span("attempt"):
+                    raised = await self._attempt(over, limit)
+                left -= 1
+                if not (left and isinstance(raised, IntermittentTask)) or over.done():
+                    return raised
+                self._resources.log.logger.warning(
+                    "the task asks for a retry, attempts left: %d: %s", left, text_of(raised)
+                )
+                await asyncio.to_thread(self._resources.start_over)
+                if self.stopped.done():
+                    return self.stopped.result()
+        finally:
+            over.cancel()
+            if self._resources.has_commands:
+                await asyncio.to_thread(self._resources.end_commands)
+
+    def _own_time_limit(self) -> float | None:
+        try:
+            return self._run_time_limit(TaskRun(self._resources, UnawaitedCalls()))
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # such as `sys.exit`: as in a handler, it ends the run, not the worker
+            message = f"run_time_limit raised {type(error).__name__}: {text_of(error)}"
+            raise InternalError(message) from error
+
+    def _over_after(self, limit: TimeLimit | None) -> asyncio.Future[None]:
+        """Return a future that is done when all attempts together have taken too long."""
+        if limit is None:
+            return asyncio.get_running_loop().create_future()
+        return asyncio.create_task(self._clock.sleep_async(limit.seconds))
+
+    async def _attempt(self, over: asyncio.Future[None], limit: TimeLimit | None) -> BaseException | None:
+        self.call = call = self._call_handler(self._resources)
+        first: list[asyncio.Future[Any]] = [call.ended, self.stopped, over]
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if limit is not None and over.done() and not call.ended.done():
+            self._resources.canceled.cancel(limit.exceeded(self._config.max_run_time_outcome))
+        if not call.ended.done():
+            await self._interrupt(call)
+        # A reason to stop counts more than the handler's own end: `while not task.canceled.is_set()` returns.
+        return self._resources.canceled.reason or ungrouped(call.ended.result())
+
+    async def _interrupt(self, call: HandlerCall) -> None:
+        call.interrupt()
+        grace = self._config.termination_grace + HANDLER_GRACE
+        asked = asyncio.get_running_loop().time()
+        ending: list[asyncio.Future[Any]] = [call.ended, self._abandoned]
+        await asyncio.wait(ending, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        if not call.ended.done():
+            seconds = asyncio.get_running_loop().time() - asked
+            log.warning(
+                "handler of %s is still running %.0f s after it was asked to stop; it keeps its slot",
+                *(self._resources.run, seconds),
+            )

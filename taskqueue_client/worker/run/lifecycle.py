@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
@@ -17,30 +17,26 @@ from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event, State
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.task_log import LogView, TaskLog
-from taskqueue_client.worker.config import TimeoutOutcome, WorkerConfig, checked_seconds
+from taskqueue_client.worker.config import WorkerConfig
 from taskqueue_client.worker.monitoring.worker_metrics import WorkerMetrics
 from taskqueue_client.worker.outcomes import (
     LOST,
     ClaimLost,
-    IntermittentTask,
-    InternalError,
     LossReason,
     Outcome,
     Resolution,
     TaskFailed,
     Uploads,
-    outcome_for,
     resolution_of,
     text_of,
     traceback_of,
-    ungrouped,
 )
-from taskqueue_client.worker.payload import PayloadSchema, check_payload
+from taskqueue_client.worker.payload import PayloadSchema
 from taskqueue_client.worker.threads import ThreadsafeCalls
 from taskqueue_client.worker.worker_log import log
 
-from .artifact_uploads import ArtifactUploads
-from .handlers import HandlerCall
+from .artifact_uploads import ArtifactUploads, with_failed_upload
+from .handlers import Attempts, HandlerCall
 from .log_checkpoints import LogCheckpoints
 from .reporting import Reporter
 from .run_resources import RunResources
@@ -50,11 +46,9 @@ from .upload_retries import RetryBudget
 if TYPE_CHECKING:
     from taskqueue_client.worker.features.chain_of_trust import SigningKey
 
-HANDLER_GRACE = 10.0
-"""Seconds, beyond those that its commands get, for a handler to clean up after it was asked to stop."""
-
 HURRIED_GRACE = 5.0
-"""The same, commands included, after the second request to shut down: the run can still be reported."""
+"""Seconds for handlers and their commands to end after the second request to shut down: runs can still be
+reported."""
 
 UPLOAD_WINDOW = 24 * 60.0
 """Seconds: the Queue takes artifacts of an exception for 25 minutes after the report."""
@@ -77,29 +71,6 @@ class TaskEnd:
     outcome: str
     error: BaseException | None
     seconds: float
-
-
-class TimeLimit(NamedTuple):
-    """How long a run may take, and who says so."""
-
-    seconds: float
-    source: str
-
-    @classmethod
-    def shorter(cls, most: float | None, own: float | None) -> TimeLimit | None:
-        """Return the shorter one of the setting `max_run_time` and the limit of the run, if there is one.
-
-        Raises:
-            InvalidArgument: The limit of the run is not more than 0 seconds.
-        """
-        limits = [cls(most, "max_run_time")] if most is not None else []
-        if own is not None:
-            limits.append(cls(checked_seconds("run_time_limit", own), "run_time_limit"))
-        return min(limits, default=None)
-
-    def exceeded(self, reason: TimeoutOutcome) -> Outcome:
-        """Return the outcome of a run that took longer."""
-        return outcome_for(reason)(f"the run took longer than {self.source}, {self.seconds} s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +98,7 @@ class RunContext:
     keeper: Keeper
     queue: AsyncQueue
     schema: PayloadSchema | None
-    call_handler: Callable[[TaskRun], HandlerCall]
+    call_handler: Callable[[RunResources], HandlerCall]
     run_time_limit: Callable[[TaskRun], float | None]
     calls: ThreadsafeCalls
     metrics: WorkerMetrics
@@ -161,10 +132,16 @@ class RunLifecycle:
         self._resources = resources
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self._stopped: asyncio.Future[Outcome] = self._loop.create_future()
-        self._abandoned: asyncio.Future[None] = self._loop.create_future()
+        self._attempts = Attempts(
+            resources,
+            context.config,
+            context.schema,
+            call_handler=context.call_handler,
+            run_time_limit=context.run_time_limit,
+            clock=context.clock,
+        )
+        self._stopped = self._attempts.stopped
         self._until_stopped: asyncio.Timeout | None = None
-        self._call: HandlerCall | None = None
         self._late_uploads: asyncio.Task[Outcome | None] | None = None
         self.resolved: asyncio.Future[None] = self._loop.create_future()
         run.when_lost(lambda lost: context.calls.call(self.stop, lost))
@@ -203,8 +180,7 @@ class RunLifecycle:
 
     def abandon_handler(self) -> None:
         """Wait no longer for a handler that was asked to stop."""
-        if not self._abandoned.done():
-            self._abandoned.set_result(None)
+        self._attempts.abandon()
 
     async def live(self) -> None:
         """Take the run from its claim to its end. Raises nothing: an error is how the run ends."""
@@ -216,7 +192,7 @@ class RunLifecycle:
             seconds = self._context.clock.monotonic() - started
             self._note(TaskEnd(self.run.task_id, self.run.run_id, outcome, error, seconds))
         except asyncio.CancelledError:
-            self._call = None  # the worker ends without waiting for the handler
+            self._attempts.call = None  # the worker ends without waiting for the handler
         except Exception:
             log.exception("run %s cannot be ended; its claim will expire", self.run, extra=self._log_fields)
         finally:
@@ -231,16 +207,18 @@ class RunLifecycle:
         self.run.apply(Event.START)
         _ = self._resources.log  # made now: its first line has the time of the run's start
         checkpoints, reference = self._log_checkpoints(), self._refer_to_live_log()
+        self._loop.call_soon(self._prepare_end)
         try:
-            check_payload(self._context.schema, self._resources.definition()["payload"])
-            return await self._call_and_retry()
-        except Exception as error:  # noqa: BLE001 - the error is how the run ends
-            return error
+            return await self._attempts.result()
         finally:
             await checkpoints.stop()
             if reference is not None:
                 reference.cancel()  # a late one does not replace the link, which is made next
                 await asyncio.wait([reference])
+
+    def _prepare_end(self) -> None:
+        """Make what uploads and reports the run, while its handler works."""
+        _ = self._uploads, self._reporter
 
     def _refer_to_live_log(self) -> asyncio.Task[None] | None:
         """Begin to serve the log, if the worker does that, and to tell where it is."""
@@ -257,70 +235,6 @@ class RunLifecycle:
 
     async def _upload_checkpoint(self, view: LogView) -> None:
         await self._uploads.checkpoint(view)  # `_uploads` is not made before the handler has begun
-
-    async def _call_and_retry(self) -> BaseException | None:
-        left = self._context.config.intermittent_attempts
-        limit = TimeLimit.shorter(self._context.config.max_run_time, self._own_time_limit())
-        over = self._over_after(limit)
-        try:
-            while True:
-                with self._resources.tracing.span("attempt"):
-                    raised = await self._call_handler(over, limit)
-                left -= 1
-                if not (left and isinstance(raised, IntermittentTask)) or over.done():
-                    return raised
-                self._task_log.warning(
-                    "the task asks for a retry, attempts left: %d: %s", left, text_of(raised)
-                )
-                await asyncio.to_thread(self._resources.start_over)
-                if self._stopped.done():
-                    return self._stopped.result()
-        finally:
-            over.cancel()
-            if self._resources.has_commands:
-                await asyncio.to_thread(self._resources.end_commands)
-
-    def _own_time_limit(self) -> float | None:
-        try:
-            return self._context.run_time_limit(TaskRun(self._resources))
-        except (Exception, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # such as `sys.exit`: as in a handler, it ends the run, not the worker
-            message = f"run_time_limit raised {type(error).__name__}: {text_of(error)}"
-            raise InternalError(message) from error
-
-    def _over_after(self, limit: TimeLimit | None) -> asyncio.Future[None]:
-        """Return a future that is done when all attempts together have taken too long."""
-        if limit is None:
-            return self._loop.create_future()
-        return asyncio.create_task(self._context.clock.sleep_async(limit.seconds))
-
-    async def _call_handler(
-        self, over: asyncio.Future[None], limit: TimeLimit | None
-    ) -> BaseException | None:
-        self._call = call = self._context.call_handler(TaskRun(self._resources))
-        _ = self._uploads, self._reporter  # made now, while the handler works
-        first: list[asyncio.Future[Any]] = [call.ended, self._stopped, over]
-        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-        if limit is not None and over.done() and not call.ended.done():
-            self._resources.canceled.cancel(limit.exceeded(self._context.config.max_run_time_outcome))
-        if not call.ended.done():
-            await self._interrupt(call)
-        # A reason to stop counts more than the handler's own end: `while not task.canceled.is_set()` returns.
-        return self._resources.canceled.reason or ungrouped(call.ended.result())
-
-    async def _interrupt(self, call: HandlerCall) -> None:
-        call.interrupt()
-        grace = self._context.config.termination_grace + HANDLER_GRACE
-        asked = self._loop.time()
-        ending: list[asyncio.Future[Any]] = [call.ended, self._abandoned]
-        await asyncio.wait(ending, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-        if not call.ended.done():
-            seconds = self._loop.time() - asked
-            log.warning(
-                "handler of %s is still running %.0f s after it was asked to stop; it keeps its slot",
-                *(self.run, seconds),
-            )
 
     async def _resolve(self, error: BaseException | None) -> tuple[str, BaseException | None]:
         """Report the run and upload its artifacts; return how it ended."""
@@ -355,8 +269,8 @@ class RunLifecycle:
         self, error: BaseException | None, uploading: Coroutine[Any, Any, Outcome | None]
     ) -> BaseException | None:
         """Perform some of the uploads; return how the run ends."""
-        failure = await self._unless_stopped(uploading)
-        if failure is None or (isinstance(failure, TaskFailed) and isinstance(error, TaskFailed)):
+        failure = with_failed_upload(error, await self._unless_stopped(uploading))
+        if failure is error:
             return error
         explain(self._resources.log, failure)
         if isinstance(failure, TaskFailed):  # the log explains it, and cannot be uploaded after the report
@@ -391,10 +305,11 @@ class RunLifecycle:
 
     async def _clean_up(self) -> None:
         """Remove everything that belongs to the run. A handler that is still running keeps its slot."""
-        if self._call is not None and not self._call.ended.done():
+        call = self._attempts.call
+        if call is not None and not call.ended.done():
             self.is_stuck = True
             with suppress(asyncio.CancelledError):
-                await asyncio.wait([self._call.ended])
+                await asyncio.wait([call.ended])
             self.is_stuck = False
         self._context.keeper.release_slot(self.run)
         if self._resources.close_at_once():
@@ -441,10 +356,6 @@ class RunLifecycle:
     def _log_fields(self) -> dict[str, object]:
         """The run that a line of the worker's log is about."""
         return {"task_id": self.run.task_id, "run_id": self.run.run_id}
-
-    @property
-    def _task_log(self) -> logging.Logger:
-        return self._resources.log.logger
 
 
 def explain(log: TaskLog, error: BaseException | None) -> None:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from taskqueue_client.worker.commands.task_log import UnlockedHandler
 from taskqueue_client.worker.worker_log import log
@@ -20,7 +20,7 @@ _current: ContextVar[tuple[LoggingCapture, logging.Logger] | None] = ContextVar(
 
 
 class LoggingCapture(UnlockedHandler):
-    """Writes what is logged inside of handlers to their tasks' logs, too. A context manager.
+    """Writes what is logged inside of handlers to their tasks' logs, too, from `open` to `close`.
 
     Which task a message belongs to is a context variable: it is known in the handler's thread or asyncio
     task, in tasks that this one creates, and in `asyncio.to_thread`.
@@ -72,10 +72,11 @@ class LoggingCapture(UnlockedHandler):
         else:
             current[1].handle(named)
 
-    def __enter__(self) -> Self:
+    def open(self) -> None:
+        """Begin to take what any logger passes on."""
         logging.getLogger().addHandler(self)
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Take nothing any more."""
         logging.getLogger().removeHandler(self)
-        self.close()
+        super().close()

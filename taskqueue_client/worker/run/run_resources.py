@@ -78,12 +78,14 @@ class RunResources:
     Attributes:
         run: The run.
         canceled: Set when its handler should stop.
+        tracing: Makes the run's spans.
         compressed_log: The log as gzip, from its first checkpoint on.
     """
 
     def __init__(self, run: ClaimedRun, shared: SharedResources) -> None:
         self.run = run
         self.canceled = Canceled()
+        self.tracing = shared.tracing
         self._process = os.getpid()
         self._artifacts = DeclaredArtifacts(
             run.claim.status.expires,
@@ -127,16 +129,6 @@ class RunResources:
         """
         self._check_process()
         return self._artifacts
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """The task id and the run id."""
-        return self.run.task_id, self.run.run_id
-
-    @property
-    def tracing(self) -> Tracing:
-        """Makes the run's spans."""
-        return self._shared.tracing
 
     @property
     def scopes(self) -> tuple[str, ...]:
@@ -292,7 +284,7 @@ class RunResources:
             environment=self._shared.environment,
             variables={**self._variables, "TASK_WORKDIR": str(work_directory), **proxy_variables},
             grace=self._shared.config.termination_grace,
-            tracing=self._shared.tracing,
+            tracing=self.tracing,
         )
 
     @property

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
-from functools import wraps
+from functools import partial, wraps
 from inspect import CORO_CREATED, getcoroutinestate
 from os import PathLike
 from pathlib import Path
@@ -50,23 +50,30 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _noting_unawaited(
-    method: Callable[Concatenate[TaskRun, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[TaskRun, P], Coroutine[Any, Any, T]]:
-    """Note which calls of a method are not awaited: a task without its command must not be completed."""
+class UnawaitedCalls:
+    """Calls of asynchronous methods that have not begun: a task without its command must not be completed."""
 
-    @wraps(method)
-    def call(task: TaskRun, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+    def __init__(self) -> None:
+        self._names: dict[Coroutine[Any, Any, Any], str] = {}
+
+    def note(self, name: str, method: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]:
+        """Return the call of a method, which is noted until it begins."""
+
         async def begin() -> T:
-            del not_begun[made]
-            return await method(task, *args, **kwargs)
+            del names[call]
+            return await method()
 
-        not_begun = task._not_begun  # noqa: SLF001 - this is one of its methods  # pyright: ignore[reportPrivateUsage]
-        made = begin()
-        not_begun[made] = method.__name__
-        return made
+        names, call = self._names, begin()
+        names[call] = name
+        return call
 
-    return call
+    def check(self) -> None:
+        """Raise a TypeError if a call has not begun."""
+        for call, name in self._names.items():
+            if getcoroutinestate(call) == CORO_CREATED:  # one that was canceled before it began is closed
+                call.close()  # or Python warns that it was never awaited
+                message = f"{name} was called and not awaited; write `await task.{name}(…)`"
+                raise TypeError(message)
 
 
 class TaskRun:
@@ -77,12 +84,25 @@ class TaskRun:
 
     Args:
         resources: The run's resources, which are removed after the run.
+        calls: Notes the calls of asynchronous methods.
     """
 
-    def __init__(self, resources: RunResources) -> None:
+    def __init__(self, resources: RunResources, calls: UnawaitedCalls) -> None:
         self._resources = resources
+        self._calls = calls
         self._definition: dict[str, Any] | None = None
-        self._not_begun: dict[Coroutine[Any, Any, Any], str] = {}
+
+    @staticmethod
+    def _noting_unawaited(
+        method: Callable[Concatenate[TaskRun, P], Coroutine[Any, Any, T]],
+    ) -> Callable[Concatenate[TaskRun, P], Coroutine[Any, Any, T]]:
+        """Note which calls of a method are not awaited."""
+
+        @wraps(method)
+        def call(self: TaskRun, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+            return self._calls.note(method.__name__, partial(method, self, *args, **kwargs))
+
+        return call
 
     @property
     def _claim(self) -> TaskClaim:
@@ -376,15 +396,6 @@ class TaskRun:
 
     def __repr__(self) -> str:
         return f"<TaskRun {self._resources.run}>"
-
-
-def check_awaited(task: TaskRun) -> None:
-    """Raise a TypeError if a handler has called an asynchronous method of its task without `await`."""
-    for call, name in task._not_begun.items():  # noqa: SLF001 - not a method: handlers do not call it  # pyright: ignore[reportPrivateUsage]
-        if getcoroutinestate(call) == CORO_CREATED:  # one that was canceled before it began is closed
-            call.close()  # or Python warns that it was never awaited
-            message = f"{name} was called and not awaited; write `await task.{name}(…)`"
-            raise TypeError(message)
 
 
 def _one_of(source: Content | None, text: str | None) -> Content:

@@ -7,9 +7,9 @@ directory, its commands and its log. Artifacts are read instead of uploaded.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Unpack
 
@@ -38,15 +38,12 @@ from .commands.process_tree import Guardian
 from .commands.work_directory import WorkDirectories
 from .loop import WorkerLoop
 from .monitoring.tracing import NO_TRACING
-from .outcomes import LOST, Outcome, TaskFailed, Uploads, resolution_of, ungrouped
-from .payload import check_payload
-from .run.artifact_uploads import outcome_of_failed_upload, severity
+from .outcomes import LOST, Outcome, Uploads, resolution_of
+from .run.artifact_uploads import outcome_of_failed_upload, severity, with_failed_upload
 from .run.declared_artifacts import LOG_NAME, DeclaredArtifact
-from .run.handlers import Handlers
-from .run.lifecycle import TimeLimit, explain
-from .run.logging_capture import LoggingCapture
+from .run.handlers import Attempts, Handlers
+from .run.lifecycle import explain
 from .run.run_resources import RunResources, SharedResources
-from .run.task_run import TaskRun
 from .threads import EventThread, ThreadsafeCalls
 
 CREDENTIALS = Credentials("testing", "not-a-secret-access-token")
@@ -107,7 +104,7 @@ def run_handler(
     worker.on_start()
     try:
         with ExitStack() as stack:
-            return _trial(worker, claim, stack)
+            return _run(worker, claim, stack)
     finally:
         worker.on_stop()
 
@@ -151,24 +148,22 @@ def _claim(worker: WorkerLoop, payload: dict[str, Any], options: TaskOptions) ->
     return msgspec.json.decode(msgspec.json.encode(claim), type=TaskClaim)
 
 
-def _trial(worker: WorkerLoop, claim: TaskClaim, stack: ExitStack) -> TaskResult:
+def _run(worker: WorkerLoop, claim: TaskClaim, stack: ExitStack) -> TaskResult:
     shared = _shared(worker, stack)
     lease = Lease(_LEASE, worker.clock.monotonic() + _LEASE)
     resources = RunResources(ClaimedRun(claim, lease, shared.async_queue), shared)
     stack.enter_context(closing(resources))
     thread = EventThread("handler under test")
     stack.callback(thread.stop)
-    run_task: Callable[[TaskRun], object] = worker.run_task
-    if worker.config.capture_logging:
-        run_task = stack.enter_context(LoggingCapture()).capturing(run_task)
-    error = thread.submit(_call(worker, run_task, resources, shared)).result()
-    resources.end_commands()
+    error = thread.submit(_call(worker, resources, shared)).result()
     explain(resources.log, error)
     artifacts, failure = _contents(resources.artifacts.final())
-    if failure is not None and _counts(failure, error):
-        error = failure
-        explain(resources.log, error)
     resolution = resolution_of(error)
+    if resolution is not None and resolution.uploads is Uploads.BEFORE_REPORT:
+        after_uploads = with_failed_upload(error, failure)
+        if after_uploads is not error:
+            error, resolution = after_uploads, resolution_of(after_uploads)
+            explain(resources.log, error)
     with closing(resources.log.finished()) as log:
         text = log.read().decode(errors="replace")
     return TaskResult(
@@ -193,27 +188,21 @@ def _shared(worker: WorkerLoop, stack: ExitStack) -> SharedResources:
     )
 
 
-async def _call(
-    worker: WorkerLoop,
-    run_task: Callable[[TaskRun], object],
-    resources: RunResources,
-    shared: SharedResources,
-) -> BaseException | None:
-    """Check the payload and call the handler; return what it raised."""
-    task, config = TaskRun(resources), worker.config
+async def _call(worker: WorkerLoop, resources: RunResources, shared: SharedResources) -> BaseException | None:
+    """Check the payload and call the handler once; return what it raised."""
+    config = replace(worker.config, intermittent_attempts=1)
     calls = ThreadsafeCalls(asyncio.get_running_loop())
-    async with Handlers(run_task, shared.async_queue, calls) as handlers:
-        try:
-            check_payload(worker.schema, task.payload)
-            limit = TimeLimit.shorter(config.max_run_time, worker.run_time_limit(task))
-        except Exception as error:  # noqa: BLE001 - the error is how the run ends
-            return error
-        call = handlers.call(task)
-        await asyncio.wait([call.ended], timeout=None if limit is None else limit.seconds)
-        if limit is not None and not call.ended.done():
-            resources.canceled.cancel(limit.exceeded(config.max_run_time_outcome))
-            call.interrupt()
-        return resources.canceled.reason or ungrouped(await call.ended)
+    capture = config.capture_logging
+    async with Handlers(worker.run_task, shared.async_queue, calls, capture_logging=capture) as handlers:
+        attempts = Attempts(
+            resources,
+            config,
+            worker.schema,
+            call_handler=handlers.call,
+            run_time_limit=worker.run_time_limit,
+            clock=worker.clock,
+        )
+        return await attempts.result()
 
 
 def _contents(declared: Iterable[DeclaredArtifact]) -> tuple[dict[str, bytes], Outcome | None]:
@@ -231,14 +220,6 @@ def _contents(declared: Iterable[DeclaredArtifact]) -> tuple[dict[str, bytes], O
 
 def _content(source: Source) -> bytes:
     return source.content if source.content is not None else b"".join(map(bytes, source.blocks()))
-
-
-def _counts(failure: Outcome, error: BaseException | None) -> bool:
-    """Return whether an artifact that cannot be uploaded changes how the run ends."""
-    resolution = resolution_of(error)
-    if resolution is None or resolution.uploads is Uploads.AFTER_REPORT:
-        return False
-    return not (isinstance(failure, TaskFailed) and isinstance(error, TaskFailed))
 
 
 def result_of(queue: Queue, task_id: str) -> TaskResult:
