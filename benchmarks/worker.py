@@ -31,7 +31,7 @@ from benchmarks.worker_queue import FAR_FUTURE, canned_queue, emptied_queue
 from taskqueue_client import AsyncQueue, Credentials
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.models import TaskClaim
-from taskqueue_client.worker import TaskRun, WorkerConfig, WorkerIdentity, WorkerLoop
+from taskqueue_client.worker import TaskRun, WorkerConfig, WorkerLoop
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
 from taskqueue_client.worker.claims.keeper import Keeper
 
@@ -349,7 +349,6 @@ def held_runs() -> Iterator[Row]:
     logging.disable(logging.CRITICAL)
     watcher = Watcher()
     with canned_queue(lease=LEASE, runs=HELD) as root_url:
-        identity = WorkerIdentity("prov/wt", "wg", "w1")
         config = WorkerConfig(
             task_queue_id="prov/wt",
             worker_group="wg",
@@ -357,7 +356,7 @@ def held_runs() -> Iterator[Row]:
             concurrency=HELD,
             cancellation_poll_interval=3600.0,
         )
-        keeper = Keeper(lambda: AsyncQueue(root_url, CREDENTIALS), identity, config, watcher, SystemClock())
+        keeper = Keeper(lambda: AsyncQueue(root_url, CREDENTIALS), config, watcher, SystemClock())
         held = [watcher.runs.get(timeout=60) for _ in range(HELD)]
         cost = watched(lambda: len(watcher.late))
         lost = sum(not each.has_claim for each in held)

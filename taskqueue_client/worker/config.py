@@ -277,6 +277,11 @@ class WorkerConfig:
         given = self.task_queue_id
         return (given,) if isinstance(given, str) else tuple(given)
 
+    @property
+    def identities(self) -> tuple[WorkerIdentity, ...]:
+        """The worker with each of its task queues."""
+        return tuple(WorkerIdentity(each, self.worker_group, self.worker_id) for each in self.task_queue_ids)
+
 
 def _several(given: object) -> str | tuple[str, ...]:
     """Return a list of task queues as a tuple, or the only one."""

@@ -88,7 +88,8 @@ def run_handler(
         **options: Other keys of the task's definition, such as `scopes` or `extra`.
 
     Raises:
-        InvalidArgument: The definition is one that the Queue would refuse, or `worker` is not a worker.
+        InvalidArgument: The definition is one that the Queue would refuse, `worker` is not a worker, or its
+            `work_directory` cannot be used.
         Exception: `on_start` or `on_stop` raised it.
     """
     _check_worker(worker)

@@ -137,10 +137,7 @@ class WorkerLoop(ABC):
             root_url, found = from_environment()
             credentials = credentials or found
         self.root_url = checked_root_url(root_url)
-        if self.config.tracing:
-            import_module("taskqueue_client._protocol.call_spans")  # fails if the extra is missing
-        if pulse is not None:
-            import_module("taskqueue_client.events._supervisor").session_type()  # so does this
+        _import_extras(self.config, pulse)
         self.__credentials = None if credentials is None else checked(credentials)
         self.pulse = pulse
         self.clock = SystemClock() if clock is None else clock
@@ -350,6 +347,14 @@ def _check_no_event_loop() -> None:
         "use `await asyncio.to_thread(worker.serve)`"
     )
     raise RuntimeError(message)
+
+
+def _import_extras(config: WorkerConfig, pulse: PulseSettings | None) -> None:
+    """Raise an ImportError if an extra is missing that the worker needs."""
+    if config.tracing:
+        import_module("taskqueue_client._protocol.call_spans")
+    if pulse is not None:
+        import_module("taskqueue_client.events._supervisor").session_type()
 
 
 def _source_for(config: WorkerConfig, given: TaskSourceFactory) -> TaskSourceFactory:

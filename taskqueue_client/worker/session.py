@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import resource
 import signal
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, closing, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -20,7 +18,7 @@ from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials, expires_at
-from taskqueue_client.errors import CallFailed, InvalidArgument, TaskQueueError, UnreadableResponse
+from taskqueue_client.errors import CallFailed, TaskQueueError, UnreadableResponse
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.claims.cancellation import consume_cancellations
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
@@ -41,7 +39,6 @@ from taskqueue_client.worker.run.upload_retries import RetryClock
 
 from . import shutdown, shutdown_reasons
 from .commands.process_tree import Guardian
-from .config import WorkerConfig, WorkerIdentity
 from .live_runs import LiveRuns
 from .outcomes import text_of
 from .threads import DaemonThreads, ThreadsafeCalls
@@ -50,18 +47,6 @@ from .worker_log import log
 if TYPE_CHECKING:
     from .features.live_log import LiveLogs
     from .loop import WorkerLoop
-
-_WRONG_PATH = {
-    errno.EEXIST,
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ELOOP,
-    errno.ENAMETOOLONG,
-}
-"""Errors of creating a directory that stay until somebody changes its path, or what is mounted there."""
 
 EXPIRY_WARNING = 300.0
 """The worker warns so many seconds before its credentials expire. A runner replaces them earlier."""
@@ -92,7 +77,7 @@ class Session:
     def __init__(self, worker: WorkerLoop, credentials: Credentials | None) -> None:
         self._worker = worker
         config = worker.config
-        self._identity = WorkerIdentity(config.task_queue_ids[0], config.worker_group, config.worker_id)
+        self._identity = config.identities[0]
         self._calls = ThreadsafeCalls(asyncio.get_running_loop())
         self._credentials = credentials
         self._secrets = Secrets()
@@ -236,7 +221,9 @@ class Session:
         self._queue = stack.enter_context(Queue(worker.root_url, clock=clock, **self._client_options))
         return SharedResources(
             config=config,
-            directories=stack.enter_context(_work_directories(config)),
+            directories=stack.enter_context(
+                WorkDirectories(config.work_directory, keep=config.keep_work_directories)
+            ),
             root_url=worker.root_url,
             guardian=stack.enter_context(closing(Guardian())),
             queue=self._queue,
@@ -271,7 +258,6 @@ class Session:
         worker = self._worker
         self._keeper = Keeper(
             partial(self._make_queue, self._credentials, worker.clock),
-            self._identity,
             worker.config,
             self,
             worker.clock,
@@ -317,9 +303,7 @@ class Session:
             self._in_background(self._shut_down_when_idle(worker.config.max_idle))
         if worker.pulse is not None:
             hint = self._keeper.hint_canceled
-            ids = worker.config.task_queue_ids
-            identities = [replace(self._identity, task_queue_id=each) for each in ids]
-            self._in_background(consume_cancellations(worker.pulse, identities, hint))
+            self._in_background(consume_cancellations(worker.pulse, worker.config.identities, hint))
 
     async def _claiming_ended(self) -> None:
         """Wait until there are no more claim requests, and all claimed runs have begun.
@@ -454,22 +438,6 @@ class Session:
             ask, self._notice_threads, self._calls, self._worker.clock
         )
         self._shutdown.on_notice(left)
-
-
-def _work_directories(config: WorkerConfig) -> WorkDirectories:
-    """Make the worker's directory: a wrong path is an error of the setting, a full disk of the machine."""
-    try:
-        return WorkDirectories(config.work_directory, keep=config.keep_work_directories)
-    except OSError as error:
-        if error.errno not in _WRONG_PATH:
-            raise
-        finding = f"no directory can be created in {config.work_directory or 'the one for temporary files'}"
-        raise InvalidArgument(
-            "work_directory",
-            config.work_directory,
-            "a directory that the worker may write to",
-            f"{finding}: {error}",
-        ) from error
 
 
 async def _warn_of_expiry(credentials: Credentials | None, clock: Clock) -> None:

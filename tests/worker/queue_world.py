@@ -15,7 +15,6 @@ from taskqueue_client.clock import Clock, MovableClock, SystemClock
 from taskqueue_client.errors import CallFailed
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.models import Run, TaskStatus
-from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, State
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.config import WorkerConfig
@@ -166,8 +165,7 @@ class RunningKeeper:
         self, make_queue: Callable[[], AsyncQueue], config: WorkerConfig, told: Told, clock: Clock
     ) -> None:
         self._waiting = EventThread("waits for the keeper")
-        identity = WorkerIdentity(TASK_QUEUE_ID, config.worker_group, config.worker_id)
-        self._keeper = Keeper(make_queue, identity, config, told, clock)
+        self._keeper = Keeper(make_queue, config, told, clock)
         self._make_queue, self._clock = make_queue, clock
         self.hint_canceled = self._keeper.hint_canceled
         self.stop_claiming = self._keeper.stop_claiming

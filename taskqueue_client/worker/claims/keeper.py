@@ -21,7 +21,7 @@ from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.models import TaskClaim
-from taskqueue_client.worker.config import WorkerConfig, WorkerIdentity
+from taskqueue_client.worker.config import WorkerConfig
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
 from taskqueue_client.worker.threads import EventThread
 from taskqueue_client.worker.worker_log import log
@@ -245,7 +245,6 @@ class Keeper:
 
     Args:
         make_queue: Makes the keeper's client, in the keeper's loop.
-        identity: The worker, and its task queue; the first of several.
         config: The worker's settings.
         events: Is told about claims and reclaims.
         clock: The source of time.
@@ -256,7 +255,6 @@ class Keeper:
     def __init__(
         self,
         make_queue: Callable[[], AsyncQueue],
-        identity: WorkerIdentity,
         config: WorkerConfig,
         events: KeeperEvents,
         clock: Clock,
@@ -269,7 +267,7 @@ class Keeper:
         self._clock = clock
         self._thread = EventThread("taskqueue keeper")
         try:
-            self._thread.submit(self._start(make_queue, identity, make_source)).result()
+            self._thread.submit(self._start(make_queue, make_source)).result()
         except BaseException:
             self._thread.stop()
             raise
@@ -325,9 +323,7 @@ class Keeper:
             self._thread.submit(self._stop()).result(TIME_TO_STOP)
         self._thread.stop(TIME_TO_STOP)
 
-    async def _start(
-        self, make_queue: Callable[[], AsyncQueue], identity: WorkerIdentity, make_source: TaskSourceFactory
-    ) -> None:
+    async def _start(self, make_queue: Callable[[], AsyncQueue], make_source: TaskSourceFactory) -> None:
         config = self._config
         self._queue = make_queue()
         self._single = self._queue.with_options(attempts=1)
@@ -337,7 +333,7 @@ class Keeper:
         self._cancellations = CancellationWatch(
             polling, self._reclaiming.runs, config.cancellation_poll_interval, self._clock
         )
-        self._context = SourceContext(polling, identity, self._clock)
+        self._context = SourceContext(polling, config.identities[0], self._clock)
         self._claiming = Claiming(
             make_source(self._context),
             self._context,

@@ -67,7 +67,7 @@ class Reclaiming:
                 self._events.reclaim_refused()
         except Exception as error:  # noqa: BLE001 - whatever happens, the claim lasts until its lease ends
             self._events.reclaim_failed()
-            log.warning("cannot reclaim %s, retrying: %s", run, _in_words(error))
+            log.warning("cannot reclaim %s, retrying: %s", run, cause_of(error))
             return error
         return None
 
@@ -98,7 +98,7 @@ class Reclaiming:
                 run.apply(Event.LEASE_ENDED, why, LossReason.LEASE_ENDED)
             elif error := await self.reclaim_once(run):
                 failures += 1
-                last = f"reclaim failed {failures} times, last error: {_in_words(error)}"
+                last = f"reclaim failed {failures} times, last error: {cause_of(error)}"
                 left = run.lease.left(self._clock.monotonic())
                 await self._sleep(min(retry_in(failures, left, random()), left))  # noqa: S311 - as above
             else:
@@ -116,5 +116,6 @@ class Reclaiming:
         await self._clock.sleep_async(max(seconds, 0))
 
 
-def _in_words(error: Exception) -> str:
+def cause_of(error: Exception) -> str:
+    """Return why a call failed, for the log: a timeout has no message."""
     return str(error) or "no response in time"

@@ -89,17 +89,7 @@ class CommandProcess:
             end = self._new_pipe(stdout, ends)
             stdin = ends.enter_context(_input_file(content)) if content else subprocess.DEVNULL
             errors = end if stderr is None else self._new_pipe(stderr, ends)
-            self._popen = _started(
-                lambda: subprocess.Popen(  # noqa: S603 - a worker is there to run commands
-                    args,
-                    stdin=stdin,
-                    stdout=end,
-                    stderr=errors,
-                    cwd=os.fspath(cwd),  # errors show it as it is given
-                    env=env,
-                    start_new_session=True,
-                )
-            )
+            self._popen = _started(args, cwd, env, (stdin, end, errors))
             on_error.pop_all()
         self.pid = self._popen.pid
         self._tree = ProcessTree(self.pid)
@@ -211,12 +201,24 @@ class CommandProcess:
         return survivors if self._has_ended() or self.pid in survivors else [self.pid, *survivors]
 
 
-def _started(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+def _started(
+    args: Sequence[str], cwd: Path, env: Mapping[str, str], streams: tuple[int | IO[bytes], int, int]
+) -> subprocess.Popen[bytes]:
     """Start a program; wait for `BUSY` seconds if it is open for writing."""
+    stdin, stdout, stderr = streams
+    directory = os.fspath(cwd)  # errors show it as it is given
     until = time.monotonic() + BUSY
     while True:
         try:
-            return start()
+            return subprocess.Popen(  # noqa: S603 - a worker is there to run commands
+                args,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=directory,
+                env=env,
+                start_new_session=True,
+            )
         except OSError as error:
             if error.errno != errno.ETXTBSY or time.monotonic() > until:
                 raise

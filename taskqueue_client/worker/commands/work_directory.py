@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import os
@@ -23,6 +24,18 @@ _PREFIX = "taskqueue-worker-"
 _KEPT_PREFIX = "taskqueue-kept-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
+_WRONG_PATH = {
+    errno.EEXIST,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+}
+"""Errors of creating a directory that stay until somebody changes its path, or what is mounted there."""
+
 
 class WorkDirectories:
     """A directory for one worker, locked while it is used.
@@ -37,16 +50,27 @@ class WorkDirectories:
         path: The directory. Other users cannot read it.
 
     Raises:
-        OSError: It cannot be created.
+        InvalidArgument: It cannot be created because `parent` is wrong: the setting `work_directory`.
+        OSError: It cannot be created for another reason, such as a full disk.
     """
 
     def __init__(self, parent: Path | None = None, *, keep: bool = False) -> None:
+        self._keep = keep
+        self._restoring = Lock()
+        try:
+            self.path, self._lock = self._create(parent)
+        except OSError as error:
+            if error.errno not in _WRONG_PATH:
+                raise
+            finding = f"no directory can be created in {parent or 'the one for temporary files'}: {error}"
+            allowed = "a directory that the worker may write to"
+            raise InvalidArgument("work_directory", parent, allowed, finding) from error
+
+    def _create(self, parent: Path | None) -> tuple[Path, int]:
         parent = Path(tempfile.gettempdir()) if parent is None else parent.absolute()
         parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(parent)
-        self._keep = keep
-        self._restoring = Lock()
-        self.path, self._lock = _locked_directory(parent, _KEPT_PREFIX if keep else _PREFIX)
+        return _locked_directory(parent, _KEPT_PREFIX if self._keep else _PREFIX)
 
     def make(self, name: str) -> Path:
         """Create a directory for a run.

@@ -12,6 +12,7 @@ from taskqueue_client.clock import Clock
 from taskqueue_client.errors import CallFailed, RequestConflict
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event, State
+from taskqueue_client.worker.claims.reclaiming import cause_of
 from taskqueue_client.worker.outcomes import LossReason, Resolution, Uploads
 from taskqueue_client.worker.worker_log import log
 
@@ -90,9 +91,9 @@ class Reporter:
         except RequestConflict as error:
             await self._check_conflict(resolution, error)
         except Exception as error:  # noqa: BLE001 - whatever happens, the claim lasts until its lease ends
-            words = str(error) or "no response in time"
-            log.warning("cannot report %s as %s, retrying: %s", run, resolution.reason, words)
-            return words
+            cause = cause_of(error)
+            log.warning("cannot report %s as %s, retrying: %s", run, resolution.reason, cause)
+            return cause
         else:
             run.apply(Event.CONFIRMED)
         return None
