@@ -30,7 +30,7 @@ from taskqueue_client.worker.commands.work_directory import WorkDirectories
 from taskqueue_client.worker.monitoring.blocked_loops import LoopLag
 from taskqueue_client.worker.monitoring.health import Vitals
 from taskqueue_client.worker.monitoring.monitor import Monitor
-from taskqueue_client.worker.monitoring.tracing import make_tracing
+from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
 from taskqueue_client.worker.monitoring.worker_metrics import WorkerMetrics
 from taskqueue_client.worker.run.handlers import Handlers
 from taskqueue_client.worker.run.lifecycle import RunContext, RunLifecycle, TaskEnd
@@ -39,6 +39,7 @@ from taskqueue_client.worker.run.upload_retries import RetryClock
 
 from . import shutdown, shutdown_reasons
 from .commands.process_tree import Guardian
+from .config import WorkerConfig
 from .live_runs import LiveRuns
 from .outcomes import text_of
 from .threads import DaemonThreads, ThreadsafeCalls
@@ -77,7 +78,6 @@ class Session:
     def __init__(self, worker: WorkerLoop, credentials: Credentials | None) -> None:
         self._worker = worker
         config = worker.config
-        self._identity = config.identities[0]
         self._calls = ThreadsafeCalls(asyncio.get_running_loop())
         self._credentials = credentials
         self._secrets = Secrets()
@@ -90,8 +90,8 @@ class Session:
         self._background: set[asyncio.Task[Any]] = set()
         self._notice_threads = DaemonThreads()
         self._loop_lag = LoopLag(self._calls, worker.clock.monotonic)
-        self._metrics = WorkerMetrics(self._identity, self._vitals, config.task_queue_ids)
-        self._tracing = make_tracing(self._identity, worker.root_url, is_on=config.tracing)
+        self._metrics = WorkerMetrics(config.identities, self._vitals)
+        self._tracing = _tracing_of(config, worker.root_url)
         self._client_options: _ClientOptions = {
             "artifact_storage": config.artifact_storage,
             "tracing": config.tracing,
@@ -438,6 +438,14 @@ class Session:
             ask, self._notice_threads, self._calls, self._worker.clock
         )
         self._shutdown.on_notice(left)
+
+
+def _tracing_of(config: WorkerConfig, root_url: str) -> Tracing:
+    if not config.tracing:
+        return NO_TRACING
+    from .monitoring.run_spans import OpenTelemetryTracing  # noqa: PLC0415 - only if tracing is on
+
+    return OpenTelemetryTracing(config.identities[0], root_url)
 
 
 async def _warn_of_expiry(credentials: Credentials | None, clock: Clock) -> None:

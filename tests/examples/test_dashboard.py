@@ -38,7 +38,7 @@ def exposed() -> dict[str, set[str]]:
         slots=2,
         blocked=0.0,
     )
-    body, _ = WorkerMetrics(WorkerIdentity("proj/linux", "rack", "w1"), lambda: vitals).exposition()
+    body, _ = WorkerMetrics([WorkerIdentity("proj/linux", "rack", "w1")], lambda: vitals).exposition()
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(body.decode()):
         for sample in family.samples:

@@ -38,7 +38,7 @@ VITALS = Vitals(
 
 
 def metrics_of(vitals: Vitals = VITALS) -> WorkerMetrics:
-    return WorkerMetrics(WorkerIdentity(TASK_QUEUE_ID, "rack", "w1"), lambda: vitals)
+    return WorkerMetrics([WorkerIdentity(TASK_QUEUE_ID, "rack", "w1")], lambda: vitals)
 
 
 @pytest.fixture

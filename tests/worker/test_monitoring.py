@@ -41,7 +41,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.vitals: Vitals = WELL
-        self.metrics = WorkerMetrics(WorkerIdentity("proj/linux", "rack", "w1"), lambda: self.vitals)
+        self.metrics = WorkerMetrics([WorkerIdentity("proj/linux", "rack", "w1")], lambda: self.vitals)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
 
 from taskqueue_client.models import TaskClaim
-from taskqueue_client.worker.config import WorkerIdentity
 
 Attributes = Mapping[str, str | int]
 
@@ -83,12 +82,3 @@ class Tracing:
 
 
 NO_TRACING = Tracing()
-
-
-def make_tracing(identity: WorkerIdentity, root_url: str, *, is_on: bool) -> Tracing:
-    """Return the tracing of a worker."""
-    if not is_on:
-        return NO_TRACING
-    from .run_spans import OpenTelemetryTracing  # noqa: PLC0415 - only if tracing is on
-
-    return OpenTelemetryTracing(identity, root_url)

@@ -56,20 +56,19 @@ def _result(*values: str) -> _Labels:
 
 
 class WorkerMetrics:
-    """The metrics of a worker. All labels are shown from the start, so that a rise from 0 is seen."""
+    """The metrics of a worker. All labels are shown from the start, so that a rise from 0 is seen.
 
-    def __init__(
-        self,
-        identity: WorkerIdentity,
-        vitals: Callable[[], Vitals],
-        task_queue_ids: Sequence[str] | None = None,
-    ) -> None:
+    Args:
+        identities: The worker with each of its task queues.
+        vitals: Returns the worker's state; called from any thread.
+    """
+
+    def __init__(self, identities: Sequence[WorkerIdentity], vitals: Callable[[], Vitals]) -> None:
         self.vitals = vitals
         self._registry = CollectorRegistry()
         self._registry.register(REGISTRY)  # those of users, of their libraries, and of the process
         self._registry.register(_VitalsCollector(vitals))
-        queues = [identity.task_queue_id] if task_queue_ids is None else task_queue_ids
-        queue = _Labels(("task_queue_id",), [(each,) for each in queues])
+        queue = _Labels(("task_queue_id",), [(each.task_queue_id,) for each in identities])
         self._tasks = self._counter("tasks", "Runs that have ended.", queue, _END)
         self._durations = self._histogram(
             "task_duration_seconds", "From the claim of a run to its end.", DURATION_BUCKETS, queue, _OUTCOME
@@ -91,7 +90,7 @@ class WorkerMetrics:
             "uploads", "Uploads of artifacts and logs.", _result("uploaded", "failed")
         )
         self.uploaded_bytes = self._counter("uploaded_bytes", "Bytes uploaded, before compression.")
-        self._show_worker(identity)
+        self._show_worker(identities[0])
 
     def claimed(self, claim: TaskClaim) -> None:
         """Count a run that was claimed, and how long it had been pending."""
