@@ -8,6 +8,10 @@ from .compression import Gunzip
 from .sources import Block
 from .storage import Incoming
 
+LOG_NAME = "public/logs/live_backing.log"
+LOG_LINK = "public/logs/live.log"
+"""The names under which everybody looks for a task's log; user interfaces open the link."""
+
 COMPARED = 64
 """Old bytes that are requested with the new ones, to see that they belong together."""
 

@@ -11,7 +11,7 @@ import click
 
 from taskqueue_client.artifacts import StorageFailed, StorageRefused, StreamInterrupted
 from taskqueue_client.artifacts.compression import BadGzip
-from taskqueue_client.artifacts.growing_log import GrowingLog, LineWriter
+from taskqueue_client.artifacts.growing_log import LOG_LINK, LOG_NAME, GrowingLog, LineWriter
 from taskqueue_client.artifacts.storage import Get
 from taskqueue_client.artifacts.storage_connections import Cancellation
 from taskqueue_client.client import Queue
@@ -24,9 +24,6 @@ from .failures import ExitStatus, Failure
 from .output import TerminalFilter, json_option, print_json
 from .status import interval_option
 
-LINK = "public/logs/live.log"
-_BACKING = "public/logs/live_backing.log"
-
 LONG_POLL = 20
 """Seconds that a worker which streams its log may wait for new lines before it responds."""
 
@@ -36,7 +33,7 @@ _NOT_MODIFIED, _NO_SUCH_RANGE = 304, 416
 @click.command()
 @task_argument
 @run_option
-@click.option("--name", default=LINK, show_default=True, help="The name of the log artifact.")
+@click.option("--name", default=LOG_LINK, show_default=True, help="The name of the log artifact.")
 @click.option(
     "--follow/--no-follow", default=True, help="Wait for new lines of a running task.  [default: follow]"
 )
@@ -173,7 +170,7 @@ class FollowedLog:
         try:
             self._print_whole(name, content)
         except (StorageFailed, StreamInterrupted) as error:
-            if content.storage_type != StorageType.REFERENCE or name != LINK:
+            if content.storage_type != StorageType.REFERENCE or name != LOG_LINK:
                 raise
             message = (
                 f"the log of run {self._run_id} of task {self._task_id} was not uploaded, and its worker "
@@ -190,8 +187,8 @@ class FollowedLog:
         places: list[tuple[str, ArtifactContent]] = []
         with suppress(ResourceNotFound):
             places.append((self._name, self._artifact(self._name)))
-            if self._name == LINK and places[0][1].storage_type == StorageType.REFERENCE:
-                places.append((_BACKING, self._artifact(_BACKING)))
+            if self._name == LOG_LINK and places[0][1].storage_type == StorageType.REFERENCE:
+                places.append((LOG_NAME, self._artifact(LOG_NAME)))
         return places
 
     def _artifact(self, name: str) -> ArtifactContent:
@@ -228,7 +225,7 @@ class FollowedLog:
         """Say once that only the uploaded log can be read."""
         if not self._has_told_of_dead_stream:
             self._has_told_of_dead_stream = True
-            self._tell(f"cannot read the worker's stream of the log, reading {_BACKING} instead: {error}")
+            self._tell(f"cannot read the worker's stream of the log, reading {LOG_NAME} instead: {error}")
 
     def _take_new(self, content: ArtifactContent) -> bool:
         """Write what is new; return False if the storage has no byte ranges."""

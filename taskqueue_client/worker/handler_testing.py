@@ -19,6 +19,7 @@ from taskqueue_client._protocol.lease import Lease
 from taskqueue_client._protocol.retry import RetryPolicy
 from taskqueue_client._protocol.schemas import check_definition
 from taskqueue_client.aio import AsyncQueue
+from taskqueue_client.artifacts.growing_log import LOG_NAME
 from taskqueue_client.artifacts.sources import Source
 from taskqueue_client.client import Queue
 from taskqueue_client.credentials import Credentials
@@ -40,7 +41,7 @@ from .loop import WorkerLoop
 from .monitoring.tracing import NO_TRACING
 from .outcomes import LOST, Outcome, Uploads, resolution_of
 from .run.artifact_uploads import outcome_of_failed_upload, severity, with_failed_upload
-from .run.declared_artifacts import LOG_NAME, DeclaredArtifact
+from .run.declared_artifacts import DeclaredArtifact
 from .run.handlers import Attempts, Handlers
 from .run.lifecycle import explain
 from .run.run_resources import RunResources, SharedResources

@@ -18,6 +18,7 @@ from typing import Final
 
 from aiohttp import web
 
+from taskqueue_client.artifacts.growing_log import LOG_NAME
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.threads import EventThread
 from taskqueue_client.worker.worker_log import log
@@ -146,7 +147,7 @@ class LiveLogs:
             return _text(405, "Invalid method: expected GET")
         served = self._logs.get(request.path.rpartition("/")[2])
         if served is None:
-            return _text(404, "Not found: the run has ended, and its log is public/logs/live_backing.log")
+            return _text(404, f"Not found: the run has ended, and its log is {LOG_NAME}")
         if self.readers >= MOST_READERS:
             return _text(503, f"Too many readers: at most {MOST_READERS} at a time")
         self.readers += 1

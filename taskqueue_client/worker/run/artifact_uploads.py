@@ -15,6 +15,7 @@ from taskqueue_client._protocol.retry import is_temporary
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.artifact_errors import SourceChanged, StorageFailed, StorageRefused
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
+from taskqueue_client.artifacts.growing_log import LOG_LINK, LOG_NAME
 from taskqueue_client.artifacts.records import Reason
 from taskqueue_client.artifacts.sources import Source, TemporaryFileFailed, open_source
 from taskqueue_client.artifacts.transfers import silently
@@ -26,7 +27,7 @@ from taskqueue_client.worker.monitoring.worker_metrics import WorkerMetrics
 from taskqueue_client.worker.outcomes import InternalError, Outcome, ResourceUnavailable, TaskFailed
 from taskqueue_client.worker.worker_log import log
 
-from .declared_artifacts import LOG_LINK, LOG_NAME, MACHINE_ERRORS, DeclaredArtifact
+from .declared_artifacts import MACHINE_ERRORS, DeclaredArtifact
 from .run_resources import RunResources
 from .upload_retries import RetryBudget
 

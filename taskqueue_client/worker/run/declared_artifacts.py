@@ -15,6 +15,7 @@ from typing import Literal, TypedDict, cast
 from taskqueue_client._arguments import check_kind
 from taskqueue_client._dates import moment_of
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
+from taskqueue_client.artifacts.growing_log import LOG_LINK, LOG_NAME
 from taskqueue_client.artifacts.many_uploads import files_in
 from taskqueue_client.artifacts.naming import checked_name
 from taskqueue_client.artifacts.sources import (
@@ -30,10 +31,6 @@ from taskqueue_client.artifacts.uploading import Options
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.commands.work_directory import path_inside
 from taskqueue_client.worker.outcomes import InternalError, TaskFailed
-
-LOG_NAME = "public/logs/live_backing.log"
-LOG_LINK = "public/logs/live.log"
-"""The names under which everybody looks for a task's log; user interfaces open the link."""
 
 _RESERVED = {
     **dict.fromkeys((LOG_NAME, LOG_LINK), "the task's log"),
