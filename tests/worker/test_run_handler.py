@@ -137,6 +137,18 @@ def test_hooks_are_called_and_the_definition_may_have_other_keys() -> None:
     assert "took longer than run_time_limit, 0.1 s" in result.log
 
 
+def test_a_handler_may_clean_up_after_its_time_limit() -> None:
+    class Cleaning(Hooked):
+        def run_task(self, task: TaskRun) -> None:
+            assert task.canceled.wait(30)
+            task.upload_artifact("public/partial.txt", text="half a cake")
+
+    worker = Cleaning(root_url="https://tc.example.com", task_queue_id="a/b", worker_group="c", worker_id="d")
+    result = run_handler(worker, {})
+    assert result.outcome == "failed"
+    assert result.artifacts == {"public/partial.txt": b"half a cake"}
+
+
 def test_a_handler_that_does_not_stop_at_its_time_limit_is_left_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

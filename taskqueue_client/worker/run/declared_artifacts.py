@@ -217,10 +217,7 @@ class DeclaredArtifacts:
             else:
                 found.append(DeclaredArtifact(name, path, checked, inside, is_folder=path == top))
         self._add(found)
-        if refused:  # it is the task, not the worker, that has made these files
-            rest = len(refused) - 1
-            others = f"; other files with such names: {rest}" if rest else ""
-            raise TaskFailed(refused[0] + others)
+        _fail_if_any(refused)
         return [each.name for each in found if each.source != top]
 
     def _checked(self, options: ArtifactOptions) -> Options:
@@ -300,6 +297,14 @@ def _files_and_unreadable_folders_in(top: Path) -> list[Path]:
         unreadable.append(Path(error.filename))
 
     return sorted([*files_in(top, note), *unreadable])
+
+
+def _fail_if_any(refused: list[str]) -> None:
+    """Raise TaskFailed for files with wrong names: it is the task, not the worker, that has made them."""
+    if refused:
+        rest = len(refused) - 1
+        others = f"; other files with such names: {rest}" if rest else ""
+        raise TaskFailed(refused[0] + others)
 
 
 def _check_name(name: str) -> None:
