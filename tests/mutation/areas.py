@@ -51,7 +51,7 @@ AREAS = {
             "tests/worker/test_pauses.py",
             "tests/worker/test_attempt_limits.py",
             "tests/worker/test_keeper.py",
-            "tests/worker/test_run_retries.py",
+            "tests/worker/test_upload_retries.py",
             "tests/worker/test_loss_reasons.py",
         ),
     ),
