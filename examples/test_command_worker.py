@@ -47,7 +47,7 @@ def test_a_payload_with_a_typing_error_is_malformed() -> None:
 def test_a_payload_with_names_that_the_worker_refuses_is_malformed(wrong: dict[str, object]) -> None:
     result = run_handler(CommandWorker, {"command": ["true"], **wrong})
     assert result.outcome == "malformed-payload"
-    assert "payload: " in result.log
+    assert "the payload has 1 problem:" in result.log
 
 
 def test_a_task_of_a_queue_is_claimed_run_and_reported(run_worker: TaskRunner, queue: Queue) -> None:

@@ -155,9 +155,10 @@ class WorkerLoop(ABC):
     def run_task(self, task: TaskRun) -> Coroutine[Any, Any, None] | None:
         """Run a task. A `def` runs in a separate thread, an `async def` in one event loop with others.
 
-        Returning completes the task. Raise an `Outcome` to end it in another way. Any other exception ends
-        it as `internal-error`, and so does returning a coroutine or generator that nobody has run. An
-        exception group of outcomes that are all reported alike, as of a `TaskGroup`, counts as the first.
+        Returning completes the task. Raise an `Outcome` to end it in another way. An `InvalidArgument` that
+        refuses a value of the payload counts as `MalformedPayload`. Any other exception ends it as
+        `internal-error`, and so does returning a coroutine or generator that nobody has run. An exception
+        group of outcomes that are all reported alike, as of a `TaskGroup`, counts as the first.
         """
 
     def on_start(self) -> None:  # noqa: B027 - an optional hook

@@ -9,8 +9,8 @@ Outcome (TaskQueueError)
 ├── WorkerShutdown         the worker shuts down
 └── ClaimLost              the claim is lost: nothing is uploaded and nothing reported
 
-A handler that returns has completed its task; any other exception is an internal error. The rules are
-those of the Queue's interaction document.
+A handler that returns has completed its task; any other exception is an internal error, unless it refuses a
+value of the payload (`payload.outcome_of`). The rules are those of the Queue's interaction document.
 
 To add an exception reason: its class here, its line in `RESOLUTIONS`, and its value in
 `models.ReasonResolved`.

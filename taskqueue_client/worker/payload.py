@@ -1,4 +1,4 @@
-"""The check of a task's payload against the worker's JSON Schema."""
+"""The check of a task's payload: by the worker's JSON Schema, and by the methods that a handler calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from taskqueue_client._protocol.schemas import is_date_time_if_text, json_path
 from taskqueue_client.errors import InvalidArgument, Problem
-from taskqueue_client.worker.outcomes import MalformedPayload
+from taskqueue_client.worker.outcomes import MalformedPayload, Outcome, ungrouped
 
 if TYPE_CHECKING:
     import jsonschema
@@ -79,10 +79,54 @@ def check_payload(schema: PayloadSchema | None, payload: object) -> None:
     """
     problems = too_deep(payload) if schema is None else schema.violations(payload)
     if problems:
-        words = "".join(f"\n  {each}" for each in problems)
-        count = f"{len(problems)} problem" + ("s" if len(problems) != 1 else "")
-        message = f"the payload has {count}:{words}"
-        raise MalformedPayload(message)
+        raise _malformed(problems)
+
+
+def outcome_of(raised: BaseException | None, payload: object) -> BaseException | None:
+    """Return what a handler raised, as an outcome where it is one.
+
+    A refused argument whose value is in the payload is a `MalformedPayload`: no schema can express all rules,
+    and such tasks, one after the other, would shut the worker down as internal errors do. A group of
+    exceptions that are all reported alike is the first of them.
+
+    Args:
+        raised: What the handler raised; None if it returned.
+        payload: The payload as the Queue sent it, which matches the schema.
+    """
+    if isinstance(raised, BaseExceptionGroup):
+        members = cast("BaseExceptionGroup[BaseException]", raised).exceptions
+        outcomes = [outcome_of(each, payload) or each for each in members]
+        first = ungrouped(BaseExceptionGroup("", outcomes))
+        return first if isinstance(first, Outcome) else raised
+    if not isinstance(raised, InvalidArgument):
+        return raised
+    path = next(_places_of(raised.given, payload), None)
+    if path is None:
+        return raised
+    outcome = _malformed([Problem(json_path(*path), raised.given, raised.allowed, raised.finding)])
+    outcome.__cause__ = raised
+    return outcome
+
+
+def _malformed(problems: list[Problem]) -> MalformedPayload:
+    words = "".join(f"\n  {each}" for each in problems)
+    count = f"{len(problems)} problem" + ("s" if len(problems) != 1 else "")
+    return MalformedPayload(f"the payload has {count}:{words}")
+
+
+def _places_of(wanted: object, value: object) -> Iterator[list[str | int]]:
+    """Yield the paths of the members of a JSON value that are equal to `wanted`, or whose key is.
+
+    None and booleans are nowhere: they are too common to tell where they came from.
+    """
+    if wanted is None or isinstance(wanted, bool):
+        return
+    for step, member in _members(value):
+        is_key = isinstance(step, str) and isinstance(wanted, str) and step == wanted
+        if is_key or (type(member) is type(wanted) and member == wanted):
+            yield [step]
+        for path in _places_of(wanted, member):
+            yield [step, *path]
 
 
 def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomplete

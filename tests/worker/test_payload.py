@@ -9,7 +9,8 @@ import pytest
 
 from taskqueue_client._protocol.schemas import json_path
 from taskqueue_client.errors import InvalidArgument, Problem
-from taskqueue_client.worker.payload import DEEPEST, MOST, PayloadSchema
+from taskqueue_client.worker.outcomes import MalformedPayload
+from taskqueue_client.worker.payload import DEEPEST, MOST, PayloadSchema, outcome_of
 
 BUILD: dict[str, Any] = {
     "$schema": "http://json-schema.org/draft-07/schema#",
@@ -240,3 +241,41 @@ def test_a_schema_can_be_used_from_many_threads_and_often() -> None:
 
 def test_a_path_can_be_read() -> None:
     assert json_path("env", "two words", 3) == "$.env['two words'][3]"
+
+
+MALFORMED: list[tuple[object, str]] = [
+    ("public/bär", "$.artifacts['public/bär']: 'public/bär' is not valid; expected ASCII"),
+    ("../x", "$.artifacts['public/bär']: '../x' is not valid; expected ASCII"),
+    (0, "$.timeout: 0 is not valid; expected ASCII"),
+    (["a", "b"], "$.commands[1]: ['a', 'b'] is not valid; expected ASCII"),
+]
+REFUSED: dict[str, Any] = {
+    "artifacts": {"public/bär": "../x"},
+    "timeout": 0,
+    "commands": [[], ["a", "b"]],
+    "none": None,
+    "yes": True,
+}
+
+
+@pytest.mark.parametrize(("given", "words"), MALFORMED)
+def test_a_refused_value_of_the_payload_makes_it_malformed(given: object, words: str) -> None:
+    refusal = InvalidArgument("name", given, "ASCII")
+    outcome = outcome_of(refusal, REFUSED)
+    assert isinstance(outcome, MalformedPayload)
+    assert str(outcome) == f"the payload has 1 problem:\n  {words}"
+    assert outcome.__cause__ is refusal
+
+
+@pytest.mark.parametrize("given", ["other", "timeouts", 1, 0.0, True, None, b"../x", [], {"a": 1}, object()])
+def test_a_refused_value_of_the_worker_is_an_error_of_the_worker(given: object) -> None:
+    payload = {**REFUSED, "commands": [["a"]]}
+    refusal = InvalidArgument("name", given, "ASCII")
+    assert outcome_of(refusal, payload) is refusal
+
+
+def test_a_group_of_refused_values_of_the_payload_makes_it_malformed() -> None:
+    refused = [InvalidArgument("name", "../x", "ASCII"), InvalidArgument("name", "public/bär", "ASCII")]
+    assert isinstance(outcome_of(ExceptionGroup("", refused), REFUSED), MalformedPayload)
+    mixed = ExceptionGroup("", [*refused, InvalidArgument("name", "other", "ASCII")])
+    assert outcome_of(mixed, REFUSED) is mixed

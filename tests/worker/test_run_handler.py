@@ -43,6 +43,8 @@ class Greeter(WorkerLoop):
         task.run_command(["false" if name == "nobody" else "true"])
         if name == "missing":
             task.upload_artifact("public/missing.txt", "nowhere")
+        if name == "../up":
+            task.upload_artifact("public/up.txt", name)
 
 
 class AsyncGreeter(Greeter):
@@ -61,7 +63,8 @@ def comparable(result: TaskResult) -> str:
     return re.sub(r"/tmp/[^/]+/[^/]+|after .*MB\)", "…", "\n".join(lines))
 
 
-PAYLOADS: list[dict[str, Any]] = [{"name": "Ada"}, {"name": "nobody"}, {"name": "missing"}, {"nam": 1}, {}]
+NAMES = ("Ada", "nobody", "missing", "../up")
+PAYLOADS: list[dict[str, Any]] = [*({"name": each} for each in NAMES), {"nam": 1}, {}]
 
 
 @KINDS
@@ -91,6 +94,13 @@ def test_a_payload_that_does_not_match_the_schema_is_malformed_and_the_handler_i
     assert result.outcome == "malformed-payload"
     assert "unknown key" in result.log
     assert result.artifacts == {}
+
+
+@KINDS
+def test_a_value_of_the_payload_that_a_method_refuses_makes_it_malformed(kind: type[WorkerLoop]) -> None:
+    result = run_handler(kind, {"name": "../up"})
+    assert result.outcome == "malformed-payload"
+    assert "$.name: '../up' is not valid; expected a path inside" in result.log
 
 
 def test_a_bug_of_the_handler_is_an_internal_error_with_what_it_raised() -> None:

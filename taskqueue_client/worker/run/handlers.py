@@ -25,9 +25,8 @@ from taskqueue_client.worker.outcomes import (
     Outcome,
     outcome_for,
     text_of,
-    ungrouped,
 )
-from taskqueue_client.worker.payload import PayloadSchema, check_payload
+from taskqueue_client.worker.payload import PayloadSchema, check_payload, outcome_of
 from taskqueue_client.worker.threads import DaemonThreads, EventThread, Job, ThreadsafeCalls
 from taskqueue_client.worker.worker_log import log
 
@@ -330,7 +329,10 @@ class Attempts:
             check_payload(self._schema, self._resources.definition()["payload"])
             return await self._call_and_retry()
         except Exception as error:  # noqa: BLE001 - the error is how the run ends
-            return error
+            return self._outcome_of(error)
+
+    def _outcome_of(self, raised: BaseException | None) -> BaseException | None:
+        return raised and outcome_of(raised, self._resources.definition()["payload"])
 
     def abandon(self) -> None:
         """Wait no longer for a handler that was asked to stop."""
@@ -383,7 +385,7 @@ class Attempts:
         if not call.ended.done():
             await self._interrupt(call)
         # A reason to stop counts more than the handler's own end: `while not task.canceled.is_set()` returns.
-        return self._resources.canceled.reason or ungrouped(call.ended.result())
+        return self._resources.canceled.reason or self._outcome_of(call.ended.result())
 
     async def _interrupt(self, call: HandlerCall) -> None:
         call.interrupt()
