@@ -84,6 +84,10 @@ class Retries(Protocol):
         """Return the timeouts of an attempt that begins `elapsed` seconds after the first one."""
         ...
 
+    def may_retry(self, call: Call[Any], error: BaseException) -> bool:
+        """Return whether a call is retried after this error."""
+        ...
+
     def of_call(self, call: Call[Any], elapsed: Callable[[], float]) -> Schedule:
         """Return how a call is retried; `elapsed` returns the seconds since its first attempt began."""
         ...
@@ -141,6 +145,10 @@ class RetryPolicy:
         left = max(self.timeout - elapsed, 0.001)
         return Timeouts(min(self.connect_timeout, left), min(self.read_timeout, left), left)
 
+    def may_retry(self, call: Call[Any], error: BaseException) -> bool:
+        """See `Retries`."""
+        return may_repeat(call) and is_temporary(error)
+
     def of_call(self, call: Call[Any], elapsed: Callable[[], float]) -> Schedule:
         """See `Retries`."""
 
@@ -148,7 +156,7 @@ class RetryPolicy:
             out_of_time = elapsed() + state.upcoming_sleep >= self.timeout
             return state.attempt_number >= self.attempts or out_of_time
 
-        return self._schedule(partial(may_retry_call, call), stop)
+        return self._schedule(partial(self.may_retry, call), stop)
 
     def of_transfer(self, may_retry: Callable[[BaseException], bool]) -> Schedule:
         """See `Retries`. `timeout` is for calls alone: a transfer may take hours."""
@@ -192,8 +200,9 @@ def is_temporary(error: BaseException) -> bool:
     return is_timeout or isinstance(error, (ConnectionFailed, ServerError, TooManyRequests))
 
 
-def may_retry_call(call: Call[Any], error: BaseException) -> bool:
-    return may_repeat(call) and is_temporary(error)
+def is_foreign(error: BaseException) -> bool:
+    """Return whether another server responded in the service's place, such as a load balancer."""
+    return isinstance(error, UnreadableResponse) or (isinstance(error, ApiError) and error.code is None)
 
 
 def error_of(state: tenacity.RetryCallState) -> BaseException | None:
@@ -227,7 +236,7 @@ def attempts(
     try:
         return (yield from _attempt(wire, retries, call, tally))
     except CallFailed as error:
-        if not may_retry_call(call, error):
+        if not retries.may_retry(call, error):
             raise
         failures: list[Exception] = [error]
     again, schedule = partial(_attempt, wire, retries, call, tally), retries.of_call(call, tally.elapsed)

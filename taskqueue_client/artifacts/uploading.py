@@ -13,7 +13,7 @@ from taskqueue_client import _arguments as arguments
 from taskqueue_client import calls
 from taskqueue_client._dates import machine_time
 from taskqueue_client._protocol.conversation import Call, CallAs, Conversation, on_thread
-from taskqueue_client._protocol.retry import is_ambiguous
+from taskqueue_client._protocol.retry import is_ambiguous, is_foreign
 from taskqueue_client.definitions import CreateArtifactRequest, ProposedUploadMethods, S3ArtifactRequest
 from taskqueue_client.errors import (
     CallFailed,
@@ -21,7 +21,6 @@ from taskqueue_client.errors import (
     InternalServerError,
     InvalidArgument,
     RequestConflict,
-    UnreadableResponse,
 )
 from taskqueue_client.models import CreateArtifactResponse, CreateUploadResponse
 
@@ -361,7 +360,7 @@ def _stored_length(transfer: Transfer, url: str) -> int | None:
 
 
 def _is_lost(error: BaseException) -> bool:
-    return isinstance(error, UnreadableResponse) or (isinstance(error, CallFailed) and is_ambiguous(error))
+    return is_foreign(error) or (isinstance(error, CallFailed) and is_ambiguous(error))
 
 
 def _uploaded_object(

@@ -82,6 +82,8 @@ OUTAGES: dict[str, AnyFault] = {
     "storage closes connections": Drop("storage.put", OFTEN),
     "the Queue responds with errors": Respond("queue.createArtifact", OFTEN, status=503, html=True),
     "the Queue closes connections": Drop("queue.createArtifact", OFTEN),
+    "a load balancer redirects": Respond("queue.createArtifact", OFTEN, status=302, html=True),
+    "a network responds with its login page": Respond("queue.createArtifact", OFTEN, status=200, html=True),
 }
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from taskqueue_client import calls
 from taskqueue_client._dates import timestamp
 from taskqueue_client._protocol.conversation import converse_async
-from taskqueue_client._protocol.retry import is_temporary
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.artifact_errors import SourceChanged, StorageFailed, StorageRefused
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
@@ -29,7 +28,7 @@ from taskqueue_client.worker.worker_log import log
 
 from .declared_artifacts import MACHINE_ERRORS, DeclaredArtifact
 from .run_resources import RunResources
-from .upload_retries import RetryBudget
+from .upload_retries import RetryBudget, is_outage
 
 if TYPE_CHECKING:
     from taskqueue_client.worker.features.chain_of_trust import RunChain
@@ -310,7 +309,7 @@ def _is_about_the_file(error: Exception) -> bool:
 
 
 def _is_temporary(error: Exception) -> bool:
-    return is_temporary(error) or (isinstance(error, StorageFailed) and error.is_temporary)
+    return is_outage(error) or (isinstance(error, StorageFailed) and error.is_temporary)
 
 
 def _error_reason(error: Exception) -> Reason | None:

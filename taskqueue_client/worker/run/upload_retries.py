@@ -19,7 +19,9 @@ from taskqueue_client._protocol.retry import (
     Timeouts,
     asked_to_wait,
     error_of,
-    may_retry_call,
+    is_foreign,
+    is_temporary,
+    may_repeat,
 )
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
@@ -45,6 +47,11 @@ the artifact and the response was lost, or has a content length of it, it refuse
 
 _LIMITS = RetryPolicy()
 """The timeouts of an attempt, which are those of any client."""
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return whether the Queue is out of order, or a load balancer responds in its place."""
+    return is_foreign(error) or is_temporary(error)
 
 
 class RetryClock:
@@ -164,11 +171,15 @@ class UploadRetries:
         del elapsed
         return _LIMITS.attempt_timeouts(call, 0.0)
 
+    def may_retry(self, call: Call[Any], error: BaseException) -> bool:
+        """See `Retries`."""
+        return may_repeat(call) and is_outage(error)
+
     def of_call(self, call: Call[Any], elapsed: Callable[[], float]) -> Schedule:
         """See `Retries`."""
         del elapsed
         stop = self._stop_object if call.endpoint == "finishArtifact" else self._stop
-        return self._schedule(partial(may_retry_call, call), stop)
+        return self._schedule(partial(self.may_retry, call), stop)
 
     def of_transfer(self, may_retry: Callable[[BaseException], bool]) -> Schedule:
         """See `Retries`."""
