@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 _EXTRA = frozenset({"click", "rich", "yaml"})
 """The packages of the extra `cli`."""
+
+LINGERING = 30.0
+"""Seconds from the end of a worker to that of its process."""
 
 
 def main() -> None:
@@ -23,6 +29,32 @@ def main() -> None:
         if error.name not in _EXTRA:
             raise
         sys.exit(f"taskqueue needs {error.name}: pip install 'taskqueue_client[cli]'")
+    except SystemExit as ended:
+        if sys.argv[1:2] == ["work"]:  # the output of the others may wait for its reader
+            status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+            end_process_within(LINGERING, status)
+        raise
+
+
+def end_process_within(seconds: float, status: int) -> None:
+    """End this process if it has not ended by then.
+
+    Python waits for threads of executors, child processes and exit functions: a handler that has left one
+    behind could keep a worker's process, and its machine, for good.
+    """
+
+    def end() -> None:
+        others = {threading.main_thread(), threading.current_thread()}
+        names = ", ".join(each.name for each in threading.enumerate() if each not in others) or "none"
+        logging.getLogger("taskqueue_client").warning(
+            "ending the process, which waits for threads (%s), child processes or exit functions", names
+        )
+        os._exit(status)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    with suppress(RuntimeError):  # the system starts no more threads
+        timer.start()
 
 
 def _replace_closed_streams() -> None:

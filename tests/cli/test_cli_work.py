@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import signal
+import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -239,3 +240,27 @@ def test_a_missing_extra_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -
     result = run("work", "greeting:Greeter", "--config", "worker.yml")
     assert result.exit_code == ExitStatus.WRONG_USE
     assert result.stderr == 'Error: listeners need aio-pika: pip install "taskqueue_client[events]"\n'
+
+
+LEFT_BEHIND = """
+import logging, time
+from concurrent.futures import ThreadPoolExecutor
+from taskqueue_client.__main__ import end_process_within
+
+logging.basicConfig()
+ThreadPoolExecutor(thread_name_prefix="forgotten").submit(time.sleep, 600)
+end_process_within({seconds}, 3)
+"""
+
+
+def test_a_process_held_by_what_a_handler_left_behind_ends() -> None:
+    command = [sys.executable, "-c", LEFT_BEHIND.format(seconds=0.1)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert "threads (forgotten_0), child processes" in done.stderr
+
+
+def test_a_process_that_nothing_holds_ends_at_once_and_with_its_own_status() -> None:
+    program = "from taskqueue_client.__main__ import end_process_within; end_process_within(600, 3)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
