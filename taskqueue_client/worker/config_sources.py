@@ -192,6 +192,23 @@ def _decoded(file: Path) -> Any:
     if file.suffix == ".toml":
         return tomllib.loads(file.read_text(encoding="utf-8"))
     if file.suffix in {".yml", ".yaml"}:
-        return msgspec.yaml.decode(file.read_bytes())
+        content = file.read_bytes()
+        document = msgspec.yaml.decode(content)
+        _check_keys(content)
+        return document
     message = "its name must end in .yml, .yaml or .toml"
     raise ValueError(message)
+
+
+def _check_keys(content: bytes) -> None:
+    """Raise a ValueError for duplicate keys: YAML's loaders take the last one, and TOML's none."""
+    import yaml  # noqa: PLC0415 - msgspec has imported it, and only for YAML
+
+    nodes: list[yaml.Node | None] = [yaml.compose(content, yaml.SafeLoader)]
+    for node in nodes:  # which grows, by each node once: aliases may repeat a node without end
+        if isinstance(node, yaml.MappingNode):
+            keys = [key.value for key, _ in node.value]
+            if twice := {key for key in keys if isinstance(key, str) and keys.count(key) > 1}:
+                message = f"duplicate key {min(twice)!r}"
+                raise ValueError(message)
+            nodes += [value for _, value in node.value if value not in nodes]
