@@ -94,10 +94,10 @@ def outcome_of(raised: BaseException | None, payload: object) -> BaseException |
         payload: The payload as the Queue sent it, which matches the schema.
     """
     if isinstance(raised, BaseExceptionGroup):
-        members = cast("BaseExceptionGroup[BaseException]", raised).exceptions
-        outcomes = [outcome_of(each, payload) or each for each in members]
+        group = cast("BaseExceptionGroup[BaseException]", raised)
+        outcomes = [outcome_of(each, payload) or each for each in group.exceptions]
         first = ungrouped(BaseExceptionGroup("", outcomes))
-        return first if isinstance(first, Outcome) else raised
+        return first if isinstance(first, Outcome) else group
     if not isinstance(raised, InvalidArgument):
         return raised
     path = next(_places_of(raised.given, payload), None)
