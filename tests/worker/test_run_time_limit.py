@@ -88,13 +88,26 @@ def test_a_run_without_a_limit_takes_its_time(world: World) -> None:
     assert ended(world, Limited, {"works": 0.3})[0] == "completed"
 
 
-def test_a_limit_that_is_not_valid_is_an_internal_error_and_the_hook_may_raise_an_outcome(
-    world: World,
-) -> None:
+def test_a_limit_in_the_payload_that_is_not_valid_is_a_malformed_payload(world: World) -> None:
     reason, log = ended(world, Limited, {"maxRunTime": -1})
-    assert reason == "internal-error"
-    assert "run_time_limit: -1 is not valid" in log
+    assert reason == "malformed-payload"
+    assert "$.maxRunTime: -1 is not valid" in log
+
+
+def test_the_hook_may_raise_an_outcome(world: World) -> None:
     assert ended(world, Limited, {"malformed": True})[0] == "malformed-payload"
+
+
+class Negative(Limited):
+    def run_time_limit(self, task: TaskRun) -> float | None:
+        del task
+        return -2
+
+
+def test_a_limit_of_the_worker_that_is_not_valid_is_an_internal_error(world: World) -> None:
+    reason, log = ended(world, Negative, {"maxRunTime": 1})
+    assert reason == "internal-error"
+    assert "run_time_limit: -2 is not valid" in log
 
 
 class Exiting(WorkerLoop):
