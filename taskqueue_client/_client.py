@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypedDict, TypeV
 
 from taskqueue_client import _arguments as arguments
 from taskqueue_client._protocol.conversation import Call
-from taskqueue_client._protocol.retry import Retries, RetryPolicy
+from taskqueue_client._protocol.retry import PolicyRetries, Retries, RetryPolicy
 from taskqueue_client._protocol.wire import Wire
 from taskqueue_client._transport.network import NetworkSettings
 from taskqueue_client.clock import Clock, SystemClock
@@ -127,7 +127,7 @@ class Client(ABC, Generic[SessionT]):
         self._clock = SystemClock() if clock is None else clock
         self._wire = Wire(root_url, credentials, self._clock)
         self._policy = RetryPolicy() if retry is None else retry
-        self._retries: Retries = self._policy
+        self._retries: Retries = PolicyRetries(self._policy)
         self._check_definitions = check_definitions
         self._network = NetworkSettings()
         # That of the first transfer, for all copies. A dict, as `setdefault` needs no lock: see `Storage`.
@@ -209,14 +209,14 @@ class Client(ABC, Generic[SessionT]):
         arguments.check_kind("tracing", tracing, bool | None)
         other = with_attributes(type(self), self)
         other._policy = replace(self._policy, **options)  # noqa: SLF001 - it is one of us
-        other._use_retries(other._policy)  # noqa: SLF001 - as above
+        other._use_retries(PolicyRetries(other._policy))  # noqa: SLF001 - as above
         if tracing is not None:
             other._spans = _call_spans(self.root_url) if tracing else None  # noqa: SLF001 - as above
         return other
 
     def _use_retries(self, retries: Retries) -> None:
         self._retries = retries
-        vars(self).pop("transfer_settings", None)
+        vars(self).pop("_transfer_settings", None)
 
     def with_credentials(self, credentials: Credentials | None) -> Self:
         """Return a client with other credentials and the same connections.
@@ -248,21 +248,26 @@ class Client(ABC, Generic[SessionT]):
         return self._wire.signed_url(call, lifetime.total_seconds())
 
     @_made_once
-    def storage(self) -> Storage:
-        """The connections for uploads to and downloads from storage services."""
-        from taskqueue_client.artifacts.storage import Storage  # noqa: PLC0415 - imported with the first transfer
-
-        return self._storages.get(Storage) or self._storages.setdefault(Storage, Storage(self._network))
-
-    @_made_once
-    def transfer_settings(self) -> TransferSettings:
+    def _transfer_settings(self) -> TransferSettings:
         """The settings of this client that transfers of artifacts use."""
         from taskqueue_client.artifacts.transfers import TransferSettings  # noqa: PLC0415 - imported with the first transfer
 
         wire = self._wire
         return TransferSettings(
-            self._policy, self._retries, self._clock, wire.server_time, wire.url, self._artifact_storage
+            self._storage(),
+            self._policy,
+            self._retries,
+            self._clock,
+            wire.server_time,
+            wire.url,
+            self._artifact_storage,
         )
+
+    def _storage(self) -> Storage:
+        """Return the connections for uploads to and downloads from storage services."""
+        from taskqueue_client.artifacts.storage import Storage  # noqa: PLC0415 - imported with the first transfer
+
+        return self._storages.get(Storage) or self._storages.setdefault(Storage, Storage(self._network))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.root_url} {self.credentials!r}>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import aiohttp
@@ -152,19 +152,7 @@ class AsyncQueue(Client[aiohttp.ClientSession]):
     test_authenticate_get = called_async(calls.test_authenticate_get)
     current_scopes = called_async(calls.current_scopes)
 
-    @classmethod
-    @asynccontextmanager
-    async def beside(cls, queue: Client[Any]) -> AsyncGenerator[Self]:
-        """Give a client with the settings of another one, and with separate connections."""
-        client = with_attributes(cls, queue)
-        transport = client._transport = own_transport(client._network)  # noqa: SLF001 - it is one of us
-        try:
-            yield client
-        finally:
-            await transport.aclose()
-            await queue.storage.leave_loop()
-
-    def for_event_loop(self) -> None:
+    def _for_event_loop(self) -> None:
         """Return None: this client has an event loop."""
 
     def _open(self, session: aiohttp.ClientSession | None) -> None:
@@ -174,6 +162,16 @@ class AsyncQueue(Client[aiohttp.ClientSession]):
             return
         self._network.check(self.root_url)
         self._transport = own_transport(self._network)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncGenerator[Self]:
+        """Give this copy of another client connections in a new event loop, and close them."""
+        self._transport = own_transport(self._network)
+        try:
+            yield self
+        finally:
+            await self._transport.aclose()
+            await self._storage().leave_loop()
 
     async def close(self) -> None:
         """Close the client's own connections.
@@ -217,3 +215,8 @@ class AsyncQueue(Client[aiohttp.ClientSession]):
                     step = steps.send(response)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return] # StopIteration is not generic
+
+
+def beside(queue: Client[Any]) -> AbstractAsyncContextManager[AsyncQueue]:
+    """Return a client with the settings of another one, and with separate connections."""
+    return with_attributes(AsyncQueue, queue)._connected()  # noqa: SLF001 - this is one of its methods  # pyright: ignore[reportPrivateUsage]

@@ -167,16 +167,16 @@ class Queue(Client[requests.Session]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def for_event_loop(self) -> AbstractAsyncContextManager[AsyncQueue] | None:
+    def _for_event_loop(self) -> AbstractAsyncContextManager[AsyncQueue] | None:
         """Return an `AsyncQueue` with this client's settings for a new event loop.
 
         None if only this client can send: over an injected session, or through a SOCKS proxy.
         """
         if not self._transport.owns_session or self._network.has_socks():
             return None
-        from .aio import AsyncQueue  # noqa: PLC0415 - imports aiohttp, which takes 200 ms
+        from .aio import beside  # noqa: PLC0415 - imports aiohttp, which takes 200 ms
 
-        return AsyncQueue.beside(self)
+        return beside(self)
 
     def send(self, call: Call[R], /) -> R:
         """Make a call that a function of `taskqueue_client.calls` returned, and return its response.

@@ -15,7 +15,7 @@ import tenacity
 
 from taskqueue_client import calls
 from taskqueue_client._protocol.lease import Lease
-from taskqueue_client._protocol.retry import Retries, RetryPolicy
+from taskqueue_client._protocol.retry import PolicyRetries, Retries, RetryPolicy
 from taskqueue_client.errors import CallFailed
 from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.claims.cancellation import CancellationWatch
@@ -179,7 +179,7 @@ class SimulatedWorker:
         first = first_after(CHECKPOINT_INTERVAL, run.outage)
         await asyncio.wait([lost], timeout=min(duration, first))
         if duration > first and run.has_claim:
-            checkpoint = self._fleet.begin(self._upload_log(run, RetryPolicy()))
+            checkpoint = self._fleet.begin(self._upload_log(run, PolicyRetries(RetryPolicy())))
             await asyncio.wait([lost], timeout=duration - first)
             checkpoint.cancel()
 

@@ -137,44 +137,6 @@ class RetryPolicy:
             if not _is(getattr(self, name), int, float) or not getattr(self, name) >= 0:
                 raise InvalidArgument(name, getattr(self, name), "at least 0 seconds")
 
-    def attempt_timeouts(self, call: Call[Any], elapsed: float) -> Timeouts:
-        """See `Retries`."""
-        if call.endpoint == "claimWork":
-            left = max(self.timeout + LONG_POLL_TIMEOUT - elapsed, 0.001)
-            return Timeouts(self.connect_timeout, max(self.read_timeout, LONG_POLL_TIMEOUT), left)
-        left = max(self.timeout - elapsed, 0.001)
-        return Timeouts(min(self.connect_timeout, left), min(self.read_timeout, left), left)
-
-    def may_retry(self, call: Call[Any], error: BaseException) -> bool:
-        """See `Retries`."""
-        return may_repeat(call) and is_temporary(error)
-
-    def of_call(self, call: Call[Any], elapsed: Callable[[], float]) -> Schedule:
-        """See `Retries`."""
-
-        def stop(state: tenacity.RetryCallState) -> bool:
-            out_of_time = elapsed() + state.upcoming_sleep >= self.timeout
-            return state.attempt_number >= self.attempts or out_of_time
-
-        return self._schedule(partial(self.may_retry, call), stop)
-
-    def of_transfer(self, may_retry: Callable[[BaseException], bool]) -> Schedule:
-        """See `Retries`. `timeout` is for calls alone: a transfer may take hours."""
-        return self._schedule(may_retry, lambda state: state.attempt_number >= self.attempts)
-
-    def _schedule(
-        self, may_retry: Callable[[BaseException], bool], stop: Callable[[tenacity.RetryCallState], bool]
-    ) -> Schedule:
-        import tenacity  # noqa: PLC0415 - costs 40 ms, and most programs never need it
-
-        doubling = tenacity.wait_exponential(multiplier=self.wait_initial, max=self.wait_max)
-        backoff = doubling + tenacity.wait_random(0, self.wait_jitter)
-
-        def wait(state: tenacity.RetryCallState) -> float:
-            return max(backoff(state), asked_to_wait(error_of(state)))
-
-        return {"wait": wait, "stop": stop, "retry": tenacity.retry_if_exception(may_retry)}
-
 
 _LONGEST = 1_000_000
 """Seconds of a timeout, more than 11 days: `poll` takes no more than 2,147,483, and no infinity."""
@@ -187,6 +149,55 @@ def _is(given: object, *kinds: type) -> bool:
 LONG_POLL_TIMEOUT = 45.0
 """The least read timeout of claimWork, in seconds: an attempt that ends before the Queue responds loses the
 runs that it claims. The long poll takes 20 s; a slow network and a busy service add to that."""
+
+
+class PolicyRetries:
+    """Decides by a `RetryPolicy`; see `Retries`."""
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+
+    def attempt_timeouts(self, call: Call[Any], elapsed: float) -> Timeouts:
+        """See `Retries`."""
+        policy = self._policy
+        if call.endpoint == "claimWork":
+            left = max(policy.timeout + LONG_POLL_TIMEOUT - elapsed, 0.001)
+            return Timeouts(policy.connect_timeout, max(policy.read_timeout, LONG_POLL_TIMEOUT), left)
+        left = max(policy.timeout - elapsed, 0.001)
+        return Timeouts(min(policy.connect_timeout, left), min(policy.read_timeout, left), left)
+
+    def may_retry(self, call: Call[Any], error: BaseException) -> bool:
+        """See `Retries`."""
+        return may_repeat(call) and is_temporary(error)
+
+    def of_call(self, call: Call[Any], elapsed: Callable[[], float]) -> Schedule:
+        """See `Retries`."""
+        policy = self._policy
+
+        def stop(state: tenacity.RetryCallState) -> bool:
+            out_of_time = elapsed() + state.upcoming_sleep >= policy.timeout
+            return state.attempt_number >= policy.attempts or out_of_time
+
+        return self._schedule(partial(self.may_retry, call), stop)
+
+    def of_transfer(self, may_retry: Callable[[BaseException], bool]) -> Schedule:
+        """See `Retries`. `timeout` is for calls alone: a transfer may take hours."""
+        most = self._policy.attempts
+        return self._schedule(may_retry, lambda state: state.attempt_number >= most)
+
+    def _schedule(
+        self, may_retry: Callable[[BaseException], bool], stop: Callable[[tenacity.RetryCallState], bool]
+    ) -> Schedule:
+        import tenacity  # noqa: PLC0415 - costs 40 ms, and most programs never need it
+
+        policy = self._policy
+        doubling = tenacity.wait_exponential(multiplier=policy.wait_initial, max=policy.wait_max)
+        backoff = doubling + tenacity.wait_random(0, policy.wait_jitter)
+
+        def wait(state: tenacity.RetryCallState) -> float:
+            return max(backoff(state), asked_to_wait(error_of(state)))
+
+        return {"wait": wait, "stop": stop, "retry": tenacity.retry_if_exception(may_retry)}
 
 
 def is_ambiguous(error: CallFailed) -> bool:

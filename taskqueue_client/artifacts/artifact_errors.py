@@ -89,13 +89,6 @@ class StorageRefused(StorageFailed):
         self.code = code
         self.message = message
 
-    @classmethod
-    def of(cls, method: str, url: str, status: int, response: str) -> StorageRefused:
-        """Return the error for a response: S3's XML, or any other text."""
-        code, message = _CODE.search(response), _MESSAGE.search(response)
-        words = message[1] if message else "" if code else response[:_LONGEST]
-        return cls(method, url, status, code[1] if code else "", _QUERY.sub("?<redacted>", words))
-
     @property
     def is_temporary(self) -> bool:
         """Whether a retry may succeed: after 408, 429 and 5xx, and after S3's 400 for a slow upload."""
@@ -107,17 +100,27 @@ class StorageRefused(StorageFailed):
         """Whether storage does not take as many bytes."""
         return self.status == _TOO_LARGE or self.code == "EntityTooLarge"
 
-    def is_expiry(self, url_expires: float | None, now: float) -> bool:
-        """Return whether only the URL has expired: S3 responds with 403 then, Google with 400.
 
-        Args:
-            url_expires: When the URL expires, in seconds since the epoch; None if unknown.
-            now: The service's time.
-        """
-        if self.status not in {_BAD_REQUEST, _FORBIDDEN}:
-            return False
-        is_past = self.status == _FORBIDDEN and url_expires is not None and now >= url_expires
-        return is_past or "expired" in f"{self.code} {self.message}".lower()
+def storage_refused(method: str, url: str, status: int, response: str) -> StorageRefused:
+    """Return the error for a response: S3's XML, or any other text."""
+    code, message = _CODE.search(response), _MESSAGE.search(response)
+    text = message[1] if message else "" if code else response[:_LONGEST]
+    redacted = _QUERY.sub("?<redacted>", text)
+    return StorageRefused(method, url, status, code[1] if code else "", redacted)
+
+
+def is_expiry(error: StorageRefused, url_expires: float | None, now: float) -> bool:
+    """Return whether only the URL has expired: S3 responds with 403 then, Google with 400.
+
+    Args:
+        error: The error for the response.
+        url_expires: When the URL expires, in seconds since the epoch; None if unknown.
+        now: The service's time.
+    """
+    if error.status not in {_BAD_REQUEST, _FORBIDDEN}:
+        return False
+    is_past = error.status == _FORBIDDEN and url_expires is not None and now >= url_expires
+    return is_past or "expired" in f"{error.code} {error.message}".lower()
 
 
 class RedirectRefused(StorageFailed):

@@ -23,6 +23,7 @@ from .artifact_errors import (
     NotOffered,
     StorageFailed,
     StorageRefused,
+    is_expiry,
 )
 from .compression import BadGzip, Gunzip
 from .destinations import Destination
@@ -158,7 +159,7 @@ class _Download:
         try:
             yield from self._destination.take(pieces, self._transfer)
         except StorageRefused as error:
-            if error.is_expiry(location.expires, self._transfer.settings.server_time()):
+            if is_expiry(error, location.expires, self._transfer.settings.server_time()):
                 self._location = None
             raise
 

@@ -16,7 +16,15 @@ from taskqueue_client.errors import InvalidArgument
 
 from .naming import checked_name
 from .sources import Content, Source, open_source
-from .transfers import StorageName, Transfer, TransferClient, reporter, silently
+from .transfers import (
+    StorageName,
+    Transfer,
+    TransferClient,
+    client_for_event_loop,
+    reporter,
+    settings_of,
+    silently,
+)
 from .uploading import Artifact, Options, UploadResult, uploading
 
 _TOGETHER = 64
@@ -183,7 +191,7 @@ class ManyUploads:
         every = yield from self._transfer.work(lambda: listed(contents))
         opener = _Opener(every)
         uploads = (self._one(opener, position, name) for position, (name, _) in enumerate(every))
-        in_loop = self._client.for_event_loop() if _are_many(every) else None
+        in_loop = client_for_event_loop(self._client) if _are_many(every) else None
         together = iter(Together(uploads, max(1, min(concurrency, len(every))), in_loop))
         outcomes = yield from self._transfer.releasing(opener.close, together)
         return UploadReport(tuple(outcomes))
@@ -239,7 +247,7 @@ def upload_artifacts(
         InvalidArgument: An option is not valid. Problems of a single artifact are in the report.
         OSError: The folder cannot be read.
     """
-    storage = client.transfer_settings.storage if storage is None else storage
+    storage = settings_of(client).storage_type if storage is None else storage
     options = Options.checked(expires, task_expires, storage, None, compress, client.now)
     arguments.number("concurrency", concurrency, least=1)
     report = silently if progress is None else (yield from reporter(progress))

@@ -20,7 +20,7 @@ from taskqueue_client._protocol.api_responses import ResponseRefused, TransportF
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client._transport.network import USER_AGENT, NetworkSettings, forget_in_children
 
-from .artifact_errors import RedirectRefused, StorageFailed, StorageRefused
+from .artifact_errors import RedirectRefused, StorageFailed, storage_refused
 from .sources import AHEAD, Block, Source
 from .storage_connections import (
     Cancellation,
@@ -320,7 +320,7 @@ class Storage:
             received = attempt.read(response, _LONGEST_RESPONSE)
             if response.status not in _SUCCESS:
                 text = received.decode(errors="replace")
-                raise StorageRefused.of("PUT", put.url, response.status, text)
+                raise storage_refused("PUT", put.url, response.status, text)
             attempt.check_sent()
         return response
 
@@ -337,9 +337,9 @@ class Storage:
         except TransportFailed as error:
             raise StorageFailed("PUT", put.url, error.reason) from error.__cause__
         except ResponseRefused as error:
-            raise StorageRefused.of("PUT", put.url, error.status, error.reason) from error
+            raise storage_refused("PUT", put.url, error.status, error.reason) from error
         if response.status not in _SUCCESS:
-            raise StorageRefused.of("PUT", put.url, response.status, response.body.decode(errors="replace"))
+            raise storage_refused("PUT", put.url, response.status, response.body.decode(errors="replace"))
         put.progress(len(content), len(content))
         await asyncio.sleep(0)  # now it is told, and not after the upload
         return PutResponse(hexdigests(put.algorithms, content), response.headers)
@@ -385,7 +385,7 @@ def _accepted(attempt: StorageAttempt, response: HTTPResponse) -> Incoming:
     if response.status in _CONTENT:
         return Incoming(attempt, response)
     text = attempt.read(response, _LONGEST_RESPONSE).decode(errors="replace")
-    raise StorageRefused.of("GET", attempt.url, response.status, text)
+    raise storage_refused("GET", attempt.url, response.status, text)
 
 
 def _redirected(url: str, location: str) -> str:

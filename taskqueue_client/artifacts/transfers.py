@@ -15,7 +15,7 @@ from taskqueue_client._protocol.conversation import AsyncClient, Call, Conversat
 from taskqueue_client._protocol.retry import Retries, RetryPolicy, retried
 from taskqueue_client.clock import Clock
 
-from .artifact_errors import StorageFailed, StorageRefused
+from .artifact_errors import StorageFailed, StorageRefused, is_expiry
 from .sources import Source
 from .storage import UPLOADED, Progress, Put, PutResponse, Storage
 from .storage_connections import Cancellation, Limits
@@ -40,17 +40,19 @@ class TransferSettings:
     """The settings of a client that transfers use.
 
     Attributes:
+        storage: The connections to storage services, which all copies of the client share.
         server_time: Returns the service's time, in seconds since the epoch.
         url: Returns the URL of a call, without a signature.
-        storage: The default storage type of uploads.
+        storage_type: The default storage type of uploads.
     """
 
+    storage: Storage
     policy: RetryPolicy
     retries: Retries
     clock: Clock
     server_time: Callable[[], float]
     url: Callable[[Call[Any]], str]
-    storage: StorageName
+    storage_type: StorageName
 
     @property
     def limits(self) -> Limits:
@@ -63,30 +65,31 @@ class TransferClient(Protocol):
     """The properties and methods of a client that transfers use."""
 
     @property
-    def storage(self) -> Storage:
-        """The connections to storage."""
-        ...
+    def _transfer_settings(self) -> TransferSettings: ...
 
-    @property
-    def transfer_settings(self) -> TransferSettings:
-        """The client's settings."""
-        ...
+    def _for_event_loop(self) -> AbstractAsyncContextManager[AsyncClient] | None: ...
 
     def now(self) -> datetime:
         """Return the service's time."""
         ...
 
-    def for_event_loop(self) -> AbstractAsyncContextManager[AsyncClient] | None:
-        """Return a client for a new event loop; None if only this client can send."""
-        ...
+
+def settings_of(client: TransferClient) -> TransferSettings:
+    """Return the settings of a client that transfers use."""
+    return client._transfer_settings  # noqa: SLF001 - hidden from users  # pyright: ignore[reportPrivateUsage]
+
+
+def client_for_event_loop(client: TransferClient) -> AbstractAsyncContextManager[AsyncClient] | None:
+    """Return a client for a new event loop; None if only the given one can send."""
+    return client._for_event_loop()  # noqa: SLF001 - hidden from users  # pyright: ignore[reportPrivateUsage]
 
 
 class Transfer:
     """One transfer of a client, or several that end together."""
 
     def __init__(self, client: TransferClient) -> None:
-        self.settings = client.transfer_settings
-        self.storage = client.storage
+        self.settings = settings_of(client)
+        self.storage = self.settings.storage
         self.cancellation = Cancellation()
 
     def work(self, run: Callable[[], R], run_async: Callable[[], Awaitable[R]] | None = None) -> Work[R]:
@@ -185,7 +188,7 @@ def putting(
         try:
             response = yield from transfer.put(put)
         except StorageRefused as error:
-            if error.is_expiry(target.expires, server_time()):
+            if is_expiry(error, target.expires, server_time()):
                 target = None
             raise
         verdict = _verdict(response)

@@ -37,7 +37,7 @@ from .naming import (
 )
 from .sources import Content, Source, Spool, TemporaryFileFailed, gzipped, gzipped_content, open_source
 from .storage import UPLOADED, Get, Progress, PutResponse, hexdigests
-from .transfers import StorageName, Target, Transfer, TransferClient, putting, reporter, silently
+from .transfers import StorageName, Target, Transfer, TransferClient, putting, reporter, settings_of, silently
 
 _WORTH_COMPRESSING = 1024
 """Smaller content is not compressed by default: it fits into a network packet."""
@@ -169,7 +169,7 @@ def upload_artifact(
         CallFailed: The Queue or the object service refused, or did not respond.
         OSError: The content cannot be read, or a temporary file cannot be written.
     """
-    storage = client.transfer_settings.storage if storage is None else storage
+    storage = settings_of(client).storage_type if storage is None else storage
     options = Options.checked(expires, task_expires, storage, content_type, compress, client.now)
     report = silently if progress is None else (yield from reporter(progress))
     return (yield from uploading(client, Artifact(task_id, run_id, name), source, options, report))

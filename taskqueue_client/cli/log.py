@@ -14,6 +14,7 @@ from taskqueue_client.artifacts.compression import BadGzip
 from taskqueue_client.artifacts.growing_log import LOG_LINK, LOG_NAME, GrowingLog, LineWriter
 from taskqueue_client.artifacts.storage import Get
 from taskqueue_client.artifacts.storage_connections import Cancellation
+from taskqueue_client.artifacts.transfers import settings_of
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.errors import ResourceNotFound
@@ -247,8 +248,9 @@ class FollowedLog:
     def _request(self, url: str) -> bool:
         """Make one request for what is new; return whether to make the next one at once."""
         headers = {**self._log.request_headers(), "Prefer": f"wait={LONG_POLL}"}
-        get = Get(url, headers, self._queue.transfer_settings.limits)
-        with self._queue.storage.get(get, Cancellation()) as incoming:
+        settings = settings_of(self._queue)
+        get = Get(url, headers, settings.limits)
+        with settings.storage.get(get, Cancellation()) as incoming:
             self._is_live = incoming.header("Preference-Applied") is not None
             if self._is_live:
                 self._say(

@@ -17,6 +17,7 @@ from requests.adapters import HTTPAdapter
 
 from taskqueue_client import AsyncQueue, Queue
 from taskqueue_client.artifacts import StorageRefused
+from taskqueue_client.artifacts.transfers import client_for_event_loop
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import CutUpload, Drop, Respond
@@ -323,9 +324,9 @@ class CountingAdapter(HTTPAdapter):
 
 
 def test_a_socks_proxy_keeps_uploads_in_threads(synchronous: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert synchronous.for_event_loop() is not None
+    assert client_for_event_loop(synchronous) is not None
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
-    assert synchronous.for_event_loop() is None
+    assert client_for_event_loop(synchronous) is None
 
 
 def test_asynchronous_iterables_are_refused_among_many(synchronous: Queue, run: Run) -> None:

@@ -21,15 +21,16 @@ from taskqueue_client.artifacts import (
     DownloadTooLarge,
     HashMismatch,
     SourceChanged,
-    StorageRefused,
     UploadAlreadyBegun,
     content_type_of,
     is_compressed,
 )
 from taskqueue_client.artifacts import storage as storage_module
+from taskqueue_client.artifacts.artifact_errors import storage_refused
 from taskqueue_client.artifacts.compression import Gunzip
 from taskqueue_client.artifacts.naming import COMPRESSED_ENDINGS, CONTENT_TYPES
 from taskqueue_client.artifacts.storage import Hashes, hexdigests
+from taskqueue_client.artifacts.transfers import settings_of
 from tests.artifacts.conftest import EitherClient
 from tests.artifacts.raw_server import RawResponse, RawServer, Request, json_response
 
@@ -113,9 +114,7 @@ def test_blocks_of_tls_are_handed_to_the_thread_that_hashes_sixteen_at_a_time(
 @pytest.mark.parametrize(
     "error",
     [
-        StorageRefused.of(
-            "PUT", "https://u:p@s3.test/key?X-Amz-Signature=secret", 403, "for /key?sig=secret"
-        ),
+        storage_refused("PUT", "https://u:p@s3.test/key?X-Amz-Signature=secret", 403, "for /key?sig=secret"),
         SourceChanged("a file"),
         UploadAlreadyBegun("public/x"),
         HashMismatch("x", {"sha256": "a"}, {"sha256": "b"}),
@@ -180,7 +179,7 @@ def test_a_stream_that_is_left_early_ends_its_download(raw_client: EitherClient,
     else:
         assert next(blocks)
         blocks.close()
-    raw_client.queue.storage.threads().shutdown(wait=True)  # returns when the thread has ended
+    settings_of(raw_client.queue).storage.threads().shutdown(wait=True)  # returns when the thread has ended
 
 
 def test_an_open_stream_leaves_the_threads_to_other_transfers(
@@ -202,7 +201,7 @@ def test_an_open_stream_leaves_the_threads_to_other_transfers(
         raw_client.result(begin())
     else:
         assert next(blocks)
-    assert raw_client.queue.storage.threads().submit(int).result(timeout=10) == 0
+    assert settings_of(raw_client.queue).storage.threads().submit(int).result(timeout=10) == 0
     if raw_client.is_async:
         raw_client.result(leave())
     else:

@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from taskqueue_client import AsyncQueue, Queue, calls, slugid
 from taskqueue_client._protocol.api_responses import Response
 from taskqueue_client._protocol.call_spans import CallSpans
-from taskqueue_client._protocol.retry import RetryPolicy, attempts
+from taskqueue_client._protocol.retry import PolicyRetries, RetryPolicy, attempts
 from taskqueue_client._protocol.wire import Wire
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.errors import CallTimedOut, ConnectionFailed, ResourceNotFound
@@ -110,7 +110,7 @@ async def test_a_call_whose_task_is_canceled_ends_its_span(local: LocalQueue, sp
 def test_a_span_begins_with_its_attempt_in_the_trace_of_that_moment(spans: Spans) -> None:
     tracer = trace.get_tracer("test")
     wire = Wire("https://tc.example.com", None, SystemClock())
-    steps = attempts(wire, RetryPolicy(), calls.ping(), CallSpans("https://tc.example.com"))
+    steps = attempts(wire, PolicyRetries(RetryPolicy()), calls.ping(), CallSpans("https://tc.example.com"))
     with tracer.start_as_current_span("caller"):
         next(steps)
     between = time.time_ns()

@@ -11,6 +11,7 @@ import pytest
 
 from taskqueue_client import Queue, RetryPolicy
 from taskqueue_client._protocol.conversation import Call
+from taskqueue_client._protocol.retry import PolicyRetries
 from taskqueue_client.errors import (
     BadRequest,
     CallTimedOut,
@@ -123,15 +124,15 @@ def test_a_wait_that_would_not_end_in_time_is_not_begun(
 
 def test_an_attempt_has_no_more_time_than_is_left_of_the_call() -> None:
     policy = RetryPolicy(timeout=60, connect_timeout=10, read_timeout=30)
-    assert policy.attempt_timeouts(STATUS, 0) == (10, 30, 60)
-    assert policy.attempt_timeouts(STATUS, 55) == (5, 5, 5)
-    assert max(policy.attempt_timeouts(STATUS, 60)) <= 0.01
+    assert PolicyRetries(policy).attempt_timeouts(STATUS, 0) == (10, 30, 60)
+    assert PolicyRetries(policy).attempt_timeouts(STATUS, 55) == (5, 5, 5)
+    assert max(PolicyRetries(policy).attempt_timeouts(STATUS, 60)) <= 0.01
 
 
 def test_a_claim_request_has_more_time_than_the_long_poll_takes() -> None:
     policy = RetryPolicy(timeout=30, connect_timeout=10, read_timeout=5)
     claim = Call("claimWork", "POST", "/claim-work/a%2Fb", dict[str, Any], body={})
-    assert policy.attempt_timeouts(claim, 0) == (10, 45, 75)
+    assert PolicyRetries(policy).attempt_timeouts(claim, 0) == (10, 45, 75)
 
 
 @pytest.mark.parametrize("rate", [-1, "1000", None])
@@ -266,8 +267,8 @@ def test_the_total_time_bounds_a_single_attempt(make_client: Any, server: Script
 def test_a_long_poll_is_waited_for_longer_than_the_queue_takes() -> None:
     claim = Call("claimWork", "POST", "/claim-work/a%2Fb", dict[str, Any])
     policy = RetryPolicy(read_timeout=5, timeout=5)
-    assert policy.attempt_timeouts(claim, elapsed=0)[1] > 20
-    assert policy.attempt_timeouts(STATUS, elapsed=2)[1] == 3
+    assert PolicyRetries(policy).attempt_timeouts(claim, elapsed=0)[1] > 20
+    assert PolicyRetries(policy).attempt_timeouts(STATUS, elapsed=2)[1] == 3
 
 
 def test_nobody_there_is_said_in_plain_words(make_client: Any) -> None:

@@ -17,6 +17,7 @@ from types import ModuleType
 import pytest
 
 import taskqueue_client
+from taskqueue_client import calls
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -25,6 +26,21 @@ def test_every_public_name_can_be_had() -> None:
     public = [name for name in dir(taskqueue_client) if not name.startswith("_")]
     assert {"AsyncQueue", "LocalQueue", "Queue", "WorkerLoop"} <= set(public)
     assert all(getattr(taskqueue_client, name) is not None for name in public)
+
+
+@pytest.mark.parametrize("client", [taskqueue_client.Queue, taskqueue_client.AsyncQueue])
+def test_a_client_shows_calls_and_what_users_need_beside_them(client: type) -> None:
+    shown = {name for name in dir(client) if not name.startswith("_")}
+    own = {"close", "credentials", "from_env", "now", "root_url", "send", "signed_url"}
+    copies = {"with_credentials", "with_options"}
+    assert shown - set(calls.__all__) == own | copies | TRANSFERS
+
+
+TRANSFERS = {
+    *("create_error_artifact", "create_link_artifact", "create_reference_artifact"),
+    *("download_artifact", "stream_artifact", "upload_artifact", "upload_artifacts", "verify_chain_of_trust"),
+}
+"""The methods of clients that are several calls."""
 
 
 def test_all_names_are_those_that_the_package_imports_itself_or_when_asked() -> None:

@@ -14,6 +14,7 @@ from taskqueue_client._client import with_retries
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.lease import retry_in
 from taskqueue_client._protocol.retry import (
+    PolicyRetries,
     RetryPolicy,
     Schedule,
     Timeouts,
@@ -45,7 +46,7 @@ MOST_500 = 4
 the artifact and the response was lost, or has a content length of it, it refuses each further attempt."""
 
 
-_LIMITS = RetryPolicy()
+_LIMITS = PolicyRetries(RetryPolicy())
 """The timeouts of an attempt, which are those of any client."""
 
 
