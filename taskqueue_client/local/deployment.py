@@ -26,7 +26,7 @@ from taskqueue_client.local.storage import ArtifactStorage, Variant
 
 from .engine import BackgroundWork, Core, Store
 from .engine import Settings as EngineSettings
-from .faults import Faults
+from .fault_injection import FaultInjector
 from .http.endpoints import LEGACY, Endpoint
 
 if TYPE_CHECKING:
@@ -95,7 +95,6 @@ class Deployment:
         self._cleanup = AsyncExitStack()
         self._wake_up: asyncio.TimerHandle | None = None
         self._due: float = 0
-        self.faults = Faults(clock, _fault_names(ENDPOINTS))
 
     async def __aenter__(self) -> Self:
         try:
@@ -127,12 +126,14 @@ class Deployment:
         )
         self.background = BackgroundWork(self.core)
         self._cleanup.callback(self._cancel_wake_up)  # after the server: its last requests set the alarm
-        if self._settings.page:
-            self.page = self._open_page(self.core)
         if self._settings.legacy_azure is not None:
             self.legacy = self._open_legacy(self._settings.legacy_azure)
             self._cleanup.push_async_callback(self.legacy.stop)
-            self.faults.endpoints = _fault_names(self.legacy.endpoints)
+        endpoints = ENDPOINTS if self.legacy is None else self.legacy.endpoints
+        self._injector = FaultInjector(self._clock, _fault_names(endpoints))
+        self.faults = self._injector.faults
+        if self._settings.page:
+            self.page = self._open_page(self.core)
         server = self._server(self.core)
         self._cleanup.push_async_callback(server.stop)
         self.root_url = await server.start(self._settings.host, self._settings.port)
@@ -181,7 +182,7 @@ class Deployment:
         return Server(
             api=Api(services, validator, self.faults.now, lambda: self.root_url),
             buckets=core.storage.buckets,
-            faults=self.faults,
+            injector=self._injector,
             admin=self._admin(),
             page=self.page,
             after_change=self._look_for_work,
@@ -203,7 +204,7 @@ class Deployment:
 
         page = Page(
             core,
-            self.faults,
+            self._injector,
             secret=self._issuer.access_token,
             host=self._settings.host,
             root_url=lambda: self.root_url,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from taskqueue_client.clock import MovableClock
+from taskqueue_client.local.fault_injection import FaultInjector
 from taskqueue_client.local.faults import Faults
 from taskqueue_client.local.storage import ArtifactStorage
 
@@ -48,12 +49,16 @@ class Served:
     """A storage service with its URL, and the parts behind it."""
 
     storage: ArtifactStorage
-    faults: Faults
+    injector: FaultInjector
     clock: WatchedClock
     connection: sqlite3.Connection
     url: str = ""
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever a handler has ended, with or without a response."""
+
+    @property
+    def faults(self) -> Faults:
+        return self.injector.faults
 
     def put_url(self, name: str) -> str:
         """As for an S3 artifact: 45 minutes."""
@@ -66,12 +71,12 @@ class Served:
         """The files of all bodies."""
         return sorted(self.storage.directory.iterdir())
 
-    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def respond(self, request: web.BaseRequest) -> web.StreamResponse:
         buckets = self.storage.buckets
         try:
             if request.method == "PUT":
-                return await self.faults.answer("storage.put", request, buckets.put)
-            return await self.faults.answer("storage.get", request, buckets.get)
+                return await self.injector.respond("storage.put", request, buckets.put)
+            return await self.injector.respond("storage.get", request, buckets.get)
         finally:
             self.answered.set()
 
@@ -82,8 +87,8 @@ async def serving(store: str = ":memory:", *, held: bool = True, port: int = 0) 
     connection = sqlite3.connect(store, isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     storage = ArtifactStorage(connection, store, clock, lambda: served.url)
-    served = Served(storage, Faults(clock, {"storage.put", "storage.get"}), clock, connection)
-    server = web.Server(served.answer, auto_decompress=False)
+    served = Served(storage, FaultInjector(clock, {"storage.put", "storage.get"}), clock, connection)
+    server = web.Server(served.respond, auto_decompress=False)
     runner = web.ServerRunner(server)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)

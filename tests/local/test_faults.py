@@ -11,6 +11,7 @@ import requests
 from aiohttp import ClientResponse, web
 
 from taskqueue_client.clock import MovableClock
+from taskqueue_client.local.fault_injection import FaultInjector
 from taskqueue_client.local.faults import (
     AnyFault,
     CutDownload,
@@ -18,7 +19,6 @@ from taskqueue_client.local.faults import (
     Delay,
     Drop,
     ExpireUrl,
-    Faults,
     Respond,
     SlowDownload,
 )
@@ -27,8 +27,8 @@ from tests.local.storage_server import Served, serving
 ENDPOINTS = {"queue.createTask", "queue.claimWork", "storage.put"}
 
 
-def faults() -> Faults:
-    return Faults(MovableClock(held=True), ENDPOINTS)
+def make_injector() -> FaultInjector:
+    return FaultInjector(MovableClock(held=True), ENDPOINTS)
 
 
 def put(served: Served, data: bytes = b"data") -> requests.Response:
@@ -40,29 +40,29 @@ def get(served: Served) -> requests.Response:
 
 
 def test_a_fault_strikes_as_often_as_it_says_and_only_its_endpoint() -> None:
-    (asked, fault) = (faults(), Drop("queue.createTask", times=2))
-    asked.add(fault)
-    assert asked.match("queue.claimWork") is None
-    assert [asked.match("queue.createTask") for _ in range(3)] == [fault, fault, None]
+    (injector, fault) = (make_injector(), Drop("queue.createTask", times=2))
+    injector.faults.add(fault)
+    assert injector.match("queue.claimWork") is None
+    assert [injector.match("queue.createTask") for _ in range(3)] == [fault, fault, None]
 
 
 def test_faults_of_one_endpoint_take_turns_in_the_order_they_came() -> None:
     (first, second) = (Respond("queue.*", status=502), Drop("queue.createTask"))
-    asked = faults()
-    asked.add(first)
-    asked.add(second)
-    assert [asked.match("queue.createTask"), asked.match("queue.createTask")] == [first, second]
+    injector = make_injector()
+    injector.faults.add(first)
+    injector.faults.add(second)
+    assert [injector.match("queue.createTask"), injector.match("queue.createTask")] == [first, second]
 
 
 def test_waiting_faults_can_be_listed_and_removed() -> None:
-    asked = faults()
-    asked.add_json({"kind": "respond", "endpoint": "queue.createTask", "status": 503, "times": 3})
-    asked.match("queue.createTask")
-    (waiting,) = asked.waiting()
+    injector = make_injector()
+    injector.faults.add_json({"kind": "respond", "endpoint": "queue.createTask", "status": 503, "times": 3})
+    injector.match("queue.createTask")
+    (waiting,) = injector.faults.waiting()
     assert (waiting["kind"], waiting["status"], waiting["times"]) == ("respond", 503, 2)
-    asked.clock_shift = 60
-    asked.clear()
-    assert (asked.waiting(), asked.clock_shift) == ([], 0)
+    injector.faults.clock_shift = 60
+    injector.faults.clear()
+    assert (injector.faults.waiting(), injector.faults.clock_shift) == ([], 0)
 
 
 @pytest.mark.parametrize(
@@ -80,21 +80,21 @@ def test_waiting_faults_can_be_listed_and_removed() -> None:
 )
 def test_a_fault_that_makes_no_sense_is_refused_with_the_reason(data: object, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        faults().add_json(data)
+        make_injector().faults.add_json(data)
 
 
 def test_a_fault_from_code_is_checked_like_one_from_json() -> None:
     with pytest.raises(ValueError, match="times"):
-        faults().add(Drop("queue.createTask", times=0))
+        make_injector().faults.add(Drop("queue.createTask", times=0))
 
 
 @pytest.mark.parametrize("after", [False, True])
 async def test_an_injected_response_comes_before_or_after_the_change(after: bool) -> None:  # noqa: FBT001  a parameter of the test
     async with serving() as served:
         served.faults.add(Respond("storage.put", status=503, after=after, headers={"Retry-After": "1"}))
-        answer = await asyncio.to_thread(put, served)
-        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
-        assert "<Code>InternalError</Code>" in answer.text
+        response = await asyncio.to_thread(put, served)
+        assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
+        assert "<Code>InternalError</Code>" in response.text
         assert len(served.files()) == (1 if after else 0)
         assert (await asyncio.to_thread(put, served)).status_code == 200
 
@@ -102,19 +102,19 @@ async def test_an_injected_response_comes_before_or_after_the_change(after: bool
 async def test_a_response_can_be_the_page_of_a_load_balancer() -> None:
     async with serving() as served:
         served.faults.add(Respond("storage.get", status=502, html=True))
-        answer = await asyncio.to_thread(get, served)
-    assert (answer.status_code, answer.headers["Content-Type"]) == (502, "text/html; charset=utf-8")
-    assert "<h1>502 Bad Gateway</h1>" in answer.text
+        response = await asyncio.to_thread(get, served)
+    assert (response.status_code, response.headers["Content-Type"]) == (502, "text/html; charset=utf-8")
+    assert "<h1>502 Bad Gateway</h1>" in response.text
 
 
 async def test_a_response_of_a_service_has_the_services_form() -> None:
-    asked = faults()
-    asked.add(Respond("queue.createTask", status=500))
+    injector = make_injector()
+    injector.faults.add(Respond("queue.createTask", status=500))
 
-    async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        return await asked.answer("queue.createTask", request, answer)
+    async def respond(request: web.BaseRequest) -> web.StreamResponse:
+        return await injector.respond("queue.createTask", request, respond)
 
-    runner = web.ServerRunner(web.Server(answer))
+    runner = web.ServerRunner(web.Server(respond))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     ((_, port),) = runner.addresses
@@ -139,13 +139,13 @@ async def test_a_connection_is_dropped_before_or_after_the_change(after: bool) -
 async def test_a_delay_lasts_until_the_clock_has_moved(after: bool) -> None:  # noqa: FBT001  a parameter of the test
     async with serving() as served:
         served.faults.add(Delay("storage.put", seconds=600, after=after))
-        answer = asyncio.create_task(asyncio.to_thread(put, served))
+        response = asyncio.create_task(asyncio.to_thread(put, served))
         await served.clock.wait_for_sleeper()
         assert len(served.files()) == (1 if after else 0)
         served.clock.advance(seconds=599)
-        assert not answer.done()
+        assert not response.done()
         served.clock.advance(seconds=1)
-        assert (await answer).status_code == 200
+        assert (await response).status_code == 200
 
 
 async def test_a_delay_in_real_time_does_not_need_the_clock() -> None:
@@ -168,17 +168,17 @@ async def test_a_download_is_cut_short_at_the_byte(at: int) -> None:
     async with serving() as served, aiohttp.ClientSession() as session:
         await asyncio.to_thread(put, served, b"x" * 3_000_000)
         served.faults.add(CutDownload("storage.get", at=at))
-        async with session.get(served.get_url("public/x")) as answer:
-            assert answer.content_length == 3_000_000
+        async with session.get(served.get_url("public/x")) as response:
+            assert response.content_length == 3_000_000
             received: list[bytes] = []
             with pytest.raises(aiohttp.ClientPayloadError):
-                await collect(answer, received)
+                await collect(response, received)
             assert len(b"".join(received)) == at
         assert len((await asyncio.to_thread(get, served)).content) == 3_000_000
 
 
-async def collect(answer: ClientResponse, received: list[bytes]) -> None:
-    while chunk := await answer.content.readany():
+async def collect(response: ClientResponse, received: list[bytes]) -> None:
+    while chunk := await response.content.readany():
         received.append(chunk)
 
 
@@ -200,11 +200,11 @@ async def test_a_slow_body_comes_as_fast_as_the_clock_moves() -> None:
     async with serving() as served, aiohttp.ClientSession() as session:
         await asyncio.to_thread(put, served, b"abcdefgh")
         served.faults.add(SlowDownload("storage.get", bytes_per_second=3))
-        async with session.get(served.get_url("public/x")) as answer:
+        async with session.get(served.get_url("public/x")) as response:
             pieces: list[bytes] = []
             while len(pieces) < 3:
                 await served.clock.wait_for_sleeper()
-                pieces.append(await answer.content.readany())
+                pieces.append(await response.content.readany())
                 served.clock.advance(seconds=1)
             assert pieces == [b"abc", b"def", b"gh"]
 
@@ -216,15 +216,15 @@ async def test_a_response_to_head_has_no_body_to_send_badly(fault: AnyFault) -> 
     async with serving() as served:
         await asyncio.to_thread(put, served)
         served.faults.add(fault)
-        answer = await asyncio.to_thread(requests.head, served.get_url("public/x"), timeout=30)
-    assert (answer.status_code, answer.headers["Content-Length"]) == (200, "4")
+        response = await asyncio.to_thread(requests.head, served.get_url("public/x"), timeout=30)
+    assert (response.status_code, response.headers["Content-Length"]) == (200, "4")
 
 
 async def test_an_upload_url_can_be_over_before_its_time() -> None:
     async with serving() as served:
         served.faults.add(ExpireUrl())
-        answer = await asyncio.to_thread(put, served)
-        assert (answer.status_code, "Request has expired" in answer.text) == (403, True)
+        response = await asyncio.to_thread(put, served)
+        assert (response.status_code, "Request has expired" in response.text) == (403, True)
         assert (await asyncio.to_thread(put, served)).status_code == 200
 
 
@@ -232,6 +232,6 @@ async def test_the_date_is_that_of_the_clock_and_can_be_wrong() -> None:
     async with serving() as served:
         served.faults.clock_shift = -3600
         served.clock.advance(days=2)
-        answer = await asyncio.to_thread(get, served)
-        shown = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+        response = await asyncio.to_thread(get, served)
+        shown = parsedate_to_datetime(response.headers["Date"]).timestamp()
         assert shown == int(served.clock.now() - 3600) == int(served.faults.now())

@@ -217,6 +217,6 @@ def test_a_malformed_content_type_gets_the_services_500_and_a_good_one_is_accept
         assert wire.json("PUT", "/api/object/v1/upload/x", body, key=wire.root).status == status
 
 
-def test_an_unknown_accident_is_refused_with_those_that_are_known() -> None:
+def test_an_unknown_case_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(ValueError, match="reclaim of a pending run"):
         faults.service_500("no such case")

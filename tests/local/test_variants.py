@@ -1,4 +1,4 @@
-"""The differences between deployments, and the service's accidents on request."""
+"""The differences between deployments, and the service's 500 responses on request."""
 
 from __future__ import annotations
 

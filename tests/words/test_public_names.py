@@ -154,7 +154,6 @@ def test_a_public_module_gives_each_name_that_it_takes_from_an_inner_module_in_i
 INTERNAL = {
     ("taskqueue_client.legacy", "StoragePolling"),  # a benchmark polls with it
     ("taskqueue_client.legacy", "UrlRefused"),  # raised within the module
-    ("taskqueue_client.local.faults", "StruckCall"),  # `Faults.strike` takes it
 }
 """Defined in public modules, and not for users."""
 

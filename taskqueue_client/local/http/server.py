@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aiohttp.http_parser import RawRequestMessage
     from aiohttp.streams import StreamReader
 
-    from taskqueue_client.local.faults import Faults
+    from taskqueue_client.local.fault_injection import FaultInjector
     from taskqueue_client.local.page import Page
     from taskqueue_client.local.storage.buckets import Buckets
 
@@ -79,7 +79,7 @@ class Server:
     Args:
         api: Everything under `/api/`.
         buckets: Everything under `/storage/`.
-        faults: The faults on request.
+        injector: Calls the handlers, or lets a fault strike.
         admin: Everything under `/admin/`; None without an admin secret.
         page: The web page, or None.
         after_change: Called when a request may have changed something.
@@ -90,7 +90,7 @@ class Server:
 
     api: Api
     buckets: Buckets
-    faults: Faults
+    injector: FaultInjector
     admin: Admin | None
     page: Page | None
     after_change: Callable[[], object]
@@ -147,7 +147,7 @@ class Server:
             return finish(request, json_response({"error": _WRONG_HOST}, _MISDIRECTED))
         try:
             endpoint, handler = self._route(request, path)
-            return await self.faults.answer(endpoint, request, handler)
+            return await self.injector.respond(endpoint, request, handler)
         except BrokenEscapeError:
             return finish(request, text_response(_BAD_REQUEST_PAGE, "text/html; charset=utf-8", 400, {}))
         except Refusal as refusal:
@@ -196,7 +196,7 @@ class Server:
 
     def _reject(self, request: web.BaseRequest, refusal: Refusal) -> web.Response:
         """Return the response to a request that belongs to no endpoint, or cannot be read."""
-        return finish(request, error_response(refusal, "", {}, {}, int(1000 * self.faults.now())))
+        return finish(request, error_response(refusal, "", {}, {}, int(1000 * self.injector.faults.now())))
 
 
 async def _accept_no_more(listening: socket.socket) -> None:

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 
     from taskqueue_client.local.auth.validator import SignedRequest
     from taskqueue_client.local.engine.core import Core
-    from taskqueue_client.local.faults import AnyFault, Faults
+    from taskqueue_client.local.fault_injection import FaultInjector
+    from taskqueue_client.local.faults import AnyFault
     from taskqueue_client.local.messages import Message
 
 
@@ -165,17 +166,18 @@ class Page:
 
     Args:
         core: The state of the queue, its clock and its artifacts.
-        faults: The faults that the page adds and removes.
+        injector: Has the faults that the page adds and removes, and tells of each one that strikes.
         secret: The secret from which the page's token is derived.
         host: The name or address that the queue listens on.
         root_url: Returns the root URL of the queue.
     """
 
     def __init__(
-        self, core: Core, faults: Faults, *, secret: str, host: str, root_url: Callable[[], str]
+        self, core: Core, injector: FaultInjector, *, secret: str, host: str, root_url: Callable[[], str]
     ) -> None:
         self._core = core
-        self._faults = faults
+        self._faults = faults = injector.faults
+        self._fault_endpoints = injector.endpoints
         self._root_url = root_url
         self._views = Views(core.store, core.clock)
         self._access = Access(secret, host)
@@ -183,7 +185,7 @@ class Page:
         self._api = Api({"queue": core}, _PageValidator(), faults.now, root_url)
         self._files: dict[str, _File] = {}
         self._struck: dict[int, str] = {}  # by the id of a request that lives: requests have no hash
-        faults.on_strike = self._note_strike
+        injector.on_strike = self._note_strike
         if isinstance(core.clock, MovableClock):
             core.clock.after_move(self._feed.wake_from_any_thread)
         self._reads: dict[str, Callable[[], object]] = {
@@ -292,7 +294,7 @@ class Page:
             **self._time(),
             "moments": self._views.moments(),
             "faults": self._faults.waiting(),
-            "endpoints": self._faults.endpoints,
+            "endpoints": self._fault_endpoints,
             "rootUrl": self._root_url(),
         }
 
