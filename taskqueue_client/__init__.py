@@ -59,7 +59,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is public and was not asked for yet (PEP 562)."""
+    """Import a public name on first use (PEP 562)."""
     for module, names in _LAZY.items():
         if name in names:
             globals()[name] = value = getattr(importlib.import_module(module, __name__), name)

@@ -257,10 +257,10 @@ class AzureTaskSource:
     async def _current_queues(self) -> Sequence[PollQueue]:
         """Return the queues, the highest priority first, with URLs that are valid for some time."""
         if not self._queues or self._clock.monotonic() >= self._refresh_at:
-            asked = self._clock.monotonic()
+            requested = self._clock.monotonic()
             urls = await self._ask_for_urls()
             valid = max((urls.expires - self._context.queue.now()).total_seconds(), 0.0)
-            self._refresh_at = asked + max(valid - _REFRESH_EARLY, valid / 2)
+            self._refresh_at = requested + max(valid - _REFRESH_EARLY, valid / 2)
             self._queues = urls.queues
         return self._queues
 
@@ -275,7 +275,7 @@ class AzureTaskSource:
         try:
             return await self._storage.poll(queue, count)
         except UrlRefused:
-            self._queues = ()  # the next call asks for other URLs
+            self._queues = ()  # the next call requests new URLs
             raise
 
     # Claiming

@@ -52,15 +52,15 @@ class Lease:
         length = _seconds(claim.taken_until, *started, *_issued(claim.credentials))
         return cls(length, received + length)
 
-    def reclaimed(self, reclaim: TaskReclaim, asked: float) -> Lease:
-        """Return the lease after a reclaim that was requested at `asked`.
+    def reclaimed(self, reclaim: TaskReclaim, requested: float) -> Lease:
+        """Return the lease after a reclaim that was requested at `requested`.
 
         It is never longer than the lease before, as the service grants the same length each time: the
         `start` of credentials may be before the reclaim, and would make the lease too long.
         """
         granted = _seconds(reclaim.taken_until, *_issued(reclaim.credentials))
         length = min(granted, self.length) if granted else self.length
-        return Lease(length, asked + length)
+        return Lease(length, requested + length)
 
     def left(self, now: float) -> float:
         """Return the seconds until the lease ends; 0 after its end."""

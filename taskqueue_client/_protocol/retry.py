@@ -231,8 +231,8 @@ class Attempt(NamedTuple):
 
 
 Attempts = Generator[Attempt | float, Response | None, R]
-"""Yields attempts, and seconds to wait. An attempt is answered by its response, or by a `TransportFailed` or
-`ResponseRefused` thrown in; a wait by None."""
+"""Yields attempts, and seconds to wait. After an attempt, its response is sent in, or a `TransportFailed` or
+`ResponseRefused` thrown in; after a wait, None is sent in."""
 
 
 def attempts(

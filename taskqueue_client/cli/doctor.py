@@ -262,7 +262,7 @@ def _holder(queue: Queue, held: list[str] | None) -> Holder | None:
 
 
 def _is_authorized(queue: Queue, credentials: Credentials, scope: str) -> bool:
-    """Ask the service: it refuses a request that is restricted to a scope that the credentials lack (401)."""
+    """Return whether the service accepts a request restricted to the scope; else it responds with 401."""
     restricted = msgspec.structs.replace(credentials, authorized_scopes=[scope])
     try:
         queue.with_credentials(restricted).current_scopes()

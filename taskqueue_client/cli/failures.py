@@ -24,7 +24,7 @@ class ExitStatus(IntEnum):
     NOT_COMPLETED = 1
     WRONG_USE = 2
     REFUSED = 3
-    NO_ANSWER = 4
+    NO_RESPONSE = 4
 
 
 class Failure(click.ClickException):
@@ -57,11 +57,11 @@ def _status(error: BaseException | None) -> ExitStatus:
     if isinstance(error, SubmissionFailed):
         return _status(error.__cause__)
     if isinstance(error, errors.ServerError):
-        return ExitStatus.NO_ANSWER
+        return ExitStatus.NO_RESPONSE
     if isinstance(error, errors.ApiError):
         return ExitStatus.REFUSED
     if isinstance(error, (errors.CallFailed, ArtifactError)):
-        return ExitStatus.NO_ANSWER
+        return ExitStatus.NO_RESPONSE
     return ExitStatus.WRONG_USE
 
 
@@ -82,7 +82,7 @@ def _of_call(error: errors.CallFailed) -> str:
     if isinstance(error, errors.UnreadableResponse):
         return _of_another_server(error, f"an unreadable response ({error.reason})")
     if isinstance(error, errors.ServerError) or (isinstance(error, errors.ApiError) and error.code):
-        return _of_answer(error)
+        return _of_response(error)
     if isinstance(error, errors.ApiError):
         said = " ".join(error.message.split())
         return _of_another_server(error, f"no error code of Taskcluster ({said})")
@@ -98,7 +98,7 @@ def _of_submission(error: SubmissionFailed) -> str:
     return f"{line} ({done} of {every} tasks were; to cancel them: taskqueue cancel --group {group})"
 
 
-def _of_answer(error: errors.ApiError) -> str:
+def _of_response(error: errors.ApiError) -> str:
     first = error.message.strip().partition("\n")[0]
     if isinstance(error, errors.InsufficientScopes):
         missing = first if error.missing is None else in_words(error.missing)

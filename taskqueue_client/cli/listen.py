@@ -63,7 +63,7 @@ def command(
         raise Failure(message, ExitStatus.REFUSED) from error
     except events.BrokerLost as error:
         message = f"cannot reach RabbitMQ: {error}: check PULSE_URL"
-        raise Failure(message, ExitStatus.NO_ANSWER) from error
+        raise Failure(message, ExitStatus.NO_RESPONSE) from error
     except ImportError as error:
         message = "needs aio-pika: pip install 'taskqueue_client[events]'"
         raise Failure(message) from error

@@ -1,7 +1,7 @@
 """Waiting until a task, or every task of a group, is resolved.
 
-The Queue's responses decide; messages only say when to ask, or make asking unnecessary. Some messages are
-published at best effort, so the Queue is asked at intervals even while a listener is connected.
+The Queue's responses decide; messages only say when to make a request, or make it unnecessary. Some
+messages are published at best effort, so requests are made at intervals even while a listener is connected.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def wait_for_task(
         queue: The client.
         task_id: The task.
         listener: A listener with the bindings `for_task(task_id)` and no other use: its events are
-            consumed. The Queue is asked once a minute then, else every 15 seconds.
+            consumed. Requests are made once a minute then, else every 15 seconds.
         timeout: In seconds; no limit by default.
         on_progress: Called with the first status and with each later one.
         clock: The clock for all waiting.
@@ -104,7 +104,7 @@ def wait_for_group(
         queue: The client.
         task_group_id: The task group.
         listener: A listener with the bindings `for_group(task_group_id)` and no other use: its events are
-            consumed. The Queue is asked once a minute then, else every 15 seconds.
+            consumed. Requests are made once a minute then, else every 15 seconds.
         timeout: In seconds; no limit by default.
         on_progress: Called with the number of tasks in each state, at first and after each change.
         clock: The clock for all waiting.
@@ -158,7 +158,7 @@ def reconcile_by_status_async(
 
 
 class _Schedule:
-    """When to ask the Queue, when to wait for an event, and when to give up."""
+    """When to make a request, when to wait for an event, and when to give up."""
 
     def __init__(
         self, clock: Clock | None, timeout: float | None, listener: Listener | AsyncListener | None
@@ -169,24 +169,24 @@ class _Schedule:
         self._deadline = self._clock.monotonic() + self._timeout
         self._listener = listener
         self._interval = POLL_INTERVAL if listener is None else POLL_INTERVAL_WITH_LISTENER
-        self._asked = -math.inf
+        self._requested = -math.inf
         self._next_request = -math.inf
 
-    def ask_next(self) -> None:
+    def request_next(self) -> None:
         self._next_request = -math.inf
 
-    def step(self, ask: Callable[[], Conversation[R]], state: str) -> Conversation[R | Event | None]:
-        """Ask the Queue if it is time to; else wait for an event."""
+    def step(self, request: Callable[[], Conversation[R]], state: str) -> Conversation[R | Event | None]:
+        """Make a request if it is time to; else wait for an event."""
         now = self._clock.monotonic()
-        if self._asked >= self._deadline:
+        if self._requested >= self._deadline:
             message = f"{state} after {self._timeout:g} s"
             raise WaitTimedOut(message)
         if now < self._next_request:
             return (yield from self._listen(self._next_request - now))
-        self._asked = now
+        self._requested = now
         wait = self._interval * random.uniform(0.5, 1)  # noqa: S311 - jitter, not cryptography
         self._next_request = min(now + wait, max(now, self._deadline))
-        return (yield from ask())
+        return (yield from request())
 
     def _listen(self, seconds: float) -> Conversation[Event | None]:
         """Wait for an event, or until the next request without a listener."""
@@ -205,7 +205,7 @@ def _until_task_resolved(
     status: TaskStatus | None = None
     while status is None or status.state not in _RESOLVED:
         state = f"task {task_id} is {status.state}" if status else f"no status of task {task_id} received"
-        found = _status_in((yield from schedule.step(lambda: _ask_for_status(task_id), state)))
+        found = _status_in((yield from schedule.step(lambda: _request_status(task_id), state)))
         if found is not None and found.task_id == task_id and _is_later(found, status):
             status = found
             on_progress(status)
@@ -219,11 +219,11 @@ def _until_group_resolved(
     reported: Counter[TaskState] = Counter()
     while True:
         state = f"task group {task_group_id}: {_counted(reported)}"
-        found = yield from schedule.step(lambda: _ask_for_statuses(task_group_id), state)
+        found = yield from schedule.step(lambda: _request_statuses(task_group_id), state)
         if isinstance(found, list):
             known = {status.task_id: status for status in found}
         elif _may_be_resolved(found, task_group_id, known):
-            schedule.ask_next()
+            schedule.request_next()
         states = Counter(status.state for status in known.values())
         if states != reported:
             reported = states
@@ -237,11 +237,11 @@ def _counted(states: Counter[TaskState]) -> str:
     return ", ".join(f"{count} {state}" for state, count in states.items()) or "no status received"
 
 
-def _ask_for_status(task_id: str) -> Conversation[TaskStatus]:
+def _request_status(task_id: str) -> Conversation[TaskStatus]:
     return (yield from calls.status(task_id)).status
 
 
-def _ask_for_statuses(task_group_id: str) -> Conversation[list[TaskStatus]]:
+def _request_statuses(task_group_id: str) -> Conversation[list[TaskStatus]]:
     members = yield from calls.iter_task_group(task_group_id).everything()
     return [each.status for each in members]
 
@@ -250,7 +250,7 @@ def _read_statuses(
     task_ids: Callable[[], Iterable[str]], on_status: Callable[[TaskStatus], object]
 ) -> Conversation[None]:
     for task_id in list(task_ids()):
-        on_status((yield from _ask_for_status(task_id)))
+        on_status((yield from _request_status(task_id)))
 
 
 def _may_be_resolved(event: Event | None, task_group_id: str, known: dict[str, TaskStatus]) -> bool:

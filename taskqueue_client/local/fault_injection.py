@@ -94,7 +94,7 @@ class _StruckCall:
         """Return an error in the form of the service."""
         service, _, method = self.endpoint.partition(".")
         if service == "storage":
-            return s3_error(status, "InternalError", "A fault was asked for.")
+            return s3_error(status, "InternalError", "A fault was injected.")
         return _service_error(status, method, iso(int(1000 * self.clock.now())))
 
 
@@ -207,4 +207,4 @@ def _service_error(status: int, method: str, time: str) -> web.Response:
     """Return an error in the form of Taskcluster's services."""
     code = next((code for code, each in STATUS.items() if each == status), "InternalServerError")
     info: dict[str, Any] = {"method": method, "params": {}, "payload": {}, "time": time}
-    return json_response({"code": code, "message": "A fault was asked for.", "requestInfo": info}, status)
+    return json_response({"code": code, "message": "A fault was injected.", "requestInfo": info}, status)

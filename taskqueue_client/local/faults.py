@@ -39,7 +39,7 @@ class Respond(Fault, frozen=True, kw_only=True, tag="respond"):
 
     Args:
         status: An HTTP status.
-        after: Do what was asked first, and drop the real response.
+        after: Handle the request first, and drop the real response.
         html: Send a page, as load balancers do, instead of the service's own form of an error.
         headers: Further headers, `Retry-After` for example.
     """
@@ -54,7 +54,7 @@ class Drop(Fault, frozen=True, kw_only=True, tag="drop"):
     """Closes the connection without a response.
 
     Args:
-        after: Do what was asked first.
+        after: Handle the request first.
     """
 
     after: bool = False
@@ -65,7 +65,7 @@ class Delay(Fault, frozen=True, kw_only=True, tag="delay"):
 
     Args:
         seconds: How long, on the queue's clock.
-        after: Do what was asked first, and delay the response.
+        after: Handle the request first, and delay the response.
         real_time: Count the seconds on the machine's clock instead.
     """
 
@@ -129,7 +129,7 @@ AnyFault = RespondWith500 | Respond | Drop | Delay | CutUpload | CutDownload | S
 
 
 class Faults:
-    """The faults that were asked for and have not struck yet. Safe to use from any thread.
+    """The faults that were added and have not struck yet. Safe to use from any thread.
 
     Args:
         clock: The queue's clock.

@@ -81,7 +81,7 @@ def test_exchanges_without_messages_about_what_is_chosen_are_wrong_use(
 def test_an_unreachable_broker_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PULSE_URL", "amqp://u:p@127.0.0.1:1/")
     result = run("listen")
-    assert result.exit_code == ExitStatus.NO_ANSWER
+    assert result.exit_code == ExitStatus.NO_RESPONSE
     assert result.stderr.splitlines()[-1].startswith(
         "Error: cannot reach RabbitMQ: amqp://u:***@127.0.0.1:1/"
     )

@@ -273,7 +273,7 @@ def test_an_unreachable_root_url_is_an_error_that_names_it(
     root_url = deployment.root_url
     deployment.stop()
     result = run("submit", write(graph))
-    assert result.exit_code == ExitStatus.NO_ANSWER
+    assert result.exit_code == ExitStatus.NO_RESPONSE
     assert result.stderr.startswith(f"Error: cannot reach {root_url} (")
     assert result.stderr.count("\n") == 1
 

@@ -96,21 +96,23 @@ def test_a_certificate_that_cannot_be_read_loses_no_lease(certificate: str) -> N
 def test_credentials_that_are_dated_back_do_not_make_a_lease_longer() -> None:
     lease = Lease.of_claim(claim(1200, certificate_age=900), 0)
     assert lease.length == pytest.approx(1200)
-    assert lease.reclaimed(reclaim(1200, certificate_age=900), asked=800.0).length == pytest.approx(1200)
+    assert lease.reclaimed(reclaim(1200, certificate_age=900), requested=800.0).length == pytest.approx(1200)
 
 
 def test_a_reclaimed_lease_counts_from_when_it_was_asked_for() -> None:
-    lease = Lease.of_claim(claim(1200), 0).reclaimed(reclaim(1200), asked=700.0)
+    lease = Lease.of_claim(claim(1200), 0).reclaimed(reclaim(1200), requested=700.0)
     assert lease.ends == pytest.approx(1900)
 
 
 def test_a_reclaim_may_be_shorter_than_the_claim_was() -> None:
-    assert Lease.of_claim(claim(1200), 0).reclaimed(reclaim(300), asked=700.0).length == pytest.approx(300)
+    assert Lease.of_claim(claim(1200), 0).reclaimed(reclaim(300), requested=700.0).length == pytest.approx(
+        300
+    )
 
 
 def test_a_reclaim_without_certificate_is_as_long_as_the_claim() -> None:
     renewal = reclaim(1200, with_certificate=False)
-    assert Lease.of_claim(claim(600), 0).reclaimed(renewal, asked=300.0).ends == pytest.approx(900)
+    assert Lease.of_claim(claim(600), 0).reclaimed(renewal, requested=300.0).ends == pytest.approx(900)
 
 
 @given(chances)

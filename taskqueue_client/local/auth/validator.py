@@ -246,7 +246,7 @@ def _is_stale(timestamp: str, now: float) -> bool:
 
 
 class RequestCaller:
-    """The caller of one request. Credentials are checked when something is first asked about them.
+    """The caller of one request. Credentials are checked when they are first needed.
 
     Args:
         identify: Authenticates the caller.

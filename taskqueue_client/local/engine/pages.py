@@ -35,7 +35,7 @@ class OffsetPage:
 
     @classmethod
     def of(cls, continuation_token: str | None, limit: int) -> OffsetPage:
-        """Return the page asked for.
+        """Return the page that a request is for.
 
         Raises:
             Refusal: `InputError`: the token holds characters that no token has.
@@ -47,7 +47,7 @@ class OffsetPage:
         """Values for SQL's `LIMIT ? OFFSET ?`: one row more than the page holds."""
         return self.size + 1, self.offset
 
-    def answer(self, key: str, rows: list[Row], item: Callable[[Row], Any]) -> dict[str, Any]:
+    def response(self, key: str, rows: list[Row], item: Callable[[Row], Any]) -> dict[str, Any]:
         """Return the body of a response: the page's rows under `key`, and a token if there are more rows."""
         token = encode_offset(self.offset + self.size)
         return page_of(key, rows, self.size, item, lambda _: token)

@@ -57,7 +57,7 @@ def create_artifact(core: Core, task_id: str, run_id: int, name: str, body: dict
         save_artifact(core, artifact)
         if artifact.storage_type not in {"s3", "object"}:
             core.send(messages.artifact_created, task, run, artifact.shown())
-    return _answer(core, task, run, artifact)
+    return _response(core, task, run, artifact)
 
 
 def finish_artifact(core: Core, task_id: str, run_id: int, name: str, body: dict[str, Any]) -> None:
@@ -110,15 +110,15 @@ def _check_upload(core: Core, artifact: ArtifactRecord, upload_id: str) -> None:
         refuse("InputError", "Object storing artifact data does not exist")
 
 
-def _answer(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> dict[str, Any]:
+def _response(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> dict[str, Any]:
     if artifact.storage_type == "s3":
-        return _s3_answer(core, artifact)
+        return _s3_response(core, artifact)
     if artifact.storage_type == "object":
-        return _object_answer(core, task, run, artifact)
+        return _object_response(core, task, run, artifact)
     return {"storageType": artifact.storage_type}
 
 
-def _s3_answer(core: Core, artifact: ArtifactRecord) -> dict[str, Any]:
+def _s3_response(core: Core, artifact: ArtifactRecord) -> dict[str, Any]:
     expires = core.now() + _PUT_URL_LIFE
     url = core.storage.put_url(artifact.key, expires)
     return {
@@ -129,7 +129,7 @@ def _s3_answer(core: Core, artifact: ArtifactRecord) -> dict[str, Any]:
     }
 
 
-def _object_answer(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> dict[str, Any]:
+def _object_response(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> dict[str, Any]:
     name = artifact.object_name
     return {
         "storageType": "object",

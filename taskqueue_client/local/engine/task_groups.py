@@ -74,7 +74,7 @@ def list_task_group(
         task_group_id,
         *page.window,
     )
-    return {**record, **page.answer("tasks", rows, lambda row: definition_and_status(task_of(row)))}
+    return {**record, **page.response("tasks", rows, lambda row: definition_and_status(task_of(row)))}
 
 
 def seal_task_group(core: Core, caller: Caller, task_group_id: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def list_task_queues(core: Core, continuation_token: str | None, limit: int) -> 
     rows = core.store.rows(
         _UNEXPIRED + " ORDER BY sort_key(task_queue_id) LIMIT ? OFFSET ?", core.now(), *page.window
     )
-    return page.answer("taskQueues", rows, _task_queue)
+    return page.response("taskQueues", rows, _task_queue)
 
 
 def get_task_queue(core: Core, task_queue_id: str) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def list_worker_types(
         provisioner_id,
         *page.window,
     )
-    return page.answer("workerTypes", rows, lambda row: _with_pair(_task_queue(row)))
+    return page.response("workerTypes", rows, lambda row: _with_pair(_task_queue(row)))
 
 
 def get_worker_type(core: Core, provisioner_id: str, worker_type: str) -> dict[str, Any]:

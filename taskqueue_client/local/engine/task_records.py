@@ -233,7 +233,7 @@ def list_dependent_tasks(
     )
     return {
         "taskId": task_id,
-        **page.answer("tasks", rows, lambda row: definition_and_status(task_of(row))),
+        **page.response("tasks", rows, lambda row: definition_and_status(task_of(row))),
     }
 
 
@@ -259,4 +259,4 @@ def _many(
         task = task_of(row)
         return {"taskId": task.task_id, one: show(task)}
 
-    return page.answer(many, rows, item)
+    return page.response(many, rows, item)

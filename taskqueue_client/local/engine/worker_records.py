@@ -100,13 +100,13 @@ def list_workers(
         *page.window,
     )
     now = core.now()
-    answer = page.answer("workers", rows, _worker_of)
-    answer["workers"] = [
+    response = page.response("workers", rows, _worker_of)
+    response["workers"] = [
         worker.listed(now)
-        for worker in answer["workers"]
+        for worker in response["workers"]
         if worker.is_visible(now) and quarantined in {None, worker.is_quarantined(now)}
     ]
-    return answer
+    return response
 
 
 def get_worker(
@@ -178,7 +178,7 @@ def declare_worker(
 
 
 def worker_seen(core: Core, task_queue_id: str, worker: tuple[str, str]) -> bool:
-    """Note that a worker asks for tasks; whether it is in quarantine."""
+    """Note that a worker requests tasks; return whether it is in quarantine."""
     now = core.now()
     known = _find(core, task_queue_id, worker)
     is_queue_due = _is_due(core, task_queue_id, now)

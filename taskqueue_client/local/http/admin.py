@@ -74,7 +74,7 @@ class Admin:
             ("POST", "/admin/run-expirers"): (_Nothing, self._expire),
         }
 
-    async def answer(self, request: web.BaseRequest) -> web.Response:
+    async def respond(self, request: web.BaseRequest) -> web.Response:
         """Respond to one request.
 
         Raises:

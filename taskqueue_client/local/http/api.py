@@ -83,7 +83,7 @@ class Api:
         services: By name, the objects whose methods are the endpoints' handlers.
         validator: Judges signatures.
         now: The time, in seconds since the epoch.
-        root_url: The root URL of the deployment, asked for each time.
+        root_url: The root URL of the deployment, called for each request.
     """
 
     def __init__(
@@ -98,19 +98,19 @@ class Api:
         self._now = now
         self._root_url = root_url
 
-    async def answer(self, request: web.BaseRequest, match: Match) -> web.Response:
+    async def respond(self, request: web.BaseRequest, match: Match) -> web.Response:
         """Return the response to a request; never raises."""
         call = _Call(request, match)
         try:
-            answer = await self._run(call)
+            response = await self._run(call)
         except Refusal as refusal:
-            answer = self._error(call, refusal)
+            response = self._error(call, refusal)
         except Exception:  # noqa: BLE001 - an internal error must not be shown to the caller
             incident = uuid4()
             _log.exception("%s failed, incidentId %s", call.endpoint.full_name, incident)
             message = f"Internal Server Error, incidentId {incident}."
-            answer = self._error(call, Refusal("InternalServerError", message))
-        return finish(request, answer)
+            response = self._error(call, Refusal("InternalServerError", message))
+        return finish(request, response)
 
     def _error(self, call: _Call, refusal: Refusal) -> web.Response:
         about = (refusal, call.endpoint.name, call.params)

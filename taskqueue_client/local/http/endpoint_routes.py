@@ -170,7 +170,7 @@ def run_id(text: str) -> int:
 
 
 def page_size(query: Mapping[str, str]) -> int:
-    """Return how many rows a page may have: what is asked for, at most 1000."""
+    """Return how many rows a page may have: as the request says, at most 1000."""
     return _bounded(query.get("limit", str(_LARGEST_PAGE)), _LARGEST_PAGE)
 
 

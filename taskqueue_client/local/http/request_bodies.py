@@ -70,7 +70,7 @@ async def read_body(request: web.BaseRequest) -> bytes:
 
 
 async def _say_continue(request: web.BaseRequest) -> None:
-    """Let a client go on that asked whether it may send its body."""
+    """Let a client send its body that waits for permission (`Expect: 100-continue`)."""
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 

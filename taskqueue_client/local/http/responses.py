@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from taskqueue_client.local.refusal import Refusal
 
-_ON_EVERY_ANSWER: CIMultiDict[str] = CIMultiDict(
+_ON_EVERY_RESPONSE: CIMultiDict[str] = CIMultiDict(
     {
         "Cache-Control": "no-store no-cache must-revalidate",
         "Access-Control-Allow-Origin": "*",
@@ -48,25 +48,25 @@ _SMALLEST_COMPRESSED = 1024
 
 def json_response(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     """Return a response with a JSON body."""
-    return _answer(msgspec.json.format(msgspec.json.encode(body), indent=2), _JSON, status, headers)
+    return _response(msgspec.json.format(msgspec.json.encode(body), indent=2), _JSON, status, headers)
 
 
 def text_response(text: str, content_type: str, status: int, headers: Mapping[str, str]) -> web.Response:
     """Return a response with a text body, in UTF-8."""
-    return _answer(text.encode(), content_type, status, headers)
+    return _response(text.encode(), content_type, status, headers)
 
 
 def see_other(url: str) -> web.Response:
     """Return a redirect as the service's library sends it to programs: a short text, and no ETag."""
     headers = {"Location": url, "Vary": "Accept"}
-    answer = text_response(f"See Other. Redirecting to {url}", "text/plain; charset=utf-8", 303, headers)
-    del answer.headers["ETag"]
-    return answer
+    response = text_response(f"See Other. Redirecting to {url}", "text/plain; charset=utf-8", 303, headers)
+    del response.headers["ETag"]
+    return response
 
 
 def empty_response() -> web.Response:
     """Return a 204 without a body."""
-    return web.Response(status=204, headers=_ON_EVERY_ANSWER.copy())
+    return web.Response(status=204, headers=_ON_EVERY_RESPONSE.copy())
 
 
 def not_found() -> web.Response:
@@ -74,8 +74,8 @@ def not_found() -> web.Response:
     return json_response({"error": "Not found"}, 404)
 
 
-def _answer(body: bytes, content_type: str, status: int, headers: Mapping[str, str] | None) -> web.Response:
-    all_headers = _ON_EVERY_ANSWER.copy()
+def _response(body: bytes, content_type: str, status: int, headers: Mapping[str, str] | None) -> web.Response:
+    all_headers = _ON_EVERY_RESPONSE.copy()
     all_headers.update({"Content-Type": content_type, "ETag": _etag(body), **(headers or {})})
     return web.Response(body=body, status=status, headers=all_headers)
 
@@ -115,42 +115,42 @@ def error_response(
     return json_response(body, refusal.status, challenge)
 
 
-def finish(request: web.BaseRequest, answer: web.Response) -> web.Response:
+def finish(request: web.BaseRequest, response: web.Response) -> web.Response:
     """Add what depends on the request: its trace, a 304 instead of what the client has, compression."""
-    headers = answer.headers
+    headers = response.headers
     trace = request.headers.get("x-taskcluster-trace-id", "")
     headers["x-for-trace-id"] = trace if trace.isascii() and trace.isprintable() and trace else str(uuid4())
     headers["x-for-request-id"] = str(uuid4())
-    if _is_known(request, answer):
+    if _is_known(request, response):
         kept = {
             name: value for name, value in headers.items() if name not in {"Content-Type", "Content-Length"}
         }
         return web.Response(status=304, headers=kept)
-    if isinstance(answer.body, bytes):
-        _compress(request, answer, answer.body)
-    return answer
+    if isinstance(response.body, bytes):
+        _compress(request, response, response.body)
+    return response
 
 
-def _is_known(request: web.BaseRequest, answer: web.Response) -> bool:
+def _is_known(request: web.BaseRequest, response: web.Response) -> bool:
     """Return whether the client already holds this very body, by the ETag it names."""
     known = request.headers.get("If-None-Match")
     if _NO_CACHE.search(request.headers.get("Cache-Control", "")):
         return False
-    if known is None or request.method not in {"GET", "HEAD"} or answer.status // 100 != 2:  # noqa: PLR2004  2xx
+    if known is None or request.method not in {"GET", "HEAD"} or response.status // 100 != 2:  # noqa: PLR2004  2xx
         return False
     tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
-    return "*" in tags or answer.headers.get("ETag", "").removeprefix("W/") in tags
+    return "*" in tags or response.headers.get("ETag", "").removeprefix("W/") in tags
 
 
-def _compress(request: web.BaseRequest, answer: web.Response, body: bytes) -> None:
-    varies = answer.headers.get("Vary")
-    answer.headers["Vary"] = f"{varies}, Accept-Encoding" if varies else "Accept-Encoding"
+def _compress(request: web.BaseRequest, response: web.Response, body: bytes) -> None:
+    varies = response.headers.get("Vary")
+    response.headers["Vary"] = f"{varies}, Accept-Encoding" if varies else "Accept-Encoding"
     if request.method == "HEAD":  # announces the length of the plain body, as the service's library does
         return
     coding = _coding(request.headers.get("Accept-Encoding")) if len(body) >= _SMALLEST_COMPRESSED else None
     if coding is not None:
-        answer.body = _COMPRESS[coding](body)
-        answer.headers["Content-Encoding"] = coding
+        response.body = _COMPRESS[coding](body)
+        response.headers["Content-Encoding"] = coding
 
 
 _COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -184,13 +184,13 @@ class ResentResponse(web.StreamResponse):
     """Another response with its body sent piece by piece; the connection ends if the pieces end early.
 
     Args:
-        answer: The other response.
+        response: The other response.
         pieces: Its body.
     """
 
-    def __init__(self, answer: web.StreamResponse, pieces: AsyncIterator[bytes]) -> None:
-        super().__init__(status=answer.status, reason=answer.reason, headers=answer.headers)
-        self.content_length = answer.content_length
+    def __init__(self, response: web.StreamResponse, pieces: AsyncIterator[bytes]) -> None:
+        super().__init__(status=response.status, reason=response.reason, headers=response.headers)
+        self.content_length = response.content_length
         self._pieces = pieces
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:

@@ -105,7 +105,7 @@ class Server:
         Raises:
             OSError: The address can't be used.
         """
-        listener = _Listener(self._answer, self._reject)
+        listener = _Listener(self._respond, self._reject)
         self._runner = web.ServerRunner(listener, shutdown_timeout=_SHUTDOWN)
         await self._runner.setup()
         address = _addresses(host)[0]
@@ -124,25 +124,27 @@ class Server:
             await self._runner.cleanup()
             await asyncio.sleep(0)  # what the requests that were cut have left to do
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         started = time.perf_counter()
-        after_answer = asyncio.get_running_loop().call_soon  # runs after the response was written
+        after_response = asyncio.get_running_loop().call_soon  # runs after the response was written
         path = request.raw_path.partition("?")[0]
         page = self.page
         try:
             if page is not None and page.owns(path):
-                return await page.answer(request)
-            answer = await self._answer_or_reject(request, path)
+                return await page.respond(request)
+            response = await self._respond_or_reject(request, path)
         finally:  # also when the client has disconnected
             if request.method not in {"GET", "HEAD", "OPTIONS"}:
-                after_answer(self.after_change)
+                after_response(self.after_change)
         milliseconds = 1000 * (time.perf_counter() - started)
-        after_answer(_requests.info, "%s %s %d %.1f ms", request.method, path, answer.status, milliseconds)
+        after_response(
+            _requests.info, "%s %s %d %.1f ms", request.method, path, response.status, milliseconds
+        )
         if page is not None:
-            page.note_request(request, answer, milliseconds)
-        return answer
+            page.note_request(request, response, milliseconds)
+        return response
 
-    async def _answer_or_reject(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
+    async def _respond_or_reject(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         if not self._is_for_us(request.headers.get("Host", "")):
             return finish(request, json_response({"error": _WRONG_HOST}, _MISDIRECTED))
         try:
@@ -166,11 +168,11 @@ class Server:
         if path.startswith("/storage/"):
             return self._storage_handler(request.method)
         if self.admin is not None and path.startswith("/admin/"):
-            return "", self.admin.answer
+            return "", self.admin.respond
         match = find_endpoint(request.method, path, self.routes)
         if match is None:
             return "", self._other_handler(request.method, path)
-        return match.endpoint.full_name, partial(self.api.answer, match=match)
+        return match.endpoint.full_name, partial(self.api.respond, match=match)
 
     def _storage_handler(self, method: str) -> tuple[str, Handler]:
         name = {"PUT": "put", "GET": "get", "HEAD": "get"}.get(method)
@@ -209,9 +211,9 @@ async def _accept_no_more(listening: socket.socket) -> None:
         await asyncio.sleep(0)
 
 
-def _constant(answer: web.Response) -> Handler:
+def _constant(response: web.Response) -> Handler:
     async def handler(request: web.BaseRequest) -> web.StreamResponse:
-        return finish(request, answer)
+        return finish(request, response)
 
     return handler
 
@@ -251,11 +253,11 @@ class _Connection(RequestHandler):
         """Respond with the Queue's 400, not aiohttp's page, to a request that cannot be parsed."""
         if status >= 500:  # noqa: PLR2004  an error of the local queue
             return super().handle_error(request, status, exc, message)
-        answer = self._reject(
+        response = self._reject(
             request, Refusal("MalformedPayload", "The request is not HTTP/1.1, or too long")
         )
-        answer.force_close()
-        return answer
+        response.force_close()
+        return response
 
 
 class _Request(web.Request):

@@ -226,18 +226,18 @@ class Page:
         self._struck[id(request)] = msgspec.to_builtins(fault)["kind"]
         weakref.finalize(request, self._struck.pop, id(request))
 
-    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def respond(self, request: web.BaseRequest) -> web.StreamResponse:
         """Respond to a request. Raises nothing, unless the browser has closed the connection."""
         try:
             self._access.check_host(request)
-            return await self._answer(request, request.raw_path.partition("?")[0])
+            return await self._respond(request, request.raw_path.partition("?")[0])
         except Refusal as refusal:
             return _json({"code": refusal.code, "message": refusal.message}, refusal.status)
         except Exception:  # noqa: BLE001 - whatever goes wrong, its inside is for the log only
             _log.exception("page: %s %s failed", request.method, request.path)
             return _json({"code": "InternalServerError", "message": "See the log of the queue"}, 500)
 
-    async def _answer(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
+    async def _respond(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         if path == "/" or path.startswith("/page/static/"):
             return self._file(request, path.removeprefix("/page/static/").removeprefix("/") or "index.html")
         self._access.check_origin(request)
@@ -259,7 +259,7 @@ class Page:
         match = find_endpoint(request.method, path)
         if match is None:
             raise Refusal("ResourceNotFound", f"The Queue has no route {request.method} {path}")
-        response = await self._api.answer(request, match)
+        response = await self._api.respond(request, match)
         if request.method not in {"GET", "HEAD"} and match.endpoint.name not in _READ_BY_POST:
             taken = 1000 * (time.perf_counter() - started)
             self._feed.add_request(request, response, taken, path=path, client=_CLIENT_ID)

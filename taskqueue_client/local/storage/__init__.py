@@ -53,7 +53,7 @@ class ArtifactStorage:
         connection: Of the store, in autocommit mode; transactions of the engine take part.
         store_path: `:memory:`, or the store's file.
         clock: What URLs and uploads expire on.
-        base_url: The server's `http://host:port`, asked for each URL.
+        base_url: The server's `http://host:port`, called for each URL.
         variant: What deployments differ in.
 
     Raises:

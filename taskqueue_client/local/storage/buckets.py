@@ -196,7 +196,7 @@ class Buckets:
         bodies: Where bodies are kept.
         signer: Signs the URLs; with the same one they outlive a restart.
         clock: When URLs expire.
-        base_url: The server's `http://host:port`, asked for each URL.
+        base_url: The server's `http://host:port`, called for each URL.
     """
 
     def __init__(
@@ -361,17 +361,17 @@ def _download(request: web.BaseRequest, body: Body) -> web.StreamResponse:
         "Last-Modified": formatdate(body.modified, usegmt=True),
         "Accept-Ranges": "bytes",
     }
-    asked = _asked_range(request, body)
-    if asked is None:
+    requested = _requested_range(request, body)
+    if requested is None:
         return StoredBody(body, range(body.size), 200, headers)
-    if not asked:
+    if not requested:
         return s3_error(416, "InvalidRange", "The requested range is not satisfiable")
-    headers["Content-Range"] = f"bytes {asked.start}-{asked.stop - 1}/{body.size}"
-    return StoredBody(body, asked, 206, headers)
+    headers["Content-Range"] = f"bytes {requested.start}-{requested.stop - 1}/{body.size}"
+    return StoredBody(body, requested, 206, headers)
 
 
-def _asked_range(request: web.BaseRequest, body: Body) -> range | None:
-    """Return the bytes a Range header asks for; None is all of them, as for a header that cannot be read."""
+def _requested_range(request: web.BaseRequest, body: Body) -> range | None:
+    """Return the bytes a Range header requests; None is all of them, as for a header that cannot be read."""
     if "Range" not in request.headers or request.headers.get("If-Range", body.etag) != body.etag:
         return None
     try:

@@ -174,7 +174,7 @@ def test_faults_are_added_strike_and_are_removed(
 ) -> None:
     page = open_page("/faults")
     with no_errors(page):
-        dialog = _dialog(page, "A load balancer answers 502, three times")
+        dialog = _dialog(page, "A load balancer responds with 502, three times")
         python, shell = _codes(dialog)
         assert python == 'local.faults.add(Respond("queue.*", status=502, html=True, times=3))'
         assert "/admin/faults" in shell
@@ -186,6 +186,12 @@ def test_faults_are_added_strike_and_are_removed(
         expect(page.get_by_role("region", name="Hits").get_by_role("listitem")).to_have_count(3)
         expect(waiting).to_contain_text("Nothing goes wrong on purpose")
         picture(page, "faults", tmp_path)
+        page.get_by_label("Status").fill("503")
+        _dialog(page, "Add this fault")
+        _confirm(page)
+        expect(waiting).to_contain_text("queue.claimWork")
+        _dialog(page, "Remove")
+        _confirm(page)
         page.get_by_label("Kind").select_option("drop")
         page.get_by_label("Endpoint").fill("queue.task")
         _dialog(page, "Add this fault")

@@ -180,7 +180,7 @@ function receive(event) {
 }
 
 async function start() {
-  const entered = enter(); // the queue answers while the bar is drawn
+  const entered = enter(); // the queue responds while the bar is drawn
   drawBar();
   try {
     await entered;

@@ -1,4 +1,4 @@
-// Messages as they are published, and requests as they are answered.
+// Messages as they are published, and requests with their responses.
 import { copyButton, h, mount, VirtualList } from "./dom.js";
 import { own } from "./queue.js";
 import { duration, taskLink, time } from "./words.js";
@@ -131,7 +131,7 @@ export const requests = (frame) =>
     filters: (filter, set) => [select(filter, set, "status", "All statuses", ["2xx", "3xx", "4xx", "5xx"]), search(filter, set, "path", "Path or client")],
     row: (entry) => [time(entry.time), h("span.method", null, entry.method), h("span.chip", { "data-state": tone(entry.status) }, String(entry.status)), h("code.grow", null, entry.path), entry.fault && h("span.tag", null, `fault: ${entry.fault}`), h("span.who", null, entry.client ?? "anonymous"), h("span.ms", null, duration(entry.ms / 1000))],
     details: (entry) => [
-      pairs({ request: h("code", null, `${entry.method} ${entry.path}`), status: String(entry.status), client: entry.client ?? "anonymous: the request carries no credentials", time: time(entry.time), took: duration(entry.ms / 1000), fault: entry.fault && `answered by the fault ${entry.fault}` }),
+      pairs({ request: h("code", null, `${entry.method} ${entry.path}`), status: String(entry.status), client: entry.client ?? "anonymous: the request carries no credentials", time: time(entry.time), took: duration(entry.ms / 1000), fault: entry.fault && `struck by the fault ${entry.fault}` }),
       entry.missing && h("figure.pad", null, h("figcaption", null, "Missing scopes", copyButton(entry.missing)), h("pre", { tabindex: "0" }, entry.missing)),
       entry.error && h("figure.pad", null, h("figcaption", null, "Why"), h("pre.text", { tabindex: "0" }, entry.error)),
     ],

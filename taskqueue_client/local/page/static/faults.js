@@ -5,7 +5,7 @@ import { chip, clockTime, duration, time } from "./words.js";
 import { admin, button, code, control, ownAction, python } from "./actions.js";
 
 const READY = [
-  ["A load balancer answers 502, three times", { kind: "respond", endpoint: "queue.*", status: 502, html: true, times: 3 }],
+  ["A load balancer responds with 502, three times", { kind: "respond", endpoint: "queue.*", status: 502, html: true, times: 3 }],
   ["The response to a claim is lost", { kind: "drop", endpoint: "queue.claimWork", after: true }],
   ["The response to createTask is lost", { kind: "drop", endpoint: "queue.createTask", after: true }],
   ["A report gets 500 after it was done", { kind: "respond", endpoint: "queue.reportCompleted", status: 500, after: true }],
@@ -41,7 +41,7 @@ export function faults(frame) {
   let state = { faults: [], endpoints: [] };
   let hits = [];
   const own_ = { kind: "respond", endpoint: "queue.claimWork", times: 1, value: 502 };
-  const VALUES = { answer: ["status", "Status"], delay: ["seconds", "Seconds"], cutUpload: ["at", "After bytes"], cutDownload: ["at", "After bytes"], slowDownload: ["bytesPerSecond", "Bytes per second"] };
+  const VALUES = { respond: ["status", "Status"], delay: ["seconds", "Seconds"], cutUpload: ["at", "After bytes"], cutDownload: ["at", "After bytes"], slowDownload: ["bytesPerSecond", "Bytes per second"] };
 
   const custom = () => ({ kind: own_.kind, endpoint: own_.endpoint, times: Number(own_.times), ...(VALUES[own_.kind] ? { [VALUES[own_.kind][0]]: Number(own_.value) } : {}) });
   const remove = (fault) => ({
