@@ -138,11 +138,7 @@ def temporary_credentials(
     if name is not None and (name == issuer.client_id or not _matches(_CLIENT_ID, name)):
         allowed = "letters, digits and !@/:.+|_-, not empty, and not the issuer's own client id"
         raise InvalidArgument("name", name, allowed)
-    begin = time.time() if start is None else start.timestamp()
-    start_ms = int(begin * 1000)
-    expiry_ms = start_ms + lifetime // _MS
-    if start is None:
-        start_ms = max(start_ms - START_BEFORE_NOW // _MS, expiry_ms - LONGEST_LIFE // _MS)
+    start_ms, expiry_ms = _validity(start, lifetime)
     seed = slugid() + slugid()
     certificate: dict[str, object] = {
         "version": 1,
@@ -160,6 +156,15 @@ def temporary_credentials(
         certificate=msgspec.json.encode(certificate).decode(),
         authorized_scopes=issuer.authorized_scopes,
     )
+
+
+def _validity(start: datetime | None, lifetime: timedelta) -> tuple[int, int]:
+    """Return when credentials become valid, and when they expire, in milliseconds since the epoch."""
+    start_ms = int(1000 * (time.time() if start is None else start.timestamp()))
+    expiry_ms = start_ms + lifetime // _MS
+    if start is None:
+        start_ms = max(start_ms - START_BEFORE_NOW // _MS, expiry_ms - LONGEST_LIFE // _MS)
+    return start_ms, expiry_ms
 
 
 def _is_lifetime(given: object) -> bool:

@@ -286,7 +286,7 @@ def retried(
 
 
 def _attempt(wire: Wire, retries: Retries, call: Call[R], tally: _Tally) -> Attempts[R]:
-    """One attempt, signed once more if the first signature was refused for its timestamp."""
+    """Make one attempt; sign it once more if the first signature was refused for its timestamp."""
     while True:
         try:
             return (yield from _exchange(wire, retries, call, tally))

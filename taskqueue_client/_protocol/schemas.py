@@ -220,7 +220,7 @@ def _instant(moment: datetime | None) -> float:
 
 
 def _are_slugids(given: Sequence[str]) -> bool:
-    """Whether all are slugids, and each is there once."""
+    """Return whether all are slugids, and each is there once."""
     lines = "\n".join([*given, ""])
     return (
         len(lines) == _SLUGID_AND_NEWLINE * len(given)
@@ -244,7 +244,7 @@ def _decoder() -> msgspec.json.Decoder[Any]:
 
 
 def _type_of(schema: Schema) -> Any:
-    """A msgspec type for what a schema accepts, except what `_is_valid` checks for a whole list at once."""
+    """Return a msgspec type for a schema; `_is_valid` checks what concerns a whole list."""
     if "enum" in schema:
         return Literal[tuple(schema["enum"])]
     return _TYPES[schema["type"]](schema)
@@ -260,7 +260,7 @@ def _string_type(schema: Schema) -> Any:
 
 
 def _integer_type(schema: Schema) -> Any:
-    """A float, which is an integer to JSON Schema if it is a whole number."""
+    """Return the type float: to JSON Schema, a float without a fraction is an integer."""
     return Annotated[float, msgspec.Meta(ge=schema["minimum"], le=schema["maximum"])]
 
 
@@ -347,7 +347,7 @@ def json_path(*steps: str | int) -> str:
 
 
 def _encoding_problems(definition: object) -> list[Problem]:
-    """The texts and values that keep a definition from being encoded; none if there is something else."""
+    """Return the texts and values that cannot be encoded; none if something else prevents the encoding."""
     unknown: dict[object, object] = {}  # by what stands for them, in a document that can be walked to its end
 
     def replaced(value: object) -> str:
@@ -375,7 +375,7 @@ def _text_problems(document: object) -> Iterator[Problem]:
 
 
 def _number_problems(definition: object) -> list[Problem]:
-    """NaN and infinities, which msgspec writes as null, as it does None."""
+    """Return NaN and infinities as problems: msgspec would write them as null."""
     if not _may_have_odd_numbers(definition):
         return []
     return [
@@ -386,7 +386,7 @@ def _number_problems(definition: object) -> list[Problem]:
 
 
 def _may_have_odd_numbers(definition: object) -> bool:
-    """Certain if False; looking at MessagePack takes a tenth of the time of looking at each value."""
+    """Return False only if there are none; a search in MessagePack takes a tenth of the time of a walk."""
     try:
         return _ODD_NUMBER.search(msgspec.msgpack.encode(definition)) is not None
     except OverflowError:  # an integer of more than 64 bits
@@ -394,7 +394,7 @@ def _may_have_odd_numbers(definition: object) -> bool:
 
 
 def _everything_in(document: object) -> Iterator[tuple[tuple[str | int, ...], object]]:
-    """All values and keys in a document, each with the way to it."""
+    """Yield all values and keys in a document, each with its path."""
     waiting: list[tuple[tuple[str | int, ...], object]] = [((), document)]
     while waiting:  # no recursion: a document may be nested as deeply as that of Python goes
         path, given = waiting.pop()
@@ -423,7 +423,7 @@ def _relation_problems(document: dict[str, Any], now: float) -> Iterator[Problem
 
 
 def _task_queue_problem(task_queue_id: object, *pair: object) -> Problem | None:
-    """The Queue takes the pair, or the id with anything that does not contradict it."""
+    """Return the problem unless there is the pair, or the id and nothing that contradicts it."""
     if task_queue_id is None:
         if None in pair:
             return Problem("$.taskQueueId", None, "it, or both provisionerId and workerType", "missing")
@@ -433,7 +433,7 @@ def _task_queue_problem(task_queue_id: object, *pair: object) -> Problem | None:
 
 
 def _broken_date_rules(created: float, deadline: float, expires: float, now: float) -> list[tuple[str, str]]:
-    """The keys of dates that break a rule, each with the rule; NaN breaks none."""
+    """Return the keys of dates that break a rule, each with the rule; NaN breaks none."""
     rules = [
         ("created", created < now - _WINDOW - _UNCERTAIN, "at most 15 minutes ago"),
         ("created", created > now + _WINDOW + _UNCERTAIN, "at most 15 minutes from now"),
@@ -445,6 +445,6 @@ def _broken_date_rules(created: float, deadline: float, expires: float, now: flo
 
 
 def _seconds(given: object) -> float:
-    """A date-time in seconds since the epoch; NaN, which no comparison holds for, if it is not one."""
+    """Return a date-time in seconds since the epoch; NaN, for which every comparison is false, for others."""
     seconds = epoch_seconds(given) if isinstance(given, str) else None
     return math.nan if seconds is None else seconds

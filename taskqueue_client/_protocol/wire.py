@@ -310,7 +310,7 @@ class Wire:
         return signer.signed_url(self.url(call), expires=int(self.server_time() + lifetime))
 
     def share_time(self, other: Wire) -> None:
-        """Know the service's time as soon as another client of the service does, and the reverse."""
+        """Share what is known of the service's time with another client of the service."""
         self._skew = other._skew
 
     def _learn_offset(self, response: Response) -> None:

@@ -174,13 +174,13 @@ def _environment_proxy(origin: str) -> Proxy | None:
 
 
 def _variable(origin: str) -> str:
-    """The variable that names the proxy for an origin, for an error message."""
+    """Return the variable that names the proxy for an origin, for an error message."""
     scheme = origin.partition(":")[0]
     return f"{scheme if getproxies().get(scheme) else 'all'}_PROXY".upper()
 
 
 def _proxy_parts(url: str) -> SplitResult | None:
-    """The parts of a proxy's URL, or None if it cannot be used."""
+    """Return the parts of a proxy's URL; None if it cannot be used."""
     schemes = HTTP_PROXIES + SOCKS_PROXIES if find_spec("socks") else HTTP_PROXIES
     try:
         parts = urlsplit(url)

@@ -264,7 +264,7 @@ class _OneOrigin(HTTPAdapter):
         return "/" + url.split("/", 3)[3]
 
     def build_response(self, req: requests.PreparedRequest, resp: Any) -> requests.Response:
-        """The response without the cookies in it, and without a guess at the encoding of its text."""
+        """Return the response without its cookies, and without a guess at the encoding of its text."""
         response = requests.Response()
         response.request, response.raw = req, resp
         response.status_code, response.headers = resp.status, resp.headers
@@ -294,7 +294,7 @@ def _own_session(network: NetworkSettings) -> requests.Session:
 
 
 def _settings_of(session: requests.Session, root_url: str) -> dict[str, Any]:
-    """The proxies and the CA bundle of an injected session, read once, and not for every call."""
+    """Return the proxies and the CA bundle of an injected session, read once, and not for every call."""
     settings = {**session.merge_environment_settings(root_url, {}, None, None, None)}
     bundle = settings["verify"]
     if isinstance(bundle, str) and root_url.startswith("https:") and not Path(bundle).exists():

@@ -230,7 +230,7 @@ def _task_queue(queue: Queue, task_queue_id: str) -> Finding:
 
 
 def _worker(queue: Queue, task_queue_id: str, group: str, worker_id: str) -> Finding:
-    """Say whether the worker is in quarantine: such a worker gets no tasks, and no error says why."""
+    """Report whether the worker is in quarantine: such a worker gets no tasks, and no error says why."""
     name = f"{task_queue_id}: {group}/{worker_id}"
     try:
         worker = queue.get_worker(task_queue_id, worker_group=group, worker_id=worker_id)

@@ -261,7 +261,7 @@ class MessageSync:
         self._due.set()
 
     async def stop(self) -> None:
-        """End; what is left to do is done after the next start."""
+        """Stop; what is left to do is done after the next start."""
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)

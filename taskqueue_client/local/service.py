@@ -93,23 +93,7 @@ class LocalQueue:
         page: bool = False,
         legacy_azure: str | None = None,
     ) -> None:
-        check_kinds(
-            locals(),
-            host=str,
-            allow_remote=bool,
-            db=str | os.PathLike,
-            clock=Clock | None,
-            claim_timeout=int | float,
-            max_dependencies=int,
-            sign_public_artifacts=bool,
-            object_methods=Collection,
-            like_production=bool,
-            client_id=str,
-            clients=Sequence,
-            roles=Mapping | None,
-            anonymous_scopes=Sequence | None,
-            page=bool,
-        )
+        _check_kinds(locals())
         _check_secrets(
             access_token=access_token, amqp_url=amqp_url, admin_secret=admin_secret, legacy_azure=legacy_azure
         )
@@ -297,6 +281,27 @@ class LocalQueue:
         """Do what has become due because the clock was moved."""
         if self._deployment is not None:
             self.call(self._deployment.run_due)
+
+
+def _check_kinds(given: Mapping[str, object]) -> None:
+    """Check the kinds of the arguments of `LocalQueue`, except secrets and the port."""
+    check_kinds(
+        given,
+        host=str,
+        allow_remote=bool,
+        db=str | os.PathLike,
+        clock=Clock | None,
+        claim_timeout=int | float,
+        max_dependencies=int,
+        sign_public_artifacts=bool,
+        object_methods=Collection,
+        like_production=bool,
+        client_id=str,
+        clients=Sequence,
+        roles=Mapping | None,
+        anonymous_scopes=Sequence | None,
+        page=bool,
+    )
 
 
 def _check_secrets(**given: object) -> None:

@@ -46,10 +46,10 @@ def json_response(document: object) -> RawResponse:
     return RawResponse(headers=(("Content-Type", "application/json"),), body=json.dumps(document).encode())
 
 
-def etag(request: Request, answer: RawResponse) -> Iterator[tuple[str, str]]:
+def etag(request: Request, response: RawResponse) -> Iterator[tuple[str, str]]:
     """The headers of S3, unless the response has others, or shall have none."""
-    has_own = any(name == "ETag" for name, _ in answer.headers) or not answer.has_etag
-    if request.method == "PUT" and answer.status == 200 and not has_own:
+    has_own = any(name == "ETag" for name, _ in response.headers) or not response.has_etag
+    if request.method == "PUT" and response.status == 200 and not has_own:
         yield "ETag", f'"{md5(request.body, usedforsecurity=False).hexdigest()}"'
 
 
@@ -67,14 +67,14 @@ class _Server(ThreadingHTTPServer):
 
 
 class RawServer:
-    """Answers every request with what `answer` returns for it; forgets those that are cut short.
+    """Responds to every request with what `respond` returns for it; forgets those that are cut short.
 
     After the first bytes of a larger body, `while_receiving` is called.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
-        self.answer: Callable[[Request], RawResponse] = lambda _: RawResponse()
+        self.respond: Callable[[Request], RawResponse] = lambda _: RawResponse()
         self.while_receiving: Callable[[], object] = lambda: None
         self.after_raw: Callable[[BaseHTTPRequestHandler], object] = lambda _: None
         self._server = _Server(("127.0.0.1", 0), partial(_Handler, self))
@@ -107,11 +107,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         request = Request(self.command, self.path, self.headers, body, self.client_address)
         self._owner.requests.append(request)
-        answer = self._owner.answer(request)
-        if answer.raw is None:
-            self._send(answer, etag(request, answer))
+        response = self._owner.respond(request)
+        if response.raw is None:
+            self._send(response, etag(request, response))
         else:
-            self._send_raw(answer.raw)
+            self._send_raw(response.raw)
 
     do_GET = do_PUT = do_POST = handle_any  # noqa: N815 - named by http.server
 
@@ -127,16 +127,16 @@ class _Handler(BaseHTTPRequestHandler):
         body += self.rfile.read(length - len(body))
         return body if len(body) == length else None
 
-    def _send(self, answer: RawResponse, more: Iterable[tuple[str, str]]) -> None:
-        self.send_response(answer.status)
-        length = len(answer.body) if answer.announced is None else answer.announced
-        for name, value in (*answer.headers, *more):
+    def _send(self, response: RawResponse, more: Iterable[tuple[str, str]]) -> None:
+        self.send_response(response.status)
+        length = len(response.body) if response.announced is None else response.announced
+        for name, value in (*response.headers, *more):
             self.send_header(name, value)
-        if not any(name == "Transfer-Encoding" for name, _ in answer.headers):
+        if not any(name == "Transfer-Encoding" for name, _ in response.headers):
             self.send_header("Content-Length", str(length))
         self.end_headers()
-        self.wfile.write(answer.body)
-        if length != len(answer.body) or answer.hangs_up:
+        self.wfile.write(response.body)
+        if length != len(response.body) or response.hangs_up:
             self.close_connection = True
 
     def _send_raw(self, raw: bytes) -> None:

@@ -85,7 +85,7 @@ def test_uploads_and_downloads_go_through_tls(
         expires = "2099-01-01T00:00:00.000Z"
         return json_response({"storageType": "s3", "contentType": "a/b", "expires": expires, "putUrl": url})
 
-    tls_server.answer, server.answer = keep, queue
+    tls_server.respond, server.respond = keep, queue
     contents = {f"public/{number}": bytes([number]) * size for number in range(6)}
     for name, content in contents.items():
         (tmp_path / Path(name).name).write_bytes(content)
@@ -114,7 +114,7 @@ def test_a_success_before_the_whole_body_was_sent_is_an_error(storage: Storage) 
 
 @pytest.mark.usefixtures("trusting")
 def test_no_redirect_leads_out_of_tls(storage: Storage, server: RawServer, tls_server: RawServer) -> None:
-    tls_server.answer = lambda _: RawResponse(302, (("Location", f"{server.url}/x"),))
+    tls_server.respond = lambda _: RawResponse(302, (("Location", f"{server.url}/x"),))
     with pytest.raises(RedirectRefused, match="http URL"):
         get(storage, tls_server.url)
     assert server.requests == []
@@ -159,10 +159,10 @@ def test_connections_are_used_again_after_small_large_and_refused_bodies(
 ) -> None:
     put(storage, server.url)
     put(storage, server.url, bytes(1_000_000))
-    server.answer = lambda _: RawResponse(403, (), b"no")
+    server.respond = lambda _: RawResponse(403, (), b"no")
     with pytest.raises(StorageRefused):
         put(storage, server.url)
-    server.answer = lambda _: RawResponse(body=bytes(1_000_000))
+    server.respond = lambda _: RawResponse(body=bytes(1_000_000))
     assert get(storage, server.url) == bytes(1_000_000)
     assert get(storage, server.url) == bytes(1_000_000)
     assert len({request.peer for request in server.requests}) == 1
@@ -171,7 +171,7 @@ def test_connections_are_used_again_after_small_large_and_refused_bodies(
 def test_a_connection_that_the_server_closed_meanwhile_is_not_used_again(
     storage: Storage, server: RawServer
 ) -> None:
-    server.answer = lambda _: RawResponse(headers=(("Keep-Alive", "timeout=0"),), hangs_up=True)
+    server.respond = lambda _: RawResponse(headers=(("Keep-Alive", "timeout=0"),), hangs_up=True)
     put(storage, server.url)
     assert server.hung_up.wait(timeout=30)
     put(storage, server.url)
@@ -228,7 +228,7 @@ def test_a_service_that_does_not_know_the_size_of_artifacts_gets_none(
 ) -> None:
     asked: list[bytes] = []
 
-    def answer(request: Request) -> RawResponse:
+    def respond(request: Request) -> RawResponse:
         if request.method == "PUT":
             return RawResponse()
         asked.append(request.body)
@@ -238,7 +238,7 @@ def test_a_service_that_does_not_know_the_size_of_artifacts_gets_none(
         expires, url = "2099-01-01T00:00:00.000Z", f"{server.url}/x"
         return json_response({"storageType": "s3", "contentType": "a/b", "expires": expires, "putUrl": url})
 
-    server.answer = answer
+    server.respond = respond
     assert raw_client.upload("public/x", b"x").size == 1
     assert [b"contentLength" in each for each in asked] == [True, False]
 

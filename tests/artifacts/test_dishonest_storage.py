@@ -145,13 +145,13 @@ def test_the_hash_that_an_uploader_stored_on_s3_is_compared(
     body = gzip.compress(b"content") if encoding == "gzip" else b"content"
     right = hashlib.sha256(b"content").hexdigest()
 
-    def answer(sha256: str) -> RawResponse:
+    def respond(sha256: str) -> RawResponse:
         headers = ("x-amz-meta-content-sha256", sha256), ("Content-Encoding", encoding)
         return RawResponse(headers=headers, body=body)
 
-    serve(server, answer(right))
+    serve(server, respond(right))
     assert raw_client.download("x").hashes == {"sha256": right}
-    serve(server, answer("0" * 64))
+    serve(server, respond("0" * 64))
     with pytest.raises(HashMismatch) as caught:
         raw_client.download("x")
     known, found = {"sha256": "0" * 64}, {"sha256": right}
@@ -168,14 +168,14 @@ def test_storage_cannot_vouch_for_an_object(
     stored = RawResponse(headers=(("x-amz-meta-content-sha256", changed),), body=b"changed")
     start = {"method": "getUrl", "url": f"{server.url}/key", "expires": "2099-01-01T00:00:00.000Z"}
 
-    def answer(request: Request) -> RawResponse:
+    def respond(request: Request) -> RawResponse:
         if request.path.startswith("/api/queue/"):
             credentials = {"clientId": "download", "accessToken": "secret"}
             return json_response({"storageType": "object", "name": "t/x", "credentials": credentials})
         is_start = request.path.startswith("/api/object/")
         return json_response({**start, "hashes": hashes}) if is_start else stored
 
-    server.answer = answer
+    server.respond = respond
     with pytest.raises(HashMismatch):
         raw_client.download("x")
     with pytest.raises(HashMismatch):
@@ -186,7 +186,7 @@ def s3(server: RawServer, put: RawResponse, stored: RawResponse | None = None) -
     """Be the Queue and S3, which responds to each PUT, and to each GET, in the same way."""
     seen: list[Request] = []
 
-    def answer(request: Request) -> RawResponse:
+    def respond(request: Request) -> RawResponse:
         seen.append(request)
         if request.method == "PUT":
             return put
@@ -204,7 +204,7 @@ def s3(server: RawServer, put: RawResponse, stored: RawResponse | None = None) -
         expires = "2099-01-01T00:00:00.000Z"
         return json_response({"storageType": "s3", "contentType": "a/b", "expires": expires, "putUrl": url})
 
-    server.answer = answer
+    server.respond = respond
     return seen
 
 

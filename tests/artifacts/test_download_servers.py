@@ -26,19 +26,19 @@ CONTENT = b"".join(number.to_bytes(4, "big") for number in range(100_000))
 HALF = len(CONTENT) // 2
 
 
-def serve(server: RawServer, *answers: RawResponse | Callable[[Request], RawResponse]) -> list[Request]:
+def serve(server: RawServer, *responses: RawResponse | Callable[[Request], RawResponse]) -> list[Request]:
     """Let the server refer to itself, and send these responses in turn, the last one again and again."""
-    left = list(answers)
+    left = list(responses)
     gets: list[Request] = []
 
-    def answer(request: Request) -> RawResponse:
+    def respond(request: Request) -> RawResponse:
         if request.path.startswith("/api/"):
             return json_response({"storageType": "reference", "url": f"{server.url}/file?signature=secret"})
         gets.append(request)
         given = left.pop(0) if len(left) > 1 else left[0]
         return given if isinstance(given, RawResponse) else given(request)
 
-    server.answer = answer
+    server.respond = respond
     return gets
 
 
@@ -164,7 +164,7 @@ def test_a_url_that_storage_calls_expired_is_replaced_and_the_download_resumes(
     expired = b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"
     signatures, gets = iter(["first", "second"]), list[Request]()
 
-    def answer(request: Request) -> RawResponse:
+    def respond(request: Request) -> RawResponse:
         if request.path.startswith("/api/"):
             url = f"{server.url}/file?signature={next(signatures)}"
             return json_response({"storageType": "s3", "url": url})
@@ -173,18 +173,18 @@ def test_a_url_that_storage_calls_expired_is_replaced_and_the_download_resumes(
             return rest(request)
         return cut(("ETag", '"1"')) if len(gets) == 1 else RawResponse(403, (), expired)
 
-    server.answer = answer
+    server.respond = respond
     assert raw_client.download("x").content == CONTENT
     assert [get.path.rpartition("=")[2] for get in gets] == ["first", "first", "second"]
 
 
 def serve_object(
-    raw_client: EitherClient, server: RawServer, answer: Callable[[Request], RawResponse]
+    raw_client: EitherClient, server: RawServer, respond: Callable[[Request], RawResponse]
 ) -> list[Request]:
     """Let the server be the Queue, the object service, and storage that responds to each GET."""
     gets: list[Request] = []
 
-    def answer_all(request: Request) -> RawResponse:
+    def respond_to_all(request: Request) -> RawResponse:
         if request.path.startswith("/api/queue/"):
             return json_response({"storageType": "object", "name": "t/key"})
         if request.path.startswith("/api/object/"):
@@ -193,22 +193,22 @@ def serve_object(
             url = f"{server.url}/file"
             return json_response({"method": "getUrl", "url": url, "expires": expires, "hashes": hashes})
         gets.append(request)
-        return answer(request)
+        return respond(request)
 
-    server.answer = answer_all
+    server.respond = respond_to_all
     return gets
 
 
 def test_a_url_that_expires_before_storage_looks_at_it_is_replaced(
     raw_client: EitherClient, server: RawServer
 ) -> None:
-    def answer(_: Request) -> RawResponse:
+    def respond(_: Request) -> RawResponse:
         if len(gets) == 1:
             raw_client.clock.sleep(61)
             return RawResponse(403, (), b"<Error><Code>AccessDenied</Code></Error>")
         return whole()
 
-    gets = serve_object(raw_client, server, answer)
+    gets = serve_object(raw_client, server, respond)
     assert raw_client.download("x").content == CONTENT
     assert len(gets) == 2
 
@@ -219,13 +219,13 @@ def test_content_of_an_unknown_storage_type_is_not_read(
 ) -> None:
     seen: list[Request] = []
 
-    def answer(request: Request) -> RawResponse:
+    def respond(request: Request) -> RawResponse:
         seen.append(request)
         if request.path.startswith("/api/"):
             return json_response({"storageType": storage_type, "url": f"{server.url}/file"})
         return whole()
 
-    server.answer = answer
+    server.respond = respond
     with pytest.raises(NotOffered):
         raw_client.download("x")
     assert len(seen) == 1
@@ -375,13 +375,13 @@ def test_a_redirect_to_a_malformed_url_is_refused(raw_client: EitherClient, serv
 def test_a_reference_that_is_not_a_url_is_an_error(
     raw_client: EitherClient, server: RawServer, url: str
 ) -> None:
-    server.answer = lambda _: json_response({"storageType": "reference", "url": url})
+    server.respond = lambda _: json_response({"storageType": "reference", "url": url})
     with pytest.raises(StorageFailed, match="URL"):
         raw_client.download("x")
 
 
 def test_a_response_without_a_url_is_an_error(raw_client: EitherClient, server: RawServer) -> None:
-    server.answer = lambda _: json_response({"storageType": "newer"})
+    server.respond = lambda _: json_response({"storageType": "newer"})
     with pytest.raises(Exception, match="the response to artifact has no URL"):
         raw_client.download("x")
 

@@ -148,7 +148,7 @@ def test_a_reference_is_followed_and_may_become_a_link(
     client: EitherClient, stored: bytes, server: RawServer
 ) -> None:
     task_id, run_id, expires = client.run
-    server.answer = lambda _: RawResponse(headers=(("Content-Type", "text/live"),), body=b"live")
+    server.respond = lambda _: RawResponse(headers=(("Content-Type", "text/live"),), body=b"live")
     client.create_reference_artifact(
         task_id, run_id, "live.log", f"{server.url}/live?x=1#end", expires=expires
     )

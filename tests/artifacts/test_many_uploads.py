@@ -104,7 +104,7 @@ def test_a_storage_that_refuses_one_does_not_stop_the_rest(client: EitherClient,
         Respond(endpoint="storage.put", status=503),
         Drop(endpoint="queue.createArtifact", after=True),
     ],
-    ids=["dropped", "answer lost", "cut", "busy", "creation's answer lost"],
+    ids=["dropped", "response lost", "cut", "busy", "creation's response lost"],
 )
 def test_small_ones_are_sent_again_when_they_are_lost(
     client: EitherClient, local: LocalQueue, fault: Any
@@ -141,7 +141,7 @@ def test_no_more_than_asked_for_go_up_at_the_same_time(raw_client: EitherClient,
     lock, counts = threading.Lock(), {"now": 0, "most": 0}
     meeting = threading.Barrier(3)
 
-    def answer(request: Any) -> RawResponse:
+    def respond(request: Any) -> RawResponse:
         if request.method != "PUT":
             url = f"{server.url}/key"
             return RawResponse(
@@ -156,7 +156,7 @@ def test_no_more_than_asked_for_go_up_at_the_same_time(raw_client: EitherClient,
             counts["now"] -= 1
         return RawResponse()
 
-    server.answer = answer
+    server.respond = respond
     assert raw_client.upload_many({f"x{number}": b"x" for number in range(12)}, concurrency=3).is_complete
     assert counts["most"] == 3
 

@@ -145,7 +145,7 @@ def test_the_event_loop_goes_on_while_bodies_travel(server: RawServer, method: s
             loop.call_soon_threadsafe(turn, 5)
             asyncio.run_coroutine_threadsafe(turned.wait(), loop).result(timeout=30)
 
-        def answer(request: Request) -> RawResponse:
+        def respond(request: Request) -> RawResponse:
             if request.path.startswith("/api/"):
                 url = f"{server.url}/file"
                 created = {"contentType": "a/b", "expires": "2099-01-01T00:00:00.000Z", "putUrl": url}
@@ -153,7 +153,7 @@ def test_the_event_loop_goes_on_while_bodies_travel(server: RawServer, method: s
             wait_for_loop()
             return RawResponse(body=bytes(100_000))
 
-        server.answer = answer
+        server.respond = respond
         async with AsyncQueue(server.url, Credentials("tester", "secret")) as queue:
             if method == "upload_artifact":
                 await queue.upload_artifact(slugid(), 0, "x", bytes(100_000), expires="2099-01-01T00:00:00Z")
@@ -167,7 +167,7 @@ def test_the_event_loop_goes_on_while_bodies_travel(server: RawServer, method: s
 def test_a_stream_that_is_left_early_ends_its_download(raw_client: EitherClient, server: RawServer) -> None:
     big = RawResponse(body=bytes(20_000_000))
     reference = json_response({"storageType": "reference", "url": f"{server.url}/file"})
-    server.answer = lambda request: reference if request.path.startswith("/api/") else big
+    server.respond = lambda request: reference if request.path.startswith("/api/") else big
     blocks: Any = raw_client.queue.stream_artifact(raw_client.run.task_id, "x")
 
     async def leave() -> None:
@@ -188,7 +188,7 @@ def test_an_open_stream_leaves_the_threads_to_other_transfers(
     monkeypatch.setattr("taskqueue_client.artifacts.storage.MOST_THREADS", 1)
     big = RawResponse(body=bytes(20_000_000))
     reference = json_response({"storageType": "reference", "url": f"{server.url}/file"})
-    server.answer = lambda request: reference if request.path.startswith("/api/") else big
+    server.respond = lambda request: reference if request.path.startswith("/api/") else big
     blocks: Any = raw_client.queue.stream_artifact(raw_client.run.task_id, "x")
 
     async def begin() -> None:
@@ -210,7 +210,7 @@ def test_an_open_stream_leaves_the_threads_to_other_transfers(
 
 def test_a_stream_after_close_begins_anew(server: RawServer) -> None:
     reference = json_response({"storageType": "reference", "url": f"{server.url}/file"})
-    server.answer = lambda request: reference if request.path.startswith("/api/") else RawResponse(body=b"x")
+    server.respond = lambda request: reference if request.path.startswith("/api/") else RawResponse(body=b"x")
     queue = Queue(server.url)
     for _ in range(2):
         assert b"".join(queue.stream_artifact(slugid(), "x")) == b"x"

@@ -30,7 +30,7 @@ def left(local: LocalQueue) -> int:
     return sum(fault["times"] for fault in local.faults.waiting())
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["request", "answer"])
+@pytest.mark.parametrize("after", [False, True], ids=["request", "response"])
 @pytest.mark.parametrize(
     ("storage", "endpoint"),
     [*(("s3", step) for step in S3_STEPS), *(("object", step) for step in OBJECT_STEPS)],
@@ -198,7 +198,7 @@ def test_a_file_that_changes_while_it_is_sent_is_an_error_and_no_artifact(
     path = tmp_path / "content"
     path.with_name("new").write_bytes(bytes(20_000_000))
     path.write_bytes(bytes(20_000_000))  # more than what fits into the buffers of a connection
-    server.answer = lambda _: RawResponse(body=created(f"{server.url}/key"))
+    server.respond = lambda _: RawResponse(body=created(f"{server.url}/key"))
     server.while_receiving = lambda: CHANGES[change](path)
     with pytest.raises(SourceChanged, match="content"):
         raw_client.upload("x", path)
@@ -227,7 +227,7 @@ def test_the_queue_in_trouble_for_long_is_the_queue_s_error(
 def test_a_storage_that_cannot_be_reached_is_an_error_without_the_signature(
     raw_client: EitherClient, server: RawServer
 ) -> None:
-    server.answer = lambda _: RawResponse(body=created("http://127.0.0.1:9/bucket?X-Amz-Signature=secret"))
+    server.respond = lambda _: RawResponse(body=created("http://127.0.0.1:9/bucket?X-Amz-Signature=secret"))
     with pytest.raises(
         StorageFailed, match=r"PUT http://127\.0\.0\.1:9/bucket: .*(refused|Connect call failed)"
     ) as caught:
@@ -249,7 +249,9 @@ def test_storage_sees_no_credentials_and_no_cookies(
 ) -> None:
     cookie = (("Set-Cookie", "session=1; Path=/"),)
     body = created(f"{server.url}/bucket/key?X-Amz-Signature=a%2Fb")
-    server.answer = lambda request: RawResponse(headers=cookie, body=b"" if request.method == "PUT" else body)
+    server.respond = lambda request: RawResponse(
+        headers=cookie, body=b"" if request.method == "PUT" else body
+    )
     for _ in range(2):
         raw_client.upload("x", bytes(size))
     puts = [request for request in server.requests if request.method == "PUT"]
@@ -269,7 +271,7 @@ def test_an_early_refusal_is_told_instead_of_the_broken_connection(
     raw_client: EitherClient, server: RawServer
 ) -> None:
     with responding_early(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig") as url:
-        server.answer = lambda _: RawResponse(body=created(url))
+        server.respond = lambda _: RawResponse(body=created(url))
         with pytest.raises(StorageRefused, match="413 big"):
             raw_client.upload("x", bytes(10_000_000))
 

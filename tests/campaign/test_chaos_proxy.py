@@ -29,7 +29,7 @@ class Behind:
         self.canceled = asyncio.Event()
         self.waiting = asyncio.Event()
 
-    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def respond(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path == "/wait":
             return await self._wait()
         try:
@@ -59,7 +59,7 @@ async def behind() -> Behind:
 
 @pytest.fixture
 async def proxy(behind: Behind, tmp_path: Path) -> AsyncIterator[ChaosProxy]:
-    runner = web.ServerRunner(web.Server(behind.answer, handler_cancellation=True))
+    runner = web.ServerRunner(web.Server(behind.respond, handler_cancellation=True))
     await runner.setup()
     site = web.TCPSite(runner, QUEUE_HOST, 0)
     await site.start()

@@ -59,8 +59,8 @@ class Worker:
         """Until each report is made."""
         left = len(self._reports)
         while left:
-            answer = self._queue.claim_work("proj/linux", worker_group="g", worker_id="w", tasks=1)
-            for claim in answer.tasks:
+            response = self._queue.claim_work("proj/linux", worker_group="g", worker_id="w", tasks=1)
+            for claim in response.tasks:
                 run = self._queue.with_credentials(claim.credentials)
                 report = self._reports[claim.task["metadata"]["name"]]
                 self._report(run, claim.status.task_id, claim.run_id, report)

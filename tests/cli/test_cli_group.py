@@ -29,8 +29,8 @@ def test_help_imports_no_slow_modules() -> None:
         "cli.taskqueue(['--help'], standalone_mode=False)\n"
         f"print([name for name in {SLOW} if name in sys.modules])"
     )
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert answer.stdout.splitlines()[-1] == "[]"
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert completed.stdout.splitlines()[-1] == "[]"
 
 
 def test_help_lists_every_command_and_every_exit_status() -> None:
@@ -109,8 +109,8 @@ def test_a_command_without_a_task_is_wrong_use(words: list[str]) -> None:
 
 
 def test_the_version_option_prints_the_package_version() -> None:
-    answer = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True)
-    assert answer.stdout.split()[1:] == run("--version").stdout.split()[1:]
+    completed = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True)
+    assert completed.stdout.split()[1:] == run("--version").stdout.split()[1:]
 
 
 @pytest.mark.usefixtures("deployment")
@@ -120,8 +120,8 @@ def test_a_command_runs_with_closed_standard_streams(queue: Queue, task_factory:
     queue.create_task(task_id, task_factory())
     script = f'exec "$@" {closed}'
     arguments = ["sh", "-c", script, "sh", *COMMAND, "status", task_id]
-    answer = subprocess.run(arguments, stderr=subprocess.PIPE, text=True, check=False)
-    assert (answer.returncode, answer.stderr) == (ExitStatus.DONE, "")
+    completed = subprocess.run(arguments, stderr=subprocess.PIPE, text=True, check=False)
+    assert (completed.returncode, completed.stderr) == (ExitStatus.DONE, "")
 
 
 def test_the_package_runs_as_a_module() -> None:

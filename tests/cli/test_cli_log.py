@@ -210,7 +210,7 @@ def test_after_the_end_of_a_stream_a_follower_does_not_say_that_there_was_no_log
 ) -> None:
     task_id, run_client = running
     server = RawServer()
-    server.answer = lambda _: RawResponse(body=b"one\n")
+    server.respond = lambda _: RawResponse(body=b"one\n")
     with ExitStack() as stream:
         stream.enter_context(server)
         run_client.create_reference_artifact(

@@ -183,8 +183,8 @@ def test_cancel_ends_tasks(create: Create, queue: Queue) -> None:
 
 
 def test_cancel_ends_a_group(group: str) -> None:
-    (answer,) = run_json("cancel", "--group", group)
-    assert answer["cancelledCount"] == 2
+    (response,) = run_json("cancel", "--group", group)
+    assert response["cancelledCount"] == 2
     assert run("cancel", "--group", group).stdout == "0 of 2 tasks were canceled\n"
 
 
@@ -253,8 +253,8 @@ def test_rerun_adds_a_run(create: Create, worker: Any) -> None:
     with worker(compile="failed"):
         pass
     assert run("rerun", task_id).stdout == f"{task_id} pending, run 1\n"
-    (answer,) = run_json("rerun", task_id)
-    assert len(answer["runs"]) == 2
+    (response,) = run_json("rerun", task_id)
+    assert len(response["runs"]) == 2
 
 
 def test_priority_changes_tasks_and_groups(create: Create, queue: Queue) -> None:

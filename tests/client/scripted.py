@@ -73,7 +73,7 @@ class ScriptedServer:
 
     async def _start(self) -> None:
         application = web.Application(client_max_size=2**26)
-        application.router.add_route("*", "/{path:.*}", self._answer)
+        application.router.add_route("*", "/{path:.*}", self._respond)
         self._runner = web.AppRunner(
             application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
         )
@@ -87,7 +87,7 @@ class ScriptedServer:
         assert self._runner is not None
         await self._runner.cleanup()
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def _respond(self, request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
         peer = request.transport.get_extra_info("peername")
         received = Received(
@@ -95,12 +95,12 @@ class ScriptedServer:
         )
         self.received.append(received)
         if self.script:
-            answer = self.script.popleft()
+            response = self.script.popleft()
         else:
-            answer = self.otherwise if isinstance(self.otherwise, Say) else self.otherwise(received)
-        if answer.wait_for is not None:
-            await asyncio.to_thread(answer.wait_for.wait)
-        if answer.status is None:
+            response = self.otherwise if isinstance(self.otherwise, Say) else self.otherwise(received)
+        if response.wait_for is not None:
+            await asyncio.to_thread(response.wait_for.wait)
+        if response.status is None:
             request.transport.abort()
             return web.Response()
-        return web.Response(status=answer.status, body=answer.body, headers=dict(answer.headers))
+        return web.Response(status=response.status, body=response.body, headers=dict(response.headers))

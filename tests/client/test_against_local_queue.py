@@ -178,8 +178,8 @@ def test_temporary_credentials_do_what_they_are_for(
 
 def test_the_auth_service_knows_its_tester(make_client: Any, local: LocalQueue) -> None:
     tester = make_client(local.root_url, Credentials("tester", "no-secret"))
-    answer = tester.test_authenticate(client_scopes=["a:*"], required_scopes=["a:b"])
-    assert answer.client_id == "tester"
+    response = tester.test_authenticate(client_scopes=["a:*"], required_scopes=["a:b"])
+    assert response.client_id == "tester"
     assert make_client(local.root_url, local.credentials).current_scopes().scopes == ["*"]
 
 
@@ -200,8 +200,8 @@ def test_a_signed_url_works_without_credentials(queue: Any) -> None:
     request = {"storageType": "reference", "expires": from_now("1 hour"), "contentType": "text/plain"}
     as_run(queue, claim).create_artifact(task_id, 0, "private/a b", {**request, "url": "http://x/"})
     url = queue.queue.signed_url(calls.latest_artifact(task_id, "private/a b"))
-    with urllib.request.urlopen(url) as answer:
-        assert b"http://x/" in answer.read()
+    with urllib.request.urlopen(url) as response:
+        assert b"http://x/" in response.read()
     assert queue.get_artifact(task_id, 0, "private/a b").url == "http://x/"
 
 

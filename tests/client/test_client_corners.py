@@ -158,7 +158,7 @@ class TestArguments:
             assert b"hidden-" not in pickle.dumps(refused.value)
 
 
-class TestAnswers:
+class TestResponses:
     @pytest.mark.parametrize("body", [b'{"a":"\xff"}', 5000 * b'{"a":', b"", b"null"])
     def test_a_success_without_the_json_of_the_endpoint_is_unreadable(
         self, client: Any, server: ScriptedServer, body: bytes

@@ -27,7 +27,7 @@ CALLS = [
 def service_with_time(offset: float, clock: Any) -> Any:
     """An auth check like the service's, on a clock that differs from ours by `offset`."""
 
-    def answer(received: Received) -> Say:
+    def respond(received: Received) -> Say:
         now = clock.now() + offset
         found = re.search(r'ts="(\d+)"', received.headers["Authorization"])
         assert found is not None
@@ -37,7 +37,7 @@ def service_with_time(offset: float, clock: Any) -> Any:
             return say(failed, 401, Date=date)
         return say({"fine": True}, Date=date)
 
-    return answer
+    return respond
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.endpoint)

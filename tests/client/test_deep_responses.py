@@ -59,7 +59,7 @@ def test_a_deep_payload_of_a_task_claimed_by_its_id_is_read_too(client: Any, ser
 
 
 @pytest.mark.parametrize(
-    ("method", "arguments", "answer"),
+    ("method", "arguments", "response"),
     [
         ("task", [TASK], b'{"payload":%s}'),
         ("tasks", [[TASK]], b'{"tasks":[{"taskId":"x","task":{"payload":%s}}]}'),
@@ -67,9 +67,9 @@ def test_a_deep_payload_of_a_task_claimed_by_its_id_is_read_too(client: Any, ser
     ids=["task", "tasks"],
 )
 def test_a_definition_is_never_handed_out_in_part(
-    client: Any, server: ScriptedServer, method: str, arguments: list[Any], answer: bytes
+    client: Any, server: ScriptedServer, method: str, arguments: list[Any], response: bytes
 ) -> None:
-    server.otherwise = Say(200, answer % nested(TOO_DEEP))
+    server.otherwise = Say(200, response % nested(TOO_DEEP))
     with pytest.raises(UnreadableResponse, match="nested deeper than this Python can read"):
         getattr(client, method)(*arguments)
 

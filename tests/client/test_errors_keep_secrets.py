@@ -40,7 +40,7 @@ def http(status: str, body: str) -> bytes:
 
 SAID: dict[str, tuple[bytes, type[CallFailed]]] = {
     "nothing": (b"", ConnectionFailed),
-    "half an answer": (b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"a"', ConnectionFailed),
+    "half a response": (b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"a"', ConnectionFailed),
     "401": (http("401 Unauthorized", '{"code":"AuthenticationFailed"}'), AuthenticationFailed),
     "403": (http("403 Forbidden", '{"code":"InsufficientScopes"}'), InsufficientScopes),
     "500": (http("500 Oh no", '{"code":"InternalServerError"}'), ServerError),

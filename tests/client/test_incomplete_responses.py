@@ -202,12 +202,12 @@ def test_a_claim_response_that_trickles_ends_with_the_policys_time(
 
 
 def test_an_injected_session_that_was_used_before_keeps_the_policys_time_too() -> None:
-    def answers_then_trickles(connection: Any) -> None:
+    def responds_then_trickles(connection: Any) -> None:
         connection.sendall(OK)
         _read_request(connection)
         trickles(*TRICKLING["in the headers"])(connection)
 
-    with RawServer(answers_then_trickles).serving() as root_url, requests.Session() as session:
+    with RawServer(responds_then_trickles).serving() as root_url, requests.Session() as session:
         session.get(root_url).close()
         client, started = Queue(root_url, session=session, retry=RetryPolicy(timeout=0.5)), time.monotonic()
         with pytest.raises((CallTimedOut, ConnectionFailed)):
@@ -216,12 +216,12 @@ def test_an_injected_session_that_was_used_before_keeps_the_policys_time_too() -
 
 
 def test_requests_of_an_injected_sessions_owner_have_no_deadline_of_ours() -> None:
-    def answers_twice(connection: Any) -> None:
+    def responds_twice(connection: Any) -> None:
         connection.sendall(OK)
         _read_request(connection)
         connection.sendall(OK)
 
-    with RawServer(answers_twice).serving() as root_url, requests.Session() as session:
+    with RawServer(responds_twice).serving() as root_url, requests.Session() as session:
         Queue(root_url, session=session, retry=RetryPolicy(timeout=0.5)).send(PING)
         assert session.get(root_url, timeout=None).json() == {}
 

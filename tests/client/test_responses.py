@@ -53,7 +53,7 @@ def test_each_code_has_a_class(client: Any, server: ScriptedServer, code: str) -
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind", "words"),
+    ("response", "kind", "words"),
     [
         (say({"error": "Not found"}, 404), errors.NotFound, "Not found"),
         (say({"reason": "too-large-file-on-worker", "message": "m"}, 424), errors.ErrorArtifact, "m"),
@@ -71,9 +71,9 @@ def test_each_code_has_a_class(client: Any, server: ScriptedServer, code: str) -
     ],
 )
 def test_a_response_that_no_service_sent_is_readable_too(
-    client: Any, server: ScriptedServer, answer: Say, kind: type[errors.ApiError], words: str
+    client: Any, server: ScriptedServer, response: Say, kind: type[errors.ApiError], words: str
 ) -> None:
-    server.otherwise = answer
+    server.otherwise = response
     with pytest.raises(errors.ApiError) as caught:
         client.with_options(attempts=1).send(STATUS)
     assert type(caught.value) is kind
@@ -182,11 +182,11 @@ def test_the_recorded_errors_of_the_service_are_read(contract: Any) -> None:
     recorded = sorted(contract.glob("recorded/error.*.json"))
     assert recorded
     for path in recorded:
-        answer = msgspec.json.decode(path.read_bytes())["response"]
+        response = msgspec.json.decode(path.read_bytes())["response"]
         error = error_of_response(
-            errors.Attempted("x", "GET", "u"), answer["status"], msgspec.json.encode(answer["body"])
+            errors.Attempted("x", "GET", "u"), response["status"], msgspec.json.encode(response["body"])
         )
-        code = answer["body"].get("code")
+        code = response["body"].get("code")
         assert error.code == code
         assert code is None or type(error) is CODES[code][1]
         assert "---" not in error.message

@@ -68,8 +68,8 @@ def test_a_request_is_sent_together_with_its_body_unless_that_is_large(
 
 def test_one_client_serves_many_threads(server: ScriptedServer) -> None:
     with Queue(server.root_url, CREDENTIALS) as queue, ThreadPoolExecutor(16) as threads:
-        answers = list(threads.map(queue.send, [PING] * 200))
-    assert answers == [{}] * 200
+        responses = list(threads.map(queue.send, [PING] * 200))
+    assert responses == [{}] * 200
     assert server.connections <= 16
 
 
@@ -204,12 +204,12 @@ def test_new_credentials_count_from_the_next_attempt_on(client: Any, server: Scr
 
 
 def test_credentials_can_be_replaced_while_a_slow_call_is_under_way(server: ScriptedServer) -> None:
-    arrived, answered = threading.Event(), threading.Event()
+    arrived, responded = threading.Event(), threading.Event()
 
     def at_first_slowly(_: Any) -> Say:
         is_first = not arrived.is_set()
         arrived.set()
-        return Say(wait_for=answered if is_first else None)
+        return Say(wait_for=responded if is_first else None)
 
     server.otherwise = at_first_slowly
     with Queue(server.root_url, CREDENTIALS) as queue, ThreadPoolExecutor(1) as thread:
@@ -218,7 +218,7 @@ def test_credentials_can_be_replaced_while_a_slow_call_is_under_way(server: Scri
         queue.credentials = Credentials("tester/two", "another-secret")
         assert not slow.done()
         queue.send(PING)
-        answered.set()
+        responded.set()
         slow.result()
 
 

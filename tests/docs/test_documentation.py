@@ -151,6 +151,14 @@ def test_a_text_uses_the_terms_of_the_field(path: Path) -> None:
     assert [phrase for phrase in NOT_SAID if phrase in text] == []
 
 
+CODE = sorted([*MODULES, *ROOT.glob("taskqueue_client/**/*.js"), *ROOT.glob("examples/**/*.py")])
+
+
+@pytest.mark.parametrize("path", CODE, ids=name_of)
+def test_names_and_texts_of_code_say_response_not_answer(path: Path) -> None:
+    assert re.findall(r"\w*answer\w*", path.read_text(), re.IGNORECASE) == []
+
+
 WIDEST = 90
 """Characters that a block of code of the built documentation shows at 1280 px without scrolling."""
 

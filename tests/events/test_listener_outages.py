@@ -115,7 +115,7 @@ async def test_a_listener_reconnects_when_the_broker_stops_responding(
     ) as listener:
         wire.silence()
         await clock.move_a_sleeper(45)  # the check is due
-        await clock.move_a_sleeper(30)  # and the time for its answer is over
+        await clock.move_a_sleeper(30)  # and the time for its response is over
         await states.until(lambda names: State.DISCONNECTED in names)
         assert "the broker did not respond within 30 s" in str(states.changes[-1].reason)
         wire.speak()
@@ -159,7 +159,7 @@ async def test_a_listener_keeps_its_connection_while_the_broker_responds(
         for _ in range(3):
             await clock.move_a_sleeper(45)
             await clock.sleeper(30)  # the question is asked, with a time limit
-            await clock.sleeper(45)  # and answered
+            await clock.sleeper(45)  # and has a response
         assert states.names == [State.CONNECTING, State.LISTENING]
 
 

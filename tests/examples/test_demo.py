@@ -28,11 +28,11 @@ COMMAND = [sys.executable, "-m", "examples.demo"]
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """The output of the demo without a terminal, and its directory."""
     folder = tmp_path_factory.mktemp("demo")
-    answer = subprocess.run(
+    completed = subprocess.run(
         [*COMMAND, folder], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
     )
-    assert (answer.returncode, answer.stderr) == (0, "")
-    return answer.stdout, folder
+    assert (completed.returncode, completed.stderr) == (0, "")
+    return completed.stdout, folder
 
 
 def row(output: str, *cells: str) -> re.Match[str] | None:

@@ -192,7 +192,7 @@ def test_the_example_s_own_tests_pass() -> None:
 @pytest.mark.usefixtures("deployment")
 def test_both_clients_do_each_step_of_the_move_alike() -> None:
     pytest.importorskip("taskcluster")
-    answer = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "examples.moving_from_taskcluster"],
         cwd=ROOT,
         capture_output=True,
@@ -200,6 +200,6 @@ def test_both_clients_do_each_step_of_the_move_alike() -> None:
         check=False,
         timeout=120,
     )
-    assert (answer.returncode, answer.stderr) == (0, "")
-    assert "queue.createTask(task_id, DEFINITION)" in answer.stdout
-    assert "queue.create_task(task_id, DEFINITION)" in answer.stdout
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert "queue.createTask(task_id, DEFINITION)" in completed.stdout
+    assert "queue.create_task(task_id, DEFINITION)" in completed.stdout

@@ -53,24 +53,24 @@ class Findings:
 
     Attributes:
         statuses: How often responses had each status.
-        unanswered: How many requests had no response; only damaged ones may have none.
+        without_response: How many requests had no response; only damaged ones may have none.
         accepted: How often each endpoint has accepted a request.
         wrong: What must not be, each with the request.
     """
 
     statuses: Counter[int] = field(default_factory=Counter[int])
-    unanswered: int = 0
+    without_response: int = 0
     accepted: Counter[str] = field(default_factory=Counter[str])
     wrong: list[str] = field(default_factory=list[str])
 
     def __str__(self) -> str:
         statuses = ", ".join(f"{count} with {status}" for status, count in sorted(self.statuses.items()))
-        return f"{statuses}, {self.unanswered} without a response: {len(self.wrong)} findings"
+        return f"{statuses}, {self.without_response} without a response: {len(self.wrong)} findings"
 
     def add(self, other: Findings) -> None:
         """Add those of another batch."""
         self.statuses += other.statuses
-        self.unanswered += other.unanswered
+        self.without_response += other.without_response
         self.accepted += other.accepted
         self.wrong += other.wrong
 
@@ -132,7 +132,7 @@ class _Fuzzer:
         for wrong in self._wrong(sent, responses):
             self.findings.wrong.append(f"request {number}: {wrong}\n{sent.data[:3000]!r}\n{responses[-1:]}")
         self.findings.statuses.update(each.status for each in responses)
-        self.findings.unanswered += not responses
+        self.findings.without_response += not responses
         self.findings.accepted[sent.endpoint] += any(each.status < 400 for each in responses)
         for each in responses:
             self._requests.note(each.body)

@@ -53,7 +53,7 @@ class Served:
     clock: WatchedClock
     connection: sqlite3.Connection
     url: str = ""
-    answered: asyncio.Event = field(default_factory=asyncio.Event)
+    responded: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever a handler has ended, with or without a response."""
 
     @property
@@ -78,7 +78,7 @@ class Served:
                 return await self.injector.respond("storage.put", request, buckets.put)
             return await self.injector.respond("storage.get", request, buckets.get)
         finally:
-            self.answered.set()
+            self.responded.set()
 
 
 @asynccontextmanager

@@ -38,11 +38,11 @@ async def get(url: str, **headers: str) -> requests.Response:
     return await asyncio.to_thread(requests.get, url, headers=named, timeout=30)
 
 
-def has_error(answer: requests.Response, status: int, code: str) -> bool:
+def has_error(response: requests.Response, status: int, code: str) -> bool:
     return (
-        answer.status_code == status
-        and answer.headers["Content-Type"].startswith("application/xml")
-        and f"<Error><Code>{code}</Code>" in answer.text
+        response.status_code == status
+        and response.headers["Content-Type"].startswith("application/xml")
+        and f"<Error><Code>{code}</Code>" in response.text
     )
 
 
@@ -50,21 +50,21 @@ def has_error(answer: requests.Response, status: int, code: str) -> bool:
 async def test_a_body_comes_back_with_its_type_length_and_etag(name: str) -> None:
     async with serving() as served:
         stored = await put(served.put_url(name), b"some text", Content_Type="text/x-log")
-        answer = await get(served.get_url(name))
+        response = await get(served.get_url(name))
     assert (stored.status_code, stored.content) == (200, b"")
-    assert answer.content == b"some text"
-    assert answer.headers["Content-Type"] == "text/x-log"
-    assert answer.headers["Content-Length"] == "9"
-    assert answer.headers["ETag"] == stored.headers["ETag"]
+    assert response.content == b"some text"
+    assert response.headers["Content-Type"] == "text/x-log"
+    assert response.headers["Content-Length"] == "9"
+    assert response.headers["ETag"] == stored.headers["ETag"]
 
 
 async def test_a_gzip_body_is_kept_as_it_was_sent() -> None:
     packed = gzip.compress(b"text " * 1000)
     async with serving() as served, aiohttp.ClientSession(auto_decompress=False) as session:
         await put(served.put_url("public/log"), packed, Content_Encoding="gzip", Content_Type="text/plain")
-        async with session.get(served.get_url("public/log")) as answer:
-            assert answer.headers["Content-Encoding"] == "gzip"
-            assert await answer.read() == packed
+        async with session.get(served.get_url("public/log")) as response:
+            assert response.headers["Content-Encoding"] == "gzip"
+            assert await response.read() == packed
         assert (await get(served.get_url("public/log"))).text == "text " * 1000
 
 
@@ -92,20 +92,20 @@ async def test_curl_uploads_and_downloads(tmp_path: Path) -> None:
         ("bytes=-99", b"0123456789", "bytes 0-9/10"),
     ],
 )
-async def test_a_range_is_answered_with_206(asked: str, part: bytes, described: str) -> None:
+async def test_a_range_is_served_with_206(asked: str, part: bytes, described: str) -> None:
     async with serving() as served:
         await put(served.put_url("public/x"), b"0123456789")
-        answer = await get(served.get_url("public/x"), Range=asked)
-    assert (answer.status_code, answer.content) == (206, part)
-    assert answer.headers["Content-Range"] == described
+        response = await get(served.get_url("public/x"), Range=asked)
+    assert (response.status_code, response.content) == (206, part)
+    assert response.headers["Content-Range"] == described
 
 
 @pytest.mark.parametrize("asked", ["bytes=4-2", "bytes=0-1,3-4", "lines=1-2", "bytes=x"])
 async def test_a_range_that_cannot_be_read_gives_the_whole_body(asked: str) -> None:
     async with serving() as served:
         await put(served.put_url("public/x"), b"0123456789")
-        answer = await get(served.get_url("public/x"), Range=asked)
-    assert (answer.status_code, answer.content) == (200, b"0123456789")
+        response = await get(served.get_url("public/x"), Range=asked)
+    assert (response.status_code, response.content) == (200, b"0123456789")
 
 
 async def test_a_range_behind_the_end_is_refused() -> None:
@@ -118,24 +118,24 @@ async def test_a_range_of_a_body_that_was_replaced_gives_the_whole_new_one() -> 
     async with serving() as served:
         before = await put(served.put_url("public/x"), b"0123456789")
         await put(served.put_url("public/x"), b"abcdefghij")
-        answer = await get(served.get_url("public/x"), Range="bytes=5-", If_Range=before.headers["ETag"])
-    assert (answer.status_code, answer.content) == (200, b"abcdefghij")
+        response = await get(served.get_url("public/x"), Range="bytes=5-", If_Range=before.headers["ETag"])
+    assert (response.status_code, response.content) == (200, b"abcdefghij")
 
 
 async def test_a_body_that_the_client_has_is_not_sent_again() -> None:
     async with serving() as served:
         stored = await put(served.put_url("public/x"), b"0123456789")
-        answer = await get(served.get_url("public/x"), If_None_Match=stored.headers["ETag"])
-    assert (answer.status_code, answer.content) == (304, b"")
+        response = await get(served.get_url("public/x"), If_None_Match=stored.headers["ETag"])
+    assert (response.status_code, response.content) == (304, b"")
 
 
 @pytest.mark.parametrize("data", [b"", b"0123456789"])
 async def test_head_tells_the_length_and_sends_nothing(data: bytes) -> None:
     async with serving() as served:
         await put(served.put_url("private/x"), data, Content_Type="text/plain")
-        answer = await asyncio.to_thread(requests.head, served.get_url("private/x"), timeout=30)
+        response = await asyncio.to_thread(requests.head, served.get_url("private/x"), timeout=30)
         whole = await get(served.get_url("private/x"))
-    assert (answer.status_code, answer.headers["Content-Length"]) == (200, str(len(data)))
+    assert (response.status_code, response.headers["Content-Length"]) == (200, str(len(data)))
     assert whole.content == data
 
 
@@ -187,8 +187,8 @@ def send_raw(
         connection.endheaders(body)
         if not finish:
             return (0, b"")
-        answer = connection.getresponse()
-        return (answer.status, answer.read())
+        response = connection.getresponse()
+        return (response.status, response.read())
 
 
 async def test_an_upload_must_announce_its_length() -> None:
@@ -203,10 +203,10 @@ async def test_an_upload_must_announce_its_length() -> None:
 
 async def break_off(served: Served, name: str, length: int, sent: bytes) -> None:
     """Begin an upload, close the connection, and wait until the server has noticed."""
-    served.answered.clear()
+    served.responded.clear()
     announced = ("Content-Length", str(length))
     await asyncio.to_thread(send_raw, served.put_url(name), announced, body=sent, finish=False)
-    await asyncio.wait_for(served.answered.wait(), 30)
+    await asyncio.wait_for(served.responded.wait(), 30)
 
 
 async def test_an_upload_that_breaks_off_leaves_nothing() -> None:
@@ -239,10 +239,10 @@ async def test_a_full_disk_is_an_error_that_clients_retry_and_leaves_nothing() -
 async def test_a_body_that_is_replaced_leaves_no_file_and_no_download_short() -> None:
     async with serving() as served, aiohttp.ClientSession() as session:
         await put(served.put_url("public/x"), b"a" * (8 * MIB))
-        async with session.get(served.get_url("public/x")) as answer:
+        async with session.get(served.get_url("public/x")) as response:
             await put(served.put_url("public/x"), b"b")
             assert len(served.files()) == 1
-            assert await answer.read() == b"a" * (8 * MIB)
+            assert await response.read() == b"a" * (8 * MIB)
         assert (await get(served.get_url("public/x"))).content == b"b"
 
 
@@ -286,8 +286,8 @@ async def test_each_name_has_its_own_body_in_a_file_that_is_not_named_after_it()
         async with aiohttp.ClientSession() as session:
             for number, name in enumerate(HOSTILE_NAMES):
                 assert (await get(served.get_url(name))).content == b"%d" % number, name
-                async with session.get(served.get_url(name)) as answer:
-                    assert await answer.read() == b"%d" % number, name
+                async with session.get(served.get_url(name)) as response:
+                    assert await response.read() == b"%d" % number, name
         assert all(path.name.isalnum() and len(path.name) == 32 for path in served.files())
         assert len(served.files()) == len(HOSTILE_NAMES)
 
@@ -340,8 +340,8 @@ async def test_objects_in_a_file_outlive_the_server(tmp_path: Path) -> None:
     (directory / ("a" * 32)).write_bytes(b"a body without a row")
     (directory / "notes.txt").write_text("not ours")
     async with serving(store, port=url.port or 0) as served:
-        answer = await get(url.geturl())
-        assert (answer.content, answer.headers["Content-Type"]) == (b"kept", "text/x")
+        response = await get(url.geturl())
+        assert (response.content, response.headers["Content-Type"]) == (b"kept", "text/x")
         assert len([path for path in served.files() if path.name != "notes.txt"]) == 1
         assert (directory / "notes.txt").exists()
 
@@ -373,8 +373,8 @@ async def test_a_sparse_body_takes_little_memory_and_little_disk() -> None:
         await asyncio.to_thread(requests.put, url, data=Zeros(), timeout=60)  # type: ignore[arg-type]
         (path,) = served.files()
         assert (path.stat().st_size, path.stat().st_blocks) == (size, 0)
-        async with aiohttp.ClientSession() as session, session.get(served.get_url("public/core")) as answer:
-            assert sum([len(chunk) async for chunk in answer.content.iter_any()]) == size
+        async with aiohttp.ClientSession() as session, session.get(served.get_url("public/core")) as response:
+            assert sum([len(chunk) async for chunk in response.content.iter_any()]) == size
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         assert grown < 32 * 1024, "KiB"
 
@@ -411,8 +411,8 @@ def content(name: str) -> bytes:
 async def upload(url: str, name: str) -> str | None:
     """The name if its upload was acknowledged."""
     try:
-        async with aiohttp.ClientSession() as session, session.put(url, data=content(name)) as answer:
-            return name if answer.status == 200 else None
+        async with aiohttp.ClientSession() as session, session.put(url, data=content(name)) as response:
+            return name if response.status == 200 else None
     except aiohttp.ClientError:
         return None
 

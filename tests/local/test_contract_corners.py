@@ -65,8 +65,8 @@ class Corner(Wire):
             "payload": {},
             "metadata": {"name": "n", "description": "d", "owner": "o", "source": "https://x.org"},
         }
-        answer = self.put(f"/task/{task_id}", {**definition, **changes})
-        assert answer.status == 200, answer.words
+        response = self.put(f"/task/{task_id}", {**definition, **changes})
+        assert response.status == 200, response.words
         return task_id
 
     def claim(self, count: int = 1) -> list[dict[str, Any]]:
@@ -140,8 +140,8 @@ def test_a_canceled_groups_messages_name_worker_and_run_but_neither_tags_nor_pri
     corner.post(f"/task-group/{group}/seal")
     messages: list[Message] = []
     local.subscribe(messages.append)
-    answer = corner.post(f"/task-group/{group}/cancel").json
-    assert answer["taskGroupSize"] == answer["cancelledCount"] == 3
+    response = corner.post(f"/task-group/{group}/cancel").json
+    assert response["taskGroupSize"] == response["cancelledCount"] == 3
     assert names(messages) == ["task-exception"] * 3 + ["task-group-resolved"]
     about = {message.body["status"]["taskId"]: message for message in messages[:3]}
     assert about[running].body["workerId"] == "w"
@@ -202,9 +202,9 @@ def test_an_expired_worker_is_still_known_to_quarantine_worker(corner: Corner) -
     corner.advance(61)
     assert corner.get(f"{worker_type}/workers/g/w").status == 404
     until = corner.at(HOUR)
-    answer = corner.put(f"{worker_type}/workers/g/w", {"quarantineUntil": until})
-    assert (answer.status, answer.json["quarantineUntil"]) == (200, until)
-    assert answer.json["expires"] > corner.at(23 * HOUR)
+    response = corner.put(f"{worker_type}/workers/g/w", {"quarantineUntil": until})
+    assert (response.status, response.json["quarantineUntil"]) == (200, until)
+    assert response.json["expires"] > corner.at(23 * HOUR)
 
 
 def test_the_claim_of_an_expired_task_does_not_touch_the_next_task_of_its_id() -> None:

@@ -102,12 +102,12 @@ async def objects() -> AsyncGenerator[ObjectService]:
 
 
 async def test_a_small_object_is_stored_at_once_although_a_url_would_do(objects: ObjectService) -> None:
-    answer = create(objects, proposedUploadMethods={**put_url(4), **inline()})
+    response = create(objects, proposedUploadMethods={**put_url(4), **inline()})
     finish(objects, hashes=SHA256)
     stored = await fetch(objects.simple_url(NAME))
     agreed = {key: terms()[key] for key in ("projectId", "uploadId", "expires")}
-    assert answer == {**agreed, "uploadMethod": {"dataInline": True}}
-    assert list(answer) == ["projectId", "uploadId", "expires", "uploadMethod"]
+    assert response == {**agreed, "uploadMethod": {"dataInline": True}}
+    assert list(response) == ["projectId", "uploadId", "expires", "uploadMethod"]
     assert (stored.content, stored.headers["Content-Type"]) == (b"data", "text/plain")
 
 
@@ -203,8 +203,8 @@ async def test_text_that_is_not_a_content_type_is_refused_and_nothing_begins(
 
 async def put_with(method: dict[str, Any], data: bytes, **changes: str) -> int:
     headers = {**method["headers"], **{name.replace("_", "-"): text for name, text in changes.items()}}
-    answer = await asyncio.to_thread(requests.put, method["url"], data=data, headers=headers, timeout=30)
-    return answer.status_code
+    response = await asyncio.to_thread(requests.put, method["url"], data=data, headers=headers, timeout=30)
+    return response.status_code
 
 
 async def test_a_put_url_takes_only_the_agreed_type_and_length() -> None:
@@ -307,14 +307,14 @@ async def test_a_download_is_by_url_with_hashes_if_the_caller_takes_that() -> No
         objects = served.storage.objects
         create(objects, proposedUploadMethods=inline())
         finish(objects, hashes=SHA256)
-        answer = start_download(objects, "simple", "getUrl")(NAME)
-        assert (answer["method"], answer["hashes"]) == ("getUrl", SHA256)
+        response = start_download(objects, "simple", "getUrl")(NAME)
+        assert (response["method"], response["hashes"]) == ("getUrl", SHA256)
         now = int(served.clock.now() * 1000)
-        assert times.parse(answer["expires"], "expires") == now + times.MINUTE
+        assert times.parse(response["expires"], "expires") == now + times.MINUTE
         served.clock.advance(seconds=120)
-        assert (await fetch(answer["url"])).content == b"data"
+        assert (await fetch(response["url"])).content == b"data"
         served.clock.advance(seconds=1)
-        assert (await fetch(answer["url"])).status_code == 403
+        assert (await fetch(response["url"])).status_code == 403
 
 
 async def test_a_simple_download_lasts_half_an_hour() -> None:
@@ -322,12 +322,12 @@ async def test_a_simple_download_lasts_half_an_hour() -> None:
         objects = served.storage.objects
         create(objects, proposedUploadMethods=inline())
         finish(objects)
-        answer = start_download(objects, "simple")(NAME)
-        assert set(answer) == {"method", "url"}
+        response = start_download(objects, "simple")(NAME)
+        assert set(response) == {"method", "url"}
         served.clock.advance(minutes=30)
-        assert (await fetch(answer["url"])).content == b"data"
+        assert (await fetch(response["url"])).content == b"data"
         served.clock.advance(seconds=1)
-        assert (await fetch(answer["url"])).status_code == 403
+        assert (await fetch(response["url"])).status_code == 403
 
 
 async def test_a_download_by_no_method_is_refused(objects: ObjectService) -> None:
@@ -404,10 +404,10 @@ async def test_responses_fit_the_contract(objects: ObjectService, contract: Path
     empty: Registry[Any] = Registry()
     registry = empty.with_resources((each["$id"], DRAFT6.create_resource(each)) for each in schemas.values())
 
-    def check(answer: dict[str, Any], name: str) -> None:
+    def check(response: dict[str, Any], name: str) -> None:
         schema = {key: value for key, value in schemas[name].items() if key != "$schema"}
         validator: Any = Draft6Validator(schema, registry=registry)
-        validator.validate(answer)
+        validator.validate(response)
 
     check(create(objects, proposedUploadMethods=put_url(4)), "create-upload-response.json")
     check(create(objects, proposedUploadMethods=inline()), "create-upload-response.json")

@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 class Shelf:
-    """Answers calls from a list of pages, and remembers what it was asked for."""
+    """Responds to calls from a list of pages, and remembers what it was asked for."""
 
     iter_tasks = iterated(calls.iter_tasks)
     iter_workers = iterated(calls.iter_workers)

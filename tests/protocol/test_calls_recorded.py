@@ -76,8 +76,8 @@ def test_a_recorded_response_is_decoded_without_loss(exchange: dict[str, Any]) -
     elif call.endpoint == "object.download":
         assert call.returns(response["headers"]["location"]).url == response["headers"]["location"]
     else:
-        answer = msgspec.json.decode(msgspec.json.encode(response["body"]), type=call.returns)
-        _assert_contains(msgspec.json.decode(msgspec.json.encode(answer)), response["body"])
+        decoded = msgspec.json.decode(msgspec.json.encode(response["body"]), type=call.returns)
+        _assert_contains(msgspec.json.decode(msgspec.json.encode(decoded)), response["body"])
 
 
 def _assert_contains(ours: Any, theirs: object) -> None:

@@ -23,11 +23,11 @@ from tests.protocol.calls_contract import (
     schema_id,
 )
 
-ANSWERED = [entry for entry in ENTRIES if "output" in entry and entry["name"] != "task"]
+WITH_OUTPUT = [entry for entry in ENTRIES if "output" in entry and entry["name"] != "task"]
 
 
 @needs_contract
-@pytest.mark.parametrize("entry", ANSWERED, ids=label)
+@pytest.mark.parametrize("entry", WITH_OUTPUT, ids=label)
 def test_no_key_and_no_enumerated_value_of_a_response_is_missing(entry: dict[str, Any]) -> None:
     returned = call_with(function_of(entry), BY_ID).returns
     schema = {"$ref": schema_id(entry["output"])}

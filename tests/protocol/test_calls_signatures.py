@@ -41,9 +41,9 @@ def test_hints_and_signature_of_a_method_agree(kind: type[Queue | AsyncQueue], n
     }
     arguments = [name for name in inspect.signature(DESCRIBED[name]).parameters if name != "client"]
     assert [*signature.parameters] == ["self", *arguments]
-    answer = get_args(get_type_hints(DESCRIBED[name])["return"])[-1]
+    response = get_args(get_type_hints(DESCRIBED[name])["return"])[-1]
     walked: Any = Iterator if kind is Queue else AsyncIterator
-    assert hints["return"] == (walked[answer] if name.startswith("iter_") else answer)
+    assert hints["return"] == (walked[response] if name.startswith("iter_") else response)
 
 
 @pytest.mark.parametrize("kind", [Queue, AsyncQueue])

@@ -23,16 +23,16 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 @asynccontextmanager
-async def saying(*answers: bytes, first: bytes = b"") -> AsyncGenerator[str]:
+async def saying(*responses: bytes, first: bytes = b"") -> AsyncGenerator[str]:
     """A server that responds to each request, and closes the connection after the last one."""
     served = list[asyncio.Task[None]]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(first)
         with suppress(asyncio.IncompleteReadError, OSError):  # the client may close it before
-            for answer in answers:
+            for response in responses:
                 await reader.readuntil(b"\r\n\r\n")
-                writer.write(answer)
+                writer.write(response)
                 await writer.drain()
         writer.close()
         with suppress(OSError):
@@ -70,8 +70,8 @@ async def exchange(connector: aiohttp.BaseConnector, origin: str) -> tuple[int, 
 
 
 async def test_the_connector_closes_what_it_has_opened() -> None:
-    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nsmall"
-    async with saying(answer, b"") as origin:
+    response = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nsmall"
+    async with saying(response, b"") as origin:
         connector = aiohttp.TCPConnector(limit=0)
         assert await exchange(connector, origin) == (200, b"small")
         async with asyncio.timeout(60):

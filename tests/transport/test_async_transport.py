@@ -45,7 +45,7 @@ class Peer:
             length = re.search(rb"\r\nContent-Length: (\d+)\r\n", head)
             return head, await self.reader.readexactly(int(length[1]) if length else 0)
 
-    async def answers(self, *pieces: bytes) -> None:
+    async def responds(self, *pieces: bytes) -> None:
         for piece in pieces:
             self.writer.write(piece)
             await self.writer.drain()
@@ -136,14 +136,14 @@ async def put(transport: ConnectorTransport, server: Server, body: bytes) -> Res
     return await transport.request(request, Timeouts(FOREVER, FOREVER, FOREVER))
 
 
-async def answered(
-    transport: ConnectorTransport, server: Server, answer: bytes = EMPTY, peer: Peer | None = None
+async def exchanged(
+    transport: ConnectorTransport, server: Server, response: bytes = EMPTY, peer: Peer | None = None
 ) -> Peer:
     """One exchange; gives the connection it went over, which is a new one if none is given."""
     going = asyncio.create_task(get(transport, server))
     peer = peer or await server.peer()
     await peer.request()
-    await peer.answers(answer)
+    await peer.responds(response)
     assert (await going).status == 200
     return peer
 
@@ -156,7 +156,7 @@ async def test_a_request_is_sent_as_it_is_and_its_response_received(
     host = server.origin.removeprefix("http://")
     head = f"GET /path?query=1 HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {USER_AGENT}\r\nA: b\r\n\r\n"
     assert await peer.request() == (head.encode(), b"")
-    await peer.answers(SMALL)
+    await peer.responds(SMALL)
     response = await going
     assert (response.status, response.headers["content-length"], response.body) == (200, "5", b"small")
 
@@ -169,14 +169,14 @@ async def test_a_body_is_sent_with_its_length(
     peer = await server.peer()
     head, received = await peer.request()
     assert (b"\r\nContent-Length: %d\r\n" % len(body) in head, received) == (True, body)
-    await peer.answers(EMPTY)
+    await peer.responds(EMPTY)
     await going
 
 
 async def test_connections_are_used_again(transport: ConnectorTransport, server: Server) -> None:
-    peer = await answered(transport, server)
+    peer = await exchanged(transport, server)
     for _ in range(3):
-        await answered(transport, server, SMALL, peer)
+        await exchanged(transport, server, SMALL, peer)
     assert len(server.accepted) == 1
 
 
@@ -191,8 +191,8 @@ async def test_connections_are_used_again(transport: ConnectorTransport, server:
 async def test_a_connection_is_closed_after_its_last_response(
     transport: ConnectorTransport, server: Server, last: bytes
 ) -> None:
-    await (await answered(transport, server, last)).ends()
-    await answered(transport, server)
+    await (await exchanged(transport, server, last)).ends()
+    await exchanged(transport, server)
     assert len(server.accepted) == 2
 
 
@@ -202,7 +202,7 @@ async def test_a_body_without_a_length_is_received_until_the_connection_ends(
     going = asyncio.create_task(get(transport, server))
     peer = await server.peer()
     await peer.request()
-    await peer.answers(b"HTTP/1.1 200 OK\r\n\r\n", b"bo", b"dy")
+    await peer.responds(b"HTTP/1.1 200 OK\r\n\r\n", b"bo", b"dy")
     peer.writer.close()
     assert (await going).body == b"body"
 
@@ -210,20 +210,20 @@ async def test_a_body_without_a_length_is_received_until_the_connection_ends(
 async def test_a_connection_that_the_server_closed_meanwhile_is_not_used(
     transport: ConnectorTransport, server: Server
 ) -> None:
-    peer = await answered(transport, server)
+    peer = await exchanged(transport, server)
     peer.writer.write_eof()
     await peer.ends()
-    await answered(transport, server)
+    await exchanged(transport, server)
     assert len(server.accepted) == 2
 
 
 async def test_a_connection_on_which_something_came_unasked_is_closed(
     transport: ConnectorTransport, server: Server
 ) -> None:
-    peer = await answered(transport, server)
-    await peer.answers(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
+    peer = await exchanged(transport, server)
+    await peer.responds(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
     await turns()
-    await answered(transport, server)
+    await exchanged(transport, server)
     await peer.ends()
     assert len(server.accepted) == 2
 
@@ -234,9 +234,9 @@ async def test_a_connection_that_still_sends_when_the_response_has_come_is_close
     going = asyncio.create_task(put(transport, server, bytes(50_000_000)))
     peer = await server.peer()
     await peer.reader.readuntil(b"\r\n\r\n")
-    await peer.answers(EMPTY)
+    await peer.responds(EMPTY)
     assert (await going).status == 200
-    await answered(transport, server)
+    await exchanged(transport, server)
     assert len(server.accepted) == 2
     assert await peer.rest() < 50_000_000  # all of it would be sent after the server reads again
 
@@ -258,24 +258,24 @@ async def times_out(going: asyncio.Task[Response], peer: Peer) -> None:
 async def test_a_connection_that_was_idle_for_long_is_not_used(
     transport: ConnectorTransport, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = await answered(transport, server)
+    peer = await exchanged(transport, server)
     later(monkeypatch, KEEP_ALIVE * 0.9)
-    await answered(transport, server, peer=peer)  # from here on, it is idle anew
+    await exchanged(transport, server, peer=peer)  # from here on, it is idle anew
     later(monkeypatch, KEEP_ALIVE * 0.9)
     await turns()
-    await answered(transport, server, peer=peer)
+    await exchanged(transport, server, peer=peer)
     later(monkeypatch, KEEP_ALIVE * 1.1)
     await peer.ends()
-    await answered(transport, server)
+    await exchanged(transport, server)
     assert len(server.accepted) == 2
 
 
 async def test_a_connection_that_was_idle_while_the_event_loop_was_blocked_is_not_used(
     transport: ConnectorTransport, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await answered(transport, server)
+    await exchanged(transport, server)
     later(monkeypatch, KEEP_ALIVE * 1.1)
-    await answered(transport, server)  # before the timer is due on the loop
+    await exchanged(transport, server)  # before the timer is due on the loop
     assert len(server.accepted) == 2
 
 
@@ -292,7 +292,7 @@ async def test_more_requests_than_there_may_be_wait_for_one_to_end(
         assert len(server.accepted) == 2
 
         peers[0].writer.transport.abort()  # one fails,
-        await peers[1].answers(b"nonsense\r\n")  # another one is refused,
+        await peers[1].responds(b"nonsense\r\n")  # another one is refused,
         peers = [await server.peer() for _ in range(2)]
         await peers[0].request()
         going[2].cancel()
@@ -302,7 +302,7 @@ async def test_more_requests_than_there_may_be_wait_for_one_to_end(
         for _ in range(2):  # the others go over two connections
             for peer in peers:
                 await peer.request()
-                await peer.answers(EMPTY)
+                await peer.responds(EMPTY)
         ended = await asyncio.gather(*going, return_exceptions=True)
     assert [type(each) for each in ended[2:]] == [asyncio.CancelledError] * 2 + [Response] * 4 + [
         asyncio.CancelledError
@@ -312,18 +312,18 @@ async def test_more_requests_than_there_may_be_wait_for_one_to_end(
 
 
 async def test_a_response_may_come_in_many_pieces(transport: ConnectorTransport, server: Server) -> None:
-    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nsmall\r\n0\r\nA: b\r\n\r\n"
+    response = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nsmall\r\n0\r\nA: b\r\n\r\n"
     going = asyncio.create_task(get(transport, server))
     peer = await server.peer()
     await peer.request()
-    for at in range(len(answer)):
+    for at in range(len(response)):
         assert not going.done()
-        await peer.answers(answer[at : at + 1])
+        await peer.responds(response[at : at + 1])
         await turns()
     assert (await going).body == b"small"
     going = asyncio.create_task(get(transport, server))  # of the one before, nothing is left
     await peer.request()
-    await peer.answers(answer.replace(b"5\r\nsmall", b"3\r\nold"))
+    await peer.responds(response.replace(b"5\r\nsmall", b"3\r\nold"))
     assert (await going).body == b"old"
 
 
@@ -333,17 +333,17 @@ async def test_a_response_may_be_large(
 ) -> None:
     body = bytes(20_000_000)
     if size is None:
-        answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        response = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     else:
         chunk = b"%x\r\n%s\r\n" % (size, bytes(size))
         chunks = chunk * (len(body) // size) + b"0\r\n\r\n"
-        answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
+        response = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
     going = asyncio.create_task(get(transport, server))
     peer = await server.peer()
     await peer.request()
-    await peer.answers(answer)
+    await peer.responds(response)
     assert (await going).body == body
-    await answered(transport, server, peer=peer)
+    await exchanged(transport, server, peer=peer)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ async def test_no_more_than_is_wanted_is_received(
     going = asyncio.create_task(get(transport, server, max_body=5))
     peer = await server.peer()
     await peer.request()
-    await peer.answers(head, b"small and more")
+    await peer.responds(head, b"small and more")
     with pytest.raises(ResponseRefused, match="larger than"):
         await going
     await peer.ends()
@@ -373,7 +373,7 @@ async def test_a_response_that_trickles_ends_with_the_whole_attempt(
     peer = await server.peer()
     await peer.request()
     for at in range(2):
-        await peer.answers(SMALL[at : at + 1])
+        await peer.responds(SMALL[at : at + 1])
         await turns()
         assert not going.done()
         later(monkeypatch, 15)
@@ -387,7 +387,7 @@ async def test_a_response_that_does_not_come_is_waited_for_as_long_as_was_said(
     going = asyncio.create_task(get(transport, server, read=20))
     peer = await server.peer()
     await peer.request()
-    await peer.answers(begun)
+    await peer.responds(begun)
     await turns()
     assert not going.done()
     later(monkeypatch, 20)
@@ -400,14 +400,14 @@ async def test_a_response_that_comes_slowly_is_waited_for_as_long_as_something_c
     going = asyncio.create_task(get(transport, server, read=20, total=600))
     peer = await server.peer()
     await peer.request()
-    await peer.answers(SMALL[:-5])
+    await peer.responds(SMALL[:-5])
     for at in range(-5, -1):
         await turns()
         later(monkeypatch, 12)
-        await peer.answers(SMALL[at : at + 1])
+        await peer.responds(SMALL[at : at + 1])
     await turns()
     assert not going.done()
-    await peer.answers(SMALL[-1:])
+    await peer.responds(SMALL[-1:])
     assert (await going).body == b"small"
 
 
@@ -451,12 +451,12 @@ async def test_a_server_that_ends_before_the_response_does_is_an_error(
     going = asyncio.create_task(get(transport, server))
     peer = await server.peer()
     await peer.request()
-    await peer.answers(begun)
+    await peer.responds(begun)
     peer.writer.close()
     with pytest.raises(TransportFailed) as failed:
         await going
     assert isinstance(failed.value.__cause__, aiohttp.ServerDisconnectedError)  # which spans name
-    await answered(transport, server)
+    await exchanged(transport, server)
 
 
 async def test_a_failed_exchange_leaves_nothing_in_memory(
@@ -470,7 +470,7 @@ async def test_a_failed_exchange_leaves_nothing_in_memory(
         going = asyncio.create_task(put(transport, server, bytes(size)))
         peer = await server.peer()
         await peer.request()
-        await peer.answers(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (size + 1), bytes(size))
+        await peer.responds(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (size + 1), bytes(size))
         peer.writer.close()
         await asyncio.wait([going])
         assert isinstance(going.exception(), TransportFailed)
@@ -490,7 +490,7 @@ async def test_a_server_that_resets_the_connection_is_an_error(
     going = asyncio.create_task(get(transport, server))
     peer = await server.peer()
     await peer.request()
-    await peer.answers(begun)
+    await peer.responds(begun)
     await turns()
     own = peer.writer.get_extra_info("socket")
     own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -506,7 +506,7 @@ async def test_a_response_that_is_not_http_is_an_error_at_once(
     going = asyncio.create_task(get(transport, server))
     peer = await server.peer()
     await peer.request()
-    await peer.answers(b"SSH-2.0-")
+    await peer.responds(b"SSH-2.0-")
     with pytest.raises(TransportFailed, match=r"\Athe response is not HTTP: Expected HTTP/"):
         await going
     await peer.ends()
@@ -519,7 +519,7 @@ async def test_headers_without_end_are_not_received(
     going = asyncio.create_task(get(transport, server))
     peer = await server.peer()
     await peer.request()
-    await peer.answers(b"HTTP/1.1 200 OK\r\n", head)
+    await peer.responds(b"HTTP/1.1 200 OK\r\n", head)
     with pytest.raises(TransportFailed, match="longer than 128 KiB"):
         await going
     await peer.ends()
@@ -532,9 +532,9 @@ async def test_trailers_and_extensions_of_chunks_without_end_are_not_received(
     going = asyncio.create_task(get(transport, server))
     peer = await server.peer()
     await peer.request()
-    await peer.answers(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    await peer.responds(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     await turns()
-    await peer.answers(begun, b"b" * MAX_HEAD, b"b")
+    await peer.responds(begun, b"b" * MAX_HEAD, b"b")
     with pytest.raises(TransportFailed, match="longer than 128 KiB"):
         await going
     await peer.ends()
@@ -546,7 +546,7 @@ async def test_the_first_header_of_a_name_counts_and_no_trailer(
     going = asyncio.create_task(get(transport, server))
     peer = await server.peer()
     await peer.request()
-    await peer.answers(
+    await peer.responds(
         b"HTTP/1.1 103 Early Hints\r\nA: hint\r\n\r\nHTTP/1.1 200 OK\r\nB: first \r\nB: second\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n5\r\nsmall\r\n0\r\nC: trailer\r\n\r\n"
     )
@@ -560,7 +560,7 @@ async def test_a_response_is_never_taken_for_the_next_one(
     going = asyncio.create_task(get(transport, server))
     peer = await server.peer()
     await peer.request()
-    await peer.answers(b"HTTP/1.1 204 No Content\r\n\r\n")  # without a length, and yet complete
+    await peer.responds(b"HTTP/1.1 204 No Content\r\n\r\n")  # without a length, and yet complete
     assert (await going).status == 204
     going = asyncio.create_task(get(transport, server))
     await peer.request()
@@ -573,7 +573,7 @@ async def test_another_protocol_is_not_switched_to(transport: ConnectorTransport
     going = asyncio.create_task(get(transport, server))
     peer = await server.peer()
     await peer.request()
-    await peer.answers(b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n")
+    await peer.responds(b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n")
     with pytest.raises(TransportFailed, match="switches to another protocol"):
         await going
     await peer.ends()
@@ -621,7 +621,7 @@ async def test_ipv6_addresses_are_named_in_brackets(transport: ConnectorTranspor
         peer = await server.peer()
         head, _ = await peer.request()
         assert server.origin.removeprefix("http://").encode() in head
-        await peer.answers(EMPTY)
+        await peer.responds(EMPTY)
         await going
 
 
@@ -639,11 +639,11 @@ async def test_requests_go_over_tls_to_whom_is_trusted(
 ) -> None:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(authority.certificate))
     async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
-        peer = await answered(transport, tls_server, SMALL)
-        await answered(transport, tls_server, SMALL, peer)
+        peer = await exchanged(transport, tls_server, SMALL)
+        await exchanged(transport, tls_server, SMALL, peer)
         peer.writer.close()  # with goodbyes
         await peer.ends()
-        peer = await answered(transport, tls_server, SMALL)
+        peer = await exchanged(transport, tls_server, SMALL)
     await peer.ends()
     gc.collect()
 
@@ -687,7 +687,7 @@ async def test_the_error_of_a_connection_that_fails_says_where_to_and_why() -> N
 
 async def test_a_closed_transport_leaves_nothing_in_memory(server: Server) -> None:
     async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
-        await answered(transport, server)
+        await exchanged(transport, server)
     del transport
     await turns()
     gc.collect()
@@ -713,12 +713,12 @@ async def test_closing_opens_no_connection_for_requests_that_wait_for_one(
 async def test_closing_closes_idle_connections_and_those_in_use(
     transport: ConnectorTransport, server: Server
 ) -> None:
-    idle = await answered(transport, server)
+    idle = await exchanged(transport, server)
     going = [asyncio.create_task(get(transport, server)) for _ in range(2)]
     await idle.request()
     used = await server.peer()
     await used.request()
-    await idle.answers(SMALL)
+    await idle.responds(SMALL)
     await asyncio.wait(going, return_when=asyncio.FIRST_COMPLETED)
     await transport.aclose()
     await idle.ends()

@@ -66,7 +66,7 @@ def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> Generator[int]
         loop.close()
 
 
-async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """The API: an empty object for every call with its body."""
     with contextlib.suppress(OSError, EOFError):
         while await reader.readuntil(b"\r\n\r\n"):
@@ -109,7 +109,7 @@ def api(authority: Authority) -> Iterator[str]:
     """The root URL of an API over TLS, which only the private authority vouches for."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.server)
-    with listening(answer, context) as port:
+    with listening(respond, context) as port:
         yield f"https://localhost:{port}"
 
 

@@ -1,4 +1,4 @@
-"""Answers are frozen structs that later servers and older ones do not break."""
+"""Responses are frozen structs that later servers and older ones do not break."""
 
 from __future__ import annotations
 
@@ -117,14 +117,14 @@ def test_times_are_aware_datetimes_in_both_forms_that_the_queue_writes() -> None
 
 
 def test_the_definition_of_a_claimed_task_is_the_plain_dict_that_was_sent() -> None:
-    answer = decoded({"tasks": [CLAIM]}, ClaimWorkResponse)
-    (claim,) = answer.tasks
+    response = decoded({"tasks": [CLAIM]}, ClaimWorkResponse)
+    (claim,) = response.tasks
     assert "task" not in vars(claim), "decoded before it was looked at"
     assert claim.task == CLAIM["task"]
     assert claim.task is claim.task
     assert json.loads(bytes(claim.task_json)) == CLAIM["task"]
     assert pickle.loads(pickle.dumps(claim)) == copy.deepcopy(claim) == claim
-    assert answer.to_dict()["tasks"][0]["task"] == CLAIM["task"]
+    assert response.to_dict()["tasks"][0]["task"] == CLAIM["task"]
 
 
 def test_a_definition_that_cannot_be_read_leaves_the_other_claims_readable() -> None:
@@ -157,9 +157,9 @@ def test_a_response_cannot_be_changed() -> None:
 
 
 def test_a_response_can_be_copied_pickled_and_written_as_the_json_that_it_was() -> None:
-    answer = TaskStatusResponse(status())
-    assert pickle.loads(pickle.dumps(answer)) == copy.deepcopy(answer) == answer
-    assert decoded(json.loads(msgspec.json.encode(answer)), TaskStatusResponse) == answer
+    response = TaskStatusResponse(status())
+    assert pickle.loads(pickle.dumps(response)) == copy.deepcopy(response) == response
+    assert decoded(json.loads(msgspec.json.encode(response)), TaskStatusResponse) == response
 
 
 def test_an_artifact_of_a_storage_type_that_is_not_known_is_read() -> None:

@@ -549,7 +549,7 @@ class TestClaiming:
         async with self.claiming(queue, told, clock, source=source) as (claiming, _):
             await holds(lambda: source.calls == 2)
             assert clock.monotonic() > 0
-            assert claiming.unanswered_for() == 0
+            assert claiming.seconds_without_response() == 0
             assert claiming.outage() == 0
 
     @pytest.mark.parametrize("failures", [4, 12])
@@ -587,11 +587,11 @@ class TestClaiming:
         class Watching(Told):
             def claim_failed(self, task_queue_id: str, error: CallFailed) -> None:
                 del task_queue_id, error
-                due.append(claiming.unanswered_for())
+                due.append(claiming.seconds_without_response())
 
         async with self.claiming(queue, Watching(), clock) as (claiming, granted):
             await holds(lambda: granted)
-            assert claiming.unanswered_for() is None
+            assert claiming.seconds_without_response() is None
         moments = [each for each in due if each is not None]
         assert len(moments) == 15
         assert moments[0] == 0

@@ -180,7 +180,7 @@ def _check_growth(roles: Mapping[str, Sequence[str]]) -> None:
 
 
 def _growing_steps(roles: Mapping[str, Sequence[str]]) -> Iterable[tuple[str, str, int]]:
-    """From which role to which one `<..>` may lead, and by how much the scope gets longer."""
+    """Return from which role to which one `<..>` may lead, and by how much the scope gets longer."""
     for giver, scopes in roles.items():
         for scope in scopes:
             before, parameter, after = scope.partition("<..>")

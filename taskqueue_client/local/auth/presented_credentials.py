@@ -39,17 +39,17 @@ class AuthenticationError(Exception):
 
 
 def reject(reason: str) -> NoReturn:
-    """Credentials are not accepted."""
+    """Raise `AuthenticationError`: the credentials are not accepted."""
     raise AuthenticationError(reason)
 
 
 def bad_request(reason: str) -> NoReturn:
-    """Credentials can't be read."""
+    """Raise `AuthenticationError`: the credentials cannot be read."""
     reject(f"Bad Request: {reason}")
 
 
 def unauthorized(reason: str) -> NoReturn:
-    """Credentials can be read, and are wrong."""
+    """Raise `AuthenticationError`: the credentials can be read, and are wrong."""
     reject(f"Unauthorized: {reason}")
 
 
@@ -208,7 +208,7 @@ class Certificate:
 
 
 def issuer_of(certificate: object, client_id: str) -> str:
-    """Whose access token signed a certificate: the issuer it names, else the caller's own.
+    """Return the client whose access token signed a certificate: the named issuer, else the caller.
 
     Raises:
         AuthenticationError: The issuer is not a string, or it is the caller.
@@ -329,7 +329,7 @@ def temporary_token(issuer_token: str, seed: str) -> str:
 
 
 def issue(issuer: Issuer, client_id: str, scopes: list[str], start_ms: int, expiry_ms: int) -> dict[str, str]:
-    """Named credentials that last from `start_ms` to `expiry_ms`; the certificate is JSON text."""
+    """Return named credentials that are valid from `start_ms` to `expiry_ms`."""
     certificate: dict[str, Any] = {
         "version": 1,
         "scopes": scopes,

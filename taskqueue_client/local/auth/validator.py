@@ -172,7 +172,7 @@ class SignatureValidator:
         return Identity(bewit.client_id, credentials.scopes, credentials.expires)
 
     def _credentials(self, client_id: str, ext_text: str | None) -> _Credentials:
-        """The key that a client id signs with, and its scopes; a certificate and restrictions applied."""
+        """Return a client's key and scopes, after applying its certificate and restrictions."""
         if not ext_text:
             client = self._client(client_id)
             return _Credentials(
@@ -267,7 +267,7 @@ class RequestCaller:
         """The caller's client id.
 
         Raises:
-            Refusal: The credentials are not good.
+            Refusal: The credentials are not accepted.
         """
         return self._identity().client_id or "auth-failed:no-auth"
 
@@ -276,15 +276,15 @@ class RequestCaller:
         """All scopes the caller has, expanded.
 
         Raises:
-            Refusal: The credentials are not good.
+            Refusal: The credentials are not accepted.
         """
         return self._identity().scopes
 
     def require(self, **params: object) -> None:
-        """Go on only if the endpoint's scope expression holds for the URL's and these parameters.
+        """Check that the caller satisfies the endpoint's scopes for the URL's and these parameters.
 
         Raises:
-            Refusal: The credentials are not good, or not enough.
+            Refusal: The credentials are not accepted, or lack a scope.
         """
         identity = self._identity()
         if self._expression is None:
@@ -325,7 +325,7 @@ def _block(expression: ScopeExpression) -> str:
 
 
 def check_payload_hash(identity: Identity, body: bytes, content_type: str | None) -> None:
-    """Hold the body against the hash that the caller signed, if there is one.
+    """Compare the body with the hash that the caller signed, if there is one.
 
     Raises:
         AuthenticationError: They differ.

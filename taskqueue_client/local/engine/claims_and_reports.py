@@ -14,7 +14,7 @@ from .transitions import (
     drop_claims,
     finish,
     finish_with_exception,
-    put_resolved,
+    note_resolution,
     record_claim,
     send_exception,
     start,
@@ -43,7 +43,7 @@ async def claim_work(core: Core, caller: Caller, task_queue_id: str, body: dict[
     def claim() -> list[dict[str, Any]]:
         return claim_pending(core, task_queue_id, worker, int(body["tasks"]))
 
-    return {"tasks": await core.lines.wait(task_queue_id, seconds, claim)}
+    return {"tasks": await core.long_polls.wait(task_queue_id, seconds, claim)}
 
 
 def claim_task(core: Core, caller: Caller, task_id: str, run_id: int, body: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _send_running(core: Core, task: Task, run: Run, taken_until: int) -> None:
 
 
 def _claim(core: Core, task: Task, run: Run, taken_until: int, credentials_until: int) -> dict[str, Any]:
-    """A claim as the Queue returns it; a repeated claimTask has new credentials and its old `takenUntil`."""
+    """Return a claim as the Queue does; a repeated claimTask has new credentials and its old `takenUntil`."""
     return {
         "status": task.status(),
         "runId": run.run_id,
@@ -174,12 +174,12 @@ def report_completed(core: Core, task_id: str, run_id: int, body: object) -> dic
 
 
 def report_failed(core: Core, task_id: str, run_id: int) -> dict[str, Any]:
-    """The run ended, and did not do what it should."""
+    """Resolve a run as failed."""
     return _report(core, task_id, run_id, "failed")
 
 
 def report_exception(core: Core, task_id: str, run_id: int, body: dict[str, Any]) -> dict[str, Any]:
-    """The run could not be brought to an end; `reason` decides whether it is retried."""
+    """Resolve a run as an exception; its `reason` decides whether there is a retry."""
     reason: str = body["reason"]
     with core.transition() as now:
         task = get_task(core.store, task_id)
@@ -193,7 +193,7 @@ def report_exception(core: Core, task_id: str, run_id: int, body: dict[str, Any]
         if not repeated:
             finish_with_exception(core, task, run, reason, now)
         if not send_exception(core, task, run):
-            put_resolved(core, task, "exception", now)
+            note_resolution(core, task, "exception", now)
             drop_claims(core, task_id, 0)  # as in the service: those of later runs stay until their time
     return {"status": task.status()}
 
@@ -209,6 +209,6 @@ def _report(core: Core, task_id: str, run_id: int, state: str) -> dict[str, Any]
         if run.state == "running":
             finish(core, task, run, state, now)
         drop_claims(core, task_id, run_id)
-        put_resolved(core, task, state, now)
+        note_resolution(core, task, state, now)
         core.send(messages.resolved, task, run)
     return {"status": task.status()}

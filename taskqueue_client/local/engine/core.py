@@ -59,7 +59,7 @@ class Core:
 
     Attributes:
         audience: Gets each message after its transition was committed, in order.
-        lines: The claimWork requests that wait for tasks.
+        long_polls: The claimWork requests that wait for tasks.
         noted: When a worker or a task queue was last recorded as active, in ms; not stored.
         on_resolved: Called after the commit of a transition that resolved tasks.
     """
@@ -70,7 +70,7 @@ class Core:
     storage: ArtifactStorage
     issue_credentials: IssueCredentials
     audience: Audience
-    lines: Lines = field(init=False)
+    long_polls: LongPolls = field(init=False)
     noted: dict[str, int] = field(default_factory=dict[str, int])
     on_resolved: Callable[[], object] = field(default=lambda: None)
     _outbox: list[Message] = field(default_factory=list[Message])
@@ -79,15 +79,15 @@ class Core:
     _as_of: int | None = None
 
     def __post_init__(self) -> None:
-        self.lines = Lines(self.clock)
+        self.long_polls = LongPolls(self.clock)
 
     def now(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return the milliseconds since the epoch."""
         return int(self.clock.now() * SECOND) if self._as_of is None else self._as_of
 
     @contextmanager
     def as_of(self, moment: int) -> Generator[None]:
-        """Do the block at a moment that has passed, as if it had been noticed then; in milliseconds."""
+        """Run the block at a past moment, in milliseconds, as if it had been noticed then."""
         self._as_of = moment
         try:
             yield
@@ -96,7 +96,7 @@ class Core:
 
     @contextmanager
     def transition(self) -> Generator[int]:
-        """One transaction and the messages that belong to it; gives the time that all of it happens at.
+        """Run the block as one transaction with its messages; give the time at which all of it happens.
 
         A refusal keeps the changes before it, as in the service; any other exception undoes the
         transition. No messages are sent after either.
@@ -113,23 +113,23 @@ class Core:
         self._after_commit()
 
     def send(self, make: Callable[P, Message], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Publish what `make` makes now once the transition is committed; nothing without listeners."""
+        """Make a message, and publish it once the transition is committed; nothing without listeners."""
         if self.audience.listeners:
             self._outbox.append(make(*args, **kwargs))
 
     def note_pending(self, task_queue_id: str) -> None:
-        """A run of this queue becomes pending with the transition."""
+        """Wake a claimWork request after the transition: a run of the task queue becomes pending."""
         self._pending.add(task_queue_id)
 
     def note_resolved(self) -> None:
-        """The dependency resolver gets work with the transition."""
+        """Call `on_resolved` after the transition: the dependency resolver gets work."""
         self._resolved = True
 
     def _after_commit(self) -> None:
         messages, pending, resolved = self._outbox, self._pending, self._resolved
         self._forget()
-        for task_queue_id in pending & self.lines.by_queue.keys():
-            self.lines.wake(task_queue_id)
+        for task_queue_id in pending & self.long_polls.by_queue.keys():
+            self.long_polls.wake(task_queue_id)
         for message in messages:
             self.audience.publish(message)
         if resolved:
@@ -142,29 +142,31 @@ class Core:
 Claims = TypeVar("Claims")
 
 
-class Lines:
-    """First come, first served: only the head of a line is woken, and wakes the next one as it leaves."""
+class LongPolls:
+    """The claimWork requests that wait for tasks, first come, first served.
+
+    Only the first request of a task queue is woken; it wakes the next one when it ends.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.by_queue: defaultdict[str, deque[asyncio.Event]] = defaultdict(deque)
 
     def wake(self, task_queue_id: str) -> None:
-        """Let the head of a queue's line look for tasks."""
+        """Let the first request of a task queue look for tasks."""
         self.by_queue[task_queue_id][0].set()
 
     async def wait(
         self, task_queue_id: str, seconds: float, claim: Callable[[], list[Claims]]
     ) -> list[Claims]:
-        """What `claim` gets as soon as it gets something and it is this request's turn; `[]` after `seconds`.
+        """Call `claim` when it is this request's turn, until it returns claims; `[]` after `seconds`.
 
-        Nothing is claimed for a request that is cancelled.
+        Nothing is claimed for a canceled request.
         """
         if task_queue_id not in self.by_queue and (claims := claim()):
             return claims
         turn = asyncio.Event()
-        line = self.by_queue[task_queue_id]
-        line.append(turn)
+        self.by_queue[task_queue_id].append(turn)
         timer = asyncio.create_task(self._clock.sleep_async(seconds), name=f"long poll of {task_queue_id}")
         timer.add_done_callback(lambda _: turn.set())
         try:
@@ -184,10 +186,10 @@ class Lines:
                 return claims
 
     def _leave(self, task_queue_id: str, turn: asyncio.Event) -> None:
-        line = self.by_queue[task_queue_id]
-        line.remove(turn)
-        if line:
-            line[0].set()
+        turns = self.by_queue[task_queue_id]
+        turns.remove(turn)
+        if turns:
+            turns[0].set()
         else:
             del self.by_queue[task_queue_id]
 
@@ -197,7 +199,7 @@ _DOWNLOAD_LIFE = times.HOUR
 
 
 def run_credentials(core: Core, task: Task, run: Run, taken_until: int) -> dict[str, Any]:
-    """Return what a worker reclaims and resolves its run with; they hold the task's scopes."""
+    """Return the credentials of a run; they have the task's scopes."""
     where = f"{task.task_id}/{run.run_id}"
     worker = f"{run.worker_group}/{run.worker_id}"
     client_id = f"task-client/{where}/on/{worker}/until/{times.seconds_text(taken_until)}"
@@ -207,7 +209,7 @@ def run_credentials(core: Core, task: Task, run: Run, taken_until: int) -> dict[
 
 
 def upload_credentials(core: Core, task: Task, run: Run, name: str, expires: int) -> dict[str, Any]:
-    """Return what an object artifact is uploaded with; `name` is the object's."""
+    """Return the credentials for the upload of an object artifact; `name` is the object's."""
     client_id = f"artifact-upload/{task.task_id}/{run.run_id}/on/{run.worker_group}/{run.worker_id}"
     now = core.now()
     scopes = [f"object:upload:{task.project_id}:{name}"]
@@ -215,7 +217,7 @@ def upload_credentials(core: Core, task: Task, run: Run, name: str, expires: int
 
 
 def download_credentials(core: Core, key: str, name: str) -> dict[str, Any]:
-    """Return what an object artifact is downloaded with.
+    """Return the credentials for the download of an object artifact.
 
     Args:
         core: The shared part.

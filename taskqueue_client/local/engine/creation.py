@@ -14,7 +14,7 @@ from .scheduling import check_dependencies, track_again, track_dependencies
 from .store import marks, sort_key
 from .task_groups import join_group
 from .task_records import COLUMNS, PRIORITIES, Task, encode_runs, find_task
-from .transitions import add_run, append_run, line_up
+from .transitions import add_run, append_run, enqueue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +98,7 @@ def _insert(core: Core, task: Task, body: dict[str, Any], now: int) -> Task:
         append_run(task, "scheduled", now)
     _insert_row(core, task)
     if is_free:
-        line_up(core, task, now)
+        enqueue(core, task, now)
     return task
 
 

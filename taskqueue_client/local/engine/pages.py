@@ -61,7 +61,7 @@ def page_size(limit: int) -> int:
 def page_of(
     key: str, rows: list[Row], size: int, item: Callable[[Row], Any], token: Callable[[Row], str]
 ) -> dict[str, Any]:
-    """The body of a response, from up to `size` + 1 rows; `token` makes one from the page's last row."""
+    """Return the body of a response with up to `size` of `rows`; `token` makes one of the page's last row."""
     page = rows[:size]
     more = {"continuationToken": token(page[-1])} if page and len(rows) > size else {}
     return {key: [item(row) for row in page], **more}

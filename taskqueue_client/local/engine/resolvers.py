@@ -84,7 +84,7 @@ class BackgroundWork:
         return 1
 
     def _resolve_at_once(self) -> None:
-        """After a resolution: schedule dependents, unless a resolver with an interval does that."""
+        """Schedule dependents after a resolution, unless a resolver with an interval does that."""
         if self._core.settings.resolver_interval == 0:
             _exhaust(self._resolve_dependencies)
 
@@ -133,7 +133,7 @@ class BackgroundWork:
         return True
 
     def _expire_claim(self, task_id: str, run_id: int, taken_until: int, now: int) -> None:
-        """Records that a reclaim has outdated, and runs past their deadline, are left alone."""
+        """End a run whose claim has expired, unless it was reclaimed or is past its deadline."""
         task = find_task(self._core.store, task_id)
         if task is None or run_id >= len(task.runs):  # claimTask records claims of runs that do not exist
             return

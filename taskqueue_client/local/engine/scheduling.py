@@ -13,7 +13,7 @@ from taskqueue_client.local.refusal import Caller, refuse
 
 from .task_groups import get_task_group, send_group
 from .task_records import PRIORITIES, Task, find_expiry_and_state, find_task, get_task
-from .transitions import MAX_RUNS, add_run, cancel, drop_claims, put_resolved
+from .transitions import MAX_RUNS, add_run, cancel, drop_claims, note_resolution
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,7 +47,7 @@ def check_dependencies(core: Core, task_id: str, dependencies: list[str], deadli
 
 
 def track_dependencies(core: Core, task: Task, states: dict[str, str], requires: str) -> bool:
-    """Record a new task's dependencies and their states; whether they let it run at once."""
+    """Record a new task's dependencies and their states; return whether they let it run at once."""
     enough = _ENOUGH[requires]
     for required, state in states.items():
         core.store.change(
@@ -63,7 +63,7 @@ def track_dependencies(core: Core, task: Task, states: dict[str, str], requires:
 
 
 def track_again(core: Core, task_id: str, requires: str) -> bool:
-    """Mark what has been satisfied since, without the resolver; whether that lets the task run."""
+    """Mark dependencies that were satisfied since; return whether that lets the task run."""
     waiting = "SELECT required FROM dependencies WHERE dependent = ? AND satisfied = 0"
     satisfied = [
         required
@@ -78,7 +78,7 @@ def track_again(core: Core, task_id: str, requires: str) -> bool:
 
 
 def resolve_task(core: Core, task_id: str, task_group_id: str, resolution: str, now: int) -> None:
-    """Schedule what waited for a resolved task, and tell of its group if nothing in it is left to do."""
+    """Schedule the dependents of a resolved task; send a message if its whole group is resolved."""
     for (dependent,) in _newly_satisfied(core, task_id, resolution, now):
         if not _is_blocked(core, dependent):
             _schedule(core, dependent, now)
@@ -149,7 +149,7 @@ def cancel_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
         if cancel(core, task, "canceled", now):
             drop_claims(core, task_id, task.runs[-1].run_id)
         if task.runs[-1].reason_resolved == "canceled":
-            put_resolved(core, task, "exception", now)
+            note_resolution(core, task, "exception", now)
             core.send(messages.resolved, task, task.runs[-1])
     return {"status": task.status()}
 

@@ -182,7 +182,7 @@ class Store:
         return found[0] if found else None
 
     def change(self, sql: str, *values: Any) -> int:
-        """Change rows, within a transaction; how many were changed."""
+        """Change rows, within a transaction; return how many were changed."""
         return self._execute(sql, values).rowcount
 
     @contextmanager

@@ -10,7 +10,7 @@ from taskqueue_client.local.refusal import Caller, refuse
 
 from .pages import OffsetPage
 from .task_records import COLUMNS, Task, definition_and_status, task_of
-from .transitions import cancel, drop_claims, put_resolved
+from .transitions import cancel, drop_claims, note_resolution
 
 if TYPE_CHECKING:
     from .core import Core
@@ -127,7 +127,7 @@ def _cancel(core: Core, task: Task, now: int) -> bool:
     run = cancel(core, task, "canceled", now)
     if run:
         drop_claims(core, task.task_id, run.run_id)
-        put_resolved(core, task, "exception", now)
+        note_resolution(core, task, "exception", now)
         core.send(messages.canceled_with_group, task, run)
     return run is not None
 

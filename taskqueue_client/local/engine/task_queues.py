@@ -89,7 +89,7 @@ def get_provisioner(core: Core, provisioner_id: str) -> dict[str, Any]:
 
 
 def touch_task_queue(core: Core, task_queue_id: str, expires: int, now: int) -> None:
-    """Note that a queue is in use, within a transition; what it lasts is never shortened."""
+    """Note that a queue is in use, within a transition; its expiry never becomes earlier."""
     core.store.change(
         "INSERT INTO task_queues VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET"
         " expires = max(expires, excluded.expires), last_date_active = excluded.last_date_active",

@@ -93,7 +93,7 @@ class Task(msgspec.Struct):
         return _state(self.runs)
 
     def run(self, run_id: int) -> Run:
-        """A run by its number.
+        """Return a run by its number.
 
         Raises:
             Refusal: `ResourceNotFound`.
@@ -103,7 +103,7 @@ class Task(msgspec.Struct):
         return self.runs[run_id]
 
     def extract(self) -> Extract:
-        """Routes, scopes and tags."""
+        """Return routes, scopes and tags."""
         return _decode_extract(self.encoded_definition)
 
     def definition(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def find_task(store: Store, task_id: str) -> Task | None:
 
 
 def find_expiry_and_state(store: Store, task_id: str) -> tuple[int, str] | None:
-    """Of a task, if there is one; quicker than `find_task` where a definition may be long."""
+    """Return these of a task, if there is one; quicker than `find_task` where a definition may be long."""
     row = store.row("SELECT expires, runs FROM tasks WHERE task_id = ?", task_id)
     return (row[0], _state(_decode_runs(row[1]))) if row else None
 

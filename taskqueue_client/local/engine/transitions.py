@@ -18,26 +18,26 @@ RETRIES = {
     "worker-shutdown": "retry",
     "intermittent-task": "task-retry",
 }
-"""For what reason the next run is made when one ends with an exception; no next run for other reasons."""
+"""The reasons of exceptions that are retried, with the `reasonCreated` of the retry."""
 
 
 def add_run(core: Core, task: Task, reason: str, now: int) -> Run:
-    """A new pending run at the end of its priority's line."""
+    """Add a pending run, last in the order of its priority."""
     run = append_run(task, reason, now)
     save_runs(core.store, task)
-    line_up(core, task, now)
+    enqueue(core, task, now)
     return run
 
 
 def append_run(task: Task, reason: str, now: int) -> Run:
-    """A new pending run, not stored yet."""
+    """Add a pending run, without storing it."""
     run = Run(run_id=len(task.runs), state="pending", reason_created=reason, scheduled=times.text(now))
     task.runs.append(run)
     return run
 
 
-def line_up(core: Core, task: Task, now: int) -> None:
-    """Put a task's new run at the end of its priority's line, unless it is too late for it."""
+def enqueue(core: Core, task: Task, now: int) -> None:
+    """Make a task's new run the last pending one of its priority, unless its deadline has passed."""
     if task.deadline <= now:
         # in the very millisecond of the deadline a rerun is allowed, and its resolver may have been there
         core.store.change("UPDATE tasks SET deadline_open = 1 WHERE task_id = ?", task.task_id)
@@ -56,7 +56,7 @@ def line_up(core: Core, task: Task, now: int) -> None:
 
 
 def cancel(core: Core, task: Task, reason: str, now: int) -> Run | None:
-    """End a task that is not resolved; the run that ended, None if there was nothing to end."""
+    """End a task that is not resolved; return the run that ended, None if there was none to end."""
     if not task.runs:
         return _add_ended_run(core, task, reason, now)
     run = task.runs[-1]
@@ -67,7 +67,7 @@ def cancel(core: Core, task: Task, reason: str, now: int) -> Run | None:
 
 
 def _add_ended_run(core: Core, task: Task, reason: str, now: int) -> Run:
-    """The run that a task gets if it ends before it was scheduled."""
+    """Add the run that a task gets if it ends before it was scheduled."""
     moment = times.text(now)
     run = Run(
         run_id=0,
@@ -83,7 +83,7 @@ def _add_ended_run(core: Core, task: Task, reason: str, now: int) -> Run:
 
 
 def start(core: Core, task: Task, run: Run, worker: tuple[str, str], now: int) -> int:
-    """A pending run gets a worker; when its claim ends."""
+    """Give a pending run to a worker; return when its claim expires, in milliseconds."""
     taken_until = record_claim(core, task, run.run_id, worker, now)
     run.state = "running"
     run.worker_group, run.worker_id = worker
@@ -97,10 +97,10 @@ def start(core: Core, task: Task, run: Run, worker: tuple[str, str], now: int) -
 def record_claim(
     core: Core, task: Task, run_id: int, worker: tuple[str, str], now: int, *, is_granted: bool = True
 ) -> int:
-    """Write a claim record that starts now; return when it ends.
+    """Write a claim record that starts now; return when the claim expires, in milliseconds.
 
-    On a held clock, two workers may ask at the same time: a claim that may yet be refused (`is_granted` is
-    false) does not take the place of the other worker's.
+    On a held clock, two workers may claim at the same time: a claim that may yet be refused (`is_granted` is
+    false) does not replace that of the other worker.
     """
     taken_until = now + int(core.settings.claim_timeout * times.SECOND)
     insert = "INSERT OR REPLACE" if is_granted else "INSERT OR IGNORE"
@@ -117,7 +117,7 @@ def record_claim(
 
 
 def finish(core: Core, task: Task, run: Run, reason: str, now: int) -> None:
-    """A run gets its final state, which is `exception` for all reasons but success and failure."""
+    """Give a run its final state: `exception`, unless the reason is `completed` or `failed`."""
     was_pending = run.state == "pending"
     run.state = reason if reason in {"completed", "failed"} else "exception"
     run.reason_resolved, run.resolved = reason, times.text(now)
@@ -127,7 +127,7 @@ def finish(core: Core, task: Task, run: Run, reason: str, now: int) -> None:
 
 
 def finish_with_exception(core: Core, task: Task, run: Run, reason: str, now: int) -> None:
-    """A run ends with an exception, and is followed by another if its reason and `retriesLeft` allow."""
+    """End a run with an exception; add a retry if its reason and `retriesLeft` allow that."""
     finish(core, task, run, reason, now)
     if reason in RETRIES and task.retries_left > 0:
         task.retries_left -= 1
@@ -135,7 +135,7 @@ def finish_with_exception(core: Core, task: Task, run: Run, reason: str, now: in
 
 
 def send_exception(core: Core, task: Task, run: Run) -> bool:
-    """Tell of a run's exception, then of the retry that follows it; whether one does."""
+    """Send the message about a run's exception, and that about its retry; return whether there is one."""
     core.send(messages.resolved, task, run)
     retried = run.run_id == len(task.runs) - 2 and _is_waiting_retry(task.runs[-1])
     if retried:
@@ -148,8 +148,8 @@ def drop_claims(core: Core, task_id: str, run_id: int) -> None:
     core.store.change("DELETE FROM claims WHERE task_id = ? AND run_id = ?", task_id, run_id)
 
 
-def put_resolved(core: Core, task: Task, resolution: str, now: int) -> None:
-    """Hand a task's resolution to the dependency resolver."""
+def note_resolution(core: Core, task: Task, resolution: str, now: int) -> None:
+    """Store a task's resolution for the dependency resolver."""
     core.store.change(
         "INSERT INTO resolved (task_id, task_group_id, resolution, inserted) VALUES (?, ?, ?, ?)",
         task.task_id,

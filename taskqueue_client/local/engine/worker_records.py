@@ -201,7 +201,7 @@ def worker_active(core: Core, task_queue_id: str, worker: tuple[str, str], now: 
 
 
 def seen_by_claim_task(core: Core, task_queue_id: str, worker: tuple[str, str], now: int) -> bool:
-    """Note that a task queue is in use, within a transition; whether the worker is in quarantine.
+    """Note that a task queue is in use, within a transition; return whether the worker is in quarantine.
 
     As in the service, claimTask makes no worker known, and a worker in quarantine does not count.
     """

@@ -78,7 +78,7 @@ _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 def _compile(endpoint: Endpoint) -> re.Pattern[str]:
-    """A route as an expression; a slash may follow it unless it ends in a parameter that takes slashes."""
+    """Return a route's expression; a slash may follow unless its last parameter may contain slashes."""
     pattern = re.escape(endpoint.base + endpoint.route.rstrip("/"))
     for name in endpoint.parameters:
         is_splat = name in _SPLATS and not endpoint.one_segment

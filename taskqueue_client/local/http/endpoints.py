@@ -160,7 +160,7 @@ _PAGED = ("continuationToken", "limit")
 
 
 def _in_group(verb: str) -> ScopeExpression:
-    """The scopes to schedule, rerun or cancel a task: by the task, by its project, or by its scheduler."""
+    """Return the scopes for a verb on a task: by the task, by its project, or by its scheduler."""
     return {
         "AnyOf": [
             f"queue:{verb}-task:<schedulerId>/<taskGroupId>/<taskId>",

@@ -153,7 +153,7 @@ _UNPACK: dict[str, Callable[[bytes], bytes]] = {
 
 
 def read_text(body: bytes, content_type: str | None) -> str:
-    """The text of a JSON body; bytes that are not of its character set become replacement characters."""
+    """Return the text of a JSON body; bytes outside of its charset become replacement characters."""
     charset = _charset(content_type or "")
     codec = _codecs().get(_plain(charset))
     if codec is None:
@@ -171,7 +171,7 @@ def _plain(charset: str) -> str:
 
 @cache
 def _codecs() -> dict[str, str]:
-    """Python's text codecs by all their names, without those that are not charsets."""
+    """Return Python's codecs of charsets, by all their names."""
     found = {_plain(name): codec for alias, codec in aliases.items() for name in (alias, codec)}
     windows = {_plain(f"windows-{codec[2:]}"): codec for codec in found.values() if codec.startswith("cp125")}
     names = {**found, **windows, "binary": "latin_1", "ucs2": "utf_16_le"}
@@ -233,7 +233,7 @@ def check_kind(value: object) -> None:
 
 
 def _number(digits: str) -> float:
-    """As JavaScript has it: 1.0 is the integer 1."""
+    """Return a number as in JavaScript: 1.0 is the integer 1."""
     value = float(digits)
     return int(value) if value.is_integer() and abs(value) < _LARGEST_EXACT else value
 
@@ -257,7 +257,7 @@ def _rounded(value: int) -> float:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Every string within, keys too."""
+    """Yield every string in a value, keys too."""
     if isinstance(value, str):
         yield value
     elif is_object(value):

@@ -160,7 +160,7 @@ def _properties(schema: Schema) -> Check:
 
 
 def _defaults(schema: Schema) -> Check:
-    """Not a check: fills in what is missing, before anything else looks at the object."""
+    """Return a function that adds missing defaults to an object, before the checks."""
     defaults = [(name, each["default"]) for name, each in schema["properties"].items() if "default" in each]
 
     def fill_in(value: Any, _path: str, _errors: list[str]) -> None:
@@ -270,13 +270,13 @@ def is_regex(text: str) -> bool:
 
 
 def is_hostname(text: str) -> bool:
-    """Dot-separated labels of letters, digits and inner dashes (an IPv4 address is one, too)."""
+    """Return whether a text is labels of letters, digits and inner dashes, separated by dots."""
     labels = text.removesuffix(".").split(".")
     return len(text) <= _LONGEST_HOSTNAME and all(map(_HOSTNAME_LABEL.fullmatch, labels))
 
 
 def is_ipv4(text: str) -> bool:
-    """Four decimal numbers with dots between them."""
+    """Return whether a text is four decimal numbers with dots between them."""
     return _is_address(ipaddress.IPv4Address, text)
 
 

@@ -100,10 +100,10 @@ class Server:
     _socket: socket.socket | None = field(default=None, init=False)
 
     async def start(self, host: str, port: int) -> str:
-        """Listen on an address; the URL to reach it by. Port 0 takes a free one.
+        """Listen on an address, and return its URL. Port 0 takes a free one.
 
         Raises:
-            OSError: The address can't be used.
+            OSError: The address cannot be used.
         """
         listener = _Listener(self._respond, self._reject)
         self._runner = web.ServerRunner(listener, shutdown_timeout=_SHUTDOWN)
@@ -159,7 +159,7 @@ class Server:
             return self._reject(request, Refusal("InternalServerError", "Internal Server Error"))
 
     def _is_for_us(self, host: str) -> bool:
-        """Whether `Host` is this queue's; names that somebody else controls may lead here (DNS rebinding)."""
+        """Return whether `Host` is this queue's: foreign names may point here (DNS rebinding)."""
         own, name = self.own_host, _PORT.sub("", host).lower()
         return own is None or name in {"", "localhost", own.lower()} or is_address(name.strip("[]"))
 
@@ -219,7 +219,7 @@ def _constant(response: web.Response) -> Handler:
 
 
 class _Listener(web.Server):
-    """aiohttp's low-level server, with our own words for requests that are not HTTP."""
+    """aiohttp's low-level server, with the Queue's response to requests that are not HTTP."""
 
     def __init__(self, handler: Handler, reject: Callable[[web.BaseRequest, Refusal], web.Response]) -> None:
         # a client that disconnects must not be given tasks

@@ -110,7 +110,7 @@ class ArtifactStorage:
 
 @contextmanager
 def _temporary_directory() -> Generator[Path]:
-    """A directory that is locked while its process lives, so that another queue's start leaves it alone.
+    """Return a directory that is locked while this process lives: other queues do not remove it.
 
     It gets its name when it is locked: one with that name and without a lock was left by a killed queue.
     """

@@ -205,7 +205,7 @@ def _write(block: list[bytes], file: BinaryIO) -> None:
 
 
 def read_blocks(body: Body, start: int, count: int) -> Iterator[bytes]:
-    """`count` bytes of a body from `start` on, block by block."""
+    """Yield `count` bytes of a body from `start` on, in blocks."""
     with body.path.open("rb") as file:
         file.seek(start)
         while count and (block := file.read(min(_BLOCK, count))):

@@ -116,7 +116,7 @@ class UrlSigner:
             raise BadSignatureError(message)
 
     def signature(self, method: str, url: str, query: Mapping[str, str], signed: Mapping[str, str]) -> str:
-        """The hexadecimal signature over a request: only the path of `url` counts, and `query` beside it."""
+        """Return the signature of a request in hex; of `url`, only the path counts."""
         date = query["X-Amz-Date"]
         text = "\n".join(
             (
@@ -327,7 +327,7 @@ def s3_error(status: int, code: str, message: str) -> web.Response:
 
 
 def _address(request: web.BaseRequest) -> tuple[str, str]:
-    """Bucket and key."""
+    """Return the bucket and the key of a request."""
     path = request.raw_path.partition("?")[0].encode(errors="surrogateescape")
     (bucket, _, key) = unquote_to_bytes(path).decode(errors="replace").removeprefix(_PREFIX).partition("/")
     return (bucket, key)

@@ -293,7 +293,7 @@ def _check_content_type(content_type: str) -> None:
 
 
 def _headers(content_type: str) -> dict[str, str]:
-    """The headers an object is stored with: a browser saves a page instead of showing it as the server's."""
+    """Return the headers to store an object with: a browser saves a page, and does not show it."""
     is_page = media_type(content_type) == "text/html"
     return {"Content-Type": content_type} | ({"Content-Disposition": "attachment"} if is_page else {})
 

@@ -148,7 +148,7 @@ class Claiming:
         self._stopping = True
         self._task.cancel()
 
-    def unanswered_for(self) -> float | None:
+    def seconds_without_response(self) -> float | None:
         """Return for how many seconds a claim has been due without a response; None while none is due.
 
         May be called from any thread.
@@ -210,7 +210,7 @@ class Claiming:
     def _note(self, claims: Sequence[TaskClaim]) -> None:
         if self._failures:
             self._recovered = self._clock.monotonic()
-            self._outage = min(self.unanswered_for() or 0.0, OUTAGE_MOST)
+            self._outage = min(self.seconds_without_response() or 0.0, OUTAGE_MOST)
         self.has_claimed, self._failures = True, 0
         self._due_since = None
         self._slots.take(len(claims))
@@ -313,9 +313,9 @@ class Keeper:
         """Whether the Queue has responded to a claim request."""
         return self._claiming.has_claimed
 
-    def unanswered_for(self) -> float | None:
+    def seconds_without_response(self) -> float | None:
         """Return for how many seconds a claim has been due without a response; None while none is due."""
-        return self._claiming.unanswered_for()
+        return self._claiming.seconds_without_response()
 
     def stop(self) -> None:
         """End the thread. Call it when claiming has ended and every run is resolved or lost."""

@@ -32,36 +32,36 @@ def put(world: World, task_id: str, storage_type: str, name: str = NAME, **more:
 
 def upload(world: World, task_id: str, name: str = NAME, **more: Any) -> None:
     """Create, upload and finish an object artifact."""
-    answer = put(world, task_id, "object", name, **more)
-    terms = {key: answer[key] for key in ("projectId", "uploadId", "expires")}
+    response = put(world, task_id, "object", name, **more)
+    terms = {key: response[key] for key in ("projectId", "uploadId", "expires")}
     methods = {"dataInline": {"contentType": "text/plain", "objectData": "aGk="}}
     body = {**terms, "proposedUploadMethods": methods}
-    world.storage.objects.create_upload(world.caller, answer["name"], body)
+    world.storage.objects.create_upload(world.caller, response["name"], body)
     finish = {"projectId": terms["projectId"], "uploadId": terms["uploadId"]}
-    world.storage.objects.finish_upload(world.caller, answer["name"], finish)
+    world.storage.objects.finish_upload(world.caller, response["name"], finish)
     world.engine.finish_artifact(task_id, 0, name, {"uploadId": terms["uploadId"]})
 
 
 def test_an_s3_artifact_gets_a_url_to_put_to_and_no_message(world: World) -> None:
     task_id = world.running()
     world.sent()
-    answer = put(world, task_id, "s3")
-    assert list(answer) == ["storageType", "contentType", "expires", "putUrl"]
-    assert answer["expires"] == world.now(45 * MINUTE)
-    assert f"{task_id}/0/public/some" in answer["putUrl"]
+    response = put(world, task_id, "s3")
+    assert list(response) == ["storageType", "contentType", "expires", "putUrl"]
+    assert response["expires"] == world.now(45 * MINUTE)
+    assert f"{task_id}/0/public/some" in response["putUrl"]
     assert world.sent() == []
 
 
 def test_an_object_artifact_gets_what_the_object_service_asks_for(world: World) -> None:
     task_id = world.running()
     world.sent()
-    answer = put(world, task_id, "object", expires=world.now(30 * HOUR))
-    assert list(answer) == ["storageType", "name", "projectId", "uploadId", "expires", "credentials"]
-    assert answer["name"] == f"t/{task_id}/0/public/some"
-    credentials = answer["credentials"]
+    response = put(world, task_id, "object", expires=world.now(30 * HOUR))
+    assert list(response) == ["storageType", "name", "projectId", "uploadId", "expires", "credentials"]
+    assert response["name"] == f"t/{task_id}/0/public/some"
+    credentials = response["credentials"]
     assert credentials["clientId"] == f"artifact-upload/{task_id}/0/on/{GROUP}/{WORKER}"
     certificate = json.loads(credentials["certificate"])
-    assert certificate["scopes"] == [f"object:upload:proj:{answer['name']}"]
+    assert certificate["scopes"] == [f"object:upload:proj:{response['name']}"]
     assert certificate["expiry"] - certificate["start"] == 24 * HOUR * 1000
     assert world.sent() == []
 
@@ -207,11 +207,11 @@ def test_a_finished_object_is_announced_and_can_be_read(world: World, length: di
     upload(world, task_id, **length)
     (message,) = world.taken()
     assert set(message.body["artifact"]) == {"storageType", "name", "expires", "contentType"}
-    answer = world.engine.artifact(world.caller, task_id, 0, NAME)
-    assert list(answer) == ["storageType", "name", "credentials"]
-    assert answer["credentials"]["clientId"] == f"artifact-download/{task_id}/0/{NAME}"
-    certificate = json.loads(answer["credentials"]["certificate"])
-    assert certificate["scopes"] == [f"object:download:{answer['name']}"]
+    response = world.engine.artifact(world.caller, task_id, 0, NAME)
+    assert list(response) == ["storageType", "name", "credentials"]
+    assert response["credentials"]["clientId"] == f"artifact-download/{task_id}/0/{NAME}"
+    certificate = json.loads(response["credentials"]["certificate"])
+    assert certificate["scopes"] == [f"object:download:{response['name']}"]
     assert certificate["expiry"] - certificate["start"] == HOUR * 1000
     redirect = world.engine.get_artifact(world.caller, task_id, 0, NAME)
     assert isinstance(redirect, Redirect)

@@ -262,10 +262,10 @@ def test_reclaim_holds_the_run_for_another_timeout(world: World) -> None:
     task_id = world.running()
     world.clock.advance(600)
     world.sent()
-    answer = world.engine.reclaim_task(task_id, 0)
+    response = world.engine.reclaim_task(task_id, 0)
     names = ["status", "runId", "workerGroup", "workerId", "takenUntil", "credentials"]
-    assert list(answer) == names
-    assert answer["takenUntil"] == world.now(TIMEOUT) == answer["status"]["runs"][0]["takenUntil"]
+    assert list(response) == names
+    assert response["takenUntil"] == world.now(TIMEOUT) == response["status"]["runs"][0]["takenUntil"]
     assert world.sent() == []
     world.clock.advance(TIMEOUT - 0.001)
     assert world.status(task_id)["state"] == "running"

@@ -1,4 +1,4 @@
-"""Answers and messages against the contract's schemas and recordings."""
+"""Responses and messages against the contract's schemas and recordings."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ async def test_every_claim_is_valid(world: World, schemas: Schemas) -> None:
     schemas.check("task-reclaim-response", world.engine.reclaim_task(task_id, 0))
     requests: dict[str, dict[str, Any]] = {"s3": {}, "object": {}, "reference": {"url": "https://x.org"}}
     for storage_type, more in requests.items():
-        answer = world.artifact(task_id, f"public/{storage_type}", storage_type, contentType="a/b", **more)
-        schemas.check("post-artifact-response", answer)
+        response = world.artifact(task_id, f"public/{storage_type}", storage_type, contentType="a/b", **more)
+        schemas.check("post-artifact-response", response)
     quarantine = {"quarantineUntil": world.now(HOUR)}
     worker = world.engine.quarantine_worker(world.caller, "prov", "wt", GROUP, WORKER, quarantine)
     schemas.check("worker-response", worker)
@@ -185,7 +185,7 @@ def test_responses_have_the_keys_of_the_recorded_ones_in_their_order(
     assert declared["recentTasks"] == []
     claimed = world.claim(world.create(**more))
     engine = world.engine
-    answers: dict[str, Any] = {
+    responses: dict[str, Any] = {
         "task": engine.task(task_id),
         "listPendingTasks": engine.list_pending_tasks(QUEUE, *EVERYTHING),
         "listClaimedTasks": engine.list_claimed_tasks(QUEUE, *EVERYTHING),
@@ -199,7 +199,7 @@ def test_responses_have_the_keys_of_the_recorded_ones_in_their_order(
         "taskQueueCounts": engine.task_queue_counts(QUEUE),
     }
     recorded = json.loads((contract / "recorded" / f"{recording}.json").read_text())["response"]["body"]
-    ours = answers[recording]
+    ours = responses[recording]
     for step in path:
         recorded, ours = recorded[step], ours[step]
     if recording == "listTaskGroup.page":  # the recorded task depends on another one

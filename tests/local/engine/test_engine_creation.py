@@ -25,8 +25,8 @@ def refused(world: World, task_id: str | None = None, **changes: Any) -> Refusal
 
 def test_a_task_without_dependencies_is_pending_at_once(world: World) -> None:
     task_id = slugid()
-    answer = world.engine.create_task(world.caller, task_id, world.definition())
-    assert answer == {
+    response = world.engine.create_task(world.caller, task_id, world.definition())
+    assert response == {
         "status": {
             "taskId": task_id,
             "provisionerId": "prov",

@@ -69,13 +69,13 @@ def test_canceling_a_group_ends_what_is_not_resolved(world: World) -> None:
     world.engine.report_completed(done, 0, {})
     world.engine.seal_task_group(world.caller, group)
     world.sent()
-    answer = world.engine.cancel_task_group(world.caller, group)
-    assert list(answer) == ["taskGroupSize", "taskIds", "cancelledCount", "taskGroupId"]
-    assert answer["taskIds"] == [group, running, blocked]  # in the order of their creation
-    assert (answer["taskGroupSize"], answer["cancelledCount"]) == (4, 3)
+    response = world.engine.cancel_task_group(world.caller, group)
+    assert list(response) == ["taskGroupSize", "taskIds", "cancelledCount", "taskGroupId"]
+    assert response["taskIds"] == [group, running, blocked]  # in the order of their creation
+    assert (response["taskGroupSize"], response["cancelledCount"]) == (4, 3)
     messages = world.taken()
     exceptions = [message for message in messages if message.exchange.endswith("/task-exception")]
-    assert [message.body["status"]["taskId"] for message in exceptions] == answer["taskIds"]
+    assert [message.body["status"]["taskId"] for message in exceptions] == response["taskIds"]
     assert all("priority" not in message.body["status"] for message in exceptions)
     assert all(message.body["task"] == {"tags": {}} for message in exceptions)
     assert messages[-1].exchange.endswith("/task-group-resolved")
@@ -100,9 +100,9 @@ def test_a_group_is_listed_in_the_databases_order_page_by_page(world: World) -> 
 
 def test_a_groups_list_holds_its_record_and_definitions_with_status(world: World) -> None:
     (group,) = group_of(world, 1)
-    answer = world.engine.list_task_group(group, None, ALL)
-    assert list(answer) == ["taskGroupId", "schedulerId", "expires", "tasks"]
-    assert answer["tasks"] == [{"status": world.status(group), "task": world.engine.task(group)}]
+    response = world.engine.list_task_group(group, None, ALL)
+    assert list(response) == ["taskGroupId", "schedulerId", "expires", "tasks"]
+    assert response["tasks"] == [{"status": world.status(group), "task": world.engine.task(group)}]
 
 
 def test_offset_tokens_are_those_of_the_service(world: World) -> None:
@@ -148,9 +148,9 @@ def test_dependents_are_listed_until_they_expire(world: World) -> None:
     assert refused(world.engine.list_dependent_tasks, slugid(), None, ALL).status == 404
     required = world.create()
     dependent = world.create(dependencies=[required], expires=world.now(3 * HOUR))
-    answer = world.engine.list_dependent_tasks(required, None, ALL)
-    assert list(answer) == ["taskId", "tasks"]
-    assert [task["status"]["taskId"] for task in answer["tasks"]] == [dependent]
+    response = world.engine.list_dependent_tasks(required, None, ALL)
+    assert list(response) == ["taskId", "tasks"]
+    assert [task["status"]["taskId"] for task in response["tasks"]] == [dependent]
     world.clock.advance(3 * HOUR)
     assert world.engine.list_dependent_tasks(required, None, ALL)["tasks"] == []
 

@@ -209,8 +209,8 @@ def test_a_canceled_task_can_be_rerun(world: World) -> None:
 
 
 def change_priority(world: World, task_id: str, priority: str) -> dict[str, Any]:
-    answer = world.engine.change_task_priority(world.caller, task_id, {"newPriority": priority})
-    status: dict[str, Any] = answer["status"]
+    response = world.engine.change_task_priority(world.caller, task_id, {"newPriority": priority})
+    status: dict[str, Any] = response["status"]
     return status
 
 
@@ -262,11 +262,11 @@ def test_a_groups_priority_changes_for_all_that_can_change(world: World) -> None
     world.cancel(others[0])
     world.sent()
     body = {"newPriority": "high"}
-    answer = world.engine.change_task_group_priority(world.caller, group, body)
-    assert list(answer) == ["taskGroupId", "schedulerId", "newPriority", "tasksAffected", "taskIds"]
-    assert sorted(answer["taskIds"]) == sorted([group, *others[1:]])
-    assert already not in answer["taskIds"]
-    assert answer["tasksAffected"] == 3
+    response = world.engine.change_task_group_priority(world.caller, group, body)
+    assert list(response) == ["taskGroupId", "schedulerId", "newPriority", "tasksAffected", "taskIds"]
+    assert sorted(response["taskIds"]) == sorted([group, *others[1:]])
+    assert already not in response["taskIds"]
+    assert response["tasksAffected"] == 3
     (message,) = world.taken()
     assert message.routing_key == f"primary.{group}.sched._"
     assert "taskIds" not in message.body

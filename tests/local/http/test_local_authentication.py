@@ -511,8 +511,8 @@ def _hawk(wire: Wire, **changes: Any) -> dict[str, Any]:
         "sourceIp": "127.0.0.1",
         **changes,
     }
-    answer: dict[str, Any] = wire.json("POST", "/api/auth/v1/authenticate-hawk", body).json
-    return answer
+    response: dict[str, Any] = wire.json("POST", "/api/auth/v1/authenticate-hawk", body).json
+    return response
 
 
 def test_the_auth_service_judges_requests_of_others(here: Wire) -> None:

@@ -78,9 +78,9 @@ class _Worker:
 
     def _call(self, task_ids: set[str], method: Callable[..., Any], *args: Any) -> Any:
         self.in_doubt = task_ids
-        answer = method(*args)
+        response = method(*args)
         self._acknowledged()
-        return answer
+        return response
 
     def _change(self, task_id: str, method: Callable[..., Any], *args: Any) -> None:
         self.seen[task_id] = self._call({task_id}, method, task_id, *args)["status"]
@@ -166,16 +166,16 @@ def _status(queue: Any, task_id: str) -> dict[str, Any] | None:
 
 def _killer(process: subprocess.Popen[str], after: int) -> Callable[[], None]:
     """To be called after each response: kills the server under load after the given number."""
-    answers = count(1)
+    responses = count(1)
 
     def acknowledged() -> None:
-        if next(answers) == after:
+        if next(responses) == after:
             process.kill()
 
     return acknowledged
 
 
-def test_no_answered_change_is_lost_when_the_server_is_killed_again_and_again(tmp_path: Path) -> None:
+def test_no_confirmed_change_is_lost_when_the_server_is_killed_again_and_again(tmp_path: Path) -> None:
     workers = [_Worker(number) for number in range(_WORKERS)]
     for round_ in range(_ROUNDS):
         with _server(tmp_path / "tasks.sqlite") as (process, root_url):

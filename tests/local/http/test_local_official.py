@@ -111,8 +111,8 @@ def test_a_signed_url_gives_a_private_artifact_to_whoever_has_it(
     }
     run.createArtifact(task_id, 0, "private/link", body)
     url = official.buildSignedUrl("getArtifact", task_id, 0, "private/link")
-    answer = requests.get(url, allow_redirects=False, timeout=30)
-    assert (answer.status_code, answer.headers["Location"]) == (303, "https://x.example/")
+    response = requests.get(url, allow_redirects=False, timeout=30)
+    assert (response.status_code, response.headers["Location"]) == (303, "https://x.example/")
     bare = requests.get(url.partition("?")[0], allow_redirects=False, timeout=30)
     assert bare.status_code == 403
 
