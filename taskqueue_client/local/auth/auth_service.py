@@ -26,7 +26,7 @@ class AuthService:
     """The endpoints of the auth service; each method is named after its endpoint.
 
     Args:
-        validator: Judges the signatures of real clients.
+        validator: Checks the signatures of real clients.
         clients: The known clients by id.
         expand: Expands the roles in a list of scopes.
     """

@@ -102,7 +102,7 @@ class Validator(Protocol):
 
 
 class SignatureValidator:
-    """Judges signed requests.
+    """Checks signed requests.
 
     Args:
         find_client: The client with an id, or None.

@@ -133,7 +133,7 @@ def _claim_by_id(core: Core, task: Task, run: Run, worker: Worker, now: int) -> 
     if run.state != "pending":
         refuse(
             "RequestConflict",
-            f"Run {run.run_id} of task `{task.task_id}` is not pending, or is held by another claim.",
+            f"Run {run.run_id} of task `{task.task_id}` is not pending, or is claimed by another worker.",
         )
     task.claimed_by_id = True
     return start(core, task, run, worker, now)

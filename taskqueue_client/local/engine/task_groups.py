@@ -78,7 +78,7 @@ def list_task_group(
 
 
 def seal_task_group(core: Core, caller: Caller, task_group_id: str) -> dict[str, Any]:
-    """Let no more tasks in, for ever; repeats keep the first time."""
+    """Refuse further tasks, for ever; a repeated call keeps the first time."""
     _authorize(caller, get_task_group(core, task_group_id))
     with core.transition() as now:
         core.store.change(
@@ -91,7 +91,7 @@ def seal_task_group(core: Core, caller: Caller, task_group_id: str) -> dict[str,
 
 
 def cancel_task_group(core: Core, caller: Caller, task_group_id: str) -> dict[str, Any]:
-    """Cancel every task of a sealed group that is not resolved and has its deadline ahead."""
+    """Cancel every task of a sealed group that is not resolved and whose deadline is in the future."""
     record = get_task_group(core, task_group_id)
     if "sealed" not in record:
         refuse(
@@ -114,7 +114,7 @@ def _authorize(caller: Caller, record: dict[str, Any]) -> None:
 
 
 def _created_tasks(core: Core, task_group_id: str, now: int) -> list[Task]:
-    """Return the group's tasks that have their deadline ahead, in the order of their creation."""
+    """Return the group's tasks whose deadline is in the future, in the order of their creation."""
     rows = core.store.rows(
         f"SELECT {COLUMNS} FROM tasks WHERE task_group_id = ? AND deadline > ? ORDER BY rowid",  # noqa: S608 - constants
         task_group_id,

@@ -118,8 +118,7 @@ def _activity(row: tuple[Any, ...]) -> dict[str, str]:
 
 
 def _with_pair(task_queue: dict[str, Any]) -> dict[str, Any]:
-    provisioner_id, worker_type = task_queue["taskQueueId"].split("/")
-    return {**task_queue, "provisionerId": provisioner_id, "workerType": worker_type}
+    return {**task_queue, **_queue(task_queue["taskQueueId"])}
 
 
 _PENDING = " FROM pending WHERE task_queue_id = ? AND expires > ?"
@@ -132,12 +131,12 @@ _LATEST_CLAIMS = (  # of claims at the same time, which a held clock allows, tha
 
 
 def pending_tasks(core: Core, task_queue_id: str) -> dict[str, Any]:
-    """Return how many runs wait for a worker."""
+    """Return the number of pending runs."""
     return {**_queue(task_queue_id), "pendingTasks": _count(core, "*", _PENDING, task_queue_id)}
 
 
 def task_queue_counts(core: Core, task_queue_id: str) -> dict[str, Any]:
-    """Return how many runs wait, and how many have a claim that has not run out."""
+    """Return the numbers of pending runs, and of runs with a claim that has not expired."""
     claimed = _count(core, "DISTINCT task_id || '/' || run_id", _HELD, task_queue_id)
     return {**pending_tasks(core, task_queue_id), "claimedTasks": claimed}
 
@@ -145,7 +144,7 @@ def task_queue_counts(core: Core, task_queue_id: str) -> dict[str, Any]:
 def list_pending_tasks(
     core: Core, task_queue_id: str, continuation_token: str | None, limit: int
 ) -> dict[str, Any]:
-    """Return a page of the waiting runs, the oldest first."""
+    """Return a page of the pending runs, the oldest first."""
     size = page_size(limit)
     rows = core.store.rows(
         f"SELECT task_id, run_id, inserted {_PENDING} AND seq > ? ORDER BY seq LIMIT ?",
@@ -162,7 +161,7 @@ def list_claimed_tasks(
 ) -> dict[str, Any]:
     """Return a page of the claimed tasks, by the time of their latest claim or reclaim.
 
-    As in the service, a claim that has run out is among them until a resolver has looked at it.
+    As in the service, a task whose claim has expired is among them until a resolver handles it.
     """
     size = page_size(limit)
     claimed, task_id = decode_index(continuation_token, tuple[str, str]) or ("", "")
@@ -183,7 +182,7 @@ def _count(core: Core, what: str, of: str, task_queue_id: str) -> int:
 
 
 def _last_seq(core: Core, task_queue_id: str, token: str | None) -> int:
-    """Return where the previous page ended; if that run waits no more, just before those of its time."""
+    """Return where the previous page ended; just before that time if its run is not pending any more."""
     inserted, task_id = decode_index(token, tuple[str, str]) or ("", "")
     exact = "SELECT max(seq) FROM pending WHERE task_queue_id = ? AND inserted = ? AND task_id = ?"
     near = "SELECT max(seq) FROM pending WHERE task_queue_id = ? AND inserted < ?"

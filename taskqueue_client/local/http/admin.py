@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from taskqueue_client.local.engine import BackgroundWork
     from taskqueue_client.local.faults import Faults
 
-_LONGEST_STEP = 366 * 24 * 60 * 60
+LONGEST_STEP = 366 * 24 * 60 * 60
 """How far the clock moves in one request, in seconds."""
 
 
@@ -33,11 +33,11 @@ class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Step(msgspec.Struct, forbid_unknown_fields=True):
-    seconds: Annotated[float, msgspec.Meta(ge=0, le=_LONGEST_STEP)]
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_STEP)]
 
 
 class _Shift(msgspec.Struct, forbid_unknown_fields=True):
-    seconds: Annotated[float, msgspec.Meta(ge=-_LONGEST_STEP, le=_LONGEST_STEP)]
+    seconds: Annotated[float, msgspec.Meta(ge=-LONGEST_STEP, le=LONGEST_STEP)]
 
 
 class _RemovedWorker(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):

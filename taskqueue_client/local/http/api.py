@@ -81,7 +81,7 @@ class Api:
 
     Args:
         services: By name, the objects whose methods are the endpoints' handlers.
-        validator: Judges signatures.
+        validator: Checks signatures.
         now: The time, in seconds since the epoch.
         root_url: The root URL of the deployment, called for each request.
     """

@@ -7,7 +7,7 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aiohttp.http_parser import RawRequestMessage
     from aiohttp.streams import StreamReader
 
-    from taskqueue_client.local.fault_injection import FaultInjector
+    from taskqueue_client.local.fault_injection import FaultInjector, Handler
     from taskqueue_client.local.page import Page
     from taskqueue_client.local.storage.buckets import Buckets
 
@@ -65,8 +65,6 @@ _BAD_REQUEST_PAGE = """<!DOCTYPE html>
 """
 
 _ROBOTS = "User-Agent: *\nDisallow: /\n"
-
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 _log = logging.getLogger(__name__)
 _requests = logging.getLogger("taskqueue_client.local.requests")

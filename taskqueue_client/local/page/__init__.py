@@ -37,6 +37,7 @@ from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import InvalidDefinition
 from taskqueue_client.local.auth.validator import Identity
 from taskqueue_client.local.engine.task_artifacts import get_artifact
+from taskqueue_client.local.http.admin import LONGEST_STEP
 from taskqueue_client.local.http.api import Api
 from taskqueue_client.local.http.endpoint_routes import find_endpoint
 from taskqueue_client.local.http.server import is_address
@@ -69,7 +70,7 @@ class Access:
 
     def check_host(self, request: web.BaseRequest) -> None:
         """Refuse a request whose `Host` is neither an address, `localhost` nor the queue's own name."""
-        name = _host_name(request)
+        name, _ = _split_host(request)
         if name not in {"localhost", self._host} and not is_address(name):
             message = f"Host: {request.headers.get('Host')!r} is not this queue; use the address it printed"
             raise Refusal("InsufficientScopes", message)
@@ -117,10 +118,6 @@ def _cookie_name(request: web.BaseRequest) -> str:
     return f"taskqueue-page-{_split_host(request)[1] or 80}"
 
 
-def _host_name(request: web.BaseRequest) -> str:
-    return _split_host(request)[0]
-
-
 def _split_host(request: web.BaseRequest) -> tuple[str, int | None]:
     try:
         parts = urlsplit(f"//{request.headers.get('Host', '')}")
@@ -135,8 +132,6 @@ _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".
 _CLIENT_ID = "page"
 _READ_BY_POST = {"tasks", "statuses"}
 _LONGEST_BODY = 10 << 20
-_LONGEST_STEP = 366 * 24 * 60 * 60
-"""How far the clock moves in one request, in seconds."""
 
 _STYLE = (_STATIC / "page.css").read_bytes()
 """Sent within the HTML: a browser paints nothing before it has the style."""
@@ -317,8 +312,8 @@ class Page:
         """Move the clock by seconds or to a moment."""
         step = msgspec.convert(body, _Step)
         seconds = step.seconds if step.to is None else max(step.to - self._movable.now() + 0.001, 0)
-        if not 0 <= seconds <= _LONGEST_STEP:
-            message = f"seconds: {seconds} is out of range; allowed are 0 to {_LONGEST_STEP}"
+        if not 0 <= seconds <= LONGEST_STEP:
+            message = f"seconds: {seconds} is out of range; allowed are 0 to {LONGEST_STEP}"
             raise ValueError(message)
         self._movable.advance(seconds)
 
