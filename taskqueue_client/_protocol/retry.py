@@ -316,6 +316,8 @@ def _exchange(wire: Wire, retries: Retries, call: Call[R], tally: _Tally) -> Att
 
 
 class _Tally:
+    """Counts the attempts at one call, and measures their time."""
+
     def __init__(self, clock: Clock, spans: CallSpans | None) -> None:
         self._clock = clock
         self._started = clock.monotonic()

@@ -17,7 +17,7 @@ from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotF
 
 from .artifact_errors import ChainOfTrustError, StorageRefused
 from .destinations import MemoryDestination
-from .downloading import Wanted, downloading
+from .downloading import DownloadRequest, downloading
 from .storage import VERIFIABLE
 from .transfers import TransferClient, silently
 
@@ -108,8 +108,8 @@ def verify_chain_of_trust(
     """
     keys = _checked_keys(public_keys)
     run_id = (yield from _latest_run(task_id)) if run_id is None else run_id
-    document = yield from _content(client, Wanted(task_id, run_id, CHAIN_NAME, _LARGEST))
-    signature = yield from _content(client, Wanted(task_id, run_id, SIGNATURE_NAME, _LARGEST))
+    document = yield from _content(client, DownloadRequest(task_id, run_id, CHAIN_NAME, _LARGEST))
+    signature = yield from _content(client, DownloadRequest(task_id, run_id, SIGNATURE_NAME, _LARGEST))
     return _verified(document, signature, keys, (task_id, run_id))
 
 
@@ -120,15 +120,15 @@ def _latest_run(task_id: str) -> Conversation[int]:
     return status.runs[-1].run_id
 
 
-def _content(client: TransferClient, wanted: Wanted) -> Conversation[bytes]:
+def _content(client: TransferClient, request: DownloadRequest) -> Conversation[bytes]:
     memory = MemoryDestination()
     try:
-        yield from downloading(client, wanted, memory, silently)
+        yield from downloading(client, request, memory, silently)
     except (ResourceNotFound, ErrorArtifact, StorageRefused) as error:
         if isinstance(error, StorageRefused) and error.is_temporary:
             raise
-        reason = f"run {wanted.run_id} has no {wanted.name!r}: {error}"
-        raise ChainOfTrustError(wanted.task_id, reason) from error
+        reason = f"run {request.run_id} has no {request.name!r}: {error}"
+        raise ChainOfTrustError(request.task_id, reason) from error
     return memory.content
 
 

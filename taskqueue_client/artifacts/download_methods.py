@@ -10,7 +10,7 @@ from taskqueue_client.errors import InvalidArgument
 
 from .chain_verification import ChainOfTrust, PublicKeys, verify_chain_of_trust
 from .destinations import FileDestination, MemoryDestination, StreamDestination, checked_path
-from .downloading import DownloadResult, Wanted, downloading
+from .downloading import DownloadRequest, DownloadResult, downloading
 from .storage import Progress
 from .transfers import TransferClient, reporter, silently
 
@@ -64,20 +64,20 @@ def download_artifact(
         max_bytes = MOST_IN_MEMORY
     report = silently if progress is None else (yield from reporter(progress))
     destination = MemoryDestination() if to is None else FileDestination(checked_path(to))
-    wanted = Wanted(task_id, run_id, name, max_bytes)
+    request = DownloadRequest(task_id, run_id, name, max_bytes)
     if verified_by is not None:
-        wanted = yield from _signed(client, wanted, verified_by)
-    result = yield from downloading(client, wanted, destination, report)
+        request = yield from _signed(client, request, verified_by)
+    result = yield from downloading(client, request, destination, report)
     if isinstance(destination, MemoryDestination):
         return replace(result, content=destination.content)
     return replace(result, path=destination.path)
 
 
 def _signed(
-    client: TransferClient, wanted: Wanted, verified_by: PublicKeys | ChainOfTrust
-) -> Conversation[Wanted]:
-    """Return `wanted` with the hashes that the worker has signed."""
-    task_id, run_id = wanted.task_id, wanted.run_id
+    client: TransferClient, request: DownloadRequest, verified_by: PublicKeys | ChainOfTrust
+) -> Conversation[DownloadRequest]:
+    """Return `request` with the hashes that the worker has signed."""
+    task_id, run_id = request.task_id, request.run_id
     if isinstance(verified_by, ChainOfTrust):
         chain = verified_by
         if chain.task_id != task_id or run_id not in {None, chain.run_id}:
@@ -85,7 +85,7 @@ def _signed(
             raise InvalidArgument("verified_by", chain, f"that of {task_id}", finding)
     else:
         chain = yield from verify_chain_of_trust(client, task_id, verified_by, run_id=run_id)
-    return replace(wanted, run_id=chain.run_id, signed=chain.hashes_of(wanted.name))
+    return replace(request, run_id=chain.run_id, signed=chain.hashes_of(request.name))
 
 
 def stream_artifact(
@@ -117,5 +117,5 @@ def stream_artifact(
         ArtifactError: The content could not be downloaded.
         CallFailed: The Queue or the object service refused, or did not respond.
     """
-    wanted = Wanted(task_id, run_id, name, max_bytes)
-    yield from downloading(client, wanted, StreamDestination(name), silently)
+    request = DownloadRequest(task_id, run_id, name, max_bytes)
+    yield from downloading(client, request, StreamDestination(name), silently)

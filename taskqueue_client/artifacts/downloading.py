@@ -86,8 +86,8 @@ class Location:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which artifact to download.
+class DownloadRequest:
+    """An artifact to download, with its limits.
 
     Attributes:
         run_id: The run; None for the latest one.
@@ -121,19 +121,21 @@ class Wanted:
 
 
 def downloading(
-    client: TransferClient, wanted: Wanted, destination: Destination, progress: Progress
+    client: TransferClient, request: DownloadRequest, destination: Destination, progress: Progress
 ) -> Conversation[DownloadResult]:
     """Download one artifact."""
     transfer = Transfer(client)
-    return transfer.releasing(destination.discard, _Download(transfer, wanted, destination, progress).steps())
+    return transfer.releasing(
+        destination.discard, _Download(transfer, request, destination, progress).steps()
+    )
 
 
 class _Download:
     def __init__(
-        self, transfer: Transfer, wanted: Wanted, destination: Destination, progress: Progress
+        self, transfer: Transfer, request: DownloadRequest, destination: Destination, progress: Progress
     ) -> None:
         self._transfer = transfer
-        self._wanted = wanted
+        self._request = request
         self._destination = destination
         self._progress = progress
         self._location: Location | None = None
@@ -141,13 +143,13 @@ class _Download:
     def steps(self) -> Conversation[DownloadResult]:
         content = yield from self._content()
         self._location = location = yield from self._located(content)
-        receiver = Receiver(self._wanted, location.hashes, self._destination, self._progress)
+        receiver = Receiver(self._request, location.hashes, self._destination, self._progress)
         attempt = partial(self._attempt, content, receiver)
         yield from self._transfer.retried(attempt, self._may_retry)
         return (yield from self._transfer.work(lambda: self._complete(content, receiver)))
 
     def _content(self) -> Conversation[ArtifactContent]:
-        call = self._wanted.call()
+        call = self._request.call()
         content = yield from call
         if content.storage_type == StorageType.ERROR:
             raise _error_artifact(call, self._transfer.settings.url(call), content)
@@ -183,7 +185,7 @@ class _Download:
         """Return a URL of the content, a fresh one for each attempt."""
         if content.storage_type == StorageType.OBJECT and content.name is not None:
             if content.credentials is not None and not _CLIENT_ID.fullmatch(content.credentials.client_id):
-                return (yield from self._wanted.located())  # the Queue derives them from the artifact's name
+                return (yield from self._request.located())  # the Queue derives them from the artifact's name
             call = calls.start_download(content.name, accept_download_methods={"getUrl": True})
             start = yield from CallAs(call, content.credentials)
             expires = None if start.expires is None else start.expires.timestamp()
@@ -199,7 +201,7 @@ class _Download:
         hashes = receiver.verified_hashes()
         self._destination.commit()
         return DownloadResult(
-            name=self._wanted.name,
+            name=self._request.name,
             storage_type=content.storage_type,
             content_type=receiver.content_type or DEFAULT_CONTENT_TYPE,
             size=receiver.size,
@@ -218,11 +220,15 @@ class Receiver:
     """State of a download across its attempts: decodes, hashes and counts the content, and resumes."""
 
     def __init__(
-        self, wanted: Wanted, hashes: Mapping[str, str] | None, destination: Destination, progress: Progress
+        self,
+        request: DownloadRequest,
+        hashes: Mapping[str, str] | None,
+        destination: Destination,
+        progress: Progress,
     ) -> None:
-        self._wanted = wanted
-        self._name = wanted.name
-        self._max_bytes = wanted.max_bytes
+        self._request = request
+        self._name = request.name
+        self._max_bytes = request.max_bytes
         self._of_service = hashes
         self._most_redirects = MOST_REDIRECTS if hashes is None else 0  # as the object service documents
         self._destination = destination
@@ -239,19 +245,19 @@ class Receiver:
         storage may have changed them together with the content.
         """
         self._expected = dict(stored if self._of_service is None else self._of_service)
-        self._hashes = Hashes(VERIFIABLE & {*self._expected, *(self._wanted.signed or ())})
+        self._hashes = Hashes(VERIFIABLE & {*self._expected, *(self._request.signed or ())})
         self._gunzip: Gunzip | None = None
         self._received = 0
         self.size = 0
 
     def verified_hashes(self) -> dict[str, str]:
         """Return the hashes of the received content, after comparing them."""
-        found, signed = self._hashes.hexdigests(), self._wanted.signed
+        found, signed = self._hashes.hexdigests(), self._request.signed
         if _differ(self._expected, found) or (self._of_service is not None and not found):
             raise HashMismatch(self._name, self._expected, found)
         if signed is not None and _differ(signed, found):
             reason = f"{self._name!r} is not what was signed: received {found}, signed {dict(signed)}"
-            raise ChainOfTrustError(self._wanted.task_id, reason)
+            raise ChainOfTrustError(self._request.task_id, reason)
         return found
 
     def pieces(self, url: str, transfer: Transfer) -> Generator[Block]:

@@ -272,7 +272,7 @@ _KEPT_MS = 24 * 60 * 60 * 1000
 """After so long without a consumer the broker deletes the queue."""
 
 
-class _WorkerGone(msgspec.Struct, rename="camel"):
+class _RemovedWorker(msgspec.Struct, rename="camel"):
     worker_pool_id: str
     worker_group: str
     worker_id: str
@@ -352,7 +352,7 @@ class WorkerRemovals:
 
     async def _handle(self, message: AbstractIncomingMessage) -> None:
         try:
-            gone = msgspec.json.decode(message.body, type=_WorkerGone)
+            gone = msgspec.json.decode(message.body, type=_RemovedWorker)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             _log.warning("ignored a worker-manager message on %s: %s", message.exchange, error)
             await message.ack()

@@ -43,10 +43,10 @@ _QUEUE_CLIENT = "static/taskcluster/queue"
 _SERVICE_DEADLINE_DELAY = 60.0
 _SERVICE_RESOLVER_INTERVAL = 5.0
 _LONGEST_NAP = 60.0
-"""After so many seconds the clock is looked at again: the machine's may have been set."""
+"""The clock is read again after so many seconds: the machine's may have been set."""
 
 _RETRY_INTERVAL = 1.0
-"""After so many seconds background work that failed is tried again: the disk may have been full."""
+"""Background work that failed is retried after so many seconds: the disk may have been full."""
 
 _log = logging.getLogger(__name__)
 
@@ -76,12 +76,12 @@ class Settings:
 
 
 class Deployment:
-    """Everything that runs, while it is entered.
+    """The parts of a local queue, which run while it is entered.
 
     Args:
-        settings: How.
-        clock: What all time is read from.
-        audience: Gets each message.
+        settings: The options of the queue.
+        clock: The source of time.
+        audience: Receives each message.
     """
 
     root_url: str
@@ -222,7 +222,7 @@ class Deployment:
         return Admin(self._settings.admin_secret, self._clock, self.faults, self.background)
 
     def run_due(self) -> None:
-        """Do all background work whose time has come, and come back when there is more."""
+        """Do all background work that is due, and set an alarm for the next."""
         self.background.run_due()
         self._look_for_work()
 

@@ -1,6 +1,6 @@
 """Faults on request: what a network, a load balancer or a storage service does wrong, done on purpose.
 
-Nothing happens unless a fault was added. A fault waits for calls of one endpoint, named as
+Nothing happens unless a fault was added. A fault waits for calls of one endpoint, such as
 `queue.createTask`, `object.finishUpload`, `auth.ping`, `storage.put` or `storage.get`, strikes as often
 as it says, and is used up.
 """
@@ -27,7 +27,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="cam
 
     Args:
         endpoint: The calls that it strikes: `queue.createTask`; `*` stands for anything, as in `queue.*`.
-        times: How many calls it strikes.
+        times: The number of calls that it strikes.
     """
 
     endpoint: str
@@ -61,10 +61,10 @@ class Drop(Fault, frozen=True, kw_only=True, tag="drop"):
 
 
 class Delay(Fault, frozen=True, kw_only=True, tag="delay"):
-    """Lets the client wait.
+    """Makes the client wait.
 
     Args:
-        seconds: How long, on the queue's clock.
+        seconds: The length of the delay, on the queue's clock.
         after: Handle the request first, and delay the response.
         real_time: Count the seconds on the machine's clock instead.
     """
@@ -78,7 +78,7 @@ class CutUpload(Fault, frozen=True, kw_only=True, tag="cutUpload"):
     """Closes the connection while the body of the request comes in; nothing is done.
 
     Args:
-        at: How many bytes are read before.
+        at: The number of bytes that are read first.
     """
 
     at: Annotated[int, msgspec.Meta(ge=0)]
@@ -88,7 +88,7 @@ class CutDownload(Fault, frozen=True, kw_only=True, tag="cutDownload"):
     """Closes the connection while the body of the response is sent.
 
     Args:
-        at: How many bytes are sent before.
+        at: The number of bytes that are sent first.
     """
 
     at: Annotated[int, msgspec.Meta(ge=0)]
@@ -98,14 +98,14 @@ class SlowDownload(Fault, frozen=True, kw_only=True, tag="slowDownload"):
     """Sends the body of the response in small pieces.
 
     Args:
-        bytes_per_second: How much is sent in each second of the queue's clock.
+        bytes_per_second: The bytes that are sent in each second of the queue's clock.
     """
 
     bytes_per_second: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class ExpireUrl(Fault, frozen=True, kw_only=True, tag="expireUrl"):
-    """Treats a signed URL as if its time were over."""
+    """Treats a signed URL as if it had expired."""
 
     endpoint: str = "storage.put"
 
@@ -169,7 +169,7 @@ class Faults:
             self._waiting.append((fault, fault.times))
 
     def waiting(self) -> list[dict[str, Any]]:
-        """Return the faults that have not struck as often as they will, as JSON; `times` is what is left."""
+        """Return the faults that will still strike, as JSON; `times` is the number of strikes left."""
         with self._lock:
             return [msgspec.to_builtins(fault) | {"times": left} for fault, left in self._waiting]
 

@@ -224,11 +224,15 @@ _log = logging.getLogger(__name__)
 
 
 class _Wanted(NamedTuple):
+    """The message that a task should have: its run, and when it becomes visible."""
+
     run_id: int
     visible: int
 
 
 class _Known(NamedTuple):
+    """The message that a task has."""
+
     run_id: int
     visible: int
     receipt: Receipt

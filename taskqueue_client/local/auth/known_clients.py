@@ -48,9 +48,9 @@ class Client:
     Args:
         client_id: The name.
         access_token: The secret that the client signs with.
-        scopes: What the client may do, before roles are expanded.
+        scopes: The client's scopes, before roles are expanded.
         expires: When the client stops working, in seconds since the epoch.
-        disabled: Whether it is refused.
+        disabled: Whether the client's requests are refused.
     """
 
     client_id: str

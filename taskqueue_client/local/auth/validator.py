@@ -71,11 +71,11 @@ class SignedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A caller whose credentials hold, or one without any.
+    """A caller with accepted credentials, or without credentials.
 
     Args:
         client_id: The name; None without credentials.
-        scopes: What the caller may do: roles expanded, those of everybody included.
+        scopes: The caller's scopes: roles are expanded, and the scopes of everybody are included.
         expires: Until when, in seconds since the epoch.
         payload_hash: The hash of the body that the caller signed, if any.
     """
@@ -94,7 +94,7 @@ class _Credentials:
 
 
 class Validator(Protocol):
-    """Says who sent a request."""
+    """Authenticates requests."""
 
     def authenticate(self, request: SignedRequest) -> Identity:
         """See `SignatureValidator.authenticate`."""

@@ -32,16 +32,16 @@ IssueCredentials = Callable[[str, list[str], int, int], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a deployment is configured; durations are seconds.
+    """The settings of a deployment; durations are in seconds.
 
     Attributes:
-        claim_timeout: How long a claim holds (`TASK_CLAIM_TIMEOUT`).
-        deadline_delay: How long after its deadline a task is resolved.
-        resolver_interval: How often the resolvers look for work; 0 means at once.
-        max_dependencies: How many dependencies a task may have; the service never enforces less than 10000.
-        max_task_deadline_days: How far ahead a deadline may lie (`MAX_TASK_DEADLINE_DAYS`).
-        worker_info_interval: How often a worker's and a task queue's activity is written down.
-        long_poll: How long claimWork waits for a task.
+        claim_timeout: The time until a claim expires (`TASK_CLAIM_TIMEOUT`).
+        deadline_delay: The time from a task's deadline until the task is resolved.
+        resolver_interval: The interval at which resolvers look for work; 0: they work at once.
+        max_dependencies: The largest number of dependencies; the service enforces no less than 10,000.
+        max_task_deadline_days: The latest deadline, in days from now (`MAX_TASK_DEADLINE_DAYS`).
+        worker_info_interval: The interval at which the activity of workers and task queues is stored.
+        long_poll: The time for which claimWork waits for a task.
     """
 
     claim_timeout: float = 1200
@@ -55,7 +55,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Core:
-    """The shared part.
+    """The state and the services that all endpoints and resolvers share.
 
     Attributes:
         audience: Gets each message after its transition was committed, in order.

@@ -28,15 +28,15 @@ LONGEST_STEP = 366 * 24 * 60 * 60
 """How far the clock moves in one request, in seconds."""
 
 
-class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
+class _NoBody(msgspec.Struct, forbid_unknown_fields=True):
     """No body, or `{}`."""
 
 
-class _Step(msgspec.Struct, forbid_unknown_fields=True):
+class _ClockStep(msgspec.Struct, forbid_unknown_fields=True):
     seconds: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_STEP)]
 
 
-class _Shift(msgspec.Struct, forbid_unknown_fields=True):
+class _ClockShift(msgspec.Struct, forbid_unknown_fields=True):
     seconds: Annotated[float, msgspec.Meta(ge=-LONGEST_STEP, le=LONGEST_STEP)]
 
 
@@ -50,7 +50,7 @@ class Admin:
     """The admin routes.
 
     Args:
-        secret: What every request must carry.
+        secret: The secret that every request must carry.
         clock: The clock to move.
         faults: The faults to add to.
         background: For workers that are taken away, and the nightly jobs.
@@ -62,16 +62,16 @@ class Admin:
         self._faults = faults
         self._background = background
         self._routes: dict[tuple[str, str], tuple[type[Any], Callable[[Any], object]]] = {
-            ("GET", "/admin/clock"): (_Nothing, self._time),
-            ("POST", "/admin/clock/advance"): (_Step, self._advance),
-            ("POST", "/admin/clock/hold"): (_Nothing, self._hold),
-            ("POST", "/admin/clock/release"): (_Nothing, self._release),
-            ("POST", "/admin/clock/shift"): (_Shift, self._shift),
-            ("GET", "/admin/faults"): (_Nothing, lambda _: {"faults": faults.waiting()}),
+            ("GET", "/admin/clock"): (_NoBody, self._time),
+            ("POST", "/admin/clock/advance"): (_ClockStep, self._advance),
+            ("POST", "/admin/clock/hold"): (_NoBody, self._hold),
+            ("POST", "/admin/clock/release"): (_NoBody, self._release),
+            ("POST", "/admin/clock/shift"): (_ClockShift, self._shift),
+            ("GET", "/admin/faults"): (_NoBody, lambda _: {"faults": faults.waiting()}),
             ("POST", "/admin/faults"): (dict, self._add_fault),
-            ("DELETE", "/admin/faults"): (_Nothing, self._clear_faults),
+            ("DELETE", "/admin/faults"): (_NoBody, self._clear_faults),
             ("POST", "/admin/worker-removed"): (_RemovedWorker, self._remove_worker),
-            ("POST", "/admin/run-expirers"): (_Nothing, self._expire),
+            ("POST", "/admin/run-expirers"): (_NoBody, self._expire),
         }
 
     async def respond(self, request: web.BaseRequest) -> web.Response:
@@ -100,22 +100,22 @@ class Admin:
                 "The admin routes need the header `Authorization: Bearer <admin secret>`",
             )
 
-    def _time(self, _body: _Nothing) -> dict[str, float]:
+    def _time(self, _body: _NoBody) -> dict[str, float]:
         return {"now": self._clock.now()}
 
-    def _advance(self, body: _Step) -> dict[str, float]:
+    def _advance(self, body: _ClockStep) -> dict[str, float]:
         self._clock.advance(body.seconds)
         return {"now": self._clock.now()}
 
-    def _hold(self, _body: _Nothing) -> dict[str, float]:
+    def _hold(self, _body: _NoBody) -> dict[str, float]:
         self._clock.hold()
         return {"now": self._clock.now()}
 
-    def _release(self, _body: _Nothing) -> dict[str, float]:
+    def _release(self, _body: _NoBody) -> dict[str, float]:
         self._clock.release()
         return {"now": self._clock.now()}
 
-    def _shift(self, body: _Shift) -> dict[str, float]:
+    def _shift(self, body: _ClockShift) -> dict[str, float]:
         self._faults.clock_shift = body.seconds
         return {"now": self._faults.now()}
 
@@ -123,7 +123,7 @@ class Admin:
         self._faults.add_json(body)
         return {"faults": self._faults.waiting()}
 
-    def _clear_faults(self, _body: _Nothing) -> dict[str, Any]:
+    def _clear_faults(self, _body: _NoBody) -> dict[str, Any]:
         self._faults.clear()
         return {"faults": []}
 
@@ -131,6 +131,6 @@ class Admin:
         self._background.worker_removed(body.task_queue_id, body.worker_group, body.worker_id)
         return {}
 
-    def _expire(self, _body: _Nothing) -> dict[str, Any]:
+    def _expire(self, _body: _NoBody) -> dict[str, Any]:
         self._background.expire()
         return {}

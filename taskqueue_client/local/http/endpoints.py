@@ -78,10 +78,10 @@ class Endpoint:
         method: `GET`, `POST` or `PUT`.
         route: The path below `/api/<service>/v1`, with `<parameter>` in it.
         handler: The function or method that handles a call, named like the endpoint in snake_case.
-        scopes: What a caller needs; None when credentials are not looked at.
+        scopes: The scopes that a caller needs; None if credentials are not checked.
         query: The query parameters it takes.
-        schema: The schema of its body, a key of `REQUEST_SCHEMAS`; None when it takes no body.
-        one_segment: Whether its last parameter may hold slashes only as `%2F`.
+        schema: The schema of its body, a key of `REQUEST_SCHEMAS`; None if it takes no body.
+        one_segment: Whether its last parameter may contain slashes only as `%2F`.
         tester_scopes: For an endpoint that tries out a signer: the scopes that its client `tester` has,
             from the body.
     """

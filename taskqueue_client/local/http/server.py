@@ -282,8 +282,8 @@ def check_host(host: str, *, allow_remote: bool) -> None:
     """Raise a ValueError for an address that others can reach, unless that is allowed.
 
     Args:
-        host: What the server shall listen on.
-        allow_remote: Whether others may reach it.
+        host: The address to listen on.
+        allow_remote: Whether other machines may reach it.
     """
     if not (allow_remote or all(ip_address(address).is_loopback for address in _addresses(host))):
         message = f"{host} can be reached from other machines: allow that explicitly, or use 127.0.0.1"

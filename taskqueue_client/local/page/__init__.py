@@ -59,7 +59,7 @@ class Access:
     """Checks requests to the page.
 
     Args:
-        secret: What the token and the cookie are derived from; with the same one they outlive a restart.
+        secret: The secret from which token and cookie are derived: with the same one, both outlive a restart.
         host: The name or address that the queue listens on.
     """
 
@@ -194,7 +194,7 @@ class Page:
             ("POST", "/page/clock/hold"): lambda _: self._movable.hold(),
             ("POST", "/page/clock/release"): lambda _: self._movable.release(),
             ("POST", "/page/faults"): faults.add_json,
-            ("POST", "/page/faults/remove"): lambda body: faults.remove(_Fault.of(body).fault),
+            ("POST", "/page/faults/remove"): lambda body: faults.remove(_RemovedFault.of(body).fault),
         }
 
     @property
@@ -310,7 +310,7 @@ class Page:
 
     def _advance(self, body: Any) -> None:
         """Move the clock by seconds or to a moment."""
-        step = msgspec.convert(body, _Step)
+        step = msgspec.convert(body, _ClockStep)
         seconds = step.seconds if step.to is None else max(step.to - self._movable.now() + 0.001, 0)
         if not 0 <= seconds <= LONGEST_STEP:
             message = f"seconds: {seconds} is out of range; allowed are 0 to {LONGEST_STEP}"
@@ -321,7 +321,7 @@ class Page:
         self, request: web.BaseRequest, task_id: str, run_id: int, name: str
     ) -> web.StreamResponse:
         """Respond with the bytes of an artifact, with a content type that no browser runs."""
-        found = get_artifact(self._core, _Anybody(), task_id, run_id, name)
+        found = get_artifact(self._core, _PageCaller(), task_id, run_id, name)
         url: str = getattr(found, "url", "")
         if not url.startswith(f"{self._root_url()}/storage/"):
             raise Refusal("InputError", f"The content of {name} is not in this queue")
@@ -372,7 +372,7 @@ class _File:
         return web.Response(body=self.body, headers=headers)
 
 
-class _Anybody:
+class _PageCaller:
     """A caller that may read everything: the page has shown its token."""
 
     client_id = "page"
@@ -394,16 +394,16 @@ class _Session(msgspec.Struct, forbid_unknown_fields=True):
     token: str
 
 
-class _Step(msgspec.Struct, forbid_unknown_fields=True):
+class _ClockStep(msgspec.Struct, forbid_unknown_fields=True):
     seconds: float = 0
     to: float | None = None
 
 
-class _Fault(msgspec.Struct, forbid_unknown_fields=True):
+class _RemovedFault(msgspec.Struct, forbid_unknown_fields=True):
     fault: dict[str, Any]
 
     @classmethod
-    def of(cls, body: object) -> _Fault:
+    def of(cls, body: object) -> _RemovedFault:
         return msgspec.convert(body, cls)
 
 

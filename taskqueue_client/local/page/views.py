@@ -96,7 +96,7 @@ class Views:
 
     Args:
         store: The state of the queue.
-        clock: What time it is.
+        clock: The queue's clock.
     """
 
     store: Store
@@ -237,7 +237,7 @@ class Feed:
     """Records messages and requests, and sends them to every page that is open.
 
     Args:
-        clock: What times are read from.
+        clock: The queue's clock.
         state: The part of each event that tells the queue's time.
     """
 

@@ -52,9 +52,9 @@ class ArtifactStorage:
     Args:
         connection: Of the store, in autocommit mode; transactions of the engine take part.
         store_path: `:memory:`, or the store's file.
-        clock: What URLs and uploads expire on.
+        clock: The clock by which URLs and uploads expire.
         base_url: The server's `http://host:port`, called for each URL.
-        variant: What deployments differ in.
+        variant: The kind of deployment.
 
     Raises:
         OSError: The directory cannot be made or read.

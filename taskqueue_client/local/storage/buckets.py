@@ -193,9 +193,9 @@ class Buckets:
     """Makes the URLs, and responds to the requests made to them.
 
     Args:
-        bodies: Where bodies are kept.
+        bodies: The stored bodies.
         signer: Signs the URLs; with the same one they outlive a restart.
-        clock: When URLs expire.
+        clock: The clock by which URLs expire.
         base_url: The server's `http://host:port`, called for each URL.
     """
 
@@ -283,10 +283,10 @@ class StoredBody(web.StreamResponse):
     """A response that sends a body, or a part of it, from the file straight to the socket.
 
     Args:
-        body: What is sent.
-        span: Which of its bytes.
+        body: The body to send.
+        span: The bytes of the body to send.
         status: 200, or 206 for a part.
-        headers: Those of the response.
+        headers: The headers of the response.
     """
 
     def __init__(self, body: Body, span: range, status: int, headers: Mapping[str, str]) -> None:

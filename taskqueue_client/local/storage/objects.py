@@ -68,8 +68,8 @@ class ObjectService:
 
     Args:
         connection: Of the store, in autocommit mode; a transaction that is open takes part.
-        buckets: Where the data lies.
-        clock: What expiry is counted on.
+        buckets: The storage of the data.
+        clock: The clock by which objects and uploads expire.
         methods: The upload and download methods that the back end has.
     """
 
