@@ -23,7 +23,7 @@ MODULES_WITH_EXAMPLES = [path for path in MODULES if ">>> " in path.read_text()]
 FRAGMENTS = sorted(path for path in ROOT.glob("changelog/*") if path.name != "README.md")
 NOT_RUN = {
     "CONTRIBUTING.md": ["console"],
-    "README.md": ["console", "text", "text", "console"],
+    "README.md": ["console", "text", "console"],
     "docs/fault-campaign.md": ["console"],
     "docs/how-to/chain-of-trust.md": ["console"],
     "docs/how-to/events.md": ["console"],
