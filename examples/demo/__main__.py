@@ -21,7 +21,6 @@ from rich.console import Console
 
 from examples.demo import report
 from taskqueue_client import Queue, slugid
-from taskqueue_client.cli.status import show
 from taskqueue_client.graph import Graph, follow, plan_graph, submit_graph
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.models import TaskAndStatus
@@ -61,7 +60,7 @@ def main(folder: Path) -> int:
         log = folder / "worker.log"
         with worker_process(local.root_url, worker, len(graph.tasks), log) as process:
             console.print(f"A worker, process {process.pid}, runs up to {CONCURRENCY} tasks at a time.\n")
-            show(follow(lambda: look(queue, graph, process, log), interval=0.1), as_json=False)
+            report.show_progress(console, follow(lambda: look(queue, graph, process, log), interval=0.1))
         every = report.collect(queue, graph, folder)
     console.print()
     report.show(console, every)

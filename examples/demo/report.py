@@ -1,12 +1,14 @@
-"""The report at the end of the demo: the result of each task, its artifacts, and a timeline."""
+"""The tables of the demo: the states of the tasks, their artifacts, and a timeline."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -24,7 +26,7 @@ _DIGITS = 16
 
 @dataclass(frozen=True)
 class Ended:
-    """A task that has ended, and its artifacts."""
+    """A task and its artifacts, which it has when it has ended."""
 
     member: TaskAndStatus
     artifacts: list[DownloadResult]
@@ -42,7 +44,7 @@ class Ended:
     @property
     def reason(self) -> str:
         """The reason for which the last run was resolved."""
-        return str(self.run.reason_resolved) if self.run else "not scheduled"
+        return str(self.run.reason_resolved or "") if self.run else "not scheduled"
 
     @property
     def expected(self) -> str:
@@ -53,6 +55,13 @@ class Ended:
     def is_as_expected(self) -> bool:
         """Whether the task ended as the graph expects."""
         return self.reason == self.expected
+
+
+def show_progress(console: Console, snapshots: Iterable[list[TaskAndStatus]]) -> None:
+    """Show the states of the tasks on a terminal while they change."""
+    with Live(console=console, transient=True) as live:
+        for members in snapshots:
+            live.update(_outcomes([Ended(each, []) for each in members], "The tasks"), refresh=True)
 
 
 def collect(queue: Queue, graph: Graph, folder: Path) -> list[Ended]:
@@ -77,13 +86,13 @@ def _ended(queue: Queue, member: TaskAndStatus, folder: Path) -> Ended:
 
 def show(console: Console, every: list[Ended]) -> None:
     """Print the tables and the time line."""
-    console.print(_outcomes(every))
+    console.print(_outcomes(every, "How the tasks ended"))
     console.print(_artifacts(every))
     console.print(_time_line(every))
 
 
-def _outcomes(every: list[Ended]) -> Table:
-    table = Table("task", "state", "reason", "duration", "expected", "", title="How the tasks ended")
+def _outcomes(every: list[Ended], title: str) -> Table:
+    table = Table("task", "state", "reason", "duration", "expected", "", title=title)
     for ended in every:
         run = ended.run
         table.add_row(
@@ -92,9 +101,15 @@ def _outcomes(every: list[Ended]) -> Table:
             ended.reason,
             f"{_seconds(run.started, run.resolved):.2f} s" if run else "",
             ended.expected,
-            Text("yes", "green") if ended.is_as_expected else Text("NO", "bold red"),
+            _verdict(ended),
         )
     return table
+
+
+def _verdict(ended: Ended) -> Text:
+    if not ended.reason:
+        return Text()
+    return Text("yes", "green") if ended.is_as_expected else Text("NO", "bold red")
 
 
 def _artifacts(every: list[Ended]) -> Table:

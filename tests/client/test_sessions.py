@@ -26,7 +26,7 @@ from taskqueue_client._transport.network import NetworkSettings
 from taskqueue_client._transport.synchronous import SyncTransport
 from taskqueue_client.definitions import task_definition
 from taskqueue_client.errors import ClientUnusable, InvalidArgument, InvalidDefinition, UnreadableResponse
-from tests.client.scripted import Say, ScriptedServer, say
+from tests.client.scripted import Received, Say, ScriptedServer, say
 
 TASK = "Y9IplizWTj-eOJfHEC71Rw"
 PING = Call("ping", "GET", "/ping", dict[str, Any])
@@ -329,12 +329,12 @@ SILENT = {
     "a call under way when the loop ends": """
         queue = AsyncQueue(url)
         asyncio.create_task(queue.status("Y9IplizWTj-eOJfHEC71Rw"))
-        await asyncio.sleep(0.05)
+        await queue.heartbeat()
     """,
     "a call under way in a client that is closed": """
         async with AsyncQueue(url) as queue:
             task = asyncio.create_task(queue.status("Y9IplizWTj-eOJfHEC71Rw"))
-            await asyncio.sleep(0.05)
+            await queue.heartbeat()
         try:
             await task
         except Exception as error:
@@ -362,10 +362,16 @@ SILENT = {
 
 @pytest.mark.parametrize("what", SILENT)
 def test_nothing_is_said_under_warnings_as_errors(server: ScriptedServer, what: str) -> None:
-    never = threading.Event()
-    busy = Say(wait_for=never)
+    never, under_way = threading.Event(), threading.Event()
     fine: dict[str, Any] = {"alive": True, "uptime": 1.0, "taskQueues": [], "continuationToken": ""}
-    server.otherwise = lambda received: busy if received.path.endswith("/status") else say(fine)
+
+    def answer(received: Received) -> Say:
+        if received.path.endswith("/status"):
+            under_way.set()
+            return Say(wait_for=never)
+        return Say(wait_for=under_way) if received.path.endswith("/__heartbeat__") else say(fine)
+
+    server.otherwise = answer
     program = (
         "import aiohttp, asyncio, gc, sys\n"
         "from taskqueue_client import AsyncQueue, Queue\n"

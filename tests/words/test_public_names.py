@@ -171,7 +171,7 @@ ROOT = REFERENCE.parents[1]
 READ_BY_USERS = [
     ROOT / "README.md",
     *(each for each in ROOT.glob("docs/**/*.md") if each.name not in {"architecture.md", "leases.md"}),
-    *ROOT.glob("examples/*.py"),
+    *ROOT.glob("examples/**/*.py"),
 ]
 
 
