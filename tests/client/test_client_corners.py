@@ -347,12 +347,19 @@ class TestOptions:
         named = {name for name, each in constructor.items() if each.kind is each.KEYWORD_ONLY}
         assert named == set(ClientOptions.__annotations__)
 
+    def test_from_env_passes_its_options_on(self, make_client: Any, server: ScriptedServer) -> None:
+        server.otherwise = Say(503)
+        client = make_client()
+        environment = {"TASKCLUSTER_ROOT_URL": server.root_url}
+        queue = type(client.queue).from_env(
+            environment, check_definitions=False, retry=RetryPolicy(attempts=2, wait_max=0)
+        )
+        with pytest.raises(ServerError) as caught:
+            client.result(queue.create_task(TASK, {"no": "definition"}))
+        client.result(queue.close())
+        assert caught.value.attempts == len(server.received) == 2
+
     @pytest.mark.parametrize("kind", [Queue, AsyncQueue])
-    def test_from_env_passes_its_options_on(
-        self, monkeypatch: pytest.MonkeyPatch, kind: type[Queue | AsyncQueue]
-    ) -> None:
-        monkeypatch.setenv("TASKCLUSTER_ROOT_URL", "http://tc.example.test")
-        queue: Any = kind.from_env(check_definitions=False, retry=RetryPolicy(attempts=2))
-        assert (queue._check_definitions, queue._policy.attempts) == (False, 2)
+    def test_from_env_refuses_an_unknown_option(self, kind: type[Queue | AsyncQueue]) -> None:
         with pytest.raises(TypeError, match="unknown"):
-            kind.from_env(unknown=1)  # type: ignore[call-arg]
+            kind.from_env({"TASKCLUSTER_ROOT_URL": "http://tc.example.test"}, unknown=1)  # type: ignore[call-arg]

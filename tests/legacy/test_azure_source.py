@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,6 +25,7 @@ from taskqueue_client.worker import SourceContext, WorkerIdentity
 from tests.legacy.azurite import Azurite
 from tests.legacy.storage_view import StorageView
 from tests.worker.queue_world import WAIT, World, until
+from tests.worker.request_log import requests_noted
 
 pytestmark = pytest.mark.usefixtures("served")
 
@@ -35,10 +36,26 @@ def served(world: World, task_queue_id: str) -> None:
     world.queue.send(poll_task_urls(task_queue_id))
 
 
+class WorkerClock(MovableClock):
+    """The worker's clock, which stands still until a test moves it.
+
+    Attributes:
+        sleepers: How many coroutines sleep on it.
+    """
+
+    sleepers = 0
+
+    async def sleep_async(self, seconds: float) -> None:
+        self.sleepers += 1
+        try:
+            await super().sleep_async(seconds)
+        finally:
+            self.sleepers -= 1
+
+
 @pytest.fixture
-def clock() -> MovableClock:
-    """The worker's; it stands still, and is moved by those who wait for it."""
-    return MovableClock(held=True)
+def clock() -> WorkerClock:
+    return WorkerClock(held=True)
 
 
 @asynccontextmanager
@@ -55,7 +72,7 @@ async def source_of(
 
 
 @pytest.fixture
-async def source(world: World, task_queue_id: str, clock: MovableClock) -> AsyncIterator[AzureTaskSource]:
+async def source(world: World, task_queue_id: str, clock: WorkerClock) -> AsyncIterator[AzureTaskSource]:
     async with source_of(world, task_queue_id, clock) as made:
         yield made
 
@@ -73,12 +90,12 @@ def create(world: World, storage: StorageView, task_queue_id: str) -> Any:
     return make
 
 
-async def claim_nothing(source: AzureTaskSource, clock: MovableClock) -> None:
+async def claim_nothing(source: AzureTaskSource, clock: WorkerClock) -> None:
     """Claim, and move the clock past the pause of a round that finds nothing."""
     claiming = asyncio.create_task(source.claim(8))
     while not claiming.done():
         await asyncio.wait([claiming], timeout=0.05)
-        if clock._async_sleepers:
+        if clock.sleepers:
             clock.advance(60)
     assert claiming.result() == []
 
@@ -107,7 +124,7 @@ class TestPolling:
         assert len(await source.claim(32)) == 1
 
     async def test_waits_longer_each_time_that_it_finds_nothing_up_to_a_bound(
-        self, source: AzureTaskSource, clock: MovableClock, create: Any, monkeypatch: pytest.MonkeyPatch
+        self, source: AzureTaskSource, clock: WorkerClock, create: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         waits: list[float] = []
 
@@ -126,10 +143,10 @@ class TestPolling:
         assert waits[-1] <= 1.5
 
     async def test_ends_at_once_when_the_worker_shuts_down(
-        self, source: AzureTaskSource, clock: MovableClock
+        self, source: AzureTaskSource, clock: WorkerClock
     ) -> None:
         claiming = asyncio.create_task(source.claim(1))
-        await settled(lambda: clock._async_sleepers)
+        await settled(lambda: clock.sleepers)
         source.stop()
         assert await asyncio.wait_for(claiming, WAIT) == []
 
@@ -154,12 +171,12 @@ class TestClaims:
         await settled(lambda: storage.count() == 0)
 
     async def test_that_fail_leave_the_message(
-        self, source: AzureTaskSource, create: Any, world: World, storage: StorageView
+        self, source: AzureTaskSource, clock: WorkerClock, create: Any, world: World, storage: StorageView
     ) -> None:
         create()
         world.local.faults.add(Respond(endpoint="queue.claimTask", status=500, times=3))
         with pytest.raises(ServerError):
-            await self._claim(source)
+            await self._claim(source, clock)
         assert (storage.count(), storage.visible()) == (1, [])
 
     @pytest.mark.parametrize("status", [400, 404, 409, 410])
@@ -169,7 +186,7 @@ class TestClaims:
         create: Any,
         world: World,
         storage: StorageView,
-        clock: MovableClock,
+        clock: WorkerClock,
         status: int,
     ) -> None:
         create()
@@ -179,34 +196,51 @@ class TestClaims:
 
     @pytest.mark.parametrize("status", [401, 403, 429])
     async def test_that_are_refused_because_of_the_worker_leave_the_message(
-        self, source: AzureTaskSource, create: Any, world: World, storage: StorageView, status: int
+        self,
+        source: AzureTaskSource,
+        clock: WorkerClock,
+        create: Any,
+        world: World,
+        storage: StorageView,
+        status: int,
     ) -> None:
         create()
         world.local.faults.add(Respond(endpoint="queue.claimTask", status=status, times=3))
         with pytest.raises(Exception, match=str(status)):
-            await self._claim(source)
+            await self._claim(source, clock)
         await source.close()
         assert storage.count() == 1
 
     @pytest.mark.parametrize("status", [400, 404, 408])
     async def test_that_a_load_balancer_refuses_leave_the_message(
-        self, source: AzureTaskSource, create: Any, world: World, storage: StorageView, status: int
+        self,
+        source: AzureTaskSource,
+        clock: WorkerClock,
+        create: Any,
+        world: World,
+        storage: StorageView,
+        status: int,
     ) -> None:
         """Otherwise an hour without a route to the Queue would delete the messages of all pending tasks."""
         create()
         world.local.faults.add(Respond(endpoint="queue.claimTask", status=status, html=True, times=3))
         with pytest.raises(ApiError, match=str(status)):
-            await self._claim(source)
+            await self._claim(source, clock)
         await source.close()
         assert storage.count() == 1
 
     async def test_that_succeed_are_returned_though_others_fail(
-        self, source: AzureTaskSource, create: Any, world: World, caplog: pytest.LogCaptureFixture
+        self,
+        source: AzureTaskSource,
+        clock: WorkerClock,
+        create: Any,
+        world: World,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
         create()
         create()
         world.local.faults.add(Respond(endpoint="queue.claimTask", status=403))
-        assert len(await self._claim(source)) == 1
+        assert len(await self._claim(source, clock)) == 1
         assert "its message becomes visible again" in caplog.text
 
     async def test_are_not_made_twice_for_two_messages_about_one_run(
@@ -214,7 +248,7 @@ class TestClaims:
         source: AzureTaskSource,
         create: Any,
         storage: StorageView,
-        clock: MovableClock,
+        clock: WorkerClock,
     ) -> None:
         """`claimTask` would succeed a second time, and the worker run the task twice."""
         task_id = create(retries=0)
@@ -226,9 +260,9 @@ class TestClaims:
         await settled(lambda: storage.count() == 0)
 
     @staticmethod
-    async def _claim(source: AzureTaskSource) -> Any:
+    async def _claim(source: AzureTaskSource, clock: WorkerClock) -> Any:
         """Claim with a clock that runs: refused calls are repeated after some tenths of a second."""
-        source._clock.release()  # type: ignore[attr-defined]
+        clock.release()
         return await source.claim(8)
 
 
@@ -239,7 +273,7 @@ class TestMessagesThatAreNotClaimed:
         create: Any,
         world: World,
         storage: StorageView,
-        clock: MovableClock,
+        clock: WorkerClock,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         task_id = create()
@@ -261,7 +295,7 @@ class TestMessagesThatAreNotClaimed:
         self,
         source: AzureTaskSource,
         storage: StorageView,
-        clock: MovableClock,
+        clock: WorkerClock,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         storage.put("not base64!")
@@ -271,7 +305,12 @@ class TestMessagesThatAreNotClaimed:
         assert caplog.text.count("whose text cannot be read") == 2
 
     async def test_a_delete_that_fails_is_repeated(
-        self, source: AzureTaskSource, create: Any, storage: StorageView, monkeypatch: pytest.MonkeyPatch
+        self,
+        source: AzureTaskSource,
+        clock: WorkerClock,
+        create: Any,
+        storage: StorageView,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         create(retries=0)
         delete = source._storage.delete
@@ -285,23 +324,22 @@ class TestMessagesThatAreNotClaimed:
             await delete(*message)
 
         monkeypatch.setattr(source._storage, "delete", fail_twice)
-        source._clock.release()  # type: ignore[attr-defined]
+        clock.release()
         assert len(await source.claim(1)) == 1
         await settled(lambda: storage.count() == 0)
 
 
 class TestUrls:
     async def test_are_replaced_before_they_expire_whatever_the_clock_of_the_worker_says(
-        self, world: World, task_queue_id: str
+        self, world: World, task_queue_id: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         wrong = MovableClock(start=1_000_000_000, held=True)
         async with source_of(world, task_queue_id, wrong) as source:
-            before: Sequence[object] = ()
             for minutes, replaced in ((0, True), (24, False), (1, True), (24, False), (1, True)):
                 wrong.advance(minutes=minutes)
-                await claim_nothing_at_once(source)
-                assert (source._queues is not before) is replaced
-                before = source._queues
+                with requests_noted(world.local) as requests:
+                    await claim_nothing_at_once(source, wrong, monkeypatch)
+                assert any("/poll-task-url/" in each.path for each in requests) is replaced
 
     async def test_that_have_expired_are_replaced_and_no_signature_is_shown(
         self, source: AzureTaskSource, create: Any, azurite: Azurite
@@ -317,16 +355,20 @@ class TestUrls:
         assert ids(await source.claim(1)) == [task_id]
 
     async def test_of_a_queue_that_is_gone_are_replaced(
-        self, source: AzureTaskSource, storage: StorageView
+        self,
+        source: AzureTaskSource,
+        storage: StorageView,
+        clock: WorkerClock,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        await source._current_queues()
+        await claim_nothing_at_once(source, clock, monkeypatch)
         storage.service.delete_queue(storage.names["7"])
         with pytest.raises(UrlRefused, match="404"):
             await source.claim(1)
-        await claim_nothing_at_once(source)
+        await claim_nothing_at_once(source, clock, monkeypatch)
 
     async def test_of_a_modern_queue_are_an_error_that_ends_a_worker(
-        self, task_queue_id: str, clock: MovableClock
+        self, task_queue_id: str, clock: WorkerClock
     ) -> None:
         with LocalQueue() as local:
             world = World(local)
@@ -335,7 +377,7 @@ class TestUrls:
                     await source.claim(1)
             world.close()
 
-    async def test_need_their_scope(self, azurite: Azurite, task_queue_id: str, clock: MovableClock) -> None:
+    async def test_need_their_scope(self, azurite: Azurite, task_queue_id: str, clock: WorkerClock) -> None:
         client = Client("worker", "secret-of-the-worker", ["queue:claim-task:*"])
         with LocalQueue(
             clients=[client], anonymous_scopes=[], legacy_azure=azurite.connection_string
@@ -357,13 +399,15 @@ class TestUrls:
             assert ids(await source.claim(1)) == [task_id]
 
 
-async def claim_nothing_at_once(source: AzureTaskSource) -> None:
+async def claim_nothing_at_once(
+    source: AzureTaskSource, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Claim without the pause of a round that finds nothing."""
 
-    async def no_pause() -> None:
+    async def no_pause(_: float) -> None:
         pass
 
-    source._idle = no_pause  # type: ignore[method-assign]
+    monkeypatch.setattr(clock, "sleep_async", no_pause)
     assert await source.claim(1) == []
 
 
