@@ -27,7 +27,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 LONGEST = (
     "tests/types/test_types.py",
     "tests/campaign/test_campaign.py",
-    "tests/worker/test_leftovers.py",
+    "tests/worker/test_worker_cleanup.py",
     "tests/artifacts/test_connections.py",
     "tests/examples/test_deploying.py",
     "tests/docs/test_documentation.py",

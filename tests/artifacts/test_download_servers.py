@@ -140,7 +140,7 @@ def test_the_rest_of_a_file_is_taken_where_the_server_does_not_say_how_long_the_
     [((("Content-Range", "bytes 0-9/400000"),), "bytes 0-9/400000"), ((), "none")],
     ids=["another part", "no range"],
 )
-def test_an_error_tells_which_part_a_server_sent_instead_of_the_rest(
+def test_an_error_says_which_part_a_server_sent_instead_of_the_rest(
     raw_client: EitherClient, server: RawServer, span: tuple[tuple[str, str], ...], received: str
 ) -> None:
     serve(server, cut(("ETag", '"1"')), RawResponse(206, span, CONTENT[:10]))
@@ -150,7 +150,7 @@ def test_an_error_tells_which_part_a_server_sent_instead_of_the_rest(
     assert str(caught.value) == f"GET {server.url}/file: {reason}"
 
 
-def test_an_error_tells_how_many_bytes_are_missing(raw_client: EitherClient, server: RawServer) -> None:
+def test_an_error_says_how_many_bytes_are_missing(raw_client: EitherClient, server: RawServer) -> None:
     gets = serve(server, cut(("ETag", '"1"')), next_part)
     with pytest.raises(StorageFailed) as caught:
         raw_client.download("x")

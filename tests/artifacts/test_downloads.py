@@ -239,7 +239,7 @@ def test_a_download_that_never_ends_well_leaves_no_file(
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
-def test_storage_in_trouble_is_asked_again(
+def test_a_transient_error_of_storage_is_retried(
     client: EitherClient, local: LocalQueue, stored: bytes, status: int
 ) -> None:
     local.faults.add(Respond(endpoint="storage.get", status=status, times=3))

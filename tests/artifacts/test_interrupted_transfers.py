@@ -64,7 +64,7 @@ print(number)
 
 
 @pytest.mark.parametrize("transfer", ["upload", "download"])
-def test_transfers_of_other_threads_go_on_and_no_thread_is_left(transfer: str) -> None:
+def test_transfers_of_other_threads_continue_and_no_thread_remains(transfer: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT, transfer], capture_output=True, text=True, check=False, timeout=120
     )

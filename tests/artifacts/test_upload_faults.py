@@ -88,7 +88,7 @@ def test_a_body_that_is_cut_is_sent_again_from_its_start(
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
 @pytest.mark.parametrize("size", [100, 1_000_000])
-def test_storage_in_trouble_is_asked_again(
+def test_a_transient_error_of_storage_is_retried(
     client: EitherClient, local: LocalQueue, content: Path, status: int, size: int
 ) -> None:
     local.faults.add(Respond(endpoint="storage.put", status=status, times=3))
@@ -267,7 +267,7 @@ def test_storage_sees_no_credentials_and_no_cookies(
         assert put.body == bytes(size)
 
 
-def test_an_early_refusal_is_told_instead_of_the_broken_connection(
+def test_an_early_refusal_is_raised_instead_of_the_broken_connection(
     raw_client: EitherClient, server: RawServer
 ) -> None:
     with responding_early(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig") as url:

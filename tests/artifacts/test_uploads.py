@@ -181,7 +181,7 @@ def test_the_content_type_is_by_ending_or_as_given(
         ("public/image", True, "gzip"),
     ],
 )
-def test_text_is_compressed_and_what_is_compressed_is_left_alone(
+def test_text_is_compressed_and_compressed_content_is_not(
     client: EitherClient, name: str, compress: Any, encoding: str | None
 ) -> None:
     uploaded = client.upload(name, BYTES, compress=compress)
@@ -217,7 +217,7 @@ def test_an_asynchronous_iterable_is_for_the_asynchronous_client(client: EitherC
             client.upload("x", blocks())
 
 
-def test_a_given_content_type_that_is_compressed_is_left_alone(client: EitherClient) -> None:
+def test_content_of_a_compressed_content_type_is_not_compressed(client: EitherClient) -> None:
     uploaded = client.upload("public/x", BYTES, content_type="application/zip", compress=True)
     assert uploaded.content_encoding is None
 
@@ -314,7 +314,7 @@ def test_progress_goes_from_the_first_block_to_the_last(
 
 @pytest.mark.parametrize("storage", ["s3", "object"])
 @pytest.mark.parametrize("size", [0, 1, 8192, 524289])
-async def test_all_progress_is_told_before_an_asynchronous_upload_returns(
+async def test_all_progress_is_reported_before_an_asynchronous_upload_returns(
     local: LocalQueue, run: Run, size: int, storage: StorageName
 ) -> None:
     seen = Seen()

@@ -242,7 +242,7 @@ def length(task: dict[str, Any], key: str) -> timedelta:
     return datetime.fromisoformat(task[key]) - datetime.fromisoformat(task["created"])
 
 
-def test_schedule_starts_a_task_that_was_held_back(queue: Queue, task_factory: Any) -> None:
+def test_schedule_starts_an_unscheduled_task(queue: Queue, task_factory: Any) -> None:
     task_id = slugid()
     queue.create_task(task_id, task_factory(dependencies=[task_id]))
     assert run("schedule", task_id).stdout == f"{task_id} pending\n"

@@ -106,7 +106,7 @@ def test_a_reader_that_is_gone_is_no_error(pipe: Pipe) -> None:
     pipe.log("one")
 
 
-def test_a_message_that_cannot_be_formatted_is_left_out(
+def test_a_message_that_cannot_be_formatted_is_skipped(
     pipe: Pipe, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pipe.log("%d", "one")

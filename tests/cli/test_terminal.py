@@ -75,7 +75,7 @@ PIECES = [bytes([byte]) for byte in b"\x1b[]P\\\x07\nm1; a\xc2\x9b\x18"]
 
 
 @given(lists(lists(sampled_from(PIECES), max_size=8).map(b"".join), max_size=8))
-def test_whatever_a_log_contains_only_colors_are_left_and_blocks_do_not_matter(blocks: list[bytes]) -> None:
+def test_only_colors_of_any_log_are_shown_however_it_is_cut_into_blocks(blocks: list[bytes]) -> None:
     of_log = TerminalFilter()
     shown = b"".join(map(of_log.filtered, blocks))
     assert shown == TerminalFilter().filtered(b"".join(blocks))

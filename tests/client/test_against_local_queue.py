@@ -57,7 +57,7 @@ def test_a_task_is_created_claimed_reclaimed_and_completed(queue: Any) -> None:
     assert queue.task(task_id)["metadata"]["name"] == "n"
 
 
-def test_what_is_given_to_calls_stays_as_it_was(queue: Any) -> None:
+def test_calls_do_not_change_their_arguments(queue: Any) -> None:
     task_id, link = slugid(), {"storageType": "link", "artifact": "public/a", "contentType": "text/plain"}
     given = [definition(scopes=["a:b"], extra={"list": [{"a": 1}]}), {**link, "expires": "1 hour"}]
     before = copy.deepcopy(given)

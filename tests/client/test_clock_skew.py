@@ -138,7 +138,7 @@ def test_a_skew_of_some_seconds_is_corrected_without_a_warning(
     assert caplog.records == []
 
 
-def test_a_small_difference_is_left_alone(
+def test_a_small_difference_is_not_corrected(
     client: Any, server: ScriptedServer, clock: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.otherwise = service_with_time(3, clock)

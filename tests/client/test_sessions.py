@@ -81,7 +81,7 @@ def test_a_closed_client_opens_new_connections(server: ScriptedServer) -> None:
     assert server.connections == 2
 
 
-def test_an_injected_session_is_used_and_left_open(server: ScriptedServer) -> None:
+def test_an_injected_session_is_used_and_not_closed(server: ScriptedServer) -> None:
     with requests.Session() as session:
         session.headers["X-Mine"] = "yes"
         with Queue(server.root_url, session=session) as queue:
@@ -136,7 +136,7 @@ def test_an_injected_async_session_of_another_event_loop_is_named(server: Script
     assert server.received == []
 
 
-async def test_an_injected_async_session_is_used_and_left_open(server: ScriptedServer) -> None:
+async def test_an_injected_asynchronous_session_is_used_and_not_closed(server: ScriptedServer) -> None:
     async with aiohttp.ClientSession(headers={"X-Mine": "yes"}) as session:
         async with AsyncQueue(server.root_url, session=session) as queue:
             await queue.send(PING)

@@ -79,12 +79,12 @@ def test_the_examples_of_docstrings_do_what_they_say(page: Path) -> None:
     assert documents.run(documents.read_docstrings(page)) > 0
 
 
-def test_no_block_of_a_page_is_left_alone_but_those_that_are_known() -> None:
+def test_only_known_blocks_of_pages_are_not_run() -> None:
     found = {name_of(page): documents.left_alone(page) for page in PAGES}
     assert {name: blocks for name, blocks in found.items() if blocks} == NOT_RUN
 
 
-def test_no_code_in_a_docstring_is_left_alone() -> None:
+def test_all_code_in_docstrings_is_run() -> None:
     found = {name_of(module): documents.left_alone_in_docstrings(module) for module in MODULES}
     assert {name: code for name, code in found.items() if code} == {}
 

@@ -109,7 +109,7 @@ def test_an_interruption_leaves_no_process(tmp_path: Path, stop: signal.Signals)
     wait_until_gone(int(next(worker)[1]))
 
 
-def test_a_worker_that_does_not_leave_in_time_is_killed_before_the_demo_ends(
+def test_a_worker_that_does_not_shut_down_in_time_is_killed_before_the_demo_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_queue: LocalQueue
 ) -> None:
     monkeypatch.setattr(demo, "PATIENCE", 0.0)

@@ -157,7 +157,7 @@ def test_a_cache_lasts_from_task_to_task_if_the_task_has_its_scope(
     assert not (tmp_path / "pip").exists()
 
 
-def test_a_worker_that_is_told_to_leave_reports_it_and_removes_half_written_caches(
+def test_a_worker_that_shuts_down_reports_it_and_removes_incomplete_caches(
     working: Working,
     create: Create,
     queue: Queue,

@@ -150,7 +150,7 @@ class TestPolling:
         source.stop()
         assert await asyncio.wait_for(claiming, WAIT) == []
 
-    async def test_leaves_what_it_polled_after_a_request_to_shut_down(
+    async def test_does_not_claim_polled_messages_after_a_request_to_shut_down(
         self, source: AzureTaskSource, create: Any, world: World
     ) -> None:
         task_id = create()
@@ -170,7 +170,7 @@ class TestClaims:
         assert claim.credentials.certificate
         await settled(lambda: storage.count() == 0)
 
-    async def test_that_fail_leave_the_message(
+    async def test_that_fail_do_not_delete_the_message(
         self, source: AzureTaskSource, clock: WorkerClock, create: Any, world: World, storage: StorageView
     ) -> None:
         create()
@@ -195,7 +195,7 @@ class TestClaims:
         await settled(lambda: storage.count() == 0)
 
     @pytest.mark.parametrize("status", [401, 403, 429])
-    async def test_that_are_refused_because_of_the_worker_leave_the_message(
+    async def test_that_are_refused_because_of_the_worker_do_not_delete_the_message(
         self,
         source: AzureTaskSource,
         clock: WorkerClock,
@@ -212,7 +212,7 @@ class TestClaims:
         assert storage.count() == 1
 
     @pytest.mark.parametrize("status", [400, 404, 408])
-    async def test_that_a_load_balancer_refuses_leave_the_message(
+    async def test_that_a_load_balancer_refuses_do_not_delete_the_message(
         self,
         source: AzureTaskSource,
         clock: WorkerClock,

@@ -196,7 +196,7 @@ async def test_a_message_is_what_it_was_when_it_was_published(key: str) -> None:
         assert await bodies(queue, last=1) == [1]
 
 
-async def test_leaving_waits_for_what_was_published(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stopping_waits_for_published_messages(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(amqp, "_PATIENCE", 60)  # the machine may be busy
     async with listening(key) as queue:
         async with Publisher(BROKER) as publisher:

@@ -92,7 +92,7 @@ async def test_curl_uploads_and_downloads(tmp_path: Path) -> None:
         ("bytes=-99", b"0123456789", "bytes 0-9/10"),
     ],
 )
-async def test_a_range_is_served_with_206(asked: str, part: bytes, described: str) -> None:
+async def test_the_response_to_a_range_is_206(asked: str, part: bytes, described: str) -> None:
     async with serving() as served:
         await put(served.put_url("public/x"), b"0123456789")
         response = await get(served.get_url("public/x"), Range=asked)
@@ -130,7 +130,7 @@ async def test_a_body_that_the_client_has_is_not_sent_again() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"0123456789"])
-async def test_head_tells_the_length_and_sends_nothing(data: bytes) -> None:
+async def test_the_response_to_head_has_the_length_and_no_body(data: bytes) -> None:
     async with serving() as served:
         await put(served.put_url("private/x"), data, Content_Type="text/plain")
         response = await asyncio.to_thread(requests.head, served.get_url("private/x"), timeout=30)
@@ -417,7 +417,7 @@ async def upload(url: str, name: str) -> str | None:
         return None
 
 
-def test_a_start_removes_what_a_killed_queue_left_and_nothing_else(
+def test_a_start_removes_the_files_of_a_killed_queue_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -76,7 +76,7 @@ HELD_BY = {
         "test_a_task_created_after_a_refusal_for_its_dependencies_is_resolved_at_its_own_deadline",
     ),
     "a continuation token that is JSON of wrong types": (
-        "engine/test_engine_words.py",
+        "engine/test_engine_values.py",
         "test_garbage_is_not_an_index_token",
     ),
     "`createArtifact` of an `object` whose name is taken": (
@@ -97,7 +97,7 @@ HELD_BY = {
     ),
     "an artifact name of more than 1024 characters": (
         "engine/test_engine_artifacts.py",
-        "test_names_longer_than_responses_can_hold_are_refused",
+        "test_names_longer_than_responses_allow_are_refused",
     ),
     "a signed payload hash of the wrong length": (
         "test_differences.py",
@@ -150,7 +150,7 @@ HELD_BY = {
     ),
     "public S3 artifacts with `%`, `[`, `]`, `\\|`, `\\` or `//` in their names": (
         "test_differences.py",
-        "test_public_artifacts_are_read_whatever_their_names_hold",
+        "test_public_artifacts_with_any_name_can_be_read",
     ),
     "`.` or `..` between slashes of an artifact's name": (
         "test_differences.py",
@@ -174,7 +174,7 @@ HELD_BY = {
     ),
     "auth service": (
         "http/test_local_authentication.py",
-        "test_a_client_is_looked_up_by_those_who_may",
+        "test_looking_up_a_client_needs_its_scope",
     ),
     "nightly jobs": (
         "engine/test_engine_resolvers.py",
@@ -196,7 +196,7 @@ def test_the_table_has_a_test_for_each_of_its_rows() -> None:
 
 
 @pytest.mark.parametrize(("file", "name"), HELD_BY.values())
-def test_the_tests_that_hold_the_table_exist(file: str, name: str) -> None:
+def test_the_tests_of_the_table_exist(file: str, name: str) -> None:
     assert f"def {name}(" in (HERE / file).read_text()
 
 
@@ -298,7 +298,7 @@ def stored(local_queue: LocalQueue) -> Iterator[Callable[[str], tuple[str, str]]
 
 
 @pytest.mark.parametrize("name", ["public/50%", "public/[1]", "public/a|b", "public/a\\b", "public//a"])
-def test_public_artifacts_are_read_whatever_their_names_hold(stored: Callable[[str], Any], name: str) -> None:
+def test_public_artifacts_with_any_name_can_be_read(stored: Callable[[str], Any], name: str) -> None:
     assert all("/storage/public-bucket/" in url for url in stored(name))
 
 

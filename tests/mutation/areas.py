@@ -18,7 +18,9 @@ def _tests(file: str, *names: str) -> list[str]:
 
 
 AREAS = {
-    "lease": Area(("_protocol/lease.py",), ("tests/worker/test_lease.py", "tests/worker/test_pauses.py")),
+    "lease": Area(
+        ("_protocol/lease.py",), ("tests/worker/test_lease.py", "tests/worker/test_queue_outages.py")
+    ),
     "retry": Area(
         ("_protocol/retry.py",),
         (
@@ -37,7 +39,7 @@ AREAS = {
         ),
         (
             "tests/worker/test_run_state.py",
-            "tests/worker/test_pauses.py",
+            "tests/worker/test_queue_outages.py",
             "tests/worker/test_attempt_limits.py",
             "tests/worker/test_keeper.py",
             "tests/worker/test_tracing.py",
@@ -48,7 +50,7 @@ AREAS = {
     "reporting": Area(
         ("worker/run/reporting.py",),
         (
-            "tests/worker/test_pauses.py",
+            "tests/worker/test_queue_outages.py",
             "tests/worker/test_attempt_limits.py",
             "tests/worker/test_keeper.py",
             "tests/worker/test_upload_retries.py",

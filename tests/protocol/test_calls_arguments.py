@@ -143,7 +143,7 @@ def test_the_queue_may_refuse_a_limit_but_is_asked() -> None:
     assert calls.list_artifacts(SLUGID, 0, limit=5000).query == {"limit": "5000"}
 
 
-def test_quarantined_workers_may_be_left_out_or_be_all_that_is_wanted() -> None:
+def test_a_list_of_workers_may_exclude_quarantined_ones_or_have_only_them() -> None:
     assert calls.list_workers("p/w", quarantined=True).query == {"quarantined": "true"}
     assert calls.list_workers("p/w", quarantined=False).query == {"quarantined": "false"}
 

@@ -130,7 +130,7 @@ def test_a_page_is_not_asked_for_before_it_is_needed() -> None:
     assert len(shelf.asked) == 1
 
 
-async def test_an_async_walk_may_be_left_half_way_and_taken_up_again() -> None:
+async def test_an_asynchronous_iteration_can_be_interrupted_and_resumed() -> None:
     shelf = AsyncShelf(PAGES)
     workers = shelf.iter_workers("p/w")
     async for worker in workers:

@@ -47,7 +47,7 @@ def test_hints_and_signature_of_a_method_agree(kind: type[Queue | AsyncQueue], n
 
 
 @pytest.mark.parametrize("kind", [Queue, AsyncQueue])
-def test_the_hint_of_a_response_is_what_the_caller_gets(kind: type[Queue | AsyncQueue]) -> None:
+def test_the_type_hint_of_a_response_is_the_type_that_a_caller_gets(kind: type[Queue | AsyncQueue]) -> None:
     """Of a single call, of a conversation, of one that is imported late, and of an empty response."""
     returned = {name: get_type_hints(getattr(kind, name))["return"] for name in DESCRIBED}
     assert returned["status"] is TaskStatusResponse
@@ -59,7 +59,7 @@ def test_the_hint_of_a_response_is_what_the_caller_gets(kind: type[Queue | Async
 
 
 @pytest.mark.parametrize("kind", [Queue, AsyncQueue])
-def test_a_stream_gives_bytes_and_has_the_parameters_of_what_describes_it(
+def test_a_stream_yields_bytes_and_has_the_parameters_of_its_description(
     kind: type[Queue | AsyncQueue],
 ) -> None:
     signature = inspect.signature(kind.stream_artifact)

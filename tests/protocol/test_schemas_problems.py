@@ -243,7 +243,7 @@ def test_dates_beyond_what_is_allowed_are_refused(path: str, dates: dict[str, st
 
 
 @pytest.mark.parametrize("seconds", [-900 - 30, 900 + 30])
-def test_what_another_minute_on_the_clock_would_make_good_is_left_to_the_queue(seconds: int) -> None:
+def test_a_date_that_is_valid_within_a_minute_is_sent_to_the_queue(seconds: int) -> None:
     assert paths_of({**GOOD, "created": from_now(seconds=seconds)}) == []
 
 

@@ -434,7 +434,9 @@ async def test_a_place_where_nobody_listens_is_an_error(
             await get(transport, server)
 
 
-async def test_who_is_cancelled_closes_the_connection(transport: ConnectorTransport, server: Server) -> None:
+async def test_a_canceled_request_closes_the_connection(
+    transport: ConnectorTransport, server: Server
+) -> None:
     going = asyncio.create_task(get(transport, server))
     peer = await server.peer()
     await peer.request()
@@ -664,7 +666,7 @@ async def test_a_connection_that_ended_with_the_response_is_not_kept(
             await peer.ends()
 
 
-async def test_who_is_not_trusted_is_sent_nothing_by_tls(tls_server: Server) -> None:
+async def test_nothing_is_sent_to_a_server_that_tls_does_not_trust(tls_server: Server) -> None:
     async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
         with pytest.raises(TransportFailed, match="CERTIFICATE_VERIFY_FAILED"):
             await get(transport, tls_server)

@@ -135,7 +135,7 @@ def test_a_definition_that_cannot_be_read_leaves_the_other_claims_readable() -> 
         _ = bad.task
 
 
-def test_the_certificate_is_left_as_it_is() -> None:
+def test_the_certificate_is_not_decoded() -> None:
     claim = decoded({"tasks": [CLAIM]}, ClaimWorkResponse).tasks[0]
     assert claim.credentials.certificate == '{"expiry": 1795252853950}'
 

@@ -79,7 +79,7 @@ def test_secrets_are_masked_in_the_log_and_not_in_captured_output(context: Comma
     assert "hunter2" not in text_of(context) + repr(result)
 
 
-def test_a_command_that_prints_more_than_capture_holds_is_ended_with_an_error_that_says_so(
+def test_a_command_that_prints_more_than_capture_allows_is_ended_with_an_error_that_says_so(
     context: CommandContext,
 ) -> None:
     with pytest.raises(CommandOutputTooLarge, match=r"^yes: printed more than the 16777216 bytes") as caught:
@@ -88,7 +88,7 @@ def test_a_command_that_prints_more_than_capture_holds_is_ended_with_an_error_th
     assert caught.value.result.signal == signal.SIGTERM
 
 
-def test_output_of_the_size_that_capture_holds_is_captured(context: CommandContext) -> None:
+def test_output_of_the_size_that_capture_allows_is_captured(context: CommandContext) -> None:
     result = run_command(["head", "-c", "16777216", "/dev/zero"], context, capture=True)
     assert result.stdout is not None
     assert len(result.stdout) == 16777216
@@ -301,7 +301,7 @@ def test_a_secret_that_is_printed_bit_by_bit_is_masked(context: CommandContext) 
     assert printed_in(context) == ["[masked]", "hunter"]
 
 
-def test_a_process_that_left_the_group_and_holds_the_output_does_not_hold_the_command(
+def test_a_process_outside_the_group_with_the_output_open_does_not_delay_the_end_of_the_command(
     context: CommandContext,
 ) -> None:
     for name in ("left", "end"):

@@ -648,7 +648,7 @@ def test_a_guardian_outlives_signals_that_ask_all_processes_of_a_service_to_end(
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 
 
-def test_a_guardian_ends_though_a_child_of_the_worker_holds_its_input_open(
+def test_a_guardian_ends_though_a_child_of_the_worker_has_its_input_open(
     context: CommandContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one does that a handler has forked."""

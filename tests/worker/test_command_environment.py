@@ -31,7 +31,7 @@ def passed(worker: Mapping[str, str], *names: str) -> Mapping[str, str]:
     return CommandEnvironment(names, worker).of_command({}, {})
 
 
-def test_a_command_is_told_what_it_is_part_of_and_nobody_can_say_otherwise() -> None:
+def test_a_command_gets_the_ids_of_its_run_which_env_cannot_override() -> None:
     wrong = dict.fromkeys(TASK, "wrong")
     assert CommandEnvironment(["*"], wrong).of_command(wrong, TASK) == TASK
 

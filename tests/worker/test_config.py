@@ -79,7 +79,7 @@ def test_a_file_is_in_yaml_or_toml(tmp_path: Path, name: str, text: str) -> None
 
 
 @pytest.mark.parametrize("missing", IDENTITY)
-def test_a_worker_needs_an_identity_and_is_told_where_to_give_it(missing: str) -> None:
+def test_the_error_about_a_missing_identity_says_where_to_set_it(missing: str) -> None:
     given = {key: value for key, value in IDENTITY.items() if key != missing}
     with pytest.raises(InvalidArgument, match=f"{missing}: not set; .*TASKQUEUE_{missing.upper()}"):
         load_config(given, environ={})

@@ -106,7 +106,7 @@ def test_an_idle_worker_does_not_wait_for_its_claim_request(world: World) -> Non
         working.left()
 
 
-def test_one_that_was_idle_for_max_idle_leaves_then_and_not_at_the_end_of_the_claim_request(
+def test_a_worker_ends_after_max_idle_and_not_at_the_end_of_the_claim_request(
     world: World,
 ) -> None:
     clock = world.local.clock

@@ -94,7 +94,7 @@ LEAVES = """
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
 @pytest.mark.parametrize("leave", WAYS_OUT)
-def test_a_child_that_leaves_the_handler_ends_there(world: World, kind: str, leave: str) -> None:
+def test_a_child_ends_when_it_returns_from_the_handler(world: World, kind: str, leave: str) -> None:
     task_id, outcome, printed = ended(world, LEAVES.format(kind=kind, leave=leave, code=WAYS_OUT[leave]))
     assert outcome == "completed", printed
     assert "public/of-the-parent" in artifact_names(world, task_id)

@@ -37,7 +37,7 @@ def status(port: int, page: str) -> int:
         return 0
 
 
-def test_a_worker_is_ready_as_soon_as_the_queue_has_answered_and_counts_what_it_does(
+def test_a_worker_is_ready_after_the_first_response_of_the_queue_and_counts_its_work(
     world: World, port: int
 ) -> None:
     world.local.faults.add(Respond(endpoint="queue.claimWork", status=502, after=True))

@@ -77,7 +77,7 @@ class TestClaiming:
         assert set(told.asked) == {TASK_QUEUE_ID}
 
     @pytest.mark.parametrize("status", [429, 503])
-    def test_waits_for_as_long_as_the_service_asks_it_to(
+    def test_waits_for_as_long_as_retry_after_says(
         self, world: World, told: Told, caplog: pytest.LogCaptureFixture, status: int
     ) -> None:
         busy = Respond(endpoint="queue.claimWork", status=status, headers={"Retry-After": "1234"}, times=9)
@@ -86,7 +86,7 @@ class TestClaiming:
             until(lambda: "retrying in 1234." in caplog.text)
         assert told.failures.qsize() == 1
 
-    def test_waits_no_longer_than_an_hour_whatever_it_is_asked(
+    def test_waits_at_most_an_hour_whatever_retry_after_says(
         self, world: World, told: Told, caplog: pytest.LogCaptureFixture
     ) -> None:
         asked = {"Retry-After": "99999999999999999999"}
@@ -300,7 +300,7 @@ class TestResolving:
             assert told.failed_reclaims.empty()
 
 
-def test_nothing_is_left_of_a_keeper(world: World, told: Told) -> None:
+def test_a_stopped_keeper_leaves_no_thread_or_connection(world: World, told: Told) -> None:
     world.create()
     before = set(threading.enumerate())
     with running_keeper(world, told):

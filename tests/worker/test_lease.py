@@ -122,7 +122,7 @@ def test_twenty_minutes_are_first_reclaimed_with_several_minutes_to_spare(chance
 
 
 @given(chances)
-def test_five_seconds_leave_time_for_several_tries(chance: float) -> None:
+def test_a_lease_of_five_seconds_has_time_for_several_attempts(chance: float) -> None:
     left = 5 - Lease(5, ends=5).reclaim_at(chance)
     assert left >= 1.4
     tries = 0
@@ -140,7 +140,7 @@ def test_leases_that_were_granted_together_are_reclaimed_apart(length: float) ->
 
 
 @given(st.integers(min_value=1, max_value=10**6), st.floats(min_value=0, max_value=86400), chances)
-def test_a_wait_between_tries_leaves_time_for_another(failures: int, left: float, chance: float) -> None:
+def test_a_wait_between_attempts_leaves_time_for_another(failures: int, left: float, chance: float) -> None:
     wait = retry_in(failures, left, chance)
     assert 0.05 <= wait <= max(0.05, 0.5 * left)
 
@@ -151,11 +151,11 @@ def test_waits_grow_with_the_outage_so_that_runs_that_waited_are_not_reclaimed_a
 
 
 @given(st.floats(min_value=0, max_value=86400))
-def test_a_try_that_hangs_leaves_time_for_another(left: float) -> None:
+def test_an_attempt_that_hangs_leaves_time_for_another(left: float) -> None:
     assert 0.5 <= attempt_timeout(left) <= 30
     assert attempt_timeout(left) <= max(0.5, left / 3)
 
 
-def test_nothing_is_left_of_a_lease_that_has_ended() -> None:
+def test_a_lease_that_has_ended_has_no_time_left() -> None:
     assert Lease(10, ends=10).left(10.5) == 0
     assert Lease(10, ends=10).left(9.5) == pytest.approx(0.5)

@@ -163,7 +163,7 @@ class TestServer:
         waited_in_vain = {**headers, "If-None-Match": answer.headers["ETag"], "Prefer": "wait=0"}
         assert requests.get(url, headers=waited_in_vain, timeout=WAIT).status_code == 304
 
-    def test_a_reader_that_takes_nothing_holds_up_nobody_and_costs_no_memory(
+    def test_a_reader_that_accepts_nothing_delays_nobody_and_uses_no_memory(
         self, live_logs: LiveLogs, log: TaskLog
     ) -> None:
         url = live_logs.add(log.path)
@@ -368,7 +368,7 @@ class TestRuns:
         assert reasons(world, task_id) == ["completed"]
         assert "all the same" in log_of(world, task_id)
 
-    def test_a_queue_that_is_slow_to_take_the_reference_holds_up_no_handler(self, world: World) -> None:
+    def test_a_slow_response_to_the_reference_delays_no_handler(self, world: World) -> None:
         task_id = world.create()
         world.local.faults.add(Delay(endpoint="queue.createArtifact", seconds=600))
         with streaming(world, lambda _: world.until_struck()) as working:
@@ -458,7 +458,7 @@ def open_server(request: pytest.FixtureRequest, live_logs: LiveLogs, log: TaskLo
 
 @pytest.mark.parametrize("open_server", ["live log", "proxy"], indirect=True)
 @pytest.mark.parametrize("sent", [b"", b"GET /guessed HTTP/1.1\r\nHost: x\r\n\r\n"])
-def test_strangers_who_keep_connections_open_use_up_few_files_and_keep_nobody_out(
+def test_idle_connections_of_strangers_use_few_descriptors_and_exclude_no_reader(
     monkeypatch: pytest.MonkeyPatch, open_server: str, sent: bytes
 ) -> None:
     monkeypatch.setattr(bounded_server, "MOST_CONNECTIONS", 5)
@@ -492,7 +492,7 @@ NO_HTTP = [
 
 @pytest.mark.parametrize("open_server", ["live log", "proxy"], indirect=True)
 @pytest.mark.parametrize("sent", NO_HTTP)
-def test_requests_that_are_no_http_leave_nothing_in_the_log_of_the_worker(
+def test_requests_that_are_not_http_log_nothing(
     caplog: pytest.LogCaptureFixture, open_server: str, sent: str
 ) -> None:
     caplog.set_level("DEBUG")

@@ -113,7 +113,7 @@ def test_an_upload_may_take_longer_than_the_credentials_and_urls_it_began_with(
     assert world.local.faults.waiting() == []
 
 
-def test_storage_that_hangs_does_not_hold_up_the_reports_of_other_runs(
+def test_storage_that_hangs_does_not_delay_the_reports_of_other_runs(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though it is asked for as much as may be at a time, and waited for longer than this test takes."""

@@ -113,7 +113,7 @@ def test_a_worker_that_is_running_does_not_run_a_second_time(world: World) -> No
     assert reasons(world, second) == ["None"]
 
 
-def test_a_class_that_does_not_call_the_init_of_its_base_is_told_so_before_anything_happens() -> None:
+def test_a_class_that_does_not_call_the_init_of_its_base_is_an_error_at_the_start() -> None:
     class Forgetful(WorkerLoop):
         def __init__(self) -> None:
             self.started = False
@@ -810,7 +810,7 @@ def test_runs_share_the_worker_up_to_its_concurrency(world: World) -> None:
     assert [reasons(world, task_id) for task_id in tasks] == [["completed"]] * 4
 
 
-def test_it_leaves_after_some_time_without_work(
+def test_it_ends_after_some_time_without_work(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

@@ -96,7 +96,7 @@ def test_the_log_says_how_each_run_ended(
 
 
 @pytest.mark.parametrize(("error", "outcome"), [(None, "completed"), (TaskFailed("red"), "failed")])
-def test_a_worker_is_told_how_each_run_ended(
+def test_on_task_end_gets_the_outcome_of_each_run(
     world: World, monkeypatch: pytest.MonkeyPatch, error: Exception | None, outcome: str
 ) -> None:
     def handler(task: TaskRun) -> None:

@@ -36,7 +36,7 @@ def is_running(pid: str) -> bool:
     return status.rpartition(")")[2].split()[0] not in "ZX"
 
 
-def test_a_blocking_handler_is_told(world: World) -> None:
+def test_a_blocking_handler_is_canceled(world: World) -> None:
     task_id = world.create()
     started = threading.Event()
     told: list[Outcome | None] = []

@@ -65,7 +65,7 @@ def value(metrics: WorkerMetrics, name: str, **labels: str) -> float | None:
     return found[0] if found else None
 
 
-def test_the_metrics_are_openmetrics_for_those_who_accept_it(metrics: WorkerMetrics) -> None:
+def test_the_metrics_are_openmetrics_if_the_request_accepts_it(metrics: WorkerMetrics) -> None:
     body, content_type = metrics.exposition(OPENMETRICS)
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     assert body.endswith(b"# EOF\n")

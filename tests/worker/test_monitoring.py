@@ -87,16 +87,14 @@ def test_a_worker_with_no_free_slots_needs_no_claims() -> None:
 
 
 @pytest.mark.parametrize(("stuck", "is_live"), [(1, True), (2, False)])
-def test_a_worker_whose_slots_are_all_held_by_stuck_handlers_is_not_live(
-    stuck: int, *, is_live: bool
-) -> None:
+def test_a_worker_with_stuck_handlers_in_all_slots_is_not_live(stuck: int, *, is_live: bool) -> None:
     problems = live_problems(replace(WELL, stuck=stuck, since_claim=None))
     assert problems == (
         [] if is_live else ["handlers of runs that have ended do not stop, and hold all slots"]
     )
 
 
-def test_a_worker_that_leaves_is_live_but_not_ready() -> None:
+def test_a_worker_that_shuts_down_is_live_but_not_ready() -> None:
     vitals = replace(WELL, since_claim=None, is_shutting_down=True)
     assert live_problems(vitals) == []
     assert ready_problems(vitals) == ["the worker is shutting down"]
@@ -174,7 +172,7 @@ def test_a_client_that_speaks_slowly_does_not_keep_it_from_closing(worker: Worke
     assert is_closed
 
 
-def test_nothing_is_left_when_it_is_closed(worker: Worker) -> None:
+def test_closing_ends_its_threads_and_connections(worker: Worker) -> None:
     descriptors, threads = open_descriptors(), set(threading.enumerate())
     with Monitor(worker.metrics, "127.0.0.1", 0) as monitor:
         port = monitor.port

@@ -120,7 +120,7 @@ def test_several_findings_about_one_place_are_all_listed() -> None:
     assert words(schema, {"a": 1}) == ["$: 'b' is a dependency of 'a'", "$: 'c' is a dependency of 'a'"]
 
 
-def test_what_an_alternative_lacks_is_said_once() -> None:
+def test_a_key_missing_from_an_alternative_is_reported_once() -> None:
     schema = {"oneOf": [{"required": ["a", "b"]}, {"required": ["c"]}]}
     alternatives = "$.a: missing; $.b: missing | $.c: missing"
     assert words(schema, {}) == [f"$: {{}} is not valid; expected one of the alternatives: {alternatives}"]

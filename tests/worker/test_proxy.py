@@ -256,7 +256,7 @@ def test_a_compressed_body_passes_as_it_is(size: int) -> None:
     assert (bodies, upstream.requests[0][2]["Content-Encoding"]) == ([body], "gzip")
 
 
-def test_headers_of_the_response_tell_on_whose_behalf(claim: TaskClaim, proxy: TaskProxy) -> None:
+def test_headers_of_the_response_name_the_credentials(claim: TaskClaim, proxy: TaskProxy) -> None:
     headers = requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=30).headers
     assert headers["X-Taskcluster-Proxy-Temp-ClientId"] == claim.credentials.client_id
     assert any(
@@ -273,7 +273,7 @@ def test_headers_of_the_response_tell_on_whose_behalf(claim: TaskClaim, proxy: T
     ("method", "path", "status"),
     [("POST", "/bewit", 500), ("GET", "/credentials", 405), ("PUT", "/credentials", 400), ("GET", "/x", 404)],
 )
-def test_responses_of_the_proxy_itself_tell_on_whose_behalf_too(method: str, path: str, status: int) -> None:
+def test_responses_of_the_proxy_itself_name_the_credentials_too(method: str, path: str, status: int) -> None:
     with Upstream(lambda handler: respond(handler, 200)) as upstream, scripted(upstream) as proxy:
         response = requests.request(method, f"{proxy.url}{path}", timeout=30)
     assert (response.status_code, response.headers["X-Taskcluster-Proxy-Perm-ClientId"]) == (status, "me")
@@ -511,7 +511,7 @@ def _body_length(handler: BaseHTTPRequestHandler) -> int:
     return total
 
 
-def test_expect_continue_is_answered() -> None:
+def test_expect_continue_gets_a_response() -> None:
     def accept(handler: BaseHTTPRequestHandler) -> None:
         handler.rfile.read(int(handler.headers["Content-Length"]))
         respond(handler, 200)

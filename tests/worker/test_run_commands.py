@@ -80,7 +80,7 @@ def test_a_daemon_outlives_the_run_and_the_worker_on_request(world: World, tmp_p
     assert reasons(world, task_id) == ["completed"]
 
 
-def test_every_command_is_told_what_it_is_part_of(world: World) -> None:
+def test_every_command_gets_the_ids_of_its_run(world: World) -> None:
     told: list[str | None] = []
     directories: list[Path] = []
     names = ("TASK_ID", "RUN_ID", "TASK_GROUP_ID", "TASK_WORKDIR", "TASKCLUSTER_ROOT_URL")

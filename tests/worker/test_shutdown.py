@@ -188,7 +188,7 @@ class TestStages:
             working.left()
         assert reasons(world, task_id) == HANDED_BACK
 
-    def test_one_that_never_ends_does_not_hold_the_worker(
+    def test_a_handler_that_never_ends_does_not_delay_the_end_of_the_worker(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(handlers, "HANDLER_GRACE", 0.1)
@@ -347,7 +347,7 @@ class TestInAHurry:
             working.left()
         assert reasons(world, task_id) == ["completed"]
 
-    def test_a_report_that_is_not_answered_is_given_up(
+    def test_a_report_without_a_response_is_given_up(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(shutdown, "HURRIED", 0.1)
@@ -444,7 +444,7 @@ def test_a_termination_notice_that_hangs_does_not_keep_the_worker_running(
     assert reasons(world, task_id) == ["completed"]
 
 
-def test_a_hook_for_notices_that_fails_is_said_so_and_asked_again(
+def test_a_termination_notice_that_fails_is_logged_and_called_again(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[bool] = []

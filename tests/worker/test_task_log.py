@@ -154,7 +154,7 @@ def test_all_bytes_are_written_as_they_come(log: TaskLog) -> None:
     assert log.path.read_bytes() == stamp + bytes(range(10)) + b"\n" + stamp + bytes(range(11, 256))
 
 
-def test_a_message_may_hold_what_is_not_unicode(log: TaskLog) -> None:
+def test_a_message_may_contain_characters_that_are_not_unicode(log: TaskLog) -> None:
     log.logger.info("name: %s", os.fsdecode(b"\xff"))
     assert lines_of(log) == [STAMP + r"INFO name: \udcff"]
 
@@ -300,7 +300,7 @@ def test_lines_in_memory_are_kept_if_the_disk_has_no_room_for_the_file(
     log.remove()
 
 
-def test_a_full_disk_is_kept_as_an_error_and_told_once(
+def test_a_full_disk_is_stored_as_an_error_and_logged_once(
     tmp_path: Path, clock: MovableClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "task.log"
@@ -314,7 +314,7 @@ def test_a_full_disk_is_kept_as_an_error_and_told_once(
     assert [each.getMessage() for each in caplog.records] == [f"the task log {path} is cut: {log.error}"]
 
 
-def test_when_there_is_space_again_the_log_goes_on_and_tells_what_is_missing(log: TaskLog) -> None:
+def test_when_there_is_space_again_the_log_continues_and_says_how_much_is_missing(log: TaskLog) -> None:
     with log.output() as output:
         output.write(b"one\n")
         with file_size_limit(40):

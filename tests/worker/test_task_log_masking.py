@@ -40,7 +40,7 @@ def test_a_secret_is_masked_that_comes_byte_by_byte() -> None:
     assert masked(secrets_of("hunter2"), *(bytes([each]) for each in b"xhunter2y")) == b"x[masked]y"
 
 
-def test_only_what_may_be_a_secret_s_beginning_has_claim_back() -> None:
+def test_only_the_possible_beginning_of_a_secret_is_delayed() -> None:
     masking = Masking(secrets_of("hunter2"))
     assert masking.feed(b"password: hunt") == b"password: "
     assert masking.feed(b"ing") == b"hunting"
@@ -93,7 +93,7 @@ def test_a_secret_of_several_lines_is_masked_as_a_whole_and_line_by_line() -> No
     assert masked(secrets, b"{} key: 0123456789") == b"{} [masked]"
 
 
-def test_secrets_may_hold_any_characters() -> None:
+def test_secrets_may_contain_any_characters() -> None:
     assert masked(secrets_of("pässwörd.*"), "<pässwörd.*>".encode()) == b"<[masked]>"
 
 

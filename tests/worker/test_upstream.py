@@ -158,7 +158,7 @@ def test_how_many_are_downloaded_at_the_same_time_is_a_number(
     assert error.argument == "concurrency"
 
 
-def test_text_does_not_allow_a_download_to_leave(world: World, build: str, tmp_path: Path) -> None:
+def test_text_for_allow_outside_is_refused(world: World, build: str, tmp_path: Path) -> None:
     def handler(task: TaskRun) -> None:
         options: Any = {"to": tmp_path / "x", "allow_outside": "no"}
         with pytest.raises(InvalidArgument, match="allow_outside: 'no' is not valid; expected bool"):
@@ -172,7 +172,9 @@ def test_text_does_not_allow_a_download_to_leave(world: World, build: str, tmp_p
     assert not (tmp_path / "x").exists()
 
 
-def test_a_download_does_not_leave_through_a_symbolic_link(world: World, build: str, tmp_path: Path) -> None:
+def test_a_download_through_a_symbolic_link_out_of_the_work_directory_is_refused(
+    world: World, build: str, tmp_path: Path
+) -> None:
     def handler(task: TaskRun) -> None:
         (task.work_directory / "link").symlink_to(tmp_path)
         with pytest.raises(InvalidArgument, match="allow_outside"):

@@ -128,7 +128,7 @@ def test_directories_are_kept_on_request(tmp_path: Path) -> None:
     assert path.is_dir()
 
 
-def test_a_worker_without_kept_runs_leaves_no_directory(tmp_path: Path) -> None:
+def test_a_worker_without_kept_work_directories_removes_its_directory(tmp_path: Path) -> None:
     WorkDirectories(tmp_path, keep=True).close()
     assert list(tmp_path.iterdir()) == []
 
@@ -188,7 +188,7 @@ def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert directories.path.parent == tmp_path / "here"
 
 
-def test_the_directory_of_a_worker_that_lives_is_left_alone(tmp_path: Path) -> None:
+def test_the_directory_of_a_running_worker_is_not_removed(tmp_path: Path) -> None:
     with WorkDirectories(tmp_path) as first:
         WorkDirectories(tmp_path).close()
         assert first.path.is_dir()
@@ -239,7 +239,7 @@ def test_another_user_s_directory_is_an_error_and_everything_else_is_removed(tmp
     assert [each.name for each in top.iterdir()] == ["theirs"]
 
 
-def test_links_are_removed_and_what_they_lead_to_is_not(tmp_path: Path) -> None:
+def test_links_are_removed_and_their_targets_are_not(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("text")

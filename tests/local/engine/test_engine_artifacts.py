@@ -82,7 +82,7 @@ def test_other_artifacts_are_announced_at_once(world: World, storage_type: str) 
     assert list(message.body) == ["status", "artifact", "workerGroup", "workerId", "runId", "version"]
 
 
-def test_what_is_wrong_with_a_new_artifact_is_said_in_order(world: World) -> None:
+def test_problems_of_a_new_artifact_are_reported_in_order(world: World) -> None:
     past = {"expires": world.now(-15 * MINUTE - 1)}
     assert "expires" in refused(put, world, slugid(), "s3", **past).message
     assert refused(put, world, slugid(), "s3").message == "Task not found"
@@ -150,7 +150,7 @@ def test_a_reference_may_point_elsewhere_and_become_a_link(world: World) -> None
         ("object", "s3", {}),
     ],
 )
-def test_what_does_not_fit_an_earlier_artifact_is_a_conflict(
+def test_an_artifact_that_differs_from_an_earlier_one_is_a_conflict(
     world: World, first: str, second: str, change: dict[str, str]
 ) -> None:
     task_id = world.running()
@@ -178,11 +178,11 @@ def test_an_empty_content_type_means_binary(world: World) -> None:
 
 
 @pytest.mark.parametrize("change", [{"message": "a\0b"}, {"message": "\ud800"}])
-def test_text_that_the_database_cannot_hold_is_refused(world: World, change: dict[str, str]) -> None:
+def test_text_that_the_database_cannot_store_is_refused(world: World, change: dict[str, str]) -> None:
     assert refused(put, world, world.running(), "error", **change).code == "InputError"
 
 
-def test_names_longer_than_responses_can_hold_are_refused(world: World) -> None:
+def test_names_longer_than_responses_allow_are_refused(world: World) -> None:
     task_id = world.running()
     assert refused(put, world, task_id, "s3", "n" * 1025).code == "InputError"
     put(world, task_id, "s3", "n" * 1024)
@@ -299,7 +299,7 @@ def test_latest_means_the_highest_run(world: World) -> None:
     assert refused(world.engine.latest_artifact_info, task_id, NAME).status == 404
 
 
-def test_what_has_no_runs_has_no_artifacts(world: World) -> None:
+def test_a_task_without_runs_has_no_artifacts(world: World) -> None:
     task_id = slugid()
     world.create(task_id, dependencies=[task_id])
     engine = world.engine

@@ -56,7 +56,7 @@ async def test_a_claim_has_what_the_worker_needs(world: World) -> None:
     assert message.body["takenUntil"] == claim["takenUntil"]
 
 
-async def test_a_runs_credentials_are_named_and_hold_the_tasks_scopes(world: World) -> None:
+async def test_a_runs_credentials_are_named_and_have_the_tasks_scopes(world: World) -> None:
     task_id = world.create(scopes=["b", "a"])
     (claim,) = await world.claim_work()
     certificate = json.loads(claim["credentials"]["certificate"])
@@ -137,7 +137,7 @@ async def test_waiting_claims_are_served_first_come_first_served(world: World) -
     assert [ids(await end(each)) for each in waiting] == [[task_id] for task_id in tasks]
 
 
-async def test_what_the_first_leaves_goes_to_the_next(world: World) -> None:
+async def test_runs_that_the_first_request_does_not_claim_go_to_the_next(world: World) -> None:
     first = asyncio.create_task(world.claim_work(2, worker="a"))
     await settle()
     second = asyncio.create_task(world.claim_work(2, worker="b"))
@@ -146,7 +146,7 @@ async def test_what_the_first_leaves_goes_to_the_next(world: World) -> None:
     assert (ids(await end(first)), ids(await end(second))) == (tasks[:2], tasks[2:])
 
 
-async def test_a_newcomer_does_not_overtake_those_who_wait(world: World) -> None:
+async def test_a_new_request_does_not_overtake_waiting_ones(world: World) -> None:
     first = asyncio.create_task(world.claim_work(1, worker="a"))
     await settle()
     task_id = world.create()
@@ -258,7 +258,7 @@ async def test_claim_task_is_a_conflict_for_a_worker_in_quarantine(world: World)
     assert world.status(task_id)["state"] == "pending"
 
 
-def test_reclaim_holds_the_run_for_another_timeout(world: World) -> None:
+def test_reclaim_extends_the_claim_by_another_timeout(world: World) -> None:
     task_id = world.running()
     world.clock.advance(600)
     world.sent()
@@ -337,7 +337,7 @@ def test_a_refused_claim_task_leaves_a_record_that_counts(world: World, run_id: 
     assert world.status(task_id)["state"] == "completed"
 
 
-def test_a_claim_task_that_is_refused_in_the_moment_of_the_claim_leaves_the_holders_record(
+def test_a_claim_task_that_is_refused_in_the_moment_of_the_claim_does_not_change_the_claimants_record(
     world: World,
 ) -> None:
     task_id = world.running()

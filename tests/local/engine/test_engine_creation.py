@@ -180,7 +180,7 @@ def test_dates_at_their_bounds_pass(world: World, created: float, deadline: floa
     assert {name: task[name] for name in dates} == dates
 
 
-def test_expires_is_a_calendar_year_after_the_deadline_when_left_out(world: World) -> None:
+def test_expires_defaults_to_a_calendar_year_after_the_deadline(world: World) -> None:
     body = world.definition(deadline="2026-11-22T00:00:00Z")
     del body["expires"]
     task_id = slugid()
@@ -206,7 +206,7 @@ def test_a_scope_that_ends_in_two_stars_is_refused(world: World) -> None:
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800"])
 @pytest.mark.parametrize("where", ["payload", "extra"])
-def test_text_that_the_database_cannot_hold_is_refused(world: World, where: str, text: str) -> None:
+def test_text_that_the_database_cannot_store_is_refused(world: World, where: str, text: str) -> None:
     within: dict[str, Any] = {where: {"key": [text]}}
     assert refused(world, **within).code == "InputError"
     as_key: dict[str, Any] = {where: {text: 1}}
@@ -242,7 +242,7 @@ def test_a_group_lasts_an_hour_longer_than_its_longest_task(world: World) -> Non
     assert world.engine.get_task_group(group)["expires"] == world.now(5 * HOUR + 1)
 
 
-def test_a_create_that_fails_leaves_the_group(world: World) -> None:
+def test_a_create_that_fails_does_not_remove_the_group(world: World) -> None:
     group = slugid()
     task_id = slugid()
     assert refused(world, task_id, taskGroupId=group, dependencies=[slugid()]).code == "InputError"

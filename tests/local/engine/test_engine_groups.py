@@ -163,5 +163,5 @@ def test_a_missing_task_is_not_found(world: World) -> None:
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\0b"])
-def test_ids_that_the_database_cannot_hold_are_refused(world: World, text: str) -> None:
+def test_ids_that_the_database_cannot_store_are_refused(world: World, text: str) -> None:
     assert refused(world.engine.tasks, world.caller, {"taskIds": [text]}, None, ALL).code == "InputError"

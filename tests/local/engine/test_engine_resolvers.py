@@ -45,7 +45,7 @@ def test_the_last_claim_that_runs_out_ends_the_task(world: World) -> None:
     assert world.sent() == ["task-exception", "task-group-resolved"]
 
 
-def test_a_claim_that_runs_out_at_the_deadline_is_left_to_the_deadline(world: World) -> None:
+def test_a_claim_that_expires_at_the_deadline_ends_as_deadline_exceeded(world: World) -> None:
     task_id = world.running(deadline=world.now(TIMEOUT))
     world.clock.advance(TIMEOUT)
     (run,) = world.status(task_id)["runs"]
@@ -115,7 +115,7 @@ def patient() -> Iterator[World]:
 
 
 @pytest.mark.parametrize("state", ["unscheduled", "pending", "running"])
-def test_the_deadline_ends_what_is_not_resolved(patient: World, state: str) -> None:
+def test_the_deadline_ends_tasks_that_are_not_resolved(patient: World, state: str) -> None:
     task_id = slugid()
     patient.create(task_id, dependencies=[task_id] if state == "unscheduled" else [])
     if state == "running":
@@ -135,7 +135,7 @@ def test_the_deadline_ends_what_is_not_resolved(patient: World, state: str) -> N
     assert counts["claimedTasks"] == (1 if state == "running" else 0)
 
 
-def test_the_deadline_leaves_resolved_tasks_alone(world: World) -> None:
+def test_the_deadline_does_not_change_resolved_tasks(world: World) -> None:
     task_id = world.completed()
     before = world.status(task_id)
     world.sent()
@@ -181,7 +181,7 @@ def test_a_failed_dependency_that_is_rerun_and_completes_satisfies(world: World)
     assert world.status(dependent)["state"] == "pending"
 
 
-def test_what_is_satisfied_stays_so(world: World) -> None:
+def test_a_satisfied_dependency_stays_satisfied(world: World) -> None:
     first, second = world.running(), world.running()
     dependent = world.create(dependencies=[first, second])
     world.engine.report_completed(first, 0, {})
@@ -225,7 +225,7 @@ def test_a_group_is_resolved_once_nothing_in_it_was_never_resolved(world: World)
     assert "task-group-resolved" in world.sent()
 
 
-def test_a_removed_workers_runs_are_retried_and_others_left_alone(world: World) -> None:
+def test_only_the_runs_of_a_removed_worker_are_retried(world: World) -> None:
     mine, last, other = world.running(), world.running(retries=0), world.create()
     world.claim(other, worker="w2")
     world.sent()
@@ -312,7 +312,7 @@ def test_next_due_says_when_there_is_something_to_do(world: World) -> None:
     assert world.background.next_due() == night
 
 
-def test_the_night_removes_what_has_expired(world: World) -> None:
+def test_the_nightly_job_removes_expired_records(world: World) -> None:
     gone = world.completed(expires=world.now(2 * HOUR))
     stays = world.completed(expires=world.now(5 * DAY))
     world.clock.advance(days=2)

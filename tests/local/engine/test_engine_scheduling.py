@@ -50,7 +50,7 @@ def test_scopes_are_checked_before_the_deadline(world: World, name: str) -> None
 
 
 @pytest.mark.parametrize("name", MOVES)
-def test_scopes_are_asked_with_what_the_task_holds(world: World, name: str) -> None:
+def test_scopes_are_checked_with_the_values_of_the_task(world: World, name: str) -> None:
     task_id = world.create()
     asker = Asker()
     getattr(world.engine, name)(asker, task_id)
@@ -82,7 +82,7 @@ def test_schedule_makes_an_unscheduled_task_pending(world: World) -> None:
 
 
 @pytest.mark.parametrize("state", ["pending", "running", "completed", "canceled"])
-def test_schedule_leaves_other_tasks_as_they_are(world: World, state: str) -> None:
+def test_schedule_does_not_change_other_tasks(world: World, state: str) -> None:
     task_id = world.create()
     if state in {"running", "completed"}:
         world.claim(task_id)

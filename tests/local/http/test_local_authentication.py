@@ -187,7 +187,7 @@ def _with_hash(wire: Wire, body: bytes, content_type: str, payload: str) -> tupl
     return reply.status, "" if reply.status == 200 else reply.words
 
 
-def test_a_body_is_held_against_its_signed_hash(here: Wire) -> None:
+def test_a_body_is_compared_with_its_signed_hash(here: Wire) -> None:
     body = b'{"taskIds": ["x"]}'
     good = payload_hash("application/json", body)
     assert _with_hash(here, body, "application/json; charset=utf-8", good) == (200, "")
@@ -331,7 +331,7 @@ def test_a_name_outside_the_alphabet_is_refused(here: Wire) -> None:
     assert _refused(here, key).startswith("clientId 'artifact download' has characters other than")
 
 
-def test_a_certificate_left_out_is_noticed(here: Wire) -> None:
+def test_a_missing_certificate_is_refused(here: Wire) -> None:
     unnamed, named = ISSUER.temporary([]), ISSUER.temporary([], name="named/one")
     assert _refused(here, Key(unnamed.client_id, unnamed.access_token)) == "Unauthorized: Bad mac"
     assert (
@@ -345,13 +345,13 @@ def test_authorized_scopes_replace_what_the_client_has(here: Wire) -> None:
     assert _scopes(here, key) == sorted([*ANONYMOUS_SCOPES, CURRENT, "assume:anonymous", "queue:x"])
 
 
-def test_no_authorized_scopes_leave_those_of_everybody(here: Wire) -> None:
+def test_empty_authorized_scopes_leave_the_anonymous_scopes(here: Wire) -> None:
     key = Key("issuer", "issuer-token", {"authorizedScopes": []})
     status = here.send("GET", f"{QUEUE}/task/{NO_SUCH_TASK}/status", key=key).status
     assert (status, here.send("GET", CURRENT_SCOPES, key=key).status) == (404, 403)
 
 
-def test_authorized_scopes_that_are_not_held_are_refused(here: Wire) -> None:
+def test_authorized_scopes_that_the_client_lacks_are_refused(here: Wire) -> None:
     words = _refused(here, Key("nothing", "t", {"authorizedScopes": ["queue:x"]}))
     assert words.startswith("Supplied credentials do not satisfy authorizedScopes; credentials have scopes:")
 
@@ -474,7 +474,7 @@ def test_roles_in_a_circle_are_expanded_if_no_scope_grows(
     assert Roles(roles).expand(["assume:aab"]) == expanded
 
 
-def test_scopes_that_others_cover_are_left_out() -> None:
+def test_scopes_that_others_satisfy_are_omitted() -> None:
     assert normalized(["ab", "a*", "a", "b", "b", "abc*"]) == ["a*", "b"]
 
 
@@ -549,7 +549,7 @@ def test_current_scopes_needs_its_scope(here: Wire, key: Key | None) -> None:
     assert (reply.status, reply.json["code"]) == (403, "InsufficientScopes")
 
 
-def test_a_public_deployment_tells_everybody_their_scopes_and_clients() -> None:
+def test_a_public_deployment_shows_everybody_their_scopes_and_clients() -> None:
     with LocalQueue(anonymous_scopes=PUBLIC_SCOPES) as local:
         wire = Wire(local)
         assert _scopes(wire, None) == sorted([*PUBLIC_SCOPES, "assume:anonymous"])
@@ -559,7 +559,7 @@ def test_a_public_deployment_tells_everybody_their_scopes_and_clients() -> None:
         assert "accessToken" not in client
 
 
-def test_a_client_is_looked_up_by_those_who_may(here: Wire) -> None:
+def test_looking_up_a_client_needs_its_scope(here: Wire) -> None:
     path = "/api/auth/v1/clients/"
     assert here.send("GET", f"{path}limited").status == 403
     assert here.send("GET", f"{path}no%2Fbody", key=here.root).json["code"] == "ResourceNotFound"

@@ -165,7 +165,7 @@ def test_a_body_over_ten_mebibytes_is_too_large(wire: Wire, packed: bool) -> Non
     assert (reply.status, reply.json["code"]) == (413, "InputTooLarge")
 
 
-def test_a_client_that_asks_first_is_told_to_go_on(wire: Wire) -> None:
+def test_expect_continue_gets_100_continue(wire: Wire) -> None:
     head = (
         f"POST {QUEUE}/tasks/status HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: application/json\r\n"
         "Content-Length: 2\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n{}"
@@ -257,7 +257,7 @@ def test_an_error_echoes_numbers_as_javascript_reads_them(wire: Wire, given: str
         ),
     ],
 )
-def test_each_violation_is_told_in_the_services_words(
+def test_each_violation_is_reported_with_the_services_text(
     wire: Wire, task_factory: TaskFactory, changes: dict[str, Any], violations: list[str]
 ) -> None:
     reply = wire.json("PUT", f"{QUEUE}/task/{slugid()}", task_factory(**changes), key=wire.root)

@@ -102,7 +102,7 @@ async def test_canceled_while_it_starts_it_is_stopped_again(monkeypatch: pytest.
     assert not {each.name for each in set(threading.enumerate()) - threads} & {"local queue"}
 
 
-def test_after_the_end_nothing_listens_and_no_thread_is_left() -> None:
+def test_after_the_end_nothing_listens_and_no_thread_runs() -> None:
     threads = set(threading.enumerate())
     with LocalQueue() as local:
         address = Wire(local).host.split(":")
@@ -132,7 +132,7 @@ def test_it_is_started_once() -> None:
         local.start()
 
 
-def test_a_port_in_use_is_told_at_the_start() -> None:
+def test_a_port_in_use_is_an_error_at_the_start() -> None:
     with LocalQueue() as local, pytest.raises(OSError, match="in use"):
         LocalQueue(port=int(Wire(local).host.split(":")[1])).start()
 

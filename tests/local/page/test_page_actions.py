@@ -72,7 +72,7 @@ def test_a_task_is_scheduled_reprioritized_canceled_and_run_again(
         assert scenery.queue.status(task_id).status.state == "pending"
 
 
-def test_what_the_queue_refuses_is_said_in_the_dialog(scenery: Scenery, open_page: Open) -> None:
+def test_a_refusal_of_the_queue_is_shown_in_the_dialog(scenery: Scenery, open_page: Open) -> None:
     task_id = scenery.create("refused")
     page = open_page(f"/task/{task_id}")
     dialog = _dialog(page, "Priority")
@@ -119,7 +119,7 @@ def test_a_worker_is_quarantined(scenery: Scenery, open_page: Open) -> None:
     assert worker.quarantine_until is not None
 
 
-def test_what_is_shown_in_python_and_in_a_shell_does_the_same(
+def test_the_python_and_the_shell_command_that_are_shown_do_the_same(
     local: LocalQueue, scenery: Scenery, open_page: Open
 ) -> None:
     first, second = scenery.create("first"), scenery.create("second")

@@ -177,7 +177,7 @@ class TestReclaiming:
         assert run.lease.ends == pytest.approx(700 + LEASE, abs=1)
         assert run.credentials.current != credentials
 
-    async def test_a_success_is_told_with_its_lateness(
+    async def test_a_successful_reclaim_is_reported_with_its_lateness(
         self, world: World, clock: PassingClock, told: Told, queue: AsyncQueue
     ) -> None:
         run = await claimed(world, queue, clock)
@@ -199,7 +199,7 @@ class TestReclaiming:
             await wait_until(lambda: not run.has_claim)
         assert "not scheduled, as when the process was suspended" in caplog.text
 
-    async def test_a_refusal_is_told_and_ends_the_attempts(
+    async def test_a_refused_reclaim_is_reported_and_ends_the_attempts(
         self, world: World, clock: PassingClock, queue: AsyncQueue, requests: list[Request]
     ) -> None:
         run, told = await claimed(world, queue, clock), ToldOfRefusals()
@@ -442,7 +442,7 @@ class TestRetryClock:
             await retry_clock.sleep_async(given)
         assert clock.sleeps == pytest.approx([1000, *waits])
 
-    async def test_a_canceled_wait_leaves_nothing_behind(self) -> None:
+    async def test_a_canceled_wait_leaves_no_timer(self) -> None:
         before = asyncio.all_tasks()
         waiting = asyncio.create_task(RetryClock(SystemClock()).sleep_async(300))
         await asyncio.sleep(0)

@@ -145,7 +145,7 @@ class TestArguments:
         with pytest.raises(InvalidArgument, match="continuation_token"):
             client.list_task_group(TASK, continuation_token="\ud800")
 
-    def test_no_pickled_error_holds_a_token_or_certificate(self, make_client: Any) -> None:
+    def test_no_pickled_error_contains_a_token_or_certificate(self, make_client: Any) -> None:
         secret = Credentials("a", "hidden-token", f'{{"c":"hidden-certificate{4096 * "x"}"}}')
         client = make_client(credentials=secret)
         for refused_call in (
@@ -226,7 +226,7 @@ def stalling_server() -> Generator[str]:
 class TestInjectedSessions:
     """The request that was signed is sent, whatever the session would add."""
 
-    async def test_a_session_that_raises_for_a_status_leaves_that_to_us(self, server: ScriptedServer) -> None:
+    async def test_raise_for_status_of_a_session_is_not_used(self, server: ScriptedServer) -> None:
         server.otherwise = say({"code": "ResourceNotFound", "message": "no such task"}, 404)
         async with aiohttp.ClientSession(raise_for_status=True) as session:
             with pytest.raises(ResourceNotFound):

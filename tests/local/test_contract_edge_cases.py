@@ -186,7 +186,7 @@ def test_a_deadline_at_the_end_of_time_is_just_too_late(corner: Corner) -> None:
     assert (refused.status, refused.json["code"]) == (400, "InputError")
 
 
-def test_an_artifacts_length_is_the_one_first_told_even_if_none_was(corner: Corner) -> None:
+def test_an_artifacts_length_is_the_first_one_given_even_if_it_is_none(corner: Corner) -> None:
     task_id = corner.create()
     corner.claim()
     expires = corner.at(HOUR)
@@ -297,7 +297,7 @@ async def test_a_last_request_leaves_no_background_work_for_a_stopped_queue(
     assert caplog.text == ""
 
 
-def test_after_a_restart_everything_that_clients_hold_goes_on(tmp_path: Path) -> None:
+def test_tokens_urls_and_credentials_stay_valid_after_a_restart(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"db": str(tmp_path / "tasks.sqlite"), "access_token": "always-the-same"}
     with LocalQueue(**settings) as local:
         corner, group = Corner(local), slugid()

@@ -164,7 +164,7 @@ def test_the_event_loop_goes_on_while_bodies_travel(server: RawServer, method: s
     asyncio.run(transfer())
 
 
-def test_a_stream_that_is_left_early_ends_its_download(raw_client: EitherClient, server: RawServer) -> None:
+def test_a_stream_that_is_closed_early_ends_its_download(raw_client: EitherClient, server: RawServer) -> None:
     big = RawResponse(body=bytes(20_000_000))
     reference = json_response({"storageType": "reference", "url": f"{server.url}/file"})
     server.respond = lambda request: reference if request.path.startswith("/api/") else big
@@ -182,7 +182,7 @@ def test_a_stream_that_is_left_early_ends_its_download(raw_client: EitherClient,
     settings_of(raw_client.queue).storage.threads().shutdown(wait=True)  # returns when the thread has ended
 
 
-def test_an_open_stream_leaves_the_threads_to_other_transfers(
+def test_an_open_stream_occupies_no_thread_of_other_transfers(
     raw_client: EitherClient, server: RawServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("taskqueue_client.artifacts.storage.MOST_THREADS", 1)

@@ -89,7 +89,7 @@ def check_stage(world: RestartedWorld, outcome: str, stage: Stage) -> None:
 
 @pytest.mark.parametrize("stage", REPORTING)
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_while_it_is_told_how_a_run_ended(world: RestartedWorld, outcome: str, stage: str) -> None:
+def test_while_a_report_is_sent(world: RestartedWorld, outcome: str, stage: str) -> None:
     check_stage(world, outcome, REPORTING[stage])
 
 
