@@ -381,8 +381,8 @@ class TestInAHurry:
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
-def test_a_notice_that_the_machine_goes_away_begins_it_or_brings_it_forward(
-    world: World, monkeypatch: pytest.MonkeyPatch, *, has_begun: bool
+def test_a_termination_notice_begins_the_shutdown_or_shortens_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, has_begun: bool
 ) -> None:
     task_id = world.create()
     started, noticed = threading.Event(), threading.Event()
@@ -397,11 +397,14 @@ def test_a_notice_that_the_machine_goes_away_begins_it_or_brings_it_forward(
 
     worker = worker_for(world, handler, graceful_shutdown_timeout=3600)
     monkeypatch.setattr(worker, "termination_notice", notice)
+    worker.clock = world.local.clock
     with Working(world, worker) as working:
         assert started.wait(WAIT)
         if has_begun:
             worker.shutdown()
         noticed.set()
+        until(lambda: "termination notice received: 10 s left" in caplog.text)
+        world.local.clock.advance(seconds=5)
         working.left()
     assert reasons(world, task_id) == HANDED_BACK
 
