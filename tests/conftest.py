@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from taskqueue_client.local import LocalQueue
+from tests.broker import require_broker
+from tests.certificates import Authority, make_authority
+
 # The machine may be busy: a slow example is not a failure. The examples of `steady` are the same each time,
 # so that a failure belongs to the change at hand; `--hypothesis-profile exploring` looks for new ones.
 settings.register_profile("exploring", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -73,6 +77,27 @@ def own_environment() -> Iterator[None]:
     for name in our_settings():
         del os.environ[name]
     os.environ.update(before)
+
+
+@pytest.fixture
+def deployment(local_queue: LocalQueue, monkeypatch: pytest.MonkeyPatch) -> LocalQueue:
+    """A queue that the environment names, with credentials for everything."""
+    monkeypatch.setenv("TASKCLUSTER_ROOT_URL", local_queue.root_url)
+    monkeypatch.setenv("TASKCLUSTER_CLIENT_ID", local_queue.client_id)
+    monkeypatch.setenv("TASKCLUSTER_ACCESS_TOKEN", local_queue.access_token)
+    return local_queue
+
+
+@pytest.fixture(scope="session")
+def broker_url() -> str:
+    """The URL of a RabbitMQ."""
+    return require_broker()
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """A private certificate authority, which no store of this machine knows."""
+    return make_authority(tmp_path_factory.mktemp("authority"), "127.0.0.1")
 
 
 @pytest.fixture(scope="session")

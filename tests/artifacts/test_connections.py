@@ -25,14 +25,9 @@ from taskqueue_client.local import LocalQueue
 from taskqueue_client.testing import TaskFactory
 from tests.artifacts.conftest import EitherClient, Seen
 from tests.artifacts.raw_server import RawResponse, RawServer, Request, json_response, responding_early
-from tests.certificates import Authority, make_authority
+from tests.certificates import Authority
 
 LIMITS = Limits(5, 5)
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return make_authority(tmp_path_factory.mktemp("authority"), "127.0.0.1")
 
 
 @pytest.fixture

@@ -11,24 +11,7 @@ from typing import Any
 import pytest
 
 from taskqueue_client import Queue, slugid
-from taskqueue_client.local import LocalQueue
-from tests.broker import require_broker
 from tests.cli.command import Report, Worker
-
-
-@pytest.fixture
-def deployment(local_queue: LocalQueue, monkeypatch: pytest.MonkeyPatch) -> LocalQueue:
-    """A queue that the environment names, with credentials for everything."""
-    monkeypatch.setenv("TASKCLUSTER_ROOT_URL", local_queue.root_url)
-    monkeypatch.setenv("TASKCLUSTER_CLIENT_ID", local_queue.client_id)
-    monkeypatch.setenv("TASKCLUSTER_ACCESS_TOKEN", local_queue.access_token)
-    return local_queue
-
-
-@pytest.fixture(scope="session")
-def broker_url() -> str:
-    """The URL of a RabbitMQ."""
-    return require_broker()
 
 
 @pytest.fixture

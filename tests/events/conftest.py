@@ -11,15 +11,8 @@ from taskqueue_client.clock import MovableClock
 from taskqueue_client.events import AsyncListener, PulseSettings, State, StateChange
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.slugid import slugid
-from tests.broker import require_broker
 from tests.events.messages_published import Publisher
 from tests.events.proxy import Proxy
-
-
-@pytest.fixture(scope="session")
-def broker_url() -> str:
-    """Where RabbitMQ is."""
-    return require_broker()
 
 
 @pytest.fixture

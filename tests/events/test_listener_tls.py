@@ -17,6 +17,7 @@ from tests.events.proxy import Proxy
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """An authority whose server has a name, and no address."""
     return make_authority(tmp_path_factory.mktemp("authority"))
 
 

@@ -17,13 +17,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def deployment(local_queue: LocalQueue, monkeypatch: pytest.MonkeyPatch) -> LocalQueue:
+def deployment(deployment: LocalQueue, monkeypatch: pytest.MonkeyPatch) -> LocalQueue:
     """A queue that the environment names, in which this installation's commands are found."""
-    monkeypatch.setenv("TASKCLUSTER_ROOT_URL", local_queue.root_url)
-    monkeypatch.setenv("TASKCLUSTER_CLIENT_ID", local_queue.client_id)
-    monkeypatch.setenv("TASKCLUSTER_ACCESS_TOKEN", local_queue.access_token)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    return local_queue
+    return deployment
 
 
 @pytest.fixture

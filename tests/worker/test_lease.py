@@ -11,16 +11,13 @@ from hypothesis import strategies as st
 
 from taskqueue_client._protocol.lease import Lease, attempt_timeout, retry_in
 from taskqueue_client.models import TaskClaim, TaskReclaim
+from tests.worker.queue_world import iso
 
 SERVER_NOW = datetime(2031, 5, 6, 7, 8, 9, 123000, UTC)
 """Far from the clock of the machine that runs the test."""
 
 lengths = st.floats(min_value=1, max_value=86400)
 chances = st.floats(min_value=0, max_value=1)
-
-
-def iso(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def answer(

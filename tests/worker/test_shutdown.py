@@ -32,12 +32,8 @@ from taskqueue_client.worker.threads import DaemonThreads, Job, ThreadsafeCalls
 from tests.worker.gate import gate_before_handlers
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.request_log import Request, requests_noted
+from tests.worker.run_outcomes import reasons
 from tests.worker.worker_world import Stuck, Working, artifact, artifact_names, log_of, worker_for
-
-
-def reasons(world: World, task_id: str) -> list[str]:
-    return [str(run.reason_resolved) for run in world.status(task_id).runs]
-
 
 HANDED_BACK = ["worker-shutdown", "None"]
 
