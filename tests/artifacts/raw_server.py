@@ -1,4 +1,4 @@
-"""An HTTP server that does what a test says, right or wrong, and remembers what it was sent."""
+"""An HTTP server whose responses a test chooses, right or wrong, and that records its requests."""
 
 from __future__ import annotations
 

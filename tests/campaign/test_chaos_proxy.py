@@ -1,4 +1,4 @@
-"""The proxy of campaigns breaks exchanges as it says, and leaves the others alone."""
+"""The proxy of campaigns breaks the exchanges that it records, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`taskqueue artifacts`: what a task left behind, listed and fetched."""
+"""`taskqueue artifacts`: lists and downloads the artifacts of a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`taskqueue local`: what is said of a broken file of clients and roles; all else is under tests/local."""
+"""`taskqueue local`: errors of a file of clients and roles; the other tests are in tests/local."""
 
 from __future__ import annotations
 

@@ -317,14 +317,6 @@ class TestEnvironment:
         monkeypatch.setenv("HTTPS_PROXY", "socks5h://h:1")
         assert Queue("https://tc.example.test").root_url == "https://tc.example.test"
 
-    def test_no_proxy_may_name_a_port(
-        self, make_client: Any, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        root_url = server.root_url.replace("127.0.0.1", "localhost")
-        monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-        monkeypatch.setenv("no_proxy", root_url.removeprefix("http://"))
-        assert make_client(root_url).send(PING) == {}
-
     def test_the_ca_bundle_may_be_a_folder(
         self, make_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

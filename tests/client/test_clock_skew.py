@@ -1,4 +1,4 @@
-"""A wrong clock on this machine is noticed, said once, and does no harm."""
+"""A wrong clock on this machine is measured, logged once, and corrected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections are kept, shared by threads, closed by their owner, and nothing is left behind."""
+"""Connections are reused, shared by threads, and closed by their owner."""
 
 from __future__ import annotations
 

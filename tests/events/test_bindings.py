@@ -1,4 +1,4 @@
-"""Calling an exchange gives what to bind a queue to."""
+"""Calling an exchange returns a binding."""
 
 from __future__ import annotations
 

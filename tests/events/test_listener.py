@@ -1,4 +1,4 @@
-"""A listener hands over typed messages, and says to the broker what became of them."""
+"""A listener yields typed events, and acknowledges or rejects their messages."""
 
 from __future__ import annotations
 

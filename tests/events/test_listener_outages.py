@@ -1,4 +1,4 @@
-"""A listener outlives cut wires, silent brokers and deleted queues, and says what it cannot mend."""
+"""A listener survives broken connections, silent brokers and deleted queues, and raises other errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of both generations become structs; what cannot be read is handed over as such."""
+"""Messages of both generations become structs, and unreadable ones an `UnreadableMessage`."""
 
 from __future__ import annotations
 

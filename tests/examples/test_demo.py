@@ -1,4 +1,4 @@
-"""The demo shows what happened, succeeds if that is what the graph says, and leaves nothing behind."""
+"""The demo shows the results, succeeds if they are those of the graph, and ends its processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any input is either read or refused with an error that says so."""
+"""Any input is either read or refused with an error of the package."""
 
 from __future__ import annotations
 

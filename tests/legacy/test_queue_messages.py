@@ -1,4 +1,4 @@
-"""The XML of a poll and the text of a message: read safely, whatever they hold."""
+"""The XML of a poll and the text of a message, with any content."""
 
 from __future__ import annotations
 

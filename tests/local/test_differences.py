@@ -1,4 +1,4 @@
-"""Each row of the documented differences from the service is held by a test."""
+"""Each row of the documented differences from the service has a test."""
 
 from __future__ import annotations
 

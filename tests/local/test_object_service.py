@@ -1,4 +1,4 @@
-"""The object service: who may upload what, what may be said about it, and who can read it when."""
+"""The object service: scopes for uploads, their terms, and downloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The 500s that the service sends by a defect: each can be had, and clients come through it."""
+"""The 500s that the service sends because of a defect: a fault for each, which clients survive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task definitions: written with less effort, and recognised when the Queue has stored them."""
+"""Task definitions: how they are completed, and compared with those that the Queue has stored."""
 
 from __future__ import annotations
 

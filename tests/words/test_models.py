@@ -1,4 +1,4 @@
-"""Responses are frozen structs that later servers and older ones do not break."""
+"""Responses are frozen structs that read those of older and newer servers."""
 
 from __future__ import annotations
 

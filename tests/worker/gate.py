@@ -1,4 +1,4 @@
-"""A way to hold up workers of this process between a claim and its handler."""
+"""A gate that stops workers of this process between a claim and its handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way a handler can end, what the Queue is to make of it, and a queue that starts again meanwhile."""
+"""Every way a handler can end, the state of its run at the Queue, and a queue that restarts meanwhile."""
 
 from __future__ import annotations
 

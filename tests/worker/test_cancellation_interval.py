@@ -1,4 +1,4 @@
-"""Looking for cancellations: one call for all held runs, an interval apart, which is drawn anew each time."""
+"""Polls for canceled runs: one call for all claimed runs, with a random interval each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that is killed, at each stage of a run: nothing of it lives on, and the run comes back once."""
+"""A worker that is killed, at each stage of a run: its processes end, and the run is retried once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a handler raises to what the Queue is told."""
+"""The report for each exception that a handler raises."""
 
 from __future__ import annotations
 

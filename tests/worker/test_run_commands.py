@@ -1,4 +1,4 @@
-"""Commands of a run, as a worker runs them: what surrounds them, and what is left of them."""
+"""Commands of a run, as a worker runs them: their environment, and the end of their processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leaving: at every stage of a run, by signal, by the host's wish, by notice, and in a hurry."""
+"""Shutdowns: at every stage of a run, by signals, `shutdown()` and termination notices, and at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`shutdown_timeout` bounds a shutdown, whatever hangs, and the log says what was given up."""
+"""`shutdown_timeout` bounds a shutdown, whatever hangs, and the log names the work that was given up."""
 
 from __future__ import annotations
 

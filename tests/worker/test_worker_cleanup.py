@@ -1,4 +1,4 @@
-"""Nothing is left of a worker that has left: threads, processes, connections, descriptors, files."""
+"""A worker that has ended leaves no threads, processes, connections, descriptors or files."""
 
 from __future__ import annotations
 

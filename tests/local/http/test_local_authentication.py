@@ -1,4 +1,4 @@
-"""Hawk headers, bewits, certificates, restrictions and roles: who is let in, and the words for who is not."""
+"""Hawk headers, bewits, certificates, restrictions and roles: accepted ones, and the errors for others."""
 
 from __future__ import annotations
 

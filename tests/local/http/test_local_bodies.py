@@ -1,4 +1,4 @@
-"""Request bodies: what is read, what is refused, and with which words."""
+"""Request bodies: which are accepted, and the errors for others."""
 
 from __future__ import annotations
 

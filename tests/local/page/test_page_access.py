@@ -1,4 +1,4 @@
-"""Who is let in to the page, and what its responses allow a browser."""
+"""Access to the page, and what its responses allow a browser."""
 
 from __future__ import annotations
 
