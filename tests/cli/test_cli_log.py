@@ -328,7 +328,7 @@ task_queue_id: proj/linux
 worker_group: g
 worker_id: w
 max_tasks: 1
-log_checkpoint_interval: 1 hour
+log_checkpoint_interval: 0.2
 """
 
 

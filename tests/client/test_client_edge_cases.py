@@ -342,9 +342,11 @@ class TestOptions:
     def test_from_env_passes_its_options_on(self, make_client: Any, server: ScriptedServer) -> None:
         server.otherwise = Say(503)
         client = make_client()
-        environment = {"TASKCLUSTER_ROOT_URL": server.root_url}
-        queue = type(client.queue).from_env(
-            environment, check_definitions=False, retry=RetryPolicy(attempts=2, wait_max=0)
+        kind: Any = type(client.queue)
+        queue = kind.from_env(
+            {"TASKCLUSTER_ROOT_URL": server.root_url},
+            check_definitions=False,
+            retry=RetryPolicy(attempts=2, wait_max=0),
         )
         with pytest.raises(ServerError) as caught:
             client.result(queue.create_task(TASK, {"no": "definition"}))

@@ -444,5 +444,5 @@ def test_a_local_queue_stops_at_every_moment_of_its_connection_to_the_broker(
         monkeypatch.setattr(amqp, "_PATIENCE", number / 1000)
         with LocalQueue(amqp_url=BROKER):
             pass
-        gc.collect()  # asyncio tells then of tasks that were left behind
+    gc.collect()  # asyncio tells then of tasks that were left behind
     assert [each.getMessage() for each in caplog.records if each.name == "asyncio"] == []
