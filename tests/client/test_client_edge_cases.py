@@ -342,8 +342,7 @@ class TestOptions:
     def test_from_env_passes_its_options_on(self, make_client: Any, server: ScriptedServer) -> None:
         server.otherwise = Say(503)
         client = make_client()
-        kind: Any = type(client.queue)
-        queue = kind.from_env(
+        queue = client.queue.from_env(
             {"TASKCLUSTER_ROOT_URL": server.root_url},
             check_definitions=False,
             retry=RetryPolicy(attempts=2, wait_max=0),
