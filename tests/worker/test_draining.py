@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
 
-from taskqueue_client.clock import MovableClock
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.worker.loop import WorkerLoop
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Working, worker_for
 
 TASKS = 4
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with LocalQueue(clock=MovableClock()) as local:
-        world = World(local)
-        yield world
-        world.close()
 
 
 def until_canceled(task: TaskRun) -> None:

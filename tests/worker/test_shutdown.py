@@ -42,6 +42,14 @@ def uploading(task: TaskRun) -> None:
     task.upload_artifact("public/x", b"x")
 
 
+def hand_back(world: World, working: Working) -> None:
+    """Advance the clock by the two seconds between a shutdown and its first report, and wait for the end."""
+    for _ in range(9):
+        if working.is_alive(0.03):
+            world.local.clock.advance(seconds=0.25)
+    working.left()
+
+
 def claims_answered(requests: list[Request]) -> list[int]:
     """Return the statuses of the responses to claim calls."""
     return [each.status for each in requests if "/claim-work/" in each.path]
@@ -103,10 +111,11 @@ class TestStages:
         task_id = world.create()
         called: list[TaskRun] = []
         worker = worker_for(world, called.append)
+        worker.clock = world.local.clock
         with Working(world, worker) as working:
             until(lambda: world.status(task_id).state == "running")
             worker.shutdown()
-            working.left()
+            hand_back(world, working)
         assert called == []
         assert reasons(world, task_id) == HANDED_BACK
 
@@ -161,10 +170,11 @@ class TestStages:
             worker = worker_for(world, awaited=awaited, max_tasks=1, graceful_shutdown_timeout=0.1)
         else:
             worker = worker_for(world, blocking, max_tasks=1, graceful_shutdown_timeout=0.1)
+        worker.clock = world.local.clock
         with Working(world, worker) as working:
             assert started.wait(WAIT)
             worker.shutdown()
-            working.left()
+            hand_back(world, working)
         assert reasons(world, task_id) == HANDED_BACK
         assert "so far" in log_of(world, task_id)
         assert all(isinstance(each, WorkerShutdown) for each in told)
@@ -178,10 +188,11 @@ class TestStages:
             assert task.canceled.wait(WAIT)
 
         worker = worker_for(world, handler, max_tasks=1, graceful_shutdown_timeout=0)
+        worker.clock = world.local.clock
         with Working(world, worker) as working:
             assert started.wait(WAIT)
             worker.shutdown()
-            working.left()
+            hand_back(world, working)
         assert reasons(world, task_id) == HANDED_BACK
 
     def test_a_handler_that_never_ends_does_not_delay_the_end_of_the_worker(
@@ -216,10 +227,11 @@ class TestStages:
             task.upload_artifact("public/x", b"x")
 
         worker = worker_for(world, handler, max_tasks=1, graceful_shutdown_timeout=0)
+        worker.clock = world.local.clock
         with Working(world, worker) as working:
             world.until_struck()
             worker.shutdown()
-            working.left()
+            hand_back(world, working)
         assert reasons(world, task_id) == HANDED_BACK
         assert "public/x" in artifact_names(world, task_id)  # with the exception, at best effort
 
@@ -261,11 +273,12 @@ def test_the_second_call_hurries(world: World) -> None:
         task.canceled.check()
 
     worker = worker_for(world, handler, concurrency=2, graceful_shutdown_timeout=3600)
+    worker.clock = world.local.clock
     with Working(world, worker) as working:
         assert started.wait(WAIT)
         worker.shutdown()
         worker.shutdown()  # does not wait for the claim call for the other slot either
-        working.left()
+        hand_back(world, working)
     assert reasons(world, task_id) == HANDED_BACK
 
 
@@ -324,11 +337,12 @@ class TestInAHurry:
         task_id = world.create()
         world.local.faults.add(Delay(endpoint="storage.put", seconds=600, times=2))
         worker = worker_for(world, uploading, graceful_shutdown_timeout=3600)
+        worker.clock = world.local.clock
         with Working(world, worker) as working:
             world.until_struck()
             worker.shutdown()
             worker.shutdown()
-            working.left()
+            hand_back(world, working)
         assert reasons(world, task_id) == HANDED_BACK
 
     def test_a_report_under_way_is_seen_through(self, world: World) -> None:
