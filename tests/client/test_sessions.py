@@ -329,7 +329,8 @@ SILENT = {
     "a call under way when the loop ends": """
         queue = AsyncQueue(url)
         asyncio.create_task(queue.status("Y9IplizWTj-eOJfHEC71Rw"))
-        await queue.heartbeat()
+        async with AsyncQueue(url) as other:
+            await other.heartbeat()
     """,
     "a call under way in a client that is closed": """
         async with AsyncQueue(url) as queue:
