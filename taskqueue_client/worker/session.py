@@ -96,6 +96,7 @@ class Session:
             "artifact_storage": config.artifact_storage,
             "tracing": config.tracing,
         }
+        self._hooks = shutdown_reasons.Hooks()
         self._errors = shutdown_reasons.RepeatedErrors(config.max_internal_errors)
 
     def shutdown(self, within: float | None = None) -> None:
@@ -128,7 +129,8 @@ class Session:
             InvalidArgument: Commands of tasks can read the signing key, or `work_directory` cannot be used.
             SystemExit: A hook exits.
         """
-        with shutdown_reasons.signals_handled(self._on_signal) if signals else nullcontext():
+        handled = shutdown_reasons.signals_handled(self._on_signal, self._hooks) if signals else nullcontext()
+        with handled:
             async with AsyncExitStack() as stack:
                 await self._start(stack)
                 await self._finished.wait()
@@ -279,7 +281,7 @@ class Session:
             queue=uploads,
             schema=worker.schema,
             call_handler=handlers.call,
-            run_time_limit=worker.run_time_limit,
+            run_time_limit=lambda task: self._hooks.call(partial(worker.run_time_limit, task)),
             calls=self._calls,
             metrics=self._metrics,
             clock=worker.clock,
@@ -398,8 +400,8 @@ class Session:
     def _call_hook(self, name: str, hook: Callable[[], object]) -> None:
         """Call a hook of the worker. If it exits, the worker shuts down before, and leaves no run behind."""
         try:
-            hook()
-        except Exception:
+            self._hooks.call(hook)
+        except (Exception, shutdown_reasons.HookInterrupted):
             log.exception("%s failed", name)
         except SystemExit as error:
             log.warning("%s exits: shutting down", name)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client.clock import Clock
@@ -22,6 +25,8 @@ from .run.lifecycle import TaskEnd
 from .threads import DaemonThreads, ThreadsafeCalls
 from .worker_log import log
 
+T = TypeVar("T")
+
 AT_ONCE = signal.SIGQUIT
 """The signal that stops all runs at once; they are still reported."""
 
@@ -33,21 +38,59 @@ NOTICE_INTERVAL = 5.0
 PROGRAM_INTERVAL = 0.25
 """Seconds between looks whether the program's main thread has ended."""
 
+HOOK_PATIENCE = 10.0
+"""Seconds after which a signal interrupts a hook, which keeps the worker from reporting and shutting down."""
+
 _VARYING = re.compile(r"[\w-]{22}|\d+|/\S+")
 """Identifiers, numbers and paths, which differ between errors with the same cause."""
 
 
+class HookInterrupted(BaseException):
+    """A signal has interrupted a hook. Not an `Exception`, which the hook may catch to try again."""
+
+
+class Hooks:
+    """Calls hooks of a worker in the thread of its loop, one at a time."""
+
+    def __init__(self) -> None:
+        self._began = math.inf
+
+    def call(self, hook: Callable[[], T]) -> T:
+        """Call a hook, and return what it returns.
+
+        Raises:
+            HookInterrupted: A signal came when the hook had blocked the loop for `HOOK_PATIENCE` seconds.
+            BaseException: The hook raised it.
+        """
+        self._began = time.monotonic()
+        try:
+            return hook()
+        finally:
+            self._began = math.inf
+
+    def interrupt(self, number: int, frame: object) -> None:
+        """Interrupt a hook that blocks the loop; a signal handler, which Python calls in the main thread."""
+        del frame
+        seconds = time.monotonic() - self._began
+        if seconds >= HOOK_PATIENCE:
+            name = signal.Signals(number).name
+            message = f"{name}, when the hook had blocked the worker for {seconds:.0f} s"
+            raise HookInterrupted(message)
+
+
 @contextmanager
-def signals_handled(on_signal: Callable[[signal.Signals], None]) -> Generator[None]:
+def signals_handled(on_signal: Callable[[signal.Signals], None], hooks: Hooks) -> Generator[None]:
     """Call `on_signal` with each signal of `SIGNALS`, in the loop of this main thread.
 
-    Signals that are ignored, such as SIGHUP under `nohup`, stay ignored. The previous handlers are restored.
+    A hook that blocks the loop is interrupted. Signals that are ignored, such as SIGHUP under `nohup`, stay
+    ignored. The previous handlers are restored.
     """
     loop = asyncio.get_running_loop()
     before = _SignalHandlers()
     forget_in_children(before)
     for number in before.handlers:
         loop.add_signal_handler(number, on_signal, number)
+        signal.signal(number, hooks.interrupt)  # in place of asyncio's, which does nothing
     try:
         yield
     finally:

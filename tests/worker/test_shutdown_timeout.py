@@ -204,6 +204,54 @@ def test_other_signals_shut_down_and_report_the_runs(world: World, number: signa
     assert world.run(task_id).reason_resolved == "worker-shutdown"
 
 
+BLOCKED = """
+    import sys, threading
+    from taskqueue_client import Credentials
+    from taskqueue_client.worker import WorkerLoop, shutdown_reasons
+
+    shutdown_reasons.HOOK_PATIENCE = 0.0
+
+    class Worker(WorkerLoop):
+        def run_task(self, task):
+            pass
+
+        def on_task_end(self, end):
+            self.block("on_task_end")
+
+        def run_time_limit(self, task):
+            self.block("run_time_limit")
+
+        def block(self, hook):
+            if hook == blocking:
+                print("blocking", flush=True)
+                threading.Event().wait()
+
+    _, root_url, token, blocking = sys.argv
+    Worker(
+        task_queue_id="test-provisioner/test-worker", worker_group="group", worker_id="worker",
+        root_url=root_url, credentials=Credentials("local", token),
+    ).run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "reason"), [("on_task_end", "completed"), ("run_time_limit", "internal-error")]
+)
+def test_a_signal_interrupts_a_hook_that_blocks_the_worker(world: World, hook: str, reason: str) -> None:
+    task_id = world.create()
+    command = [sys.executable, "-c", textwrap.dedent(BLOCKED)]
+    arguments = [world.local.root_url, world.local.access_token, hook]
+    with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "blocking\n"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(WAIT) == 0
+        finally:
+            process.kill()
+    assert world.run(task_id).reason_resolved == reason
+
+
 PROGRAM_THAT_ENDS = """
     import logging, sys, threading, time
     from taskqueue_client import Credentials
