@@ -1,4 +1,4 @@
-"""What all connections have in common: network settings, and that no forked child uses them.
+"""What connections have in common: network settings, final responses, and that no forked child uses them.
 
 Proxies, trusted certificates and the user agent are read from the environment in one place: API calls and
 storage, synchronous and asynchronous, use the same settings.
@@ -13,6 +13,7 @@ from base64 import b64encode
 from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
+from http.client import HTTPResponse
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -241,3 +242,22 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_forget)
+
+
+_INTERIM = range(102, 200)
+"""The statuses of responses that the final response follows. `http.client` skips 100, and 101 is final."""
+
+
+class FinalResponse(HTTPResponse):
+    """The final response to a request.
+
+    `http.client` takes 103 Early Hints for the whole response. The connection would then be used again, and
+    the next request would receive the response to this one.
+    """
+
+    def begin(self) -> None:
+        """Read the heads of interim responses, and that of the final one."""
+        super().begin()
+        while self.status in _INTERIM:
+            self.headers = self.msg = None  # type: ignore[assignment] # `begin` reads only if it is None
+            super().begin()

@@ -32,8 +32,7 @@ from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import InvalidArgument
 
-from .final_response import FinalResponse
-from .network import USER_AGENT, NetworkSettings, forget_in_children
+from .network import USER_AGENT, FinalResponse, NetworkSettings, forget_in_children
 
 POOL_SIZE = 32
 """Idle connections that are kept for the threads of one client; a worker has fewer busy ones."""

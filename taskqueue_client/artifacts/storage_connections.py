@@ -20,7 +20,7 @@ from urllib3 import HTTPConnectionPool, HTTPResponse, Timeout
 from urllib3.exceptions import HTTPError, IncompleteRead, ProtocolError, ProxyError, SSLError
 
 from taskqueue_client._protocol.retry import Timeouts
-from taskqueue_client._transport.final_response import FinalResponse
+from taskqueue_client._transport.network import FinalResponse
 
 from .artifact_errors import StorageFailed
 
@@ -54,7 +54,7 @@ class Limits(NamedTuple):
         return Timeouts(self.connect, self.read, self.connect + max(self.window, self.read) + sending)
 
 
-class Canceled(Exception):
+class TransferCanceled(Exception):
     """Stops work on a thread whose transfer was canceled."""
 
 
@@ -82,9 +82,9 @@ class Cancellation:
             self._sockets.discard(watched)
 
     def check(self) -> None:
-        """Raise `Canceled` if the transfer was canceled."""
+        """Raise `TransferCanceled` if the transfer was canceled."""
         if self._canceled:
-            raise Canceled
+            raise TransferCanceled
 
 
 def _shut_down(watched: socket.socket) -> None:
