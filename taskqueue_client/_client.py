@@ -60,7 +60,7 @@ class Deferred:
 
 T = TypeVar("T")
 SessionT = TypeVar("SessionT")
-ClientT = TypeVar("ClientT", bound="Client[Any]")
+ClientT = TypeVar("ClientT", bound="ClientBase[Any]")
 
 
 def with_attributes(kind: type[T], of: object) -> T:
@@ -92,7 +92,7 @@ def _call_spans(root_url: str) -> CallSpans:
     return CallSpans(root_url)
 
 
-def share_time(first: Client[Any], second: Client[Any]) -> None:
+def share_time(first: ClientBase[Any], second: ClientBase[Any]) -> None:
     """Let both clients of a deployment know its time as soon as one of them does."""
     second._wire.share_time(first._wire)  # noqa: SLF001 - this is one of their methods  # pyright: ignore[reportPrivateUsage]
 
@@ -104,7 +104,7 @@ def with_retries(client: ClientT, retries: Retries) -> ClientT:
     return other
 
 
-class Client(ABC, Generic[SessionT]):
+class ClientBase(ABC, Generic[SessionT]):
     """The base class of `Queue` and `AsyncQueue`, which describe the arguments."""
 
     def __init__(

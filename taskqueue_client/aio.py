@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import aiohttp
 
 from taskqueue_client._arguments import check_kind
-from taskqueue_client._client import Client, Deferred, with_attributes
+from taskqueue_client._client import ClientBase, Deferred, with_attributes
 from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
 from taskqueue_client._protocol.conversation import Call, called_async, performed_async, streamed_async
 from taskqueue_client._protocol.paging import iterated_async
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class AsyncQueue(Client[aiohttp.ClientSession]):
+class AsyncQueue(ClientBase[aiohttp.ClientSession]):
     """The Queue's asynchronous client.
 
     Use it as an async context manager, or `await close()`; a closed client cannot be used again. A client
@@ -217,6 +217,6 @@ class AsyncQueue(Client[aiohttp.ClientSession]):
             return done.value  # type: ignore[no-any-return] # StopIteration is not generic
 
 
-def beside(queue: Client[Any]) -> AbstractAsyncContextManager[AsyncQueue]:
+def beside(queue: ClientBase[Any]) -> AbstractAsyncContextManager[AsyncQueue]:
     """Return a client with the settings of another one, and with separate connections."""
     return with_attributes(AsyncQueue, queue)._connected()  # noqa: SLF001 - this is one of its methods  # pyright: ignore[reportPrivateUsage]

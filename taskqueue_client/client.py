@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import requests
 
 from taskqueue_client._arguments import check_kind
-from taskqueue_client._client import Client, Deferred
+from taskqueue_client._client import ClientBase, Deferred
 from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
 from taskqueue_client._protocol.conversation import Call, called, performed, streamed
 from taskqueue_client._protocol.paging import iterated
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Queue(Client[requests.Session]):
+class Queue(ClientBase[requests.Session]):
     """The Queue's synchronous client.
 
     May be used from many threads at once. Use it as a context manager, or call `close`.

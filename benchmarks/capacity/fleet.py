@@ -19,7 +19,7 @@ from taskqueue_client._protocol.retry import PolicyRetries, Retries, RetryPolicy
 from taskqueue_client.errors import CallFailed
 from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.claims.cancellation import CancellationWatch
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event, State
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState
 from taskqueue_client.worker.claims.keeper import Claiming, Slots
 from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.claims.task_source import QueueTaskSource, SourceContext
@@ -91,7 +91,7 @@ class Fleet:
 
     deployment: Deployment
     load: Load
-    ended: Counter[State] = field(default_factory=Counter[State])
+    ended: Counter[ClaimState] = field(default_factory=Counter[ClaimState])
     workers: list[SimulatedWorker] = field(default_factory=list["SimulatedWorker"])
     _tasks: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
@@ -161,7 +161,7 @@ class SimulatedWorker:
     async def _live(self, run: ClaimedRun) -> None:
         lost = asyncio.get_running_loop().create_future()
         run.when_lost(lambda _: lost.set_result(None))
-        run.apply(Event.START)
+        run.apply(ClaimEvent.START)
         await self._handle(run, lost)
         if run.has_claim:
             await self._upload_whole_log(run, lost)

@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 from taskqueue_client.worker.claims import keeper, reclaiming
-from taskqueue_client.worker.claims.claimed_run import State
+from taskqueue_client.worker.claims.claimed_run import ClaimState
 from taskqueue_client.worker.run import reporting, upload_retries
 
 from . import virtual_time
@@ -169,13 +169,13 @@ def _measured(fleet: Fleet, end: int) -> Herd:
     curve = [_rate(total, begin, WINDOW) for begin in range(end - 60, end + AFTERWARDS, WINDOW)]
     after = curve[6:]
     loud = [number for number, rate in enumerate(after) if rate > CALM * mean]
-    lost = fleet.ended[State.LOST]
+    lost = fleet.ended[ClaimState.LOST]
     return Herd(
         mean=mean,
         peaks={"all": max(after) / mean}
         | {kind: _peak(count, end) for kind, count in sorted(counts.items())},
         drained=(loud[-1] + 1) * WINDOW if loud else 0,
-        lost=lost / max(lost + fleet.ended[State.RESOLVED], 1),
+        lost=lost / max(lost + fleet.ended[ClaimState.RESOLVED], 1),
         curve=curve,
     )
 

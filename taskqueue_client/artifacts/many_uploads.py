@@ -25,7 +25,7 @@ from .transfers import (
     settings_of,
     silently,
 )
-from .uploading import Artifact, Options, UploadResult, uploading
+from .uploading import RunArtifact, UploadOptions, UploadResult, uploading
 
 _TOGETHER = 64
 """Files that a thread opens at a time: switching threads costs as much as sending 4 kB. Opening reads small
@@ -177,7 +177,7 @@ class ManyUploads:
         self,
         client: TransferClient,
         run: tuple[str, int],
-        options: Options,
+        options: UploadOptions,
         progress: Callable[[str, int, int | None], object],
     ) -> None:
         self._client = client
@@ -202,7 +202,7 @@ class ManyUploads:
             content = yield from self._transfer.work(partial(opener.open, position))
         if isinstance(content, Exception):
             return UploadOutcome(name, error=content)
-        artifact, progress = Artifact(*self._run, name), partial(self._progress, name)
+        artifact, progress = RunArtifact(*self._run, name), partial(self._progress, name)
         try:
             result = yield from uploading(self._client, artifact, content, self._options, progress)
         except Exception as error:  # noqa: BLE001 - it is what the report is for
@@ -248,7 +248,7 @@ def upload_artifacts(
         OSError: The folder cannot be read.
     """
     storage = settings_of(client).storage_type if storage is None else storage
-    options = Options.checked(expires, task_expires, storage, None, compress, client.now)
+    options = UploadOptions.checked(expires, task_expires, storage, None, compress, client.now)
     arguments.number("concurrency", concurrency, least=1)
     report = silently if progress is None else (yield from reporter(progress))
     uploads = ManyUploads(client, (task_id, run_id), options, report)

@@ -76,7 +76,7 @@ class UploadResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class UploadOptions:
     """Options of an upload; `upload_artifact` describes each of them."""
 
     expires: str
@@ -93,7 +93,7 @@ class Options:
         content_type: str | None,
         compress: bool | None,  # noqa: FBT001 - the callers' is a keyword
         now: Callable[[], datetime] = machine_time,
-    ) -> Options:
+    ) -> UploadOptions:
         """Return the options after checking them. A distance such as `14 days` is measured from `now()`."""
         arguments.one_of("storage", storage, ["s3", "object"])
         arguments.check_kind("compress", compress, bool | None)
@@ -110,7 +110,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Artifact:
+class RunArtifact:
     """An artifact of a run."""
 
     task_id: str
@@ -170,16 +170,16 @@ def upload_artifact(
         OSError: The content cannot be read, or a temporary file cannot be written.
     """
     storage = settings_of(client).storage_type if storage is None else storage
-    options = Options.checked(expires, task_expires, storage, content_type, compress, client.now)
+    options = UploadOptions.checked(expires, task_expires, storage, content_type, compress, client.now)
     report = silently if progress is None else (yield from reporter(progress))
-    return (yield from uploading(client, Artifact(task_id, run_id, name), source, options, report))
+    return (yield from uploading(client, RunArtifact(task_id, run_id, name), source, options, report))
 
 
 def uploading(
     client: TransferClient,
-    artifact: Artifact,
+    artifact: RunArtifact,
     content: Content | Source,
-    options: Options,
+    options: UploadOptions,
     progress: Progress,
 ) -> Conversation[UploadResult]:
     """Upload one artifact."""
@@ -222,7 +222,12 @@ async def _collected(transfer: Transfer, blocks: AsyncIterable[bytes]) -> Source
 
 class _Upload:
     def __init__(
-        self, transfer: Transfer, artifact: Artifact, source: Source, options: Options, progress: Progress
+        self,
+        transfer: Transfer,
+        artifact: RunArtifact,
+        source: Source,
+        options: UploadOptions,
+        progress: Progress,
     ) -> None:
         self._transfer = transfer
         self._artifact = artifact

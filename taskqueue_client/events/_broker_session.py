@@ -46,12 +46,12 @@ _LOSSES: Final = (aiormq.AMQPError, PAMQPException, OSError, RuntimeError)
 class Delivery:
     """A message, and the session that acknowledges or rejects it."""
 
-    session: Session
+    session: BrokerSession
     tag: int
     event: Event
 
 
-class Session:
+class BrokerSession:
     """A connection with a queue and a consumer.
 
     Attributes:

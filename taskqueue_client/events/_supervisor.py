@@ -18,7 +18,7 @@ from .event import Counts, Gap, State, StateChange
 from .settings import Plan
 
 if TYPE_CHECKING:
-    from ._broker_session import Delivery, Session
+    from ._broker_session import BrokerSession, Delivery
 
 _LOG = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Supervisor:
         self._wait_initial = wait_initial
         self._wait_max = wait_max
         self._clock = clock
-        self._session: Session | None = None
+        self._session: BrokerSession | None = None
         self._task: asyncio.Task[None] | None = None
         self._parked: list[Delivery] = []  # of an ended session: the queue may deliver these again
         self._lost_since: float | None = None
@@ -161,7 +161,7 @@ class Supervisor:
             except (BrokerLost, ReconcileFailed) as error:
                 return error
 
-    async def _open(self, at_end: AsyncExitStack) -> Session:
+    async def _open(self, at_end: AsyncExitStack) -> BrokerSession:
         """Open a session, to be closed with `at_end`: a caller that is canceled now does not receive it."""
         resumes = self._counts.connections > 0
         session = await self._session_type.open(self.plan, self._deliver, resumes=resumes)
@@ -169,7 +169,7 @@ class Supervisor:
         at_end.callback(self._park, session)  # before it is closed
         return session
 
-    async def _begin(self, session: Session) -> None:
+    async def _begin(self, session: BrokerSession) -> None:
         queue_was_lost = session.queue_was_lost or self.plan.queue is None
         if session.queue_was_lost:
             self._change(StateChange(State.QUEUE_DELETED, QueueDeleted(f"{session.queue} was deleted")))
@@ -194,7 +194,7 @@ class Supervisor:
             message = f"the reconcile hook failed: {error!r}"
             raise ReconcileFailed(message) from error
 
-    async def _watch(self, session: Session) -> Exception:
+    async def _watch(self, session: BrokerSession) -> Exception:
         """Check the connection at intervals until the session ends."""
         backlog = session.backlog_at_start
         while True:
@@ -202,7 +202,7 @@ class Supervisor:
                 return await within(self._clock, self._check_interval, _reason(session.ended))
             backlog = await self._check(session, backlog)
 
-    async def _check(self, session: Session, before: int) -> int:
+    async def _check(self, session: BrokerSession, before: int) -> int:
         try:
             backlog = await within(self._clock, RESPONSE_TIMEOUT, session.backlog())
         except TimeoutError as error:
@@ -213,18 +213,18 @@ class Supervisor:
             self._change(StateChange(state, backlog=backlog))
         return backlog
 
-    def _park(self, session: Session) -> None:
+    def _park(self, session: BrokerSession) -> None:
         """Set aside what was not handed over: a queue that still exists delivers it again."""
         older, self._parked = self._split(session)
         self.buffer.extend(older)
 
-    def _unpark(self, session: Session, *, queue_was_lost: bool) -> None:
+    def _unpark(self, session: BrokerSession, *, queue_was_lost: bool) -> None:
         """Put back, before newer messages, those that a lost queue cannot deliver again."""
         older, newer = self._split(session)
         self.buffer.extend([*older, *(self._parked if queue_was_lost else ()), *newer])
         self._parked = []
 
-    def _split(self, session: Session) -> tuple[list[Delivery], list[Delivery]]:
+    def _split(self, session: BrokerSession) -> tuple[list[Delivery], list[Delivery]]:
         """Empty the buffer; return the messages of other sessions, and those of this one."""
         held = list(self.buffer)
         self.buffer.clear()
@@ -245,13 +245,13 @@ async def _reason(future: asyncio.Future[Exception]) -> Exception:
     return await asyncio.shield(future)
 
 
-def session_type() -> type[Session]:
+def session_type() -> type[BrokerSession]:
     try:
-        from ._broker_session import Session  # noqa: PLC0415 - the rest of this package works without the extra
+        from ._broker_session import BrokerSession  # noqa: PLC0415 - the rest of this package works without the extra
     except ImportError as error:
         message = 'listeners need aio-pika: pip install "taskqueue_client[events]"'
         raise ImportError(message) from error
-    return Session
+    return BrokerSession
 
 
 def _check_numbers(**numbers: object) -> None:

@@ -19,7 +19,7 @@ from taskqueue_client import Credentials, Queue, slugid
 from taskqueue_client.artifacts import RedirectRefused, StorageFailed, StorageRefused
 from taskqueue_client.artifacts.sources import open_source
 from taskqueue_client.artifacts.storage import Get, Put, Storage
-from taskqueue_client.artifacts.storage_connections import Canceled, Cancellation, Limits
+from taskqueue_client.artifacts.storage_connections import Cancellation, Limits, TransferCanceled
 from taskqueue_client.artifacts.transfers import silently
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.testing import TaskFactory
@@ -179,7 +179,7 @@ def test_a_transfer_that_was_cancelled_before_it_began_sends_nothing(
     cancellation = Cancellation()
     cancellation.cancel()
     source = open_source(b"content")
-    with pytest.raises(Canceled):
+    with pytest.raises(TransferCanceled):
         storage.put(Put(server.url, {}, source, (), silently, LIMITS), cancellation)
     assert server.requests == []
 

@@ -21,7 +21,7 @@ from taskqueue_client.artifacts.growing_log import COMPARED
 from taskqueue_client.artifacts.sources import Block, Source
 from taskqueue_client.artifacts.storage import Incoming
 from taskqueue_client.artifacts.transfers import silently
-from taskqueue_client.artifacts.uploading import Artifact, Options, uploading
+from taskqueue_client.artifacts.uploading import RunArtifact, UploadOptions, uploading
 from taskqueue_client.cli.failures import ExitStatus, Failure
 from taskqueue_client.cli.log import FollowedLog
 from taskqueue_client.clock import SystemClock
@@ -113,8 +113,8 @@ def checkpoint(running: Running, growing: CompressedLog) -> int:
     task_id, run_client = running
     with closing(growing.checkpoint()) as view:
         source = Source("log", view, size=view.size, is_gzip=True)
-        options = Options.checked(EXPIRES, None, "s3", None, None)
-        artifact = Artifact(task_id, 0, BACKING)
+        options = UploadOptions.checked(EXPIRES, None, "s3", None, None)
+        artifact = RunArtifact(task_id, 0, BACKING)
         converse(run_client, uploading(run_client, artifact, source, options, silently))
         run_client.create_link_artifact(task_id, 0, LIVE, BACKING, expires=EXPIRES)
         return view.size

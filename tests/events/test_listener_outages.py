@@ -20,7 +20,7 @@ from taskqueue_client.events import (
     State,
     _broker_session,
 )
-from taskqueue_client.events._broker_session import Session
+from taskqueue_client.events._broker_session import BrokerSession
 from tests.events.conftest import States, WatchedClock, until_buffered
 from tests.events.messages_published import Publisher, task_ids, task_of
 from tests.events.proxy import Proxy
@@ -341,13 +341,13 @@ async def test_a_listener_that_is_canceled_right_after_it_has_connected_leaves_n
 ) -> None:
     opened = asyncio.Event()
 
-    async def open_session(*arguments: Any, **options: Any) -> Session:
+    async def open_session(*arguments: Any, **options: Any) -> BrokerSession:
         session = await original(*arguments, **options)
         opened.set()
         return session
 
-    original = Session.open
-    monkeypatch.setattr(Session, "open", open_session)
+    original = BrokerSession.open
+    monkeypatch.setattr(BrokerSession, "open", open_session)
     for steps in range(8):
         opened.clear()
         listener = AsyncListener(settings, [events.task_completed(task_queue_id=pool)], queue=queue)

@@ -15,7 +15,7 @@ from taskqueue_client.clock import Clock, MovableClock, SystemClock
 from taskqueue_client.errors import CallFailed
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.models import Run, TaskStatus
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun, State
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.config import WorkerConfig
 from taskqueue_client.worker.outcomes import Resolution
@@ -174,10 +174,10 @@ class RunningKeeper:
     def claiming_ended(self) -> None:
         self._waiting.submit(self._keeper.claiming_ended()).result(WAIT)
 
-    def resolve(self, held: ClaimedRun, resolution: Resolution) -> State:
+    def resolve(self, held: ClaimedRun, resolution: Resolution) -> ClaimState:
         return self._waiting.submit(self._resolve(held, resolution)).result(WAIT)
 
-    async def _resolve(self, held: ClaimedRun, resolution: Resolution) -> State:
+    async def _resolve(self, held: ClaimedRun, resolution: Resolution) -> ClaimState:
         async with self._make_queue() as queue:
             client = held.credentials.client(queue)
             return await Reporter(held, client, self._keeper.reclaim, self._clock).report(resolution)

@@ -11,7 +11,7 @@ import pytest
 from taskqueue_client import AsyncQueue
 from taskqueue_client._protocol.lease import Lease
 from taskqueue_client.local.faults import Delay, Respond
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun, State
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState
 from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.outcomes import COMPLETED, InternalError
 from taskqueue_client.worker.run import lifecycle
@@ -65,7 +65,7 @@ async def test_a_report_that_hangs_is_given_up_while_there_is_time_for_another(
         async def reclaim(_: ClaimedRun) -> None: ...
 
         reporter = Reporter(run, run.credentials.client(queue), reclaim, clock)
-        assert await limited(reporter.report(COMPLETED)) is State.RESOLVED
+        assert await limited(reporter.report(COMPLETED)) is ClaimState.RESOLVED
     assert "no response in time" in caplog.text
     assert world.run(run.task_id).reason_resolved == "completed"
 

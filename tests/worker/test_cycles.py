@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from taskqueue_client.local.faults import Delay, Respond
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent
 from taskqueue_client.worker.outcomes import ClaimLost, TaskFailed
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import Told, World, running_keeper, until
@@ -150,9 +150,9 @@ def test_a_lost_run_keeps_no_reference_to_its_callbacks(world: World, *, is_late
     with running_keeper(world, told, max_tasks=1):
         (held,) = told.runs(1)
         if is_late:
-            held.apply(Event.LEASE_ENDED)
+            held.apply(ClaimEvent.LEASE_ENDED)
         held.when_lost(heard.hear)
-        held.apply(Event.LEASE_ENDED)
+        held.apply(ClaimEvent.LEASE_ENDED)
         assert len(heard.reasons) == 1
         freed = weakref.ref(heard)
         del heard

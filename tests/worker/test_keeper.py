@@ -11,7 +11,7 @@ from taskqueue_client import Credentials
 from taskqueue_client.errors import InsufficientScopes, ServerError
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Delay, Drop, Respond
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun, State
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState
 from taskqueue_client.worker.outcomes import (
     COMPLETED,
     RESOLUTIONS,
@@ -182,7 +182,7 @@ class TestReclaiming:
             world.queue.cancel_task(task_id)
             quick.let_a_reclaim_be_due()
             assert event.wait(WAIT)
-            assert held.state is State.LOST
+            assert held.state is ClaimState.LOST
         assert world.run(task_id).reason_resolved == "canceled"
 
     def test_a_lease_that_ends_before_the_queue_is_back_loses_the_run(
@@ -226,7 +226,7 @@ class TestCancellation:
             (held,) = told.runs(1)
             keeper.hint_canceled(task_id)
             keeper.hint_canceled("fN1SbArXTPSVFNUvaOlinQ")
-            assert keeper.resolve(held, COMPLETED) is State.RESOLVED
+            assert keeper.resolve(held, COMPLETED) is ClaimState.RESOLVED
 
 
 FAULTS: dict[str, list[Respond | Drop]] = {
@@ -251,7 +251,7 @@ class TestResolving:
             world.local.faults.add(each)
         with running_keeper(world, told) as keeper:
             (held,) = told.runs(1)
-            assert keeper.resolve(held, resolution) is State.RESOLVED
+            assert keeper.resolve(held, resolution) is ClaimState.RESOLVED
         assert world.run(task_id).reason_resolved == resolution.reason
         assert world.local.faults.waiting() == []
 
@@ -260,7 +260,7 @@ class TestResolving:
         with running_keeper(world, told) as keeper:
             (held,) = told.runs(1)
             world.queue.cancel_task(task_id)
-            assert keeper.resolve(held, COMPLETED) is State.LOST
+            assert keeper.resolve(held, COMPLETED) is ClaimState.LOST
             assert "canceled" in str(held.lost)
         assert world.run(task_id).reason_resolved == "canceled"
 
@@ -272,7 +272,7 @@ class TestResolving:
             world.queue.cancel_task(task_id)
             assert event.wait(WAIT)
             world.local.faults.add(Respond(endpoint="queue.report*", status=500))
-            assert keeper.resolve(held, COMPLETED) is State.LOST
+            assert keeper.resolve(held, COMPLETED) is ClaimState.LOST
         assert len(world.local.faults.waiting()) == 1
 
     def test_goes_on_until_the_lease_ends_and_not_longer(
@@ -282,7 +282,7 @@ class TestResolving:
         world.local.faults.add(Drop(endpoint="queue.report*", times=1000))
         with running_keeper(world, told, clock=quick) as keeper:
             (held,) = told.runs(1)
-            assert keeper.resolve(held, COMPLETED) is State.LOST
+            assert keeper.resolve(held, COMPLETED) is ClaimState.LOST
             assert "lease ended" in str(held.lost)
 
     def test_reclaim_stops_before_the_report(self, world: World, told: Told, quick: QuickRetries) -> None:
@@ -295,7 +295,7 @@ class TestResolving:
             world.until_struck()
             world.run(held.task_id)  # its response says that the delay has begun
             quick.let_a_reclaim_be_due()  # the report is on its way when a renewal would have been made
-            assert resolving.result(WAIT) is State.RESOLVED
+            assert resolving.result(WAIT) is ClaimState.RESOLVED
             assert told.reclaims.empty()
             assert told.failed_reclaims.empty()
 

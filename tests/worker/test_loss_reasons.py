@@ -15,7 +15,7 @@ from taskqueue_client.artifacts.artifact_errors import SourceChanged
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Respond
-from taskqueue_client.worker.claims.claimed_run import State
+from taskqueue_client.worker.claims.claimed_run import ClaimState
 from taskqueue_client.worker.outcomes import RESOLUTIONS, InternalError, TaskFailed
 from taskqueue_client.worker.run.artifact_uploads import outcome_of_failed_upload
 from taskqueue_client.worker.run.lifecycle import TaskEnd
@@ -167,7 +167,7 @@ def test_a_run_is_reclaimed_before_an_exception_unless_nearly_a_whole_lease_is_l
     with requests_noted(world.local) as requests, running_keeper(world, told) as keeper:
         (run,) = told.runs(1)
         run.lease = type(run.lease)(run.lease.length, run.lease.ends - used * run.lease.length)
-        assert keeper.resolve(run, resolution) is State.RESOLVED
+        assert keeper.resolve(run, resolution) is ClaimState.RESOLVED
         until(lambda: any(each.path.endswith("/exception") for each in requests))
         assert sum(each.path.endswith("/reclaim") for each in requests) == reclaims
 

@@ -20,7 +20,7 @@ from taskqueue_client.errors import Attempted, CallFailed, ConnectionFailed, Ser
 from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker import WorkerIdentity
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event, State
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState
 from taskqueue_client.worker.claims.keeper import Claiming, Slots
 from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.claims.task_source import (
@@ -229,7 +229,7 @@ class TestReclaiming:
         run = await claimed(world, queue, clock)
         async with reclaiming(run, BrokenEvents(), clock) as wait_until:
             await wait_until(lambda: not run.has_claim)
-        assert run.state is State.LOST
+        assert run.state is ClaimState.LOST
         assert "a bug in the worker" in str(run.lost)
         assert run.lost is not None
         assert run.lost.reason is LossReason.LEASE_ENDED
@@ -248,7 +248,7 @@ class TestReclaiming:
         assert reclaims.runs() == []
         await reclaims.stop()
         assert clock.sleeps == []
-        assert run.state is State.CLAIMED
+        assert run.state is ClaimState.CLAIMED
 
     async def test_a_run_that_is_being_reported_is_not_reclaimed_any_more(
         self, world: World, clock: PassingClock, told: Told, queue: AsyncQueue
@@ -258,14 +258,14 @@ class TestReclaiming:
         reclaims = Reclaiming(told, clock)
         reclaims.start(run)
         await holds(lambda: told.failed_reclaims.qsize() >= 1)
-        run.apply(Event.RESOLVE)
+        run.apply(ClaimEvent.RESOLVE)
         await holds(lambda: not reclaims.runs())
-        assert told.reclaims.empty() or run.state is State.RESOLVING
+        assert told.reclaims.empty() or run.state is ClaimState.RESOLVING
         assert run.has_claim
 
 
 class TestReporting:
-    async def report(self, run: ClaimedRun, queue: AsyncQueue, clock: PassingClock) -> State:
+    async def report(self, run: ClaimedRun, queue: AsyncQueue, clock: PassingClock) -> ClaimState:
         async def reclaim(_: ClaimedRun) -> None: ...
 
         return await Reporter(run, run.credentials.client(queue), reclaim, clock).report(COMPLETED)
@@ -275,7 +275,7 @@ class TestReporting:
     ) -> None:
         run = await claimed(world, queue, clock)
         fail(world, "queue.reportCompleted")
-        assert await self.report(run, queue, clock) is State.LOST
+        assert await self.report(run, queue, clock) is ClaimState.LOST
         assert is_spread_around(clock.sleeps[:5], GROWING, 0.5)
         assert max(clock.sleeps) <= 0.375 * LEASE
         assert clock.monotonic() == pytest.approx(LEASE)
@@ -291,7 +291,7 @@ class TestReporting:
     ) -> None:
         run = await claimed(world, queue, clock)
         world.local.faults.add(Respond(endpoint="queue.reportCompleted", status=502, after=True, times=1000))
-        assert await self.report(run, queue, clock) is State.RESOLVED
+        assert await self.report(run, queue, clock) is ClaimState.RESOLVED
         assert clock.monotonic() == pytest.approx(LEASE)
 
     async def test_a_run_with_most_of_its_lease_left_is_not_reclaimed_between_reports(
@@ -304,7 +304,7 @@ class TestReporting:
 
         fail(world, "queue.reportCompleted", times=3)
         reporter = Reporter(run, run.credentials.client(queue), reclaim, clock)
-        assert await reporter.report(COMPLETED) is State.RESOLVED
+        assert await reporter.report(COMPLETED) is ClaimState.RESOLVED
         assert clock.monotonic() < 0.1 * LEASE
         assert reclaims == []
 
@@ -313,7 +313,7 @@ class TestReporting:
     ) -> None:
         run = await claimed(world, queue, clock)
         fail(world, "queue.reportCompleted", times=6)
-        assert await self.report(run, queue, clock) is State.RESOLVED
+        assert await self.report(run, queue, clock) is ClaimState.RESOLVED
         assert len(clock.sleeps) == 6
         assert is_spread_around(clock.sleeps[:5], GROWING, 0.5)
         assert world.run(run.task_id).reason_resolved == "completed"
@@ -328,7 +328,7 @@ class TestReporting:
         run = await claimed(world, queue, clock)
         world.queue.cancel_task(run.task_id)
         fail(world, "queue.status", status=500)
-        assert await self.report(run, queue, clock) is State.LOST
+        assert await self.report(run, queue, clock) is ClaimState.LOST
         assert f"cannot look up how {run} was resolved" in caplog.text
         assert run.lost is not None
         assert run.lost.reason is LossReason.OTHER
@@ -341,7 +341,7 @@ class TestReporting:
         world.queue.cancel_task(run.task_id)
         fail(world, "queue.status", status=500)
         run.lease = Lease(LEASE, clock.monotonic() + 1.5)
-        assert await self.report(run, queue, clock) is State.LOST
+        assert await self.report(run, queue, clock) is ClaimState.LOST
         assert 0 < clock.monotonic() <= 1.5
         assert len(clock.sleeps) < 5
 
@@ -350,7 +350,7 @@ class TestReporting:
     ) -> None:
         run = await claimed(world, queue, clock)
         world.queue.cancel_task(run.task_id)
-        assert await self.report(run, queue, clock) is State.LOST
+        assert await self.report(run, queue, clock) is ClaimState.LOST
         assert run.lost is not None
         assert run.lost.reason is LossReason.CANCELED
         assert "canceled" in str(run.lost)

@@ -12,40 +12,42 @@ from taskqueue_client.worker.claims.claimed_run import (
     STATES_TO_RECLAIM,
     STATES_WITH_CLAIM,
     ClaimedRun,
-    Event,
-    State,
+    ClaimEvent,
+    ClaimState,
     after,
 )
 from taskqueue_client.worker.outcomes import ClaimLost, LossReason
 from tests.worker.test_lease import claim
 
-FINAL = {State.RESOLVED, State.LOST}
+FINAL = {ClaimState.RESOLVED, ClaimState.LOST}
 
 PROMISES = {
-    (State.CLAIMED, Event.START): State.RUNNING,
-    (State.CLAIMED, Event.RESOLVE): State.RESOLVING,
-    (State.CLAIMED, Event.RECLAIM_REFUSED): State.LOST,
-    (State.CLAIMED, Event.LEASE_ENDED): State.LOST,
-    (State.RUNNING, Event.RESOLVE): State.RESOLVING,
-    (State.RUNNING, Event.RECLAIM_REFUSED): State.LOST,
-    (State.RUNNING, Event.LEASE_ENDED): State.LOST,
-    (State.RESOLVING, Event.CONFIRMED): State.RESOLVED,
-    (State.RESOLVING, Event.REPORT_REFUSED): State.LOST,
-    (State.RESOLVING, Event.LEASE_ENDED): State.LOST,
+    (ClaimState.CLAIMED, ClaimEvent.START): ClaimState.RUNNING,
+    (ClaimState.CLAIMED, ClaimEvent.RESOLVE): ClaimState.RESOLVING,
+    (ClaimState.CLAIMED, ClaimEvent.RECLAIM_REFUSED): ClaimState.LOST,
+    (ClaimState.CLAIMED, ClaimEvent.LEASE_ENDED): ClaimState.LOST,
+    (ClaimState.RUNNING, ClaimEvent.RESOLVE): ClaimState.RESOLVING,
+    (ClaimState.RUNNING, ClaimEvent.RECLAIM_REFUSED): ClaimState.LOST,
+    (ClaimState.RUNNING, ClaimEvent.LEASE_ENDED): ClaimState.LOST,
+    (ClaimState.RESOLVING, ClaimEvent.CONFIRMED): ClaimState.RESOLVED,
+    (ClaimState.RESOLVING, ClaimEvent.REPORT_REFUSED): ClaimState.LOST,
+    (ClaimState.RESOLVING, ClaimEvent.LEASE_ENDED): ClaimState.LOST,
 }
 """Every other event leaves the state as it is. In particular, a reclaim that is refused while the run is
 being reported loses nothing: the run may be resolved because this worker has just reported it."""
 
 
-@pytest.mark.parametrize("event", Event)
-@pytest.mark.parametrize("state", State)
-def test_each_event_leads_from_each_state_to_the_one_that_is_promised(state: State, event: Event) -> None:
+@pytest.mark.parametrize("event", ClaimEvent)
+@pytest.mark.parametrize("state", ClaimState)
+def test_each_event_leads_from_each_state_to_the_one_that_is_promised(
+    state: ClaimState, event: ClaimEvent
+) -> None:
     assert after(state, event) is PROMISES.get((state, event), state)
 
 
 def test_a_run_is_reclaimed_until_it_is_reported_and_claimed_until_it_ends() -> None:
-    assert {State.CLAIMED, State.RUNNING} == STATES_TO_RECLAIM
-    assert {State.CLAIMED, State.RUNNING, State.RESOLVING} == STATES_WITH_CLAIM
+    assert {ClaimState.CLAIMED, ClaimState.RUNNING} == STATES_TO_RECLAIM
+    assert {ClaimState.CLAIMED, ClaimState.RUNNING, ClaimState.RESOLVING} == STATES_WITH_CLAIM
 
 
 CLAIM = claim(1200)
@@ -63,33 +65,33 @@ class ClaimedRunMachine(RuleBasedStateMachine):
         self.told: list[ClaimLost] = []
         self.run = ClaimedRun(CLAIM, Lease(1200, 1200), QUEUE)
         self.run.when_lost(self.told.append)
-        self.state = State.CLAIMED
+        self.state = ClaimState.CLAIMED
 
     @precondition(lambda self: self.state in FINAL)
     @rule()
     def claim_another(self) -> None:
         self._claim()
 
-    @precondition(lambda self: self.state is State.CLAIMED)
+    @precondition(lambda self: self.state is ClaimState.CLAIMED)
     @rule()
     def start(self) -> None:
-        self._apply(Event.START)
+        self._apply(ClaimEvent.START)
 
-    @precondition(lambda self: self.state in {State.CLAIMED, State.RUNNING})
+    @precondition(lambda self: self.state in {ClaimState.CLAIMED, ClaimState.RUNNING})
     @rule()
     def resolve(self) -> None:
-        self._apply(Event.RESOLVE)
+        self._apply(ClaimEvent.RESOLVE)
 
-    @precondition(lambda self: self.state is State.RESOLVING)
-    @rule(event=st.sampled_from(Event))
-    def something_happens_during_the_report(self, event: Event) -> None:
+    @precondition(lambda self: self.state is ClaimState.RESOLVING)
+    @rule(event=st.sampled_from(ClaimEvent))
+    def something_happens_during_the_report(self, event: ClaimEvent) -> None:
         self._apply(event)
 
-    @rule(event=st.sampled_from(Event))
-    def something_happens(self, event: Event) -> None:
+    @rule(event=st.sampled_from(ClaimEvent))
+    def something_happens(self, event: ClaimEvent) -> None:
         self._apply(event)
 
-    def _apply(self, event: Event) -> None:
+    def _apply(self, event: ClaimEvent) -> None:
         before, expected = self.state, PROMISES.get((self.state, event), self.state)
         assert self.run.apply(event, "a test", LossReason.OTHER) == (expected is not before)
         assert self.run.state is expected
@@ -97,8 +99,8 @@ class ClaimedRunMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_claim_is_lost_once_with_its_reason(self) -> None:
-        assert self.told == ([self.run.lost] if self.state is State.LOST else [])
-        assert (self.run.lost is None) == (self.state is not State.LOST)
+        assert self.told == ([self.run.lost] if self.state is ClaimState.LOST else [])
+        assert (self.run.lost is None) == (self.state is not ClaimState.LOST)
 
     @invariant()
     def a_worker_has_the_claim_until_the_end(self) -> None:

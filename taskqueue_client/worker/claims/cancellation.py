@@ -20,11 +20,10 @@ from taskqueue_client.worker.config import WorkerIdentity
 from taskqueue_client.worker.outcomes import LossReason
 from taskqueue_client.worker.worker_log import log
 
-from .claimed_run import ClaimedRun, Event
+from .claimed_run import ClaimedRun, ClaimEvent
 
 if TYPE_CHECKING:
-    from taskqueue_client.events import Event as Message
-    from taskqueue_client.events import Gap, PulseSettings
+    from taskqueue_client.events import Event, Gap, PulseSettings
 
 JITTER = 0.25
 """The part of the interval by which each poll is moved to either side, so that workers that were started
@@ -100,7 +99,7 @@ def _compare(run: ClaimedRun, status: TaskStatus) -> None:
     if found is not None and found.state is not RunState.RUNNING:
         resolved = found.reason_resolved
         why = f"the Queue has resolved the run as {found.state}, {resolved}"
-        run.apply(Event.RECLAIM_REFUSED, why, LossReason.of(resolved))
+        run.apply(ClaimEvent.RECLAIM_REFUSED, why, LossReason.of(resolved))
 
 
 async def consume_cancellations(
@@ -136,7 +135,7 @@ async def consume_cancellations(
         log.error("not consuming cancellation messages, polling for canceled runs instead: %s", error)  # noqa: TRY400 - the error says it all; its traceback shows only the insides of the connection
 
 
-def _canceled_task(event: Message) -> str | None:
+def _canceled_task(event: Event) -> str | None:
     message = event.message
     if not isinstance(message, TaskExceptionMessage) or message.run_id is None:
         return None

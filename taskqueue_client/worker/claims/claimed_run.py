@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
-from taskqueue_client._client import Client
+from taskqueue_client._client import ClientBase
 from taskqueue_client._protocol.lease import Lease
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.credentials import Credentials
@@ -28,7 +28,7 @@ from taskqueue_client.worker.monitoring.tracing import NO_TRACING, RunTrace
 from taskqueue_client.worker.outcomes import ClaimLost, LossReason
 
 
-class State(Enum):
+class ClaimState(Enum):
     """The state of a claimed run."""
 
     CLAIMED = "claimed"
@@ -38,7 +38,7 @@ class State(Enum):
     LOST = "lost"
 
 
-class Event(Enum):
+class ClaimEvent(Enum):
     """An event in the life of a claimed run."""
 
     START = "start"
@@ -55,39 +55,39 @@ class Event(Enum):
     """The lease ended before a reclaim or report succeeded: another worker may have the task by now."""
 
 
-_NEXT: Mapping[State, Mapping[Event, State]] = {
-    State.CLAIMED: {
-        Event.START: State.RUNNING,
-        Event.RESOLVE: State.RESOLVING,
-        Event.RECLAIM_REFUSED: State.LOST,
-        Event.LEASE_ENDED: State.LOST,
+_NEXT: Mapping[ClaimState, Mapping[ClaimEvent, ClaimState]] = {
+    ClaimState.CLAIMED: {
+        ClaimEvent.START: ClaimState.RUNNING,
+        ClaimEvent.RESOLVE: ClaimState.RESOLVING,
+        ClaimEvent.RECLAIM_REFUSED: ClaimState.LOST,
+        ClaimEvent.LEASE_ENDED: ClaimState.LOST,
     },
-    State.RUNNING: {
-        Event.RESOLVE: State.RESOLVING,
-        Event.RECLAIM_REFUSED: State.LOST,
-        Event.LEASE_ENDED: State.LOST,
+    ClaimState.RUNNING: {
+        ClaimEvent.RESOLVE: ClaimState.RESOLVING,
+        ClaimEvent.RECLAIM_REFUSED: ClaimState.LOST,
+        ClaimEvent.LEASE_ENDED: ClaimState.LOST,
     },
-    State.RESOLVING: {
-        Event.CONFIRMED: State.RESOLVED,
-        Event.REPORT_REFUSED: State.LOST,
-        Event.LEASE_ENDED: State.LOST,
+    ClaimState.RESOLVING: {
+        ClaimEvent.CONFIRMED: ClaimState.RESOLVED,
+        ClaimEvent.REPORT_REFUSED: ClaimState.LOST,
+        ClaimEvent.LEASE_ENDED: ClaimState.LOST,
     },
 }
 """Every other event changes nothing: it comes too late."""
 
-STATES_TO_RECLAIM = frozenset({State.CLAIMED, State.RUNNING})
+STATES_TO_RECLAIM = frozenset({ClaimState.CLAIMED, ClaimState.RUNNING})
 """The states in which a run is reclaimed."""
 
-STATES_WITH_CLAIM = frozenset({*STATES_TO_RECLAIM, State.RESOLVING})
+STATES_WITH_CLAIM = frozenset({*STATES_TO_RECLAIM, ClaimState.RESOLVING})
 """The states in which this worker has the claim on the run."""
 
 
-def after(state: State, event: Event) -> State:
+def after(state: ClaimState, event: ClaimEvent) -> ClaimState:
     """Return the state that follows; the same state if the event comes too late to matter."""
     return _NEXT.get(state, {}).get(event, state)
 
 
-C = TypeVar("C", bound=Client[Any])
+C = TypeVar("C", bound=ClientBase[Any])
 
 
 class LiveCredentials:
@@ -101,7 +101,7 @@ class LiveCredentials:
 
     def __init__(self, credentials: Credentials) -> None:
         self.current = credentials
-        self._followers: list[tuple[Client[Any], tuple[str, ...] | None]] = []
+        self._followers: list[tuple[ClientBase[Any], tuple[str, ...] | None]] = []
         self._watchers: list[Callable[[Credentials], object]] = []
         self._lock = threading.Lock()
 
@@ -182,7 +182,7 @@ class ClaimedRun:
         self.run_id = claim.run_id
         self.lease = lease
         self.outage = outage
-        self.state = State.CLAIMED
+        self.state = ClaimState.CLAIMED
         self.credentials = LiveCredentials(claim.credentials)
         self._client = queue
         self._queue: AsyncQueue | None = None
@@ -214,7 +214,7 @@ class ClaimedRun:
         if lost is not None:
             callback(lost)
 
-    def apply(self, event: Event, why: str = "", reason: LossReason = LossReason.OTHER) -> bool:
+    def apply(self, event: ClaimEvent, why: str = "", reason: LossReason = LossReason.OTHER) -> bool:
         """Apply an event; return whether it changed the state.
 
         Args:
@@ -229,7 +229,7 @@ class ClaimedRun:
             if self.state in STATES_WITH_CLAIM:
                 return True
             callback, self._when_lost = self._when_lost, None  # the callback refers to the run: free both
-            if self.state is not State.LOST:
+            if self.state is not ClaimState.LOST:
                 return True
             lost = self.lost = ClaimLost(f"claim on {self} lost: {why}", reason=reason)
         if callback is not None:

@@ -13,7 +13,7 @@ from taskqueue_client.errors import RequestConflict
 from taskqueue_client.worker.outcomes import LossReason
 from taskqueue_client.worker.worker_log import log
 
-from .claimed_run import STATES_TO_RECLAIM, ClaimedRun, Event, KeeperEvents
+from .claimed_run import STATES_TO_RECLAIM, ClaimedRun, ClaimEvent, KeeperEvents
 
 LATE = 0.1
 """A reclaim that begins later than this part of its lease is logged. The rest of the lease, 30 % or more,
@@ -63,7 +63,7 @@ class Reclaiming:
             run.credentials.replace(response.credentials)
             run.lease = run.lease.reclaimed(response, asked)
         except RequestConflict as error:
-            if run.apply(Event.RECLAIM_REFUSED, error.message, LossReason.RECLAIM_REFUSED):
+            if run.apply(ClaimEvent.RECLAIM_REFUSED, error.message, LossReason.RECLAIM_REFUSED):
                 self._events.reclaim_refused()
         except Exception as error:  # noqa: BLE001 - whatever happens, the claim lasts until its lease ends
             self._events.reclaim_failed()
@@ -95,7 +95,7 @@ class Reclaiming:
         while run.state in STATES_TO_RECLAIM:
             if not run.lease.left(self._clock.monotonic()):
                 why = f"its lease ended ({run.lease.length:.1f} s); {last}"
-                run.apply(Event.LEASE_ENDED, why, LossReason.LEASE_ENDED)
+                run.apply(ClaimEvent.LEASE_ENDED, why, LossReason.LEASE_ENDED)
             elif error := await self.reclaim_once(run):
                 failures += 1
                 last = f"reclaim failed {failures} times, last error: {cause_of(error)}"
@@ -110,7 +110,7 @@ class Reclaiming:
         self._tasks.pop(run, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("the claim on %s cannot be reclaimed", run, exc_info=error)
-            run.apply(Event.LEASE_ENDED, f"reclaiming raised {error!r}", LossReason.LEASE_ENDED)
+            run.apply(ClaimEvent.LEASE_ENDED, f"reclaiming raised {error!r}", LossReason.LEASE_ENDED)
 
     async def _sleep(self, seconds: float) -> None:
         await self._clock.sleep_async(max(seconds, 0))

@@ -18,7 +18,7 @@ from taskqueue_client.artifacts.growing_log import LOG_LINK, LOG_NAME
 from taskqueue_client.artifacts.records import Reason
 from taskqueue_client.artifacts.sources import Source, TemporaryFileFailed, open_source
 from taskqueue_client.artifacts.transfers import silently
-from taskqueue_client.artifacts.uploading import Artifact, Options, uploading
+from taskqueue_client.artifacts.uploading import RunArtifact, UploadOptions, uploading
 from taskqueue_client.definitions import CreateArtifactRequest
 from taskqueue_client.errors import InvalidArgument, RequestConflict, TaskQueueError
 from taskqueue_client.worker.commands.task_log import LogView
@@ -191,9 +191,9 @@ class ArtifactUploads:
             return self._failed(CHAIN_NAME, error)
         return None
 
-    def _on_s3(self, content_type: str, *, compress: bool | None = None) -> Options:
+    def _on_s3(self, content_type: str, *, compress: bool | None = None) -> UploadOptions:
         """Return the options of what the worker itself uploads."""
-        return Options.checked(self._expires, None, "s3", content_type, compress)
+        return UploadOptions.checked(self._expires, None, "s3", content_type, compress)
 
     async def _link_log(self, client: AsyncQueue) -> None:
         if LOG_LINK not in self._uploaded:
@@ -220,11 +220,11 @@ class ArtifactUploads:
         self.count += 1
         return None
 
-    async def _upload_part(self, name: str, content: bytes | BinaryIO, options: Options) -> None:
+    async def _upload_part(self, name: str, content: bytes | BinaryIO, options: UploadOptions) -> None:
         """Upload a part of the chain of trust."""
         await self._upload(self._budget.client(name), name, open_source(content), options)
 
-    async def _upload(self, client: AsyncQueue, name: str, source: Source, options: Options) -> None:
+    async def _upload(self, client: AsyncQueue, name: str, source: Source, options: UploadOptions) -> None:
         """Upload like `AsyncQueue.upload_artifact`, of content that was opened without a thread."""
         with self._tracing.span("upload artifact", {"artifact.filename": name}) as span:
             size = await self._transfer(client, name, source, options)
@@ -232,11 +232,11 @@ class ArtifactUploads:
         self._metrics.uploads.labels("uploaded").inc()
         self._metrics.uploaded_bytes.inc(size)
 
-    async def _transfer(self, client: AsyncQueue, name: str, source: Source, options: Options) -> int:
+    async def _transfer(self, client: AsyncQueue, name: str, source: Source, options: UploadOptions) -> int:
         chain, sha256 = None if source.is_gzip else self._chain, ""
         if chain is not None:
             sha256 = await converse_async(client, chain.hashed(client, source))
-        steps = uploading(client, Artifact(*self._key, name), source, options, silently)
+        steps = uploading(client, RunArtifact(*self._key, name), source, options, silently)
         result = await converse_async(client, steps)
         self._budget.succeeded()
         if chain is not None:

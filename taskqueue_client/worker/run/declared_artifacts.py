@@ -27,7 +27,7 @@ from taskqueue_client.artifacts.sources import (
     is_path,
     open_source,
 )
-from taskqueue_client.artifacts.uploading import Options
+from taskqueue_client.artifacts.uploading import UploadOptions
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.commands.work_directory import path_inside
 from taskqueue_client.worker.outcomes import InternalError, TaskFailed
@@ -90,7 +90,7 @@ class DeclaredArtifact:
 
     name: str
     source: Path | bytes
-    options: Options
+    options: UploadOptions
     directory: Path | None = None
     is_folder: bool = False
 
@@ -220,12 +220,12 @@ class DeclaredArtifacts:
         _fail_if_any(refused)
         return [each.name for each in found if each.source != top]
 
-    def _checked(self, options: ArtifactOptions) -> Options:
+    def _checked(self, options: ArtifactOptions) -> UploadOptions:
         if unknown := options.keys() - _OPTIONS:
             raise InvalidArgument("options", min(unknown), f"one of {', '.join(sorted(_OPTIONS))}")
         if "expires" in options and moment_of("expires", options["expires"], self._now) < self._now():
             raise InvalidArgument("expires", options["expires"], "a time that has not passed")
-        return Options.checked(
+        return UploadOptions.checked(
             options.get("expires", self._task_expires),
             self._task_expires,
             options.get("storage", self._storage),
@@ -317,7 +317,7 @@ def _declared_file(
     name: str,
     path: str | os.PathLike[str],
     work_directory: Path,
-    checked: Options,
+    checked: UploadOptions,
     options: ArtifactOptions,
 ) -> DeclaredArtifact:
     """Declare a file, which may be written later. What a path outside leads to now must be a file.

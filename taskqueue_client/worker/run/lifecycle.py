@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.models import ReasonResolved
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event, State
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.task_log import LogView, TaskLog
@@ -204,7 +204,7 @@ class RunLifecycle:
         """Call the handler, again if the task asks for a retry; return what it raised in the end."""
         if self._stopped.done():
             return self._stopped.result()
-        self.run.apply(Event.START)
+        self.run.apply(ClaimEvent.START)
         _ = self._resources.log  # made now: its first line has the time of the run's start
         checkpoints, reference = self._log_checkpoints(), self._refer_to_live_log()
         self._loop.call_soon(self._prepare_end)
@@ -254,7 +254,7 @@ class RunLifecycle:
             self.stage = "it waits for the end of the open claim request"
             await self._context.before_worker_shutdown()
         self.stage = f"its report as {resolution.reason} has not succeeded"
-        return await self._reporter.report(resolution) is State.RESOLVED
+        return await self._reporter.report(resolution) is ClaimState.RESOLVED
 
     async def _after_uploads(self, error: BaseException | None) -> BaseException | None:
         """Upload everything; return how the run ends, which is as before only if all uploads succeed."""

@@ -11,7 +11,7 @@ from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.errors import CallFailed, RequestConflict
 from taskqueue_client.models import ReasonResolved
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun, Event, State
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState
 from taskqueue_client.worker.claims.reclaiming import cause_of
 from taskqueue_client.worker.outcomes import LossReason, Resolution, Uploads
 from taskqueue_client.worker.worker_log import log
@@ -44,9 +44,9 @@ class Reporter:
         self._reclaim = reclaim
         self._clock = clock
 
-    async def report(self, resolution: Resolution) -> State:
+    async def report(self, resolution: Resolution) -> ClaimState:
         """Report the run if this worker still has the claim; return the state afterwards."""
-        if self._run.apply(Event.RESOLVE):
+        if self._run.apply(ClaimEvent.RESOLVE):
             if resolution.uploads is Uploads.AFTER_REPORT:
                 await self._extend_credentials()
             await self._retry(resolution)
@@ -68,9 +68,9 @@ class Reporter:
             left = await self._reclaimed_if_due()
             await self._clock.sleep_async(min(retry_in(failures, left, random()), left))  # noqa: S311 - spreads calls, keeps no secret
         if failures and await self._resolved_as() == resolution.reason:  # the responses were lost
-            run.apply(Event.CONFIRMED)
+            run.apply(ClaimEvent.CONFIRMED)
         why = f"its lease ended ({run.lease.length:.1f} s); {last}"
-        run.apply(Event.LEASE_ENDED, why, LossReason.LEASE_ENDED)
+        run.apply(ClaimEvent.LEASE_ENDED, why, LossReason.LEASE_ENDED)
 
     async def _reclaimed_if_due(self) -> float:
         """Reclaim the run when half of its lease has passed; return the seconds that are left of the lease.
@@ -95,17 +95,17 @@ class Reporter:
             log.warning("cannot report %s as %s, retrying: %s", run, resolution.reason, cause)
             return cause
         else:
-            run.apply(Event.CONFIRMED)
+            run.apply(ClaimEvent.CONFIRMED)
         return None
 
     async def _check_conflict(self, resolution: Resolution, refusal: RequestConflict) -> None:
         """A 409 does not matter if an earlier attempt, whose response was lost, has resolved the run."""
         resolved = await self._resolved_as()
         if resolved == resolution.reason:
-            self._run.apply(Event.CONFIRMED)
+            self._run.apply(ClaimEvent.CONFIRMED)
         else:
             why = f"the Queue has resolved the run as {resolved}" if resolved else refusal.message
-            self._run.apply(Event.REPORT_REFUSED, why, LossReason.of(resolved))
+            self._run.apply(ClaimEvent.REPORT_REFUSED, why, LossReason.of(resolved))
 
     async def _resolved_as(self) -> ReasonResolved | None:
         run = self._run
