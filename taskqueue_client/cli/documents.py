@@ -39,7 +39,8 @@ def read_document(path: Path) -> dict[str, Any]:
 def refusing_depth(path: Path) -> Generator[None]:
     """Name the file if what it contains is nested too deeply for the step inside.
 
-    Each step has a limit of its own, and Python versions differ in which comes first.
+    Reading, planning and printing have different limits. Which one is reached first depends on the version of
+    Python.
     """
     try:
         yield

@@ -73,6 +73,7 @@ class Hooks:
         del frame
         seconds = time.monotonic() - self._began
         if seconds >= HOOK_PATIENCE:
+            self._began = math.inf  # now, as this may come when the hook has just returned
             name = signal.Signals(number).name
             message = f"{name}, when the hook had blocked the worker for {seconds:.0f} s"
             raise HookInterrupted(message)

@@ -15,6 +15,7 @@ from contextlib import suppress
 import pytest
 
 from taskqueue_client.local.faults import Delay
+from taskqueue_client.worker import shutdown_reasons
 from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.run.run_resources import RunResources
 from taskqueue_client.worker.run.task_run import TaskRun
@@ -250,6 +251,20 @@ def test_a_signal_interrupts_a_hook_that_blocks_the_worker(world: World, hook: s
         finally:
             process.kill()
     assert world.run(task_id).reason_resolved == reason
+
+
+def test_a_signal_interrupts_a_hook_only_once_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutdown_reasons, "HOOK_PATIENCE", 0.0)
+    hooks = shutdown_reasons.Hooks()
+
+    def hook() -> None:
+        with pytest.raises(shutdown_reasons.HookInterrupted, match="SIGTERM"):
+            hooks.interrupt(signal.SIGTERM, None)
+        hooks.interrupt(signal.SIGTERM, None)
+
+    hooks.interrupt(signal.SIGTERM, None)
+    hooks.call(hook)
+    hooks.interrupt(signal.SIGTERM, None)
 
 
 PROGRAM_THAT_ENDS = """
