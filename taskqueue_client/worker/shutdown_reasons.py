@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from types import FrameType
+from typing import Any, TypeVar
 
 from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client.clock import Clock
@@ -27,6 +28,8 @@ from .worker_log import log
 
 T = TypeVar("T")
 
+_Handler = Callable[[int, FrameType | None], Any] | int | None
+
 AT_ONCE = signal.SIGQUIT
 """The signal that stops all runs at once; they are still reported."""
 
@@ -39,7 +42,8 @@ PROGRAM_INTERVAL = 0.25
 """Seconds between looks whether the program's main thread has ended."""
 
 HOOK_PATIENCE = 10.0
-"""Seconds after which a signal interrupts a hook, which keeps the worker from reporting and shutting down."""
+"""Seconds after which a hook is interrupted when a signal has come: it keeps the worker from reporting and
+shutting down."""
 
 _VARYING = re.compile(r"[\w-]{22}|\d+|/\S+")
 """Identifiers, numbers and paths, which differ between errors with the same cause."""
@@ -54,12 +58,13 @@ class Hooks:
 
     def __init__(self) -> None:
         self._began = math.inf
+        self._alarm_before: _Handler = None
 
     def call(self, hook: Callable[[], T]) -> T:
         """Call a hook, and return what it returns.
 
         Raises:
-            HookInterrupted: A signal came when the hook had blocked the loop for `HOOK_PATIENCE` seconds.
+            HookInterrupted: A signal has come, and the hook has blocked the loop for `HOOK_PATIENCE` seconds.
             BaseException: The hook raised it.
         """
         self._began = time.monotonic()
@@ -67,6 +72,10 @@ class Hooks:
             return hook()
         finally:
             self._began = math.inf
+            if self._alarm_before is not None:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, self._alarm_before)
+                self._alarm_before = None
 
     def interrupt(self, number: int, frame: object) -> None:
         """Interrupt a hook that blocks the loop; a signal handler, which Python calls in the main thread."""
@@ -77,6 +86,16 @@ class Hooks:
             name = signal.Signals(number).name
             message = f"{name}, when the hook had blocked the worker for {seconds:.0f} s"
             raise HookInterrupted(message)
+        if seconds >= 0:
+            self._interrupt_later(number, HOOK_PATIENCE - seconds)
+
+    def _interrupt_later(self, number: int, seconds: float) -> None:
+        """Set an alarm, as only a signal interrupts a system call; not where the hook has one of its own."""
+        if not any(signal.getitimer(signal.ITIMER_REAL)):
+            alarm = signal.signal(signal.SIGALRM, lambda _, frame: self.interrupt(number, frame))
+            if self._alarm_before is None:
+                self._alarm_before = alarm or signal.SIG_DFL
+            signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -210,7 +211,7 @@ BLOCKED = """
     from taskqueue_client import Credentials
     from taskqueue_client.worker import WorkerLoop, shutdown_reasons
 
-    shutdown_reasons.HOOK_PATIENCE = 0.0
+    shutdown_reasons.HOOK_PATIENCE = float(sys.argv.pop())
 
     class Worker(WorkerLoop):
         def run_task(self, task):
@@ -235,13 +236,17 @@ BLOCKED = """
 """
 
 
+@pytest.mark.parametrize("patience", [0.0, 1.0])
 @pytest.mark.parametrize(
     ("hook", "reason"), [("on_task_end", "completed"), ("run_time_limit", "internal-error")]
 )
-def test_a_signal_interrupts_a_hook_that_blocks_the_worker(world: World, hook: str, reason: str) -> None:
+def test_a_signal_interrupts_a_hook_that_blocks_the_worker(
+    world: World, hook: str, reason: str, patience: float
+) -> None:
+    """At once or, if the hook has not blocked it for long, later."""
     task_id = world.create()
     command = [sys.executable, "-c", textwrap.dedent(BLOCKED)]
-    arguments = [world.local.root_url, world.local.access_token, hook]
+    arguments = [world.local.root_url, world.local.access_token, hook, str(patience)]
     with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -265,6 +270,38 @@ def test_a_signal_interrupts_a_hook_only_once_and_nothing_else(monkeypatch: pyte
     hooks.interrupt(signal.SIGTERM, None)
     hooks.call(hook)
     hooks.interrupt(signal.SIGTERM, None)
+
+
+@pytest.fixture
+def no_alarm() -> Iterator[None]:
+    """Without the alarm of pytest-timeout."""
+    before = signal.setitimer(signal.ITIMER_REAL, 0)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, *before)
+
+
+@pytest.mark.usefixtures("no_alarm")
+def test_an_alarm_of_a_hook_itself_is_kept_when_a_signal_comes() -> None:
+    hooks, rung = shutdown_reasons.Hooks(), threading.Event()
+
+    def hook() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        hooks.interrupt(signal.SIGTERM, None)
+        assert rung.wait(WAIT)
+
+    before = signal.signal(signal.SIGALRM, lambda *_: rung.set())
+    try:
+        hooks.call(hook)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("no_alarm")
+def test_a_hook_that_returns_in_time_leaves_no_alarm_behind() -> None:
+    hooks, before = shutdown_reasons.Hooks(), signal.getsignal(signal.SIGALRM)
+    hooks.call(lambda: hooks.interrupt(signal.SIGTERM, None))
+    assert not any(signal.getitimer(signal.ITIMER_REAL))
+    assert signal.getsignal(signal.SIGALRM) is before
 
 
 PROGRAM_THAT_ENDS = """
