@@ -284,12 +284,15 @@ def no_alarm() -> Iterator[None]:
 def test_an_alarm_of_a_hook_itself_is_kept_when_a_signal_comes() -> None:
     hooks, rung = shutdown_reasons.Hooks(), threading.Event()
 
+    def ring(*_: object) -> None:
+        rung.set()
+
     def hook() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         hooks.interrupt(signal.SIGTERM, None)
         assert rung.wait(WAIT)
 
-    before = signal.signal(signal.SIGALRM, lambda *_: rung.set())
+    before = signal.signal(signal.SIGALRM, ring)
     try:
         hooks.call(hook)
     finally:
