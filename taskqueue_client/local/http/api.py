@@ -67,10 +67,10 @@ class _Call:
 
     async def read_body(self) -> None:
         """Read and parse the body; as in the service, one that is not announced as JSON is ignored."""
-        if media_type(self.content_type) != request_bodies.JSON_TYPE:
+        if not self.has_body or media_type(self.content_type) != request_bodies.JSON_TYPE:
             return
         body = await request_bodies.read_body(self.request)
-        if body and (text := request_bodies.read_text(body, self.content_type)):
+        if text := request_bodies.read_text(body, self.content_type):
             self.text = self.payload = text
             self.payload = request_bodies.parse(text)
             request_bodies.check_kind(self.payload)

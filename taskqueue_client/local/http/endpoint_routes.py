@@ -120,6 +120,8 @@ _LARGEST_RUN_ID = 2**31 - 1
 def _matcher(pattern: str) -> Callable[[str], object]:
     if pattern == _URL_PATTERNS["runId"]:  # the same language, without going over the digits again and again
         pattern = "^[0-9]+$"
+    if pattern == ".":  # in JavaScript, no end of a line
+        pattern = "[^\n\r\u2028\u2029]"
     return re.compile(pattern.replace("$", r"\Z"), re.ASCII).search
 
 

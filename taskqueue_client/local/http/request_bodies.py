@@ -52,8 +52,6 @@ async def read_body(request: web.BaseRequest) -> bytes:
     Raises:
         Refusal: It is too large, compressed in an unknown or wrong way, or did not come to its end.
     """
-    if not request.body_exists:
-        return b""
     encoding = _encoding(request)
     if (request.content_length or 0) > LARGEST_BODY:
         _too_large()
@@ -66,7 +64,7 @@ async def read_body(request: web.BaseRequest) -> bytes:
                 _too_large()
     except ConnectionError:  # for the request log only: the client has disconnected
         refuse("InputError", "request aborted")
-    return _decompress(bytes(body), encoding)
+    return _decompress(bytes(body), encoding) if body else b""
 
 
 async def _say_continue(request: web.BaseRequest) -> None:

@@ -53,7 +53,7 @@ _METADATA = _closed(
     source={
         **_text(4096),
         "pattern": "^(https?://|ssh://|git@)",
-        "anyOf": [{"format": "uri", "type": "string"}, {"format": "regex", "type": "string"}],
+        "anyOf": [{"format": "uri"}, {"format": "regex"}],
     },
 )
 

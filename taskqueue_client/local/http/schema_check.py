@@ -86,7 +86,8 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 def _format(schema: Schema) -> Check:
     name = schema["format"]
-    return _must(FORMATS[name], f'match format "{name}"')
+    fits = FORMATS[name]
+    return _must(lambda value: not isinstance(value, str) or fits(value), f'match format "{name}"')
 
 
 def _unique_items(_schema: Schema) -> Check:

@@ -255,6 +255,10 @@ def test_an_error_echoes_numbers_as_javascript_reads_them(wire: Wire, given: str
                 for name in ("name", "description", "owner", "source")
             ],
         ),
+        (
+            {"metadata": {"name": "n", "description": "d", "owner": "o", "source": None}},
+            ["data/metadata/source must be string"],
+        ),
     ],
 )
 def test_each_violation_is_reported_with_the_services_text(

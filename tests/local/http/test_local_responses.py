@@ -297,6 +297,10 @@ def test_an_endpoint_without_scopes_ignores_even_bad_credentials(wire: Wire) -> 
         ("limit=5%0A", 'Query-string parameter: limit="5\n" does not match expression: /^[0-9]+$/'),
         ("limit=1&limit=2", "Query-string parameter: limit must be a string!"),
         ("continuationToken=", 'Query-string parameter: continuationToken="" does not match expression: /./'),
+        (
+            "continuationToken=%0D%E2%80%A8%E2%80%A9%0A",
+            'Query-string parameter: continuationToken="\r\u2028\u2029\n" does not match expression: /./',
+        ),
         ("quarantined=true", "Query-string parameter: quarantined is not supported!"),
     ],
 )
