@@ -72,10 +72,11 @@ def claim_run(core: Core, task: Task, run_id: int, worker: Worker) -> dict[str, 
     return _claim(core, task, run, taken_until, recorded)
 
 
-def reclaim_task(core: Core, task_id: str, run_id: int) -> dict[str, Any]:
+def reclaim_task(core: Core, caller: Caller, task_id: str, run_id: int) -> dict[str, Any]:
     """Hold a claimed run for another claim timeout from now on."""
     task = get_task(core.store, task_id)
     run = task.run(run_id)
+    caller.require(runId=run_id)  # `01` in the URL is run 1 from here on
     with core.transition() as now:
         _check_deadline(task, now)
         if run.worker is None:
@@ -167,23 +168,26 @@ def _check_deadline(task: Task, now: int) -> None:
         )
 
 
-def report_completed(core: Core, task_id: str, run_id: int, body: object) -> dict[str, Any]:
+def report_completed(core: Core, caller: Caller, task_id: str, run_id: int, body: object) -> dict[str, Any]:
     """Resolve a run as completed, or as failed if the optional body has `success` false."""
     failed = is_object(body) and body.get("success") is False
-    return _report(core, task_id, run_id, "failed" if failed else "completed")
+    return _report(core, caller, task_id, run_id, "failed" if failed else "completed")
 
 
-def report_failed(core: Core, task_id: str, run_id: int) -> dict[str, Any]:
+def report_failed(core: Core, caller: Caller, task_id: str, run_id: int) -> dict[str, Any]:
     """Resolve a run as failed."""
-    return _report(core, task_id, run_id, "failed")
+    return _report(core, caller, task_id, run_id, "failed")
 
 
-def report_exception(core: Core, task_id: str, run_id: int, body: dict[str, Any]) -> dict[str, Any]:
+def report_exception(
+    core: Core, caller: Caller, task_id: str, run_id: int, body: dict[str, Any]
+) -> dict[str, Any]:
     """Resolve a run as an exception; its `reason` decides whether there is a retry."""
     reason: str = body["reason"]
     with core.transition() as now:
         task = get_task(core.store, task_id)
         run = task.run(run_id)
+        caller.require(runId=run_id)
         repeated = run.state == "exception" and run.reason_resolved == reason
         if not (run.state == "running" or (repeated and run_id >= len(task.runs) - 2)):
             refuse(
@@ -198,12 +202,13 @@ def report_exception(core: Core, task_id: str, run_id: int, body: dict[str, Any]
     return {"status": task.status()}
 
 
-def _report(core: Core, task_id: str, run_id: int, state: str) -> dict[str, Any]:
+def _report(core: Core, caller: Caller, task_id: str, run_id: int, state: str) -> dict[str, Any]:
     with core.transition() as now:
         task = get_task(core.store, task_id)
         run = task.run(run_id)
         if run.state not in {"running", state}:
             refuse("RequestConflict", f"Run {run_id} of task `{task_id}` is not running or {state}.")
+        caller.require(runId=run_id)
         if run_id != len(task.runs) - 1:
             refuse("RequestConflict", f"Run {run_id} of task `{task_id}` is not the latest run.")
         if run.state == "running":

@@ -38,7 +38,9 @@ _MUST_MATCH = {"s3": (), "reference": (), "link": ("artifact",), "error": ("reas
 """The fields in which an artifact must equal an earlier one of its name; objects cannot be replaced."""
 
 
-def create_artifact(core: Core, task_id: str, run_id: int, name: str, body: dict[str, Any]) -> dict[str, Any]:
+def create_artifact(
+    core: Core, caller: Caller, task_id: str, run_id: int, name: str, body: dict[str, Any]
+) -> dict[str, Any]:
     """Record an artifact; return what its storage type needs for the upload.
 
     Raises:
@@ -46,7 +48,7 @@ def create_artifact(core: Core, task_id: str, run_id: int, name: str, body: dict
             state, or an artifact of this name that the new one cannot replace.
     """
     artifact = _new_artifact(task_id, run_id, name, body)
-    task, run = _claimed_run(core, artifact)
+    task, run = _claimed_run(core, caller, artifact)
     with core.transition() as now:
         _check_state(run, now)
         existing = find_artifact(core, task_id, run_id, name)
@@ -80,7 +82,7 @@ def finish_artifact(core: Core, task_id: str, run_id: int, name: str, body: dict
         core.send(messages.artifact_created, task, run, artifact.shown())
 
 
-def _claimed_run(core: Core, artifact: ArtifactRecord) -> tuple[Task, Run]:
+def _claimed_run(core: Core, caller: Caller, artifact: ArtifactRecord) -> tuple[Task, Run]:
     """Return the task and the run that the artifact is for, which must have been claimed."""
     if artifact.expires < core.now() - _DRIFT:
         refuse("InputError", "`expires` must be in the future")
@@ -92,6 +94,7 @@ def _claimed_run(core: Core, artifact: ArtifactRecord) -> tuple[Task, Run]:
     run = task.runs[artifact.run_id]
     if run.worker is None:
         refuse("InputError", "The run was never claimed, so it cannot have artifacts")
+    caller.require(runId=artifact.run_id)
     if artifact.expires > task.expires:
         refuse("InputError", "`expires` of an artifact cannot be after `expires` of its task")
     return task, run

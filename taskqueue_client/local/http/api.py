@@ -131,8 +131,6 @@ class Api:
         if endpoint.schema is not None:
             request_bodies.check_announced(call.content_type, has_body=call.has_body)
             request_bodies.check_body(endpoint.schema, call.payload, self._root_url)
-        if endpoint.is_checked_again:
-            caller.require(runId=run_id(call.params["runId"]))  # `01` is run 1 from here on
         given = (_taker(name)(call, caller) for name in endpoint.argument_names)
         result = endpoint.handler(self._services[endpoint.service], *given)
         return _response(await result if inspect.isawaitable(result) else result)

@@ -122,15 +122,6 @@ class Endpoint:
         return self.scopes is not None and _needs(self.scopes) <= set(self.parameters)
 
     @cached_property
-    def is_checked_again(self) -> bool:
-        """Whether the scopes are checked again with the number of the run, whose text may begin with zeros.
-
-        The service does so for what changes a run or creates an artifact, and not where it reads, nor for
-        finishArtifact.
-        """
-        return self.is_checked_first and self.method == "POST" and "runId" in self.parameters
-
-    @cached_property
     def argument_names(self) -> tuple[str, ...]:
         """The names of the handler's parameters after the first one."""
         return tuple(inspect.signature(self.handler).parameters)[1:]

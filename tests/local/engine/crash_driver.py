@@ -55,12 +55,12 @@ async def drive(world: World) -> None:
             task_id = slugid()
             do(world, task_id, world.create, task_id)
         for task_id, run_id in await claim_all(world):
-            do(world, task_id, engine.reclaim_task, task_id, run_id)
+            do(world, task_id, engine.reclaim_task, world.caller, task_id, run_id)
             if run_id == 0:
                 more = {"contentType": "a/b", "url": "https://x.org"}
                 do(world, task_id, world.artifact, task_id, f"public/{slugid()}", "reference", **more)
             if random.random() < 0.5:
-                do(world, task_id, engine.report_completed, task_id, run_id, {})
+                do(world, task_id, engine.report_completed, world.caller, task_id, run_id, {})
             else:
                 do(world, task_id, world.fail, task_id, "worker-shutdown", run_id)
 

@@ -131,11 +131,13 @@ class World:
 
     def completed(self, **changes: Any) -> str:
         task_id = self.running(**changes)
-        self.engine.report_completed(task_id, 0, {})
+        self.engine.report_completed(self.caller, task_id, 0, {})
         return task_id
 
     def fail(self, task_id: str, reason: str, run_id: int = 0) -> dict[str, Any]:
-        status: dict[str, Any] = self.engine.report_exception(task_id, run_id, {"reason": reason})["status"]
+        status: dict[str, Any] = self.engine.report_exception(
+            self.caller, task_id, run_id, {"reason": reason}
+        )["status"]
         return status
 
     def cancel(self, task_id: str) -> dict[str, Any]:
@@ -150,7 +152,7 @@ class World:
         self, task_id: str, name: str, storage_type: str, run_id: int = 0, **more: Any
     ) -> dict[str, Any]:
         body = {"storageType": storage_type, "expires": self.now(HOUR), **more}
-        created: dict[str, Any] = self.engine.create_artifact(task_id, run_id, name, body)
+        created: dict[str, Any] = self.engine.create_artifact(self.caller, task_id, run_id, name, body)
         return created
 
     def sent(self) -> list[str]:

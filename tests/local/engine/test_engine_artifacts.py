@@ -94,7 +94,7 @@ def test_problems_of_a_new_artifact_are_reported_in_order(world: World) -> None:
     world.claim(task_id)
     late = {"expires": world.now(48 * HOUR + 1)}
     assert "after" in refused(put, world, task_id, "s3", **late).message
-    world.engine.report_completed(task_id, 0, {})
+    world.engine.report_completed(world.caller, task_id, 0, {})
     assert refused(put, world, task_id, "s3", **late).code == "InputError"
     assert refused(put, world, task_id, "s3").code == "RequestConflict"
 
@@ -221,7 +221,7 @@ def test_a_finished_object_is_announced_and_can_be_read(world: World, length: di
 def test_finishing_again_is_fine_whatever_the_upload_id(world: World) -> None:
     task_id = world.running()
     upload(world, task_id)
-    world.engine.report_completed(task_id, 0, {})
+    world.engine.report_completed(world.caller, task_id, 0, {})
     world.sent()
     world.engine.finish_artifact(task_id, 0, NAME, {"uploadId": slugid()})
     assert world.sent() == ["artifact-created"]

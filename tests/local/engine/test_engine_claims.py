@@ -262,7 +262,7 @@ def test_reclaim_extends_the_claim_by_another_timeout(world: World) -> None:
     task_id = world.running()
     world.clock.advance(600)
     world.sent()
-    response = world.engine.reclaim_task(task_id, 0)
+    response = world.engine.reclaim_task(world.caller, task_id, 0)
     names = ["status", "runId", "workerGroup", "workerId", "takenUntil", "credentials"]
     assert list(response) == names
     assert response["takenUntil"] == world.now(TIMEOUT) == response["status"]["runs"][0]["takenUntil"]
@@ -278,35 +278,35 @@ def test_reclaim_works_until_the_resolver_has_acted() -> None:
     task_id = world.running()
     world.clock.advance(TIMEOUT)
     world.clock.advance(1)
-    world.engine.reclaim_task(task_id, 0)
+    world.engine.reclaim_task(world.caller, task_id, 0)
     world.clock.advance(5)
     assert world.status(task_id)["state"] == "running"
     world.close()
 
 
 def test_reclaim_is_refused_for_what_is_missing_over_or_was_never_claimed(world: World) -> None:
-    assert refused(world.engine.reclaim_task, slugid(), 0).status == 404
+    assert refused(world.engine.reclaim_task, world.caller, slugid(), 0).status == 404
     task_id = world.create()
-    assert refused(world.engine.reclaim_task, task_id, 1).status == 404
-    assert refused(world.engine.reclaim_task, task_id, 0).status == 409
+    assert refused(world.engine.reclaim_task, world.caller, task_id, 1).status == 404
+    assert refused(world.engine.reclaim_task, world.caller, task_id, 0).status == 409
     world.claim(task_id)
     world.fail(task_id, "worker-shutdown")
-    assert refused(world.engine.reclaim_task, task_id, 0).status == 409
+    assert refused(world.engine.reclaim_task, world.caller, task_id, 0).status == 409
 
 
 def test_reclaim_is_refused_from_the_deadline_on() -> None:
     world = World(deadline_delay=60, claim_timeout=3 * HOUR)
     task_id = world.running()
     world.clock.advance(2 * HOUR)
-    assert refused(world.engine.reclaim_task, task_id, 0).status == 409
-    world.engine.report_completed(task_id, 0, {})
+    assert refused(world.engine.reclaim_task, world.caller, task_id, 0).status == 409
+    world.engine.report_completed(world.caller, task_id, 0, {})
     world.close()
 
 
 def test_a_refused_reclaim_counts_as_claimed_until_its_time(world: World) -> None:
     task_id = world.completed()
     assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 0
-    refused(world.engine.reclaim_task, task_id, 0)
+    refused(world.engine.reclaim_task, world.caller, task_id, 0)
     assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 1
     world.clock.advance(TIMEOUT)
     assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 0
@@ -318,7 +318,7 @@ def test_a_reclaim_makes_worker_and_queue_known_for_a_day(world: World) -> None:
     with pytest.raises(Refusal):
         world.engine.get_worker("prov", "wt", GROUP, WORKER)
     world.clock.advance(600)
-    world.engine.reclaim_task(task_id, 0)
+    world.engine.reclaim_task(world.caller, task_id, 0)
     worker = world.engine.get_worker("prov", "wt", GROUP, WORKER)
     assert (worker["lastDateActive"], worker["expires"]) == (world.now(), world.now(24 * HOUR))
 
@@ -326,7 +326,7 @@ def test_a_reclaim_makes_worker_and_queue_known_for_a_day(world: World) -> None:
 @pytest.mark.parametrize("run_id", [0, 1, 2**31 - 1])
 def test_a_refused_claim_task_leaves_a_record_that_counts(world: World, run_id: int) -> None:
     task_id = world.running()
-    world.engine.report_completed(task_id, 0, None)
+    world.engine.report_completed(world.caller, task_id, 0, None)
     with pytest.raises(Refusal):
         world.claim(task_id, run_id, worker="other")
     assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 1

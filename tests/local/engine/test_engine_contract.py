@@ -55,12 +55,12 @@ async def lived(world: World) -> tuple[str, str]:
     world.artifact(group, "public/e", "error", reason="file-missing-on-worker", message="gone")
     assert claim["runId"] == 0
     failed = world.running(taskGroupId=group)
-    world.engine.report_failed(failed, 0)
+    world.engine.report_failed(world.caller, failed, 0)
     world.fail(world.running(taskGroupId=group), "worker-shutdown")
     world.engine.change_task_priority(world.caller, blocked, {"newPriority": "high"})
     world.engine.change_task_group_priority(world.caller, group, {"newPriority": "medium"})
     world.engine.seal_task_group(world.caller, group)
-    world.engine.report_completed(group, 0, {})
+    world.engine.report_completed(world.caller, group, 0, {})
     return group, blocked
 
 
@@ -101,7 +101,7 @@ async def test_every_claim_is_valid(world: World, schemas: Schemas) -> None:
     schemas.check("claim-work-response", {"tasks": await world.claim_work()})
     task_id = world.create()
     schemas.check("task-claim-response", world.claim(task_id))
-    schemas.check("task-reclaim-response", world.engine.reclaim_task(task_id, 0))
+    schemas.check("task-reclaim-response", world.engine.reclaim_task(world.caller, task_id, 0))
     requests: dict[str, dict[str, Any]] = {"s3": {}, "object": {}, "reference": {"url": "https://x.org"}}
     for storage_type, more in requests.items():
         response = world.artifact(task_id, f"public/{storage_type}", storage_type, contentType="a/b", **more)

@@ -332,7 +332,7 @@ def test_a_task_with_open_dependencies_is_unscheduled(world: World) -> None:
 def test_satisfied_dependencies_let_a_task_run_at_once(world: World) -> None:
     done = world.completed()
     failed = world.running()
-    world.engine.report_failed(failed, 0)
+    world.engine.report_failed(world.caller, failed, 0)
     assert world.status(world.create(dependencies=[done]))["state"] == "pending"
     assert world.status(world.create(dependencies=[done, failed]))["state"] == "unscheduled"
     assert world.status(world.create(dependencies=[failed], requires="all-resolved"))["state"] == "pending"

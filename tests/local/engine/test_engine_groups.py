@@ -50,7 +50,7 @@ def test_a_sealed_group_takes_no_task_but_its_tasks_go_on(world: World) -> None:
         world.create(taskGroupId=group)
     assert caught.value.status == 409
     world.claim(group)
-    world.engine.report_completed(group, 0, {})
+    world.engine.report_completed(world.caller, group, 0, {})
     assert world.rerun(group)["state"] == "pending"
 
 
@@ -66,7 +66,7 @@ def test_canceling_a_group_ends_what_is_not_resolved(world: World) -> None:
     blocked = world.create(taskGroupId=group, dependencies=[group])
     world.claim(running)
     world.claim(done)
-    world.engine.report_completed(done, 0, {})
+    world.engine.report_completed(world.caller, done, 0, {})
     world.engine.seal_task_group(world.caller, group)
     world.sent()
     response = world.engine.cancel_task_group(world.caller, group)

@@ -121,7 +121,7 @@ class EngineAndModel(RuleBasedStateMachine):
         task = self.task(index)
         if task.state == "running":
             self.model.reclaim(task)
-            self.world.engine.reclaim_task(task.task_id, len(task.runs) - 1)
+            self.world.engine.reclaim_task(self.world.caller, task.task_id, len(task.runs) - 1)
             self.compare_messages()
 
     @rule(index=INDEX, state=st.sampled_from(["completed", "failed"]))
@@ -132,7 +132,7 @@ class EngineAndModel(RuleBasedStateMachine):
             body = {"success": state == "completed"}
             self.both(
                 lambda: self.model.report(task, state),
-                lambda: self.world.engine.report_completed(task.task_id, run_id, body),
+                lambda: self.world.engine.report_completed(self.world.caller, task.task_id, run_id, body),
             )
 
     @rule(index=INDEX, reason=st.sampled_from(["worker-shutdown", "intermittent-task", "internal-error"]))

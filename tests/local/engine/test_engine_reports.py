@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,7 +27,7 @@ def test_a_completed_run_completes_the_task(world: World) -> None:
     task_id = world.running()
     world.clock.advance(5)
     world.sent()
-    status = world.engine.report_completed(task_id, 0, {})["status"]
+    status = world.engine.report_completed(world.caller, task_id, 0, {})["status"]
     assert status["state"] == "completed"
     run = status["runs"][0]
     assert (run["state"], run["reasonResolved"], run["resolved"]) == ("completed", "completed", world.now())
@@ -40,26 +41,29 @@ def test_a_completed_run_completes_the_task(world: World) -> None:
 
 def test_success_false_in_the_body_means_failed(world: World) -> None:
     task_id = world.running()
-    assert world.engine.report_completed(task_id, 0, {"success": False})["status"]["state"] == "failed"
+    assert (
+        world.engine.report_completed(world.caller, task_id, 0, {"success": False})["status"]["state"]
+        == "failed"
+    )
 
 
 def test_a_failed_run_fails_the_task(world: World) -> None:
     task_id = world.running()
     world.sent()
-    assert world.engine.report_failed(task_id, 0)["status"]["state"] == "failed"
+    assert world.engine.report_failed(world.caller, task_id, 0)["status"]["state"] == "failed"
     assert world.sent() == ["task-failed", "task-group-resolved"]
 
 
 def test_a_report_may_be_repeated_and_says_so_again(world: World) -> None:
     task_id = world.running()
-    first = world.engine.report_completed(task_id, 0, {})
+    first = world.engine.report_completed(world.caller, task_id, 0, {})
     world.sent()
-    assert world.engine.report_completed(task_id, 0, {}) == first
+    assert world.engine.report_completed(world.caller, task_id, 0, {}) == first
     assert world.sent()[0] == "task-completed"
 
 
 def test_a_report_is_refused_for_what_is_missing_pending_or_resolved_otherwise(world: World) -> None:
-    report = world.engine.report_completed
+    report = partial(world.engine.report_completed, world.caller)
     assert refused(report, slugid(), 0, {}).status == 404
     task_id = world.create()
     assert refused(report, task_id, 1, {}).status == 404
@@ -67,21 +71,21 @@ def test_a_report_is_refused_for_what_is_missing_pending_or_resolved_otherwise(w
     assert refusal.status == 409
     assert refusal.message == f"Run 0 of task `{task_id}` is not running or completed."
     world.claim(task_id)
-    world.engine.report_failed(task_id, 0)
+    world.engine.report_failed(world.caller, task_id, 0)
     assert refused(report, task_id, 0, {}).status == 409
 
 
 def test_an_older_run_cannot_be_reported_again(world: World) -> None:
     task_id = world.completed()
     world.rerun(task_id)
-    assert refused(world.engine.report_completed, task_id, 0, {}).status == 409
+    assert refused(world.engine.report_completed, world.caller, task_id, 0, {}).status == 409
 
 
 def test_reports_work_after_the_deadline_until_the_resolver_has_acted() -> None:
     world = World(deadline_delay=60, claim_timeout=3 * HOUR)
     task_id = world.running()
     world.clock.advance(2 * HOUR + 59)
-    assert world.engine.report_completed(task_id, 0, {})["status"]["state"] == "completed"
+    assert world.engine.report_completed(world.caller, task_id, 0, {})["status"]["state"] == "completed"
     world.close()
 
 

@@ -56,7 +56,7 @@ def test_a_refused_reclaim_of_an_expired_claim_announces_it_again(world: World) 
     task_id = world.running()
     world.clock.advance(TIMEOUT)
     with pytest.raises(Refusal):
-        world.engine.reclaim_task(task_id, 0)
+        world.engine.reclaim_task(world.caller, task_id, 0)
     world.sent()
     world.clock.advance(TIMEOUT)
     assert world.sent() == ["task-exception", "task-pending"]
@@ -67,7 +67,7 @@ def test_an_expired_claim_two_runs_ago_is_not_announced_again(world: World) -> N
     task_id = world.running()
     world.clock.advance(TIMEOUT)
     with pytest.raises(Refusal):
-        world.engine.reclaim_task(task_id, 0)
+        world.engine.reclaim_task(world.caller, task_id, 0)
     world.claim(task_id, 1)
     world.fail(task_id, "worker-shutdown", run_id=1)
     world.sent()
@@ -148,9 +148,9 @@ def test_dependents_run_as_soon_as_all_they_need_is_completed(world: World) -> N
     first, second = world.running(), world.running()
     dependent = world.create(dependencies=[first, second])
     world.sent()
-    world.engine.report_completed(first, 0, {})
+    world.engine.report_completed(world.caller, first, 0, {})
     assert world.status(dependent)["state"] == "unscheduled"
-    world.engine.report_completed(second, 0, {})
+    world.engine.report_completed(world.caller, second, 0, {})
     assert world.status(dependent)["runs"][0]["reasonCreated"] == "scheduled"
     names = world.sent()
     assert names == [
@@ -166,27 +166,27 @@ def test_dependents_run_as_soon_as_all_they_need_is_completed(world: World) -> N
 def test_a_failure_satisfies_only_all_resolved(world: World, requires: str) -> None:
     required = world.running()
     dependent = world.create(dependencies=[required], requires=requires)
-    world.engine.report_failed(required, 0)
+    world.engine.report_failed(world.caller, required, 0)
     expected = "pending" if requires == "all-resolved" else "unscheduled"
     assert world.status(dependent)["state"] == expected
 
 
 def test_a_failed_dependency_that_is_rerun_and_completes_satisfies(world: World) -> None:
     required = world.running()
-    world.engine.report_failed(required, 0)
+    world.engine.report_failed(world.caller, required, 0)
     dependent = world.create(dependencies=[required])
     world.rerun(required)
     world.claim(required, 1)
-    world.engine.report_completed(required, 1, {})
+    world.engine.report_completed(world.caller, required, 1, {})
     assert world.status(dependent)["state"] == "pending"
 
 
 def test_a_satisfied_dependency_stays_satisfied(world: World) -> None:
     first, second = world.running(), world.running()
     dependent = world.create(dependencies=[first, second])
-    world.engine.report_completed(first, 0, {})
+    world.engine.report_completed(world.caller, first, 0, {})
     world.rerun(first)
-    world.engine.report_completed(second, 0, {})
+    world.engine.report_completed(world.caller, second, 0, {})
     assert world.status(dependent)["state"] == "pending"
 
 
@@ -196,7 +196,7 @@ def test_dependents_are_scheduled_in_the_order_of_their_ids(world: World) -> Non
     for task_id in ids:
         world.create(task_id, dependencies=[required])
     world.sent()
-    world.engine.report_completed(required, 0, {})
+    world.engine.report_completed(world.caller, required, 0, {})
     pending = [m.body["status"]["taskId"][:3] for m in world.taken() if m.exchange.endswith("task-pending")]
     assert pending == ["aeG", "f08", "Iej", "RoV"]
 
@@ -205,7 +205,7 @@ def test_a_dependent_past_its_deadline_stays_unscheduled(production: World) -> N
     required = production.running(deadline=production.now(4 * HOUR))
     dependent = production.create(dependencies=[required], deadline=production.now(600))
     production.clock.advance(601)
-    production.engine.report_completed(required, 0, {})
+    production.engine.report_completed(production.caller, required, 0, {})
     production.clock.advance(5)
     assert production.status(dependent)["state"] == "unscheduled"
     production.clock.advance(60)
@@ -216,7 +216,7 @@ def test_a_group_is_resolved_once_nothing_in_it_was_never_resolved(world: World)
     group = world.running()
     other = world.create(taskGroupId=group, dependencies=[group])
     world.sent()
-    world.engine.report_completed(group, 0, {})
+    world.engine.report_completed(world.caller, group, 0, {})
     assert "task-group-resolved" not in world.sent()
     world.cancel(other)
     assert "task-group-resolved" in world.sent()
@@ -257,7 +257,7 @@ def test_production_resolvers_act_at_their_next_look(production: World) -> None:
     required = production.running()
     dependent = production.create(dependencies=[required])
     production.clock.advance(1)
-    production.engine.report_completed(required, 0, {})
+    production.engine.report_completed(production.caller, required, 0, {})
     production.clock.advance(0.5)
     assert production.status(dependent)["state"] == "unscheduled"
     due = production.background.next_due()
@@ -283,10 +283,10 @@ def test_a_repeated_creation_sees_a_resolution_before_the_resolver(production: W
     first, second = production.running(), production.running()
     definition = production.definition(dependencies=[first, second], requires=requires)
     task_id = production.create(**definition)
-    production.engine.report_completed(first, 0, {})
+    production.engine.report_completed(production.caller, first, 0, {})
     production.create(task_id, **definition)
     assert production.status(task_id)["state"] == "unscheduled"
-    production.engine.report_failed(second, 0)
+    production.engine.report_failed(production.caller, second, 0)
     production.sent()
     production.create(task_id, **definition)
     seen = ["task-pending"] if requires == "all-resolved" else []
@@ -296,7 +296,7 @@ def test_a_repeated_creation_sees_a_resolution_before_the_resolver(production: W
     assert [run["reasonCreated"] for run in runs] == ["scheduled"] * len(seen)
     production.rerun(second)
     production.claim(second, 1)
-    production.engine.report_completed(second, 1, {})
+    production.engine.report_completed(production.caller, second, 1, {})
     production.create(task_id, **definition)
     assert len(production.status(task_id)["runs"]) == 1
 
@@ -307,7 +307,7 @@ def test_next_due_says_when_there_is_something_to_do(world: World) -> None:
     assert world.background.next_due() == world.clock.now() + 2 * HOUR
     world.claim(task_id)
     assert world.background.next_due() == world.clock.now() + TIMEOUT
-    world.engine.report_completed(task_id, 0, {})
+    world.engine.report_completed(world.caller, task_id, 0, {})
     world.clock.advance(2 * HOUR)
     assert world.background.next_due() == night
 

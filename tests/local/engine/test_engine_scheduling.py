@@ -87,7 +87,7 @@ def test_schedule_does_not_change_other_tasks(world: World, state: str) -> None:
     if state in {"running", "completed"}:
         world.claim(task_id)
     if state == "completed":
-        world.engine.report_completed(task_id, 0, {})
+        world.engine.report_completed(world.caller, task_id, 0, {})
     if state == "canceled":
         world.cancel(task_id)
     before = world.status(task_id)
@@ -135,7 +135,7 @@ def test_reruns_leave_fewer_retries_and_end_at_fifty_runs(world: World) -> None:
     for run_id in range(50):
         left[run_id + 1] = world.status(task_id)["retriesLeft"]
         world.claim(task_id, run_id)
-        world.engine.report_completed(task_id, run_id, {})
+        world.engine.report_completed(world.caller, task_id, run_id, {})
         if run_id < 49:
             world.rerun(task_id)
     assert (left[2], left[11], left[50]) == (48, 39, 0)
@@ -179,7 +179,7 @@ def test_cancel_of_a_retried_task_ends_the_claim_of_its_last_run(world: World) -
     world.fail(task_id, "worker-shutdown")
     world.claim(task_id, 1)
     world.clock.advance(1199)
-    world.engine.reclaim_task(task_id, 1)
+    world.engine.reclaim_task(world.caller, task_id, 1)
     world.clock.advance(1199)  # the claim of the run before has expired
     assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 1
     assert world.cancel(task_id)["runs"][1]["reasonResolved"] == "canceled"

@@ -335,7 +335,7 @@ def test_claimed_tasks_are_listed_by_their_latest_claim(world: World) -> None:
     for _ in range(3):
         tasks.append(world.running())
         world.clock.advance(1)
-    world.engine.reclaim_task(tasks[0], 0)
+    world.engine.reclaim_task(world.caller, tasks[0], 0)
     engine = world.engine
     page = engine.list_claimed_tasks(QUEUE, None, 2)
     assert [task["taskId"] for task in page["tasks"]] == tasks[1:]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _OBJECTS = "/api/object/v1"
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_EXPIRES_AFTER_ITS_TASK = {"storageType": "link", "expires": "2999-01-01T00:00:00Z", "artifact": "y"}
 _ALWAYS = {
     "content-type": "application/json; charset=utf-8",
     "cache-control": "no-store no-cache must-revalidate",
@@ -324,45 +325,62 @@ def test_a_run_id_of_any_size_is_a_run_that_does_not_exist(wire: Wire, run_id: s
     assert (reply.status, reply.json["code"]) == (404, "ResourceNotFound")
 
 
-def test_a_run_id_with_zeros_needs_the_scope_both_as_typed_and_as_read(wire: Wire) -> None:
-    resource = f"{QUEUE}/task/{NO_SUCH_TASK}/runs/01/reclaim"
-    scope = f"queue:reclaim-task:{NO_SUCH_TASK}"
-    statuses = [
-        wire.send("POST", resource, key=wire.root.temporary(scopes), body=b"").status
-        for scopes in ([f"{scope}/01"], [f"{scope}/1"], [f"{scope}/01", f"{scope}/1"])
-    ]
-    assert statuses == [403, 403, 404]
+@pytest.mark.parametrize(
+    ("verb", "scope", "body", "missing", "pending", "running"),
+    [
+        ("reclaim", "reclaim-task", {}, 404, [403, 403, 409], 200),
+        ("completed", "resolve-task", {}, 404, [409, 403, 409], 200),
+        ("failed", "resolve-task", {}, 404, [409, 403, 409], 200),
+        ("exception", "resolve-task", {"reason": "internal-error"}, 404, [403, 403, 409], 200),
+        ("artifacts/x", "create-artifact", _EXPIRES_AFTER_ITS_TASK, 400, [400, 403, 400], 400),
+    ],
+)
+def test_a_run_id_with_zeros_needs_the_scope_first_as_typed_and_later_as_read(
+    wire: Wire,
+    task_factory: TaskFactory,
+    verb: str,
+    scope: str,
+    body: dict[str, str],
+    missing: int,
+    pending: list[int],
+    running: int,
+) -> None:
+    """A missing run is found before the second check, and by some calls also a pending one."""
+    task_id = slugid()
+
+    def statuses(task_id: str) -> list[int]:
+        """With the scope as typed, with that as read, and with both."""
+        scopes = [f"queue:{scope}:{task_id}/00", f"queue:{scope}:{task_id}/0"]
+        keys = [wire.root.temporary(each) for each in (scopes[:1], scopes[1:], scopes)]
+        resource = f"{QUEUE}/task/{task_id}/runs/00/{verb}"
+        return [wire.json("POST", resource, body, key=key).status for key in keys]
+
+    assert statuses(NO_SUCH_TASK) == [missing, 403, missing]
+    assert wire.json("PUT", f"{QUEUE}/task/{task_id}", task_factory(), key=wire.root).status == 200
+    assert statuses(task_id) == pending
+    worker = {"workerGroup": "g", "workerId": "w"}
+    assert wire.json("POST", f"{QUEUE}/task/{task_id}/runs/0/claim", worker, key=wire.root).status == 200
+    assert statuses(task_id) == [403, 403, running]
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "scope", "statuses"),
+    ("method", "path", "scope"),
     [
-        ("GET", "artifacts", "list-artifacts:<taskId>:", [404, 403, 404]),
-        ("GET", "artifact-info/x", "list-artifacts:<taskId>:", [404, 403, 404]),
-        ("PUT", "artifacts/x", "create-artifact:<taskId>/", [404, 403, 404]),
-        ("POST", "artifacts/x", "create-artifact:<taskId>/", [403, 403, 400]),
+        ("GET", "artifacts", "list-artifacts:<taskId>:"),
+        ("GET", "artifact-info/x", "list-artifacts:<taskId>:"),
+        ("PUT", "artifacts/x", "create-artifact:<taskId>/"),
     ],
 )
-def test_only_what_changes_a_run_needs_the_scope_for_the_number_of_a_run_with_zeros(
-    method: str, path: str, scope: str, statuses: list[int]
+def test_reading_and_finishing_an_artifact_need_the_scope_only_as_the_run_id_is_typed(
+    method: str, path: str, scope: str
 ) -> None:
-    body = {
-        "GET": None,
-        "PUT": {"uploadId": NO_SUCH_TASK},
-        "POST": {"storageType": "s3", "expires": "2100-01-01T00:00:00Z", "contentType": "a/b"},
-    }[method]
     scope = "queue:" + scope.replace("<taskId>", NO_SUCH_TASK)
     with LocalQueue(anonymous_scopes=[]) as local:
         private = Wire(local)
         resource = f"{QUEUE}/task/{NO_SUCH_TASK}/runs/01/{path}"
-        keys = [
-            private.root.temporary(each)
-            for each in ([f"{scope}01"], [f"{scope}1"], [f"{scope}01", f"{scope}1"])
-        ]
-        if body is None:
-            assert [private.send(method, resource, key=key).status for key in keys] == statuses
-        else:
-            assert [private.json(method, resource, body, key=key).status for key in keys] == statuses
+        for typed, status in ((f"{scope}01", 404), (f"{scope}1", 403)):
+            key = private.root.temporary([typed])
+            assert private.json(method, resource, {"uploadId": NO_SUCH_TASK}, key=key).status == status
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "OPTIONS"])
