@@ -90,7 +90,6 @@ _SALT = "salt"
 _MIN_LENGTH = 10
 _ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ1234567890"
 _SEPARATORS = "cfhistuCFHISTU"
-_SEPARATOR_SHARE = 3.5  # letters of the alphabet for each separator
 _GUARD_SHARE = 12  # letters of the alphabet for each guard
 
 
@@ -108,7 +107,7 @@ def encode_offset(number: int) -> str:
 
 def decode_offset(token: str) -> int | None:
     """Return the number of a token; None for a text that `encode_offset` does not make."""
-    parts = _split_at_guards(token)
+    parts = "".join(" " if char in _GUARDS else char for char in token).split(" ")
     core = parts[1] if len(parts) in (2, 3) else parts[0]
     if not core:
         return None
@@ -139,10 +138,6 @@ def _pad(token: str, letters: str) -> str:
     return token
 
 
-def _split_at_guards(token: str) -> list[str]:
-    return "".join(" " if char in _GUARDS else char for char in token).split(" ")
-
-
 def _shuffle(text: str, salt: str) -> str:
     """Return the algorithm's own shuffle: the same text and salt always give the same order."""
     chars = list(text)
@@ -157,12 +152,7 @@ def _shuffle(text: str, salt: str) -> str:
 
 def _alphabets() -> tuple[str, str]:
     """Return the letters that digits are written in, and the guards that surround a short token."""
-    separators = _shuffle(_SEPARATORS, _SALT)
-    letters = "".join(char for char in _ALPHABET if char not in separators)
-    wanted = -int(-len(letters) // _SEPARATOR_SHARE)
-    if wanted > len(separators):
-        letters = letters[wanted - len(separators) :]
-    letters = _shuffle(letters, _SALT)
+    letters = _shuffle("".join(char for char in _ALPHABET if char not in _SEPARATORS), _SALT)
     guards = -(-len(letters) // _GUARD_SHARE)
     return letters[guards:], letters[:guards]
 
