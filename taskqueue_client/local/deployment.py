@@ -76,13 +76,7 @@ class Settings:
 
 
 class Deployment:
-    """The parts of a local queue, which run while it is entered.
-
-    Args:
-        settings: The options of the queue.
-        clock: The source of time.
-        audience: Receives each message.
-    """
+    """The parts of a local queue, which run while it is entered."""
 
     root_url: str
     page: Page | None = None

@@ -37,10 +37,6 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class FaultInjector:
     """Responds to the requests of a server, by their handlers or by faults.
 
-    Args:
-        clock: The queue's clock.
-        endpoints: The names of the endpoints that faults may strike.
-
     Attributes:
         faults: The faults, as users add them.
         on_strike: Called with each request that a fault strikes, before it does, if it is set.
@@ -72,14 +68,7 @@ class FaultInjector:
 
 @dataclass(frozen=True, slots=True)
 class _StruckCall:
-    """A request that a fault strikes.
-
-    Args:
-        endpoint: The endpoint's name.
-        request: The request itself.
-        handler: Handles the request without a fault.
-        clock: The queue's clock.
-    """
+    """A request that a fault strikes."""
 
     endpoint: str
     request: web.BaseRequest

@@ -49,12 +49,6 @@ _CLAIMED = ("workerGroup", "workerId", "runId", "takenUntil", "status")
 class LegacyPolling:
     """Legacy polling of a local queue; runs from its construction, in an event loop, until `stop`.
 
-    Args:
-        connection_string: The storage account.
-        core: The shared part of the local queue.
-        key: The key that signs messages.
-        expire_claim: Ends the claim of a task if it has expired.
-
     Raises:
         ValueError: The connection string is malformed.
     """

@@ -239,13 +239,7 @@ class _Known(NamedTuple):
 
 
 class MessageSync:
-    """Puts, updates and deletes messages, as long as it runs.
-
-    Args:
-        core: The shared part of the local queue.
-        azure: The Azure queues.
-        encode: Returns the text of a message for a task and a run.
-    """
+    """Puts, updates and deletes messages, as long as it runs."""
 
     def __init__(self, core: Core, azure: AzureQueues, encode: Callable[[str, int], str]) -> None:
         self._core = core

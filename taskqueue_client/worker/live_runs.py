@@ -15,10 +15,6 @@ from .run.lifecycle import RunLifecycle
 class LiveRuns:
     """The runs that have not ended, in the loop that this is made in.
 
-    Args:
-        on_resolved: Called when a run was resolved or lost.
-        clock: The source of time.
-
     Attributes:
         unresolved: How many runs are neither resolved nor lost.
         left_behind: Done when the worker does not wait any longer for runs to clean up.

@@ -33,9 +33,6 @@ class PayloadSchema:
     `$schema` names its draft by the draft's own URI; default: 2020-12. References must be to places in the
     schema itself; no schemas are fetched.
 
-    Args:
-        schema: The schema.
-
     Raises:
         InvalidArgument: The schema is not a dict, names an unknown draft, does not match its draft, or has a
             reference without target.

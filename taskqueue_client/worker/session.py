@@ -69,10 +69,6 @@ class Session:
     """Runs a worker, in the event loop that it is made in. `run` must be the next thing that the loop does.
 
     The methods that are not coroutines may be called from any thread, before `run` and until it returns.
-
-    Args:
-        worker: The worker.
-        credentials: The worker's own credentials.
     """
 
     def __init__(self, worker: WorkerLoop, credentials: Credentials | None) -> None:

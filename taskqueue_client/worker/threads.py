@@ -149,9 +149,6 @@ class ThreadsafeCalls:
     Waking a loop costs a system call, at which threads wait for each other. So the loop is woken once for
     all calls that come together. They do not have the context variables of their callers: the loop would make
     all of them with those of the one that woke it.
-
-    Args:
-        loop: The loop that makes the calls.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -187,9 +184,6 @@ class EventThread:
     """An event loop in a separate thread, until `stop`.
 
     The thread is a daemon: user code that blocks the loop forever does not keep the process from ending.
-
-    Args:
-        name: The thread's name.
 
     Raises:
         OSError: No file descriptor is free for the loop.

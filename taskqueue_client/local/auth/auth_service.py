@@ -23,13 +23,7 @@ _TESTER_GET_NEEDS = ("test:authenticate-get",)
 
 
 class AuthService:
-    """The endpoints of the auth service; each method is named after its endpoint.
-
-    Args:
-        validator: Checks the signatures of real clients.
-        clients: The known clients by id.
-        expand: Expands the roles in a list of scopes.
-    """
+    """The endpoints of the auth service; each method is named after its endpoint."""
 
     def __init__(
         self,

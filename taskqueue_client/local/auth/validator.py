@@ -246,13 +246,7 @@ def _is_stale(timestamp: str, now: float) -> bool:
 
 
 class RequestCaller:
-    """The caller of one request. Credentials are checked when they are first needed.
-
-    Args:
-        identify: Authenticates the caller.
-        expression: The endpoint's scope expression.
-        params: The request's URL parameters.
-    """
+    """The caller of one request. Credentials are checked when they are first needed."""
 
     def __init__(
         self, identify: Callable[[], Identity], expression: ScopeExpression | None, params: Mapping[str, str]

@@ -92,12 +92,7 @@ _decode_definition = msgspec.json.Decoder(_Definition).decode
 
 @dataclass(slots=True)
 class Views:
-    """Reads the store for the page.
-
-    Args:
-        store: The state of the queue.
-        clock: The queue's clock.
-    """
+    """Reads the store for the page."""
 
     store: Store
     clock: Clock

@@ -21,12 +21,7 @@ is there for retries; a thread that is not scheduled for as long as this uses it
 
 
 class Reclaiming:
-    """Reclaims runs from their claim until they are resolved or lost.
-
-    Args:
-        events: Is told about each reclaim.
-        clock: The source of time.
-    """
+    """Reclaims runs from their claim until they are resolved or lost."""
 
     def __init__(self, events: KeeperEvents, clock: Clock) -> None:
         self._events = events

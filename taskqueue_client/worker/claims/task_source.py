@@ -88,11 +88,7 @@ TaskSourceFactory = Callable[[SourceContext], TaskSource]
 
 
 class QueueTaskSource:
-    """The default task source: one `claimWork` request at a time; see `TaskSource`.
-
-    Args:
-        context: The worker's client, identity and clock.
-    """
+    """The default task source: one `claimWork` request at a time; see `TaskSource`."""
 
     def __init__(self, context: SourceContext) -> None:
         self._queue = context.queue.with_options(timeout=RESPONSE_TIMEOUT)

@@ -10,11 +10,7 @@ from pathlib import Path
 
 
 class ControlGroup:
-    """A control group (version 2) below that of this process.
-
-    Args:
-        path: Its directory.
-    """
+    """A control group (version 2) below that of this process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -294,12 +294,7 @@ def _file_with(path: Path, content: bytes) -> io.FileIO:
 
 
 class Output:
-    """The output of one command, on its way to the log. Used by one thread at a time.
-
-    Args:
-        task_log: The log.
-        secrets: Texts to mask.
-    """
+    """The output of one command, on its way to the log. Used by one thread at a time."""
 
     def __init__(self, task_log: TaskLog, secrets: Secrets) -> None:
         self._log = task_log

@@ -19,12 +19,7 @@ the other handlers stand still."""
 
 
 class LoopLag:
-    """Measures for how long an event loop has been blocked. Safe to use from any thread.
-
-    Args:
-        calls: The calls to the loop.
-        monotonic: The clock.
-    """
+    """Measures for how long an event loop has been blocked. Safe to use from any thread."""
 
     def __init__(self, calls: ThreadsafeCalls, monotonic: Callable[[], float]) -> None:
         self._calls = calls

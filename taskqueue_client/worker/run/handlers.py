@@ -110,11 +110,8 @@ class Handlers:
 class HandlerCall:
     """A call of a handler; a subclass starts it.
 
-    Args:
-        calls: Calls to the loop that starts the handler.
-
     Attributes:
-        ended: What the handler raised, or None, once it has ended; belongs to that loop.
+        ended: What the handler raised, or None, once it has ended; belongs to the loop that starts it.
     """
 
     def __init__(self, calls: ThreadsafeCalls) -> None:
@@ -202,14 +199,7 @@ def _end_child_of(process: int, raised: BaseException | None) -> None:
 
 
 class ThreadCall(HandlerCall):
-    """A call of a plain function in a thread.
-
-    Args:
-        name: The thread's name meanwhile.
-        function: The handler.
-        threads: The threads of handlers.
-        calls: Calls to the loop that starts the handler.
-    """
+    """A call of a plain function in a thread."""
 
     def __init__(
         self, name: str, function: Callable[[], object], threads: DaemonThreads, calls: ThreadsafeCalls
@@ -219,15 +209,7 @@ class ThreadCall(HandlerCall):
 
 
 class CoroutineCall(HandlerCall):
-    """A call of a coroutine function in the handlers' loop.
-
-    Args:
-        name: The asyncio task's name.
-        function: The handler.
-        thread: The thread of the handlers' loop.
-        calls: Calls to the loop that starts the handler.
-        context: The context of the asyncio task.
-    """
+    """A call of a coroutine function in the handlers' loop."""
 
     def __init__(
         self,
@@ -289,14 +271,6 @@ class TimeLimit(NamedTuple):
 
 class Attempts:
     """Calls the handler of a run, again if the task asks for a retry, all within the run's time limit.
-
-    Args:
-        resources: The run's resources.
-        config: The worker's settings.
-        schema: The schema of payloads; None: a payload may be anything that is at most 100 levels deep.
-        call_handler: Starts the handler.
-        run_time_limit: Returns how many seconds the run may take, or None.
-        clock: The source of time.
 
     Attributes:
         stopped: Gets the reason if the handler is to be stopped.

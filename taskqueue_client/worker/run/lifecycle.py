@@ -113,11 +113,6 @@ class RunContext:
 class RunLifecycle:
     """Takes one run from its claim to its end, in the loop that it is made in.
 
-    Args:
-        run: The run.
-        resources: The run's resources.
-        context: The objects that all runs of the worker share.
-
     Attributes:
         run: The run.
         stage: The run's present activity, for the log.

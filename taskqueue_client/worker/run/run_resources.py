@@ -71,10 +71,6 @@ class RunResources:
 
     A child that a handler forks may only use resources that exist: the worker would not see what it adds.
 
-    Args:
-        run: The run.
-        shared: What all runs share.
-
     Attributes:
         run: The run.
         canceled: Set when its handler should stop.

@@ -59,9 +59,6 @@ class RetryClock:
     """The clock of the client that uploads and reports: the end of the worker shortens its waits.
 
     A worker that is shut down just after an outage reports what it has, instead of waiting for too long.
-
-    Args:
-        clock: The source of time.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -153,12 +150,7 @@ class RetryBudget:
 
 
 class UploadRetries:
-    """How the calls and transfers of one upload are retried; see `Retries`.
-
-    Args:
-        budget: How long the uploads of the run are retried.
-        name: The artifact's name in the log.
-    """
+    """How the calls and transfers of one upload are retried; see `Retries`."""
 
     def __init__(self, budget: RetryBudget, name: str) -> None:
         self._budget = budget
