@@ -33,14 +33,13 @@ from taskqueue_client.worker.monitoring.monitor import Monitor
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
 from taskqueue_client.worker.monitoring.worker_metrics import WorkerMetrics
 from taskqueue_client.worker.run.handlers import Handlers
-from taskqueue_client.worker.run.lifecycle import RunContext, RunLifecycle, TaskEnd
+from taskqueue_client.worker.run.lifecycle import LiveRuns, RunContext, RunLifecycle, TaskEnd
 from taskqueue_client.worker.run.run_resources import RunResources, SharedResources, mask_credentials
 from taskqueue_client.worker.run.upload_retries import RetryClock
 
 from . import shutdown, shutdown_reasons
 from .commands.process_tree import Guardian
 from .config import WorkerConfig
-from .live_runs import LiveRuns
 from .outcomes import text_of
 from .threads import DaemonThreads, ThreadsafeCalls
 from .worker_log import log

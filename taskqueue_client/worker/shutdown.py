@@ -11,8 +11,8 @@ from taskqueue_client.clock import Clock
 
 from .claims.keeper import Keeper
 from .config import WorkerConfig
-from .live_runs import LiveRuns
 from .outcomes import WorkerShutdown
+from .run.lifecycle import LiveRuns
 from .run.upload_retries import RetryClock
 from .shutdown_reasons import AT_ONCE
 from .worker_log import log
