@@ -13,7 +13,7 @@ import requests
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
-from taskqueue_client.worker.monitoring import health
+from taskqueue_client.worker.monitoring import monitor
 from taskqueue_client.worker.run import handlers
 from taskqueue_client.worker.run.lifecycle import TaskEnd
 from taskqueue_client.worker.run.task_run import TaskRun
@@ -91,7 +91,7 @@ def test_a_worker_whose_hook_does_not_return_is_not_live_until_it_does(
         assert finish.wait(WAIT)
 
     monkeypatch.setattr(worker, "on_task_end", on_task_end)
-    monkeypatch.setattr(health, "LIVE_WITHIN", 0.01)
+    monkeypatch.setattr(monitor, "LIVE_WITHIN", 0.01)
     world.create()
 
     def is_blocked() -> bool:

@@ -13,15 +13,14 @@ import requests
 
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker import WorkerIdentity
-from taskqueue_client.worker.monitoring.health import (
+from taskqueue_client.worker.monitoring.monitor import (
     LIVE_WITHIN,
     READY_WITHIN,
-    Vitals,
+    Monitor,
     live_problems,
     ready_problems,
 )
-from taskqueue_client.worker.monitoring.monitor import Monitor
-from taskqueue_client.worker.monitoring.worker_metrics import WorkerMetrics
+from taskqueue_client.worker.monitoring.worker_metrics import Vitals, WorkerMetrics
 from tests.worker.running_commands import open_descriptors
 
 WELL = Vitals(

@@ -1,4 +1,7 @@
-"""The HTTP server of a worker's metrics and health."""
+"""The health of a worker, and the HTTP server for it and for metrics.
+
+The health is whether the worker takes work, and whether it should be restarted.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,48 @@ from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.worker_log import log
 
-from .health import live_problems, ready_problems
-from .worker_metrics import WorkerMetrics
+from .worker_metrics import Vitals, WorkerMetrics
+
+READY_WITHIN = 60.0
+"""Seconds from one response to a claim request to the next. A request takes 20 s when there is no work, and
+three in a row do not fail by chance. Also seconds for which the worker's event loop may be blocked."""
+
+LIVE_WITHIN = 600.0
+"""The same, after which the worker should be restarted: the worker, and not the Queue, may be what hangs."""
 
 _TEXT = "text/plain; charset=utf-8"
+
+
+def live_problems(vitals: Vitals) -> list[str]:
+    """Return why a worker should be restarted; an empty list if it should not."""
+    problems: list[str] = []
+    if vitals.since_claim is not None and vitals.since_claim > LIVE_WITHIN:
+        problems.append(f"no response to a claim request for {vitals.since_claim:.0f} s")
+    if vitals.lease_left is not None and vitals.lease_left < 0:
+        problems.append(f"a lease ended {-vitals.lease_left:.0f} s ago, and its run is still being worked on")
+    if vitals.stuck >= vitals.slots:
+        problems.append("handlers of runs that have ended do not stop, and hold all slots")
+    if vitals.blocked > LIVE_WITHIN:
+        problems.append(_blocked(vitals))
+    return problems
+
+
+def _blocked(vitals: Vitals) -> str:
+    return f"a hook, or the reader of the worker's log, has blocked the worker for {vitals.blocked:.0f} s"
+
+
+def ready_problems(vitals: Vitals) -> list[str]:
+    """Return why a worker does not take work; an empty list if it does."""
+    problems = live_problems(vitals)
+    if vitals.is_shutting_down:
+        problems.append("the worker is shutting down")
+    if not vitals.has_claimed:
+        problems.append("no response to a claim request yet")
+    elif vitals.since_claim is not None and READY_WITHIN < vitals.since_claim <= LIVE_WITHIN:
+        problems.append(f"no response to a claim request for {vitals.since_claim:.0f} s")
+    if READY_WITHIN < vitals.blocked <= LIVE_WITHIN:
+        problems.append(_blocked(vitals))
+    return problems
 
 
 class _Page(NamedTuple):

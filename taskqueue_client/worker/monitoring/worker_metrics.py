@@ -1,4 +1,4 @@
-"""The metrics of a worker, over prometheus_client.
+"""The state and the metrics of a worker, over prometheus_client.
 
 `docs/how-to/metrics.md` has a table of their names, labels and meanings, which a test compares with them.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, product
 from typing import NamedTuple
 
@@ -19,8 +20,6 @@ from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker.config import WorkerIdentity
 from taskqueue_client.worker.outcomes import COMPLETED, LOST, RESOLUTIONS, LossReason
 
-from .health import Vitals
-
 PREFIX = "taskqueue_worker_"
 
 LATENESS_BUCKETS = (0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 60.0)
@@ -31,6 +30,33 @@ DURATION_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 
 
 WAIT_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 """Seconds that a run waits for a worker: from none to a task queue that does not keep up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """The state of a worker. Times are in seconds.
+
+    Attributes:
+        has_claimed: The Queue has responded to a claim request, with or without work.
+        since_claim: How long a claim request has been due without a response: since the last response,
+            since the worker has had free slots again, or since it started. None while none is due, as all
+            slots are taken or the worker is shutting down.
+        is_shutting_down: The shutdown has begun.
+        claimed: How many runs are claimed.
+        lease_left: What is left of the lease that ends first; negative if it has ended; None without a run.
+        stuck: How many slots are held by handlers that do not stop, though their runs have ended.
+        slots: How many slots there are: the setting `concurrency`.
+        blocked: For how long the worker's event loop has been blocked, by a hook or a log handler that waits.
+    """
+
+    has_claimed: bool
+    since_claim: float | None
+    is_shutting_down: bool
+    claimed: int
+    lease_left: float | None
+    stuck: int
+    slots: int
+    blocked: float
 
 
 class _Labels(NamedTuple):
