@@ -99,7 +99,11 @@ def get(
     is complete and verified. With --json, prints an object for each artifact, with `path` or `error`.
     """
     with connect() as queue:
-        chosen = names or _with_content(_artifacts_of(queue, task_id, run_id))
+        chosen = names or [
+            each.name
+            for each in _artifacts_of(queue, task_id, run_id)
+            if each.storage_type not in {StorageType.ERROR, StorageType.LINK}
+        ]
         root_url, credentials = queue.root_url, queue.credentials
     wanted = _Wanted(task_id, run_id, folder, concurrency)
     bars = _bars(hidden=as_json)
@@ -108,11 +112,6 @@ def get(
     for outcome in outcomes:
         _print(outcome, as_json=as_json)
     ctx.exit(ExitStatus.NOT_COMPLETED if any(each.error for each in outcomes) else ExitStatus.DONE)
-
-
-def _with_content(artifacts: Sequence[Artifact]) -> list[str]:
-    """Return the names of all artifacts except errors, and links to others."""
-    return [each.name for each in artifacts if each.storage_type not in {StorageType.ERROR, StorageType.LINK}]
 
 
 @dataclass(frozen=True, slots=True)

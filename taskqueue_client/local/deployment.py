@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +26,7 @@ from taskqueue_client.local.storage import ArtifactStorage, Variant
 from .engine import BackgroundWork, Core, Store
 from .engine import Settings as EngineSettings
 from .fault_injection import FaultInjector
-from .http.endpoints import LEGACY, Endpoint
+from .http.endpoints import LEGACY
 
 if TYPE_CHECKING:
     import sqlite3
@@ -124,7 +123,8 @@ class Deployment:
             self.legacy = self._open_legacy(self._settings.legacy_azure)
             self._cleanup.push_async_callback(self.legacy.stop)
         endpoints = ENDPOINTS if self.legacy is None else self.legacy.endpoints
-        self._injector = FaultInjector(self._clock, _fault_names(endpoints))
+        named = [*dict.fromkeys(each.full_name for each in endpoints), "storage.put", "storage.get"]
+        self._injector = FaultInjector(self._clock, named)
         self.faults = self._injector.faults
         if self._settings.page:
             self.page = self._open_page(self.core)
@@ -243,11 +243,6 @@ class Deployment:
         if self._wake_up is not None:
             self._wake_up.cancel()
             self._wake_up = None
-
-
-def _fault_names(endpoints: Iterable[Endpoint]) -> list[str]:
-    """Return the names of the endpoints that faults may strike, each once."""
-    return [*dict.fromkeys(each.full_name for each in endpoints), "storage.put", "storage.get"]
 
 
 def _issuer(connection: sqlite3.Connection) -> Issuer:

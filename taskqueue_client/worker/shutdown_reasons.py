@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -165,7 +164,10 @@ async def _notice(
     ask: Callable[[], float | None], threads: DaemonThreads, calls: ThreadsafeCalls
 ) -> float | None:
     returned: list[float | None] = []
-    asked = partial(_ask, ask, returned)
+
+    def asked() -> None:
+        returned.append(checked_time_left("termination_notice", ask()))
+
     try:
         call = ThreadCall("termination notice", asked, threads, calls)
     except RuntimeError as refusal:  # the system starts no more threads at the moment
@@ -175,10 +177,6 @@ async def _notice(
     if (error := call.ended.result()) is not None:
         log.error("termination_notice failed", exc_info=error)
     return returned[0] if returned else None
-
-
-def _ask(ask: Callable[[], float | None], returned: list[float | None]) -> None:
-    returned.append(checked_time_left("termination_notice", ask()))
 
 
 class RepeatedErrors:

@@ -9,7 +9,7 @@ from taskqueue_client.local import times
 from taskqueue_client.local.refusal import Refusal, refuse
 
 from .pages import MAX_PAGE, OffsetPage, decode_index, encode_index, page_of, page_size
-from .task_records import get_task
+from .task_records import get_task, queue_names
 
 if TYPE_CHECKING:
     from .core import Core
@@ -118,7 +118,7 @@ def _activity(row: tuple[Any, ...]) -> dict[str, str]:
 
 
 def _with_pair(task_queue: dict[str, Any]) -> dict[str, Any]:
-    return {**task_queue, **_queue(task_queue["taskQueueId"])}
+    return {**task_queue, **queue_names(task_queue["taskQueueId"])}
 
 
 _PENDING = " FROM pending WHERE task_queue_id = ? AND expires > ?"
@@ -132,7 +132,7 @@ _LATEST_CLAIMS = (  # of claims at the same time, which a held clock allows, tha
 
 def pending_tasks(core: Core, task_queue_id: str) -> dict[str, Any]:
     """Return the number of pending runs."""
-    return {**_queue(task_queue_id), "pendingTasks": _count(core, "*", _PENDING, task_queue_id)}
+    return {**queue_names(task_queue_id), "pendingTasks": _count(core, "*", _PENDING, task_queue_id)}
 
 
 def task_queue_counts(core: Core, task_queue_id: str) -> dict[str, Any]:
@@ -210,11 +210,6 @@ def _claimed_task(core: Core, row: tuple[Any, ...]) -> dict[str, Any]:
         "claimed": times.text(claimed),
         "task": get_task(core.store, task_id).definition(),
     }
-
-
-def _queue(task_queue_id: str) -> dict[str, str]:
-    provisioner_id, worker_type = task_queue_id.split("/")
-    return {"provisionerId": provisioner_id, "workerType": worker_type, "taskQueueId": task_queue_id}
 
 
 def _pending_token(row: tuple[Any, ...]) -> str:

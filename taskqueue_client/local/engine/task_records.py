@@ -114,12 +114,9 @@ class Task(msgspec.Struct):
 
     def status(self) -> dict[str, Any]:
         """Return the status as the Queue returns it."""
-        provisioner_id, worker_type = self.task_queue_id.split("/")
         return {
             "taskId": self.task_id,
-            "provisionerId": provisioner_id,
-            "workerType": worker_type,
-            "taskQueueId": self.task_queue_id,
+            **queue_names(self.task_queue_id),
             "schedulerId": self.scheduler_id,
             "projectId": self.project_id,
             "taskGroupId": self.task_group_id,
@@ -138,6 +135,12 @@ class Task(msgspec.Struct):
             "taskGroupId": self.task_group_id,
             "projectId": self.project_id,
         }
+
+
+def queue_names(task_queue_id: str) -> dict[str, str]:
+    """Return the names of a task queue, as they stand in responses."""
+    provisioner_id, worker_type = task_queue_id.split("/")
+    return {"provisionerId": provisioner_id, "workerType": worker_type, "taskQueueId": task_queue_id}
 
 
 def _state(runs: list[Run]) -> str:

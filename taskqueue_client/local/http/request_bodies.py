@@ -100,10 +100,6 @@ def _decompress(body: bytes, encoding: str) -> bytes:
     return unpacked
 
 
-def _inflate(body: bytes) -> bytes:
-    return _unpack_all(zlib.decompressobj(), body)[0]
-
-
 def _gunzip(body: bytes) -> bytes:
     """Return all members of a gzip body."""
     unpacked = b""
@@ -145,7 +141,7 @@ def _brotli_block(unpacker: Any, block: bytes) -> bytes:
 
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {
     "gzip": _gunzip,
-    "deflate": _inflate,
+    "deflate": lambda body: _unpack_all(zlib.decompressobj(), body)[0],
     **({} if brotli is None else {"br": _unbrotli}),
 }
 

@@ -194,7 +194,9 @@ class Page:
             ("POST", "/page/clock/hold"): lambda _: self._movable.hold(),
             ("POST", "/page/clock/release"): lambda _: self._movable.release(),
             ("POST", "/page/faults"): faults.add_json,
-            ("POST", "/page/faults/remove"): lambda body: faults.remove(_RemovedFault.of(body).fault),
+            ("POST", "/page/faults/remove"): lambda body: faults.remove(
+                msgspec.convert(body, _RemovedFault).fault
+            ),
         }
 
     @property
@@ -401,10 +403,6 @@ class _ClockStep(msgspec.Struct, forbid_unknown_fields=True):
 
 class _RemovedFault(msgspec.Struct, forbid_unknown_fields=True):
     fault: dict[str, Any]
-
-    @classmethod
-    def of(cls, body: object) -> _RemovedFault:
-        return msgspec.convert(body, cls)
 
 
 async def _read(request: web.BaseRequest) -> bytes:

@@ -105,7 +105,7 @@ class UrlSigner:
             message = "Access Denied"
             raise BadSignatureError(message)
         expires = _expires(query)
-        held = _lower(headers)
+        held = {name.lower(): text for name, text in headers.items()}
         signed = {name: held.get(name, "") for name in query.get("X-Amz-SignedHeaders", "").split(";")}
         expected = self.signature(method, url, query, signed)
         if "host" not in signed or not hmac.compare_digest(_bytes(expected), _bytes(given)):
@@ -152,10 +152,6 @@ def _expires(query: Mapping[str, str]) -> int:
     except (KeyError, ValueError):
         message = "Query-string authentication requires X-Amz-Date and X-Amz-Expires."
         raise BadSignatureError(message) from None
-
-
-def _lower(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): text for name, text in headers.items()}
 
 
 def _joined(query: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Container, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -244,7 +245,7 @@ class ProcessTree:
         file descriptor.
         """
         try:
-            found = sorted(_living(), key=_age)
+            found = sorted(_living(), key=attrgetter("started", "pid"))
         except OSError:
             return [-self._leader] if self.has_group() else []
         tree = {
@@ -256,10 +257,6 @@ class ProcessTree:
             tree |= children
         self._known = {(each.pid, each.started) for each in found if each.pid in tree}
         return [each.pid for each in found if each.pid in tree]
-
-
-def _age(process: _Process) -> tuple[int, int]:
-    return process.started, process.pid
 
 
 class RunProcesses:
