@@ -205,43 +205,32 @@ def _is(shown: AnyFault, fault: AnyFault, left: int) -> bool:
 
 _ALWAYS = 1_000_000
 
+
+def _defect(endpoint: str, instead_of: int, text: str = "", query: str = "") -> RespondWith500:
+    return RespondWith500(endpoint, _ALWAYS, instead_of=instead_of, text=text, query=query)
+
+
 _CASES: dict[str, AnyFault] = {
-    "reclaim of a pending run": RespondWith500(
-        "queue.reclaimTask", _ALWAYS, instead_of=409, text="never claimed"
+    "reclaim of a pending run": _defect("queue.reclaimTask", 409, "never claimed"),
+    "claimTask in quarantine": _defect("queue.claimTask", 409, "in quarantine"),
+    "object artifact again": _defect("queue.createArtifact", 409, "cannot be created again"),
+    "declareWorker in the past": _defect("queue.declareWorker", 400, "in the future"),
+    "body of more than 10 MiB": _defect("*", 413),
+    "NUL in JSON": _defect("*", 400, "character NUL"),
+    "lone surrogate in JSON": _defect("*", 400, "lone surrogate"),
+    "unknown coding or charset": _defect("*", 400, "is not supported; use"),
+    "payload hash of a wrong length": _defect("*", 401, "Invalid payload hash"),
+    "client id of odd characters": _defect("*", 401, "has characters other than"),
+    "finishArtifact of another storage type": _defect(
+        "queue.finishArtifact", 400, "of storage type `object`"
     ),
-    "claimTask in quarantine": RespondWith500(
-        "queue.claimTask", _ALWAYS, instead_of=409, text="in quarantine"
+    "getArtifact of an object without simple downloads": _defect(
+        "queue.get*Artifact", 404, "the method simple"
     ),
-    "object artifact again": RespondWith500(
-        "queue.createArtifact", _ALWAYS, instead_of=409, text="cannot be created again"
-    ),
-    "declareWorker in the past": RespondWith500(
-        "queue.declareWorker", _ALWAYS, instead_of=400, text="in the future"
-    ),
-    "body of more than 10 MiB": RespondWith500("*", _ALWAYS, instead_of=413),
-    "NUL in JSON": RespondWith500("*", _ALWAYS, instead_of=400, text="character NUL"),
-    "lone surrogate in JSON": RespondWith500("*", _ALWAYS, instead_of=400, text="lone surrogate"),
-    "unknown coding or charset": RespondWith500("*", _ALWAYS, instead_of=400, text="is not supported; use"),
-    "payload hash of a wrong length": RespondWith500(
-        "*", _ALWAYS, instead_of=401, text="Invalid payload hash"
-    ),
-    "client id of odd characters": RespondWith500(
-        "*", _ALWAYS, instead_of=401, text="has characters other than"
-    ),
-    "finishArtifact of another storage type": RespondWith500(
-        "queue.finishArtifact", _ALWAYS, instead_of=400, text="of storage type `object`"
-    ),
-    "getArtifact of an object without simple downloads": RespondWith500(
-        "queue.get*Artifact", _ALWAYS, instead_of=404, text="the method simple"
-    ),
-    "malformed contentType of an object": RespondWith500(
-        "object.createUpload", _ALWAYS, instead_of=400, text="contentType must"
-    ),
+    "malformed contentType of an object": _defect("object.createUpload", 400, "contentType must"),
     "finishArtifact after contentLength": Respond("queue.finishArtifact", _ALWAYS, status=500, after=True),
-    "limit=0": RespondWith500("queue.list[ACLP]*[kt]s", _ALWAYS, instead_of=200, query="limit=0"),
-    "limit=0 of tasks": RespondWith500(
-        "queue.[st]*s", _ALWAYS, instead_of=200, query="limit=0"
-    ),  # and statuses
+    "limit=0": _defect("queue.list[ACLP]*[kt]s", 200, query="limit=0"),
+    "limit=0 of tasks": _defect("queue.[st]*s", 200, query="limit=0"),  # and statuses
 }
 
 
