@@ -293,13 +293,7 @@ def _allowed_dependencies(names: Collection[str]) -> Callable[[str], str]:
 
 
 class _Writer:
-    """Completes and checks definitions.
-
-    Args:
-        ids: The task ids by name.
-        created: When the tasks are created; None: now.
-        problems: The list that the problems of the definitions are added to.
-    """
+    """Completes and checks definitions."""
 
     def __init__(
         self, ids: Mapping[str, str], created: datetime | str | None, problems: list[Problem]

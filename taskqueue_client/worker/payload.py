@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from taskqueue_client._protocol.schemas import is_date_time_if_text, json_path
-from taskqueue_client.errors import InvalidArgument, Problem
+from taskqueue_client.errors import InvalidArgument, Problem, shortened
 from taskqueue_client.worker.outcomes import MalformedPayload, Outcome, ungrouped
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _hashable(value: object) -> object:
 def _wrong_schema(
     path: Iterable[str | int], given: object, allowed: str, finding: str = ""
 ) -> InvalidArgument:
-    return InvalidArgument(f"payload_schema at {json_path(*path)}", given, allowed, _shortened(finding))
+    return InvalidArgument(f"payload_schema at {json_path(*path)}", given, allowed, shortened(finding))
 
 
 def _check_references(schema: Mapping[str, Any], draft: str, registry: Any) -> None:
@@ -280,21 +280,21 @@ def _problems_of(error: jsonschema.ValidationError) -> Iterator[Problem]:
     elif error.validator == "additionalProperties":
         known: Iterable[str] = schema.get("properties", ())
         patterns: Iterable[str] = schema.get("patternProperties", ())
-        finding = _shortened(f"unknown key; known keys: {', '.join([*known, *patterns]) or 'none'}")
+        finding = shortened(f"unknown key; known keys: {', '.join([*known, *patterns]) or 'none'}")
         for key in given:
             if key not in known and not any(re.search(pattern, key) for pattern in patterns):
                 yield Problem(json_path(*here, key), given[key], "", finding)
     else:
         allowed = _allowed(error)
-        yield Problem(json_path(*here), given, allowed, "" if allowed else _shortened(error.message))
+        yield Problem(json_path(*here), given, allowed, "" if allowed else shortened(error.message))
 
 
 def _allowed(error: jsonschema.ValidationError) -> str:
     """Return what the schema allows, as a phrase; empty if there is only the message of jsonschema."""
     if error.context:
-        return _shortened(f"one of the alternatives: {_alternatives(error.context)}")
+        return shortened(f"one of the alternatives: {_alternatives(error.context)}")
     words = _ALLOWED.get(str(error.validator), "")
-    return words.format(_shortened(json.dumps(error.validator_value)))
+    return words.format(shortened(json.dumps(error.validator_value)))
 
 
 def _alternatives(errors: Iterable[jsonschema.ValidationError]) -> str:
@@ -307,10 +307,3 @@ def _alternatives(errors: Iterable[jsonschema.ValidationError]) -> str:
         )
         for _, group in by_number
     )
-
-
-_LONGEST = 500
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"

@@ -71,7 +71,7 @@ class Admin:
             ("POST", "/admin/faults"): (dict, self._add_fault),
             ("DELETE", "/admin/faults"): (_NoBody, self._clear_faults),
             ("POST", "/admin/worker-removed"): (_RemovedWorker, self._remove_worker),
-            ("POST", "/admin/run-expirers"): (_NoBody, self._expire),
+            ("POST", "/admin/run-expirers"): (_NoBody, lambda _: background.expire()),
         }
 
     async def respond(self, request: web.BaseRequest) -> web.Response:
@@ -87,7 +87,7 @@ class Admin:
         kind, act = route
         try:
             body = msgspec.json.decode(await read_body(request) or b"{}", type=kind)
-            return finish(request, json_response(act(body)))
+            return finish(request, json_response(act(body) or {}))
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             refuse("InputError", str(error))
 
@@ -127,10 +127,5 @@ class Admin:
         self._faults.clear()
         return {"faults": []}
 
-    def _remove_worker(self, body: _RemovedWorker) -> dict[str, Any]:
+    def _remove_worker(self, body: _RemovedWorker) -> None:
         self._background.worker_removed(body.task_queue_id, body.worker_group, body.worker_id)
-        return {}
-
-    def _expire(self, _body: _NoBody) -> dict[str, Any]:
-        self._background.expire()
-        return {}

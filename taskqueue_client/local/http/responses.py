@@ -88,15 +88,7 @@ def _etag(body: bytes) -> str:
 def error_response(
     refusal: Refusal, method: str, params: Mapping[str, str], payload: object, now_ms: int
 ) -> web.Response:
-    """Return a refusal in the service's form.
-
-    Args:
-        refusal: Why not.
-        method: The endpoint's name.
-        params: The URL parameters.
-        payload: The body, as far as it was read and completed.
-        now_ms: The time, in milliseconds since the epoch.
-    """
+    """Return a refusal in the service's form."""
     time = times.text(now_ms)
     facts = {
         "method": f"    {method}",
@@ -181,12 +173,7 @@ def _quality(element: str) -> tuple[str, float]:
 
 
 class ResentResponse(web.StreamResponse):
-    """Another response with its body sent piece by piece; the connection ends if the pieces end early.
-
-    Args:
-        response: The other response.
-        pieces: Its body.
-    """
+    """Another response with its body sent piece by piece; the connection ends if the pieces end early."""
 
     def __init__(self, response: web.StreamResponse, pieces: AsyncIterator[bytes]) -> None:
         super().__init__(status=response.status, reason=response.reason, headers=response.headers)

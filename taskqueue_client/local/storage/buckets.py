@@ -276,14 +276,7 @@ class Buckets:
 
 
 class StoredBody(web.StreamResponse):
-    """A response that sends a body, or a part of it, from the file straight to the socket.
-
-    Args:
-        body: The body to send.
-        span: The bytes of the body to send.
-        status: 200, or 206 for a part.
-        headers: The headers of the response.
-    """
+    """A response that sends a body, or a part of it, from the file straight to the socket."""
 
     def __init__(self, body: Body, span: range, status: int, headers: Mapping[str, str]) -> None:
         super().__init__(status=status, headers=headers)
