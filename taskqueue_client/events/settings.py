@@ -159,9 +159,7 @@ class Plan:
     """The queue and bindings that each session of a listener declares at the broker.
 
     Attributes:
-        settings: The broker.
         queue: The full name of a durable queue, or None for a queue that ends with its session.
-        bindings: The bindings of the queue.
         prefetch: The largest number of unacknowledged messages.
     """
 

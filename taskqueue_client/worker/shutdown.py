@@ -75,10 +75,7 @@ class Shutdown:
     """The shutdown of a worker, in the loop that it is made in.
 
     Args:
-        config: The worker's settings.
         keeper: Claims and reclaims runs.
-        runs: The runs that have not ended.
-        clock: The source of time.
         retry_clock: The clock of the waits between attempts to upload or report, which this makes shorter.
 
     Attributes:

@@ -51,8 +51,6 @@ class Admin:
 
     Args:
         secret: The secret that every request must carry.
-        clock: The clock to move.
-        faults: The faults to add to.
         background: For workers that are taken away, and the nightly jobs.
     """
 

@@ -160,11 +160,9 @@ class Page:
     """Responds to the requests of the page, and records events for it.
 
     Args:
-        core: The state of the queue, its clock and its artifacts.
         injector: Has the faults that the page adds and removes, and tells of each one that strikes.
         secret: The secret from which the page's token is derived.
         host: The name or address that the queue listens on.
-        root_url: Returns the root URL of the queue.
     """
 
     def __init__(

@@ -189,7 +189,6 @@ class Buckets:
     """Makes the URLs, and responds to the requests made to them.
 
     Args:
-        bodies: The stored bodies.
         signer: Signs the URLs; with the same one they outlive a restart.
         clock: The clock by which URLs expire.
         base_url: The server's `http://host:port`, called for each URL.

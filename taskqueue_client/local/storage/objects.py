@@ -68,7 +68,6 @@ class ObjectService:
 
     Args:
         connection: Of the store, in autocommit mode; a transaction that is open takes part.
-        buckets: The storage of the data.
         clock: The clock by which objects and uploads expire.
         methods: The upload and download methods that the back end has.
     """

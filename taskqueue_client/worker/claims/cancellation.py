@@ -39,7 +39,6 @@ class CancellationWatch:
         queue: A client with the worker's credentials; needs `queue:status:<task_id>`.
         runs: Returns the runs to poll.
         interval: Seconds between polls.
-        clock: The source of time.
     """
 
     def __init__(

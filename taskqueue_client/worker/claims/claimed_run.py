@@ -142,11 +142,7 @@ class ClaimedRun:
 
     Attributes:
         claim: The claim, as the Queue sent it.
-        task_id: The task's identifier.
-        run_id: The run's number.
         lease: How long the claim lasts.
-        state: The run's state.
-        credentials: The run's credentials.
         trace: The span of the run.
         outage: Seconds for which the Queue could not be reached shortly before the claim; 0: it could.
         lost: Why this worker has lost the claim; None as long as it has the claim.

@@ -96,7 +96,6 @@ class Claiming:
     """Claims work in a loop, until `stop`.
 
     Args:
-        source: The task source.
         context: The arguments that the source was made with.
         slots: How much to claim.
         granted: Called with the claims that each call of the source returns.
@@ -245,9 +244,7 @@ class Keeper:
 
     Args:
         make_queue: Makes the keeper's client, in the keeper's loop.
-        config: The worker's settings.
         events: Is told about claims and reclaims.
-        clock: The source of time.
         make_source: Makes the task source, in the keeper's loop.
         tracing: Makes the spans of claims and runs.
     """

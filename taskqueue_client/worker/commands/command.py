@@ -79,15 +79,11 @@ class CommandContext:
     """The resources of a run that its commands use.
 
     Attributes:
-        log: The log that gets the output of commands.
         canceled: Set when commands are to be ended.
         guardian: Ends commands if this process is killed.
         processes: All processes that commands start.
-        work_directory: The directory that commands run in.
-        environment: The variables of the worker that commands get.
         variables: Variables that all commands get, such as `TASK_ID`.
         grace: Seconds between SIGTERM and SIGKILL.
-        tracing: Makes the spans of commands.
     """
 
     log: TaskLog

@@ -45,7 +45,6 @@ class BlockedLoopWatch:
     It runs in another loop.
 
     Args:
-        thread: The thread to watch.
         blocked_after: Seconds without a turn before the first warning; each further one takes twice as long.
     """
 

@@ -52,7 +52,6 @@ class ArtifactUploads:
         resources: The run's log and declared artifacts.
         queue: A client with the run's credentials.
         budget: How long uploads are retried.
-        metrics: The worker's metrics.
         chain: The run's chain of trust; None: the run gets none.
 
     Attributes:

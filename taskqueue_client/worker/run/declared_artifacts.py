@@ -81,9 +81,7 @@ class DeclaredArtifact:
     """An artifact to upload.
 
     Attributes:
-        name: The artifact's name.
         source: A path, or the content itself.
-        options: How to upload it.
         directory: The directory that the path must not lead out of; None if it may lead anywhere.
         is_folder: Whether the path was declared as a directory, and has none that can be read.
     """

@@ -81,15 +81,9 @@ class RunContext:
     """The objects that all runs of a worker share.
 
     Attributes:
-        config: The worker's settings.
-        keeper: Claims and reclaims runs.
         queue: The client for uploads and reports, in the loop of the runs.
         schema: The schema of payloads; None: a payload may be anything that is at most 100 levels deep.
-        call_handler: Starts a handler.
         run_time_limit: Returns how many seconds a run may take, or None.
-        calls: Calls to the loop of the runs.
-        metrics: The worker's metrics.
-        clock: The source of time.
         retry_clock: The clock of the waits between attempts to upload or report.
         before_worker_shutdown: Waits until no worker that shuts down now can claim a run that is given up.
         ended: Is told how each run ended, and what is secret about it.
@@ -117,7 +111,6 @@ class RunLifecycle:
     """Takes one run from its claim to its end, in the loop that it is made in.
 
     Attributes:
-        run: The run.
         stage: The run's present activity, for the log.
         is_stuck: The run has ended, but its handler does not stop.
         resolved: Done when the run is reported and its uploads have ended, or when its claim is lost.

@@ -30,7 +30,6 @@ class CompressedLog:
         task_log: The log. The stream is in a file beside the log's.
 
     Attributes:
-        log: The log.
         size: Bytes of the log that are in the stream.
         is_broken: Whether the stream could not be written, and is of no use any more.
     """
@@ -137,8 +136,6 @@ class LogCheckpoints:
     Args:
         name: The run, for the worker's log.
         compressed: Returns the log as gzip; called at the first checkpoint.
-        upload: Uploads a checkpoint.
-        clock: The source of time.
     """
 
     def __init__(

@@ -29,7 +29,6 @@ class Reporter:
         run: The run. The keeper does not reclaim it any more once it is being reported.
         queue: A client with the run's credentials.
         reclaim: Makes one attempt to reclaim the run.
-        clock: The source of time.
     """
 
     def __init__(

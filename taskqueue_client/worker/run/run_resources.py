@@ -40,17 +40,13 @@ class SharedResources:
     """The resources that the runs of a worker share.
 
     Attributes:
-        config: The worker's settings.
         directories: Creates the directories of runs; their logs are there, too.
-        root_url: The deployment's root URL.
         guardian: Ends commands if this process is killed.
         queue: A client without credentials; each run has a copy with its own credentials.
         async_queue: The same for asynchronous handlers.
-        clock: The source of time.
         environment: The variables of the worker that commands get.
         secrets: Texts to mask in the logs of all runs.
         live_logs: Serves logs while they grow; None: the worker does not.
-        tracing: Makes the spans of runs.
     """
 
     config: WorkerConfig
@@ -72,9 +68,7 @@ class RunResources:
     A child that a handler forks may only use resources that exist: the worker would not see what it adds.
 
     Attributes:
-        run: The run.
         canceled: Set when its handler should stop.
-        tracing: Makes the run's spans.
         compressed_log: The log as gzip, from its first checkpoint on.
     """
 

@@ -102,7 +102,6 @@ class RetryBudget:
         queue: A client with the run's credentials.
         timeout: Seconds.
         deadline: The task's deadline; uploads are given up a little earlier.
-        clock: The source of time.
     """
 
     def __init__(
