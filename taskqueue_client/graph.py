@@ -32,13 +32,7 @@ from itertools import islice
 from typing import Any, Protocol, cast
 
 from taskqueue_client._dates import epoch_seconds, is_date_time, moment_of, timestamp
-from taskqueue_client._following import (
-    are_settled,
-    blocked_tasks,
-    follow,
-    follow_group,
-    follow_group_async,
-)
+from taskqueue_client._following import are_settled, blocked_tasks, follow, follow_group, follow_group_async
 from taskqueue_client._protocol.conversation import Conversation, Together, performed, performed_async
 from taskqueue_client._protocol.schemas import check_definition
 from taskqueue_client.calls import create_task, status

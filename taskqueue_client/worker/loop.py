@@ -21,12 +21,7 @@ from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.events.settings import PulseSettings, unless_text
 
 from .claims.task_source import QueueTaskSource, SeveralTaskQueues, TaskSourceFactory
-from .config import (
-    TimeoutOutcome,
-    WorkerConfig,
-    checked_time_left,
-    settings_described,
-)
+from .config import TimeoutOutcome, WorkerConfig, checked_time_left, settings_described
 from .config_sources import load_config, load_custom_settings
 from .payload import PayloadSchema
 from .run.lifecycle import TaskEnd
@@ -125,10 +120,7 @@ class WorkerLoop(ABC):
         _check_hooks(self)
         check_kind("pulse", unless_text(pulse), PulseSettings | None)
         check_kinds(
-            locals(),
-            config_file=str | os.PathLike | None,
-            clock=Clock | None,
-            runner=WorkerRunner | None,
+            locals(), config_file=str | os.PathLike | None, clock=Clock | None, runner=WorkerRunner | None
         )
         check_callback("task_source", task_source)
         self.config: WorkerConfig = load_config(settings, file=config_file)

@@ -219,13 +219,7 @@ class SignatureValidator:
 
 
 def _check_mac(
-    kind: str,
-    request: SignedRequest,
-    key: str,
-    theirs: str,
-    payload_hash: str | None,
-    /,
-    **parts: str | None,
+    kind: str, request: SignedRequest, key: str, theirs: str, payload_hash: str | None, /, **parts: str | None
 ) -> None:
     """Compare a MAC with that of `key`; `parts` have the names that mohawk's `calculate_mac` reads."""
     credentials = {"key": key, "algorithm": "sha256"}

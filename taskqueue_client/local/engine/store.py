@@ -153,10 +153,7 @@ class Store:
             _make_private(path)
         with _naming(path):
             self.connection = sqlite3.connect(
-                path,
-                isolation_level=None,
-                check_same_thread=False,
-                cached_statements=_CACHED_STATEMENTS,
+                path, isolation_level=None, check_same_thread=False, cached_statements=_CACHED_STATEMENTS
             )
         self.connection.create_function("sort_key", 1, sort_key, deterministic=True)
         self._execute = self.connection.execute

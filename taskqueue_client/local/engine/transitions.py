@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 MAX_RUNS = 50
 
-RETRIES = {
-    "claim-expired": "retry",
-    "worker-shutdown": "retry",
-    "intermittent-task": "task-retry",
-}
+RETRIES = {"claim-expired": "retry", "worker-shutdown": "retry", "intermittent-task": "task-retry"}
 """The reasons of exceptions that are retried, with the `reasonCreated` of the retry."""
 
 

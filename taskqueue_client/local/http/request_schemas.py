@@ -29,12 +29,7 @@ _PROJECT_ID: dict[str, Any] = {
 
 def _closed(required: list[str], /, **properties: dict[str, Any]) -> dict[str, Any]:
     """Return an object with these properties and no others."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "additionalProperties": False,
-        "required": required,
-    }
+    return {"type": "object", "properties": properties, "additionalProperties": False, "required": required}
 
 
 def _text(longest: int) -> dict[str, Any]:

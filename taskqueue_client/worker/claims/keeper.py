@@ -29,13 +29,7 @@ from taskqueue_client.worker.worker_log import log
 from .cancellation import CancellationWatch
 from .claimed_run import ClaimedRun, KeeperEvents
 from .reclaiming import Reclaiming
-from .task_source import (
-    PROMPT,
-    QueueTaskSource,
-    SourceContext,
-    TaskSource,
-    TaskSourceFactory,
-)
+from .task_source import PROMPT, QueueTaskSource, SourceContext, TaskSource, TaskSourceFactory
 
 MOST_CLAIMED = 32
 """Runs that the Queue hands out in one response at most."""

@@ -254,11 +254,7 @@ class ArtifactUploads:
         there is no content, the error artifact has another name.
         """
         create = partial(
-            client.create_error_artifact,
-            *self._key,
-            reason=reason,
-            message=why,
-            expires=self._expires,
+            client.create_error_artifact, *self._key, reason=reason, message=why, expires=self._expires
         )
         self._uploaded.add(name)
         try:

@@ -184,11 +184,7 @@ class DeclaredArtifacts:
         self._add([DeclaredArtifact(name, path, checked)])
 
     def declare_directory(
-        self,
-        prefix: str,
-        directory: str | os.PathLike[str],
-        work_directory: Path,
-        options: ArtifactOptions,
+        self, prefix: str, directory: str | os.PathLike[str], work_directory: Path, options: ArtifactOptions
     ) -> list[str]:
         """Declare all files of a directory; return the artifacts' names.
 
