@@ -31,7 +31,7 @@ from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client._transport.asynchronous import own_transport
 from taskqueue_client._transport.network import NetworkSettings
-from taskqueue_client.errors import Attempted, CallTimedOut, ConnectionFailed, UnreadableResponse
+from taskqueue_client.errors import Attempted, UnreadableResponse
 from taskqueue_client.models import TaskClaim, TaskStatus
 from taskqueue_client.models._base import Model
 from taskqueue_client.worker import SourceContext
@@ -422,11 +422,8 @@ class StoragePolling:
             response = await self._transport.request(
                 Request(method, url, {}, None), _STORAGE_TIMEOUTS, MAX_XML
             )
-        except TransportFailed as failure:
-            failed = CallTimedOut if failure.timed_out else ConnectionFailed
-            raise failed(attempted, failure.reason) from failure.__cause__
-        except ResponseRefused as refused:
-            raise UnreadableResponse(attempted, refused.status, refused.reason) from refused.__cause__
+        except (TransportFailed, ResponseRefused) as failure:
+            raise failure.of_call(attempted) from failure.__cause__
         if response.status in accepts or response.status // 100 == 2:  # noqa: PLR2004 - 2xx
             return response, attempted
         if response.status in _REFUSED:

@@ -45,6 +45,11 @@ class TransportFailed(Exception):
         self.reason = reason
         self.timed_out = timed_out
 
+    def of_call(self, attempted: errors.Attempted) -> errors.CallFailed:
+        """Return the error of a call."""
+        failed = errors.CallTimedOut if self.timed_out else errors.ConnectionFailed
+        return failed(attempted, self.reason)
+
 
 class ResponseRefused(Exception):
     """A response was received, but its body was not read."""
@@ -53,6 +58,10 @@ class ResponseRefused(Exception):
         super().__init__(reason)
         self.status = status
         self.reason = reason
+
+    def of_call(self, attempted: errors.Attempted) -> errors.CallFailed:
+        """Return the error of a call."""
+        return errors.UnreadableResponse(attempted, self.status, self.reason)
 
     @classmethod
     def too_large(cls, status: int, limit: int) -> Self:

@@ -17,7 +17,6 @@ from taskqueue_client.clock import Clock
 from taskqueue_client.errors import (
     ApiError,
     CallFailed,
-    CallTimedOut,
     ConnectionFailed,
     InvalidArgument,
     ServerError,
@@ -305,12 +304,8 @@ def _exchange(wire: Wire, retries: Retries, call: Call[R], tally: _Tally) -> Att
             response = yield attempt
         else:
             response = yield from tally.spans.around(call, attempt, tally.made)
-    except TransportFailed as failure:
-        failed = CallTimedOut if failure.timed_out else ConnectionFailed
-        raise failed(wire.attempted(call), failure.reason) from failure.__cause__
-    except ResponseRefused as refused:
-        attempted = wire.attempted(call)
-        raise UnreadableResponse(attempted, refused.status, refused.reason) from refused.__cause__
+    except (TransportFailed, ResponseRefused) as failure:
+        raise failure.of_call(wire.attempted(call)) from failure.__cause__
     assert response is not None  # noqa: S101 - says the protocol of `Attempts`
     return wire.decode(call, response)
 

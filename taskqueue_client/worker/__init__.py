@@ -5,11 +5,7 @@ Subclass `WorkerLoop` and write `run_task`. The exceptions of `outcomes` that it
 
 from __future__ import annotations
 
-from taskqueue_client.worker.claims.task_source import (
-    SourceContext,
-    TaskSource,
-    TaskSourceFactory,
-)
+from taskqueue_client.worker.claims.task_source import SourceContext, TaskSource, TaskSourceFactory
 from taskqueue_client.worker.commands.command import (
     CommandFailed,
     CommandNotStarted,

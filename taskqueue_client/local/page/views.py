@@ -12,6 +12,7 @@ import gzip
 import math
 import re
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -307,7 +308,8 @@ class Feed:
                 last = event["last"]
                 await response.write(b"data: %b\n\n" % msgspec.json.encode(event))
                 await asyncio.sleep(_SHORTEST_PAUSE)
-                await _wait(changed, _HEARTBEAT)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), _HEARTBEAT)
         except ConnectionError:  # the page was closed
             return response
         finally:
@@ -326,13 +328,6 @@ class Feed:
             "requests": _after(last, self._requests),
             **self._state(),
         }
-
-
-async def _wait(changed: asyncio.Event, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(changed.wait(), seconds)
-    except TimeoutError:
-        return
 
 
 def _after(last: int, entries: deque[Entry]) -> list[Entry]:

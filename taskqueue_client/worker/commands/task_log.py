@@ -57,7 +57,6 @@ class TaskLog:
         kept_in_memory: Bytes up to which the log is kept in memory.
 
     Attributes:
-        path: The file.
         error: Why bytes are missing; None if no bytes are.
         lost: The number of missing bytes.
         secrets: Texts to mask from now on; see `Secrets.add`.
@@ -325,7 +324,6 @@ class LogView(io.RawIOBase):
 
     Attributes:
         size: Bytes in all.
-        tail: What follows the parts.
     """
 
     def __init__(self, file: io.FileIO | io.BytesIO, spans: Sequence[tuple[int, int]], tail: bytes) -> None:
