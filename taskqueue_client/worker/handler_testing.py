@@ -15,6 +15,7 @@ from typing import Any, Unpack
 
 import msgspec
 
+from taskqueue_client._arguments import check_kind
 from taskqueue_client._protocol.lease import Lease
 from taskqueue_client._protocol.retry import RetryPolicy
 from taskqueue_client._protocol.schemas import check_definition
@@ -94,7 +95,7 @@ def run_handler(
         Exception: `on_start` or `on_stop` raised it.
     """
     _check_worker(worker)
-    _check_payload(payload)
+    check_kind("payload", payload, Mapping, "a dict")
     if isinstance(worker, type):
         worker = worker(
             root_url="http://127.0.0.1:9",  # where nobody listens
@@ -115,11 +116,6 @@ def _check_worker(worker: object) -> None:
     kind = worker if isinstance(worker, type) else type(worker)
     if not issubclass(kind, WorkerLoop):
         raise InvalidArgument("worker", worker, "an object or a class derived from WorkerLoop")
-
-
-def _check_payload(payload: object) -> None:
-    if not isinstance(payload, Mapping):
-        raise InvalidArgument("payload", payload, "a dict")
 
 
 def _claim(worker: WorkerLoop, payload: dict[str, Any], options: TaskOptions) -> TaskClaim:

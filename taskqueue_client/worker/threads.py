@@ -103,9 +103,9 @@ class DaemonExecutor(ThreadPoolExecutor):
         future: Future[T] = Future()
         work: Callable[[], T] = partial(fn, *args, **kwargs)
         try:
-            self._daemons.start(Job("taskqueue executor", partial(_fulfill, future, work), _ignore))
+            self._daemons.start(Job("taskqueue executor", partial(fulfill, future, work), _ignore))
         except RuntimeError:
-            _fulfill(future, work)
+            fulfill(future, work)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as in the base class
@@ -114,13 +114,16 @@ class DaemonExecutor(ThreadPoolExecutor):
         self._daemons.close()
 
 
-def _fulfill(future: Future[Any], work: Callable[[], Any]) -> None:
+def fulfill(future: Future[Any], work: Callable[[], Any]) -> None:
+    """Let a future have what `work` returns or raises, unless it was canceled."""
     if not future.set_running_or_notify_cancel():
         return
     try:
         future.set_result(work())
     except BaseException as error:  # noqa: BLE001 - the future has it
         future.set_exception(error)
+    finally:
+        del future  # it holds the error, whose traceback holds this frame
 
 
 def _ignore(_: object) -> None:

@@ -24,6 +24,7 @@ from typing import Literal, TypedDict, Unpack
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Span, Tracing
 from taskqueue_client.worker.outcomes import Canceled, InternalError, TaskFailed
+from taskqueue_client.worker.threads import fulfill
 
 from .environment import CommandEnvironment
 from .masking import masked_text
@@ -250,18 +251,9 @@ def _start(run: _Run) -> asyncio.Future[CommandResult]:
     """Start a command in a separate thread, as the shared executor has few."""
     future: Future[CommandResult] = Future()
     name = f"command {run.program}"
-    finish = partial(copy_context().run, _finish, run, future)
-    threading.Thread(target=finish, name=name, daemon=True).start()
+    work = partial(copy_context().run, fulfill, future, run.result)
+    threading.Thread(target=work, name=name, daemon=True).start()
     return asyncio.wrap_future(future)
-
-
-def _finish(run: _Run, future: Future[CommandResult]) -> None:
-    try:
-        future.set_result(run.result())
-    except BaseException as error:  # noqa: BLE001 - the awaiting task gets it
-        future.set_exception(error)
-    finally:
-        del future  # as above
 
 
 class _Run:
