@@ -58,12 +58,12 @@ def encode(value: Any) -> bytes:
     """
     try:
         encoded = _encoder.encode(value)
-        holds_nul = b"\\u0000" in encoded and _holds_nul(value)
+        has_nul = b"\\u0000" in encoded and holds_nul(value)
     except UnicodeEncodeError:
         refuse("InputError", _HALF)
     except RecursionError:
         refuse("InputError", _TOO_DEEP)
-    if holds_nul:
+    if has_nul:
         refuse("InputError", _NUL)
     return encoded
 
@@ -116,10 +116,11 @@ def _double(value: int) -> float | None:
         return None  # infinity, which JavaScript writes as null
 
 
-def _holds_nul(value: Any) -> bool:
+def holds_nul(value: Any) -> bool:
+    """Return whether a text in a JSON value, keys too, has the character U+0000."""
     if isinstance(value, str):
         return "\0" in value
     if isinstance(value, dict):
         given = cast("dict[str, Any]", value)
-        return any(map(_holds_nul, given)) or any(map(_holds_nul, given.values()))
-    return isinstance(value, (list, tuple)) and any(map(_holds_nul, cast("list[Any]", value)))
+        return any(map(holds_nul, given)) or any(map(holds_nul, given.values()))
+    return isinstance(value, (list, tuple)) and any(map(holds_nul, cast("list[Any]", value)))

@@ -71,14 +71,6 @@ class Audience:
         self.listeners: list[Callable[[Message], object]] = []
         self.stores: list[Callable[[Message], object]] = []
 
-    def add(self, listener: Callable[[Message], object]) -> None:
-        """Call `listener` with each later message."""
-        self.listeners.append(listener)
-
-    def remove(self, listener: Callable[[Message], object]) -> None:
-        """Call `listener` no more."""
-        self.listeners.remove(listener)
-
     def publish(self, message: Message) -> None:
         """Call all listeners with a message."""
         for listener in list(self.listeners):

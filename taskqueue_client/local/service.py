@@ -170,7 +170,7 @@ class LocalQueue:
             TypeError: The callback is not a function, or an asynchronous one.
         """
         _check_callback(callback)
-        self._audience.add(callback)
+        self._audience.listeners.append(callback)
 
     def remove_worker(self, task_queue_id: str, worker_group: str, worker_id: str) -> None:
         """Remove a worker, as its provider does: its runs end with `worker-shutdown`."""

@@ -65,8 +65,20 @@ class BackgroundWork:
         return (self._night if moment is None else min(self._night, moment)) / times.SECOND
 
     def expire(self) -> None:
-        """Run the nightly jobs now."""
-        _expire(self._core)
+        """Run the nightly jobs now, which remove what has expired.
+
+        Artifacts' data goes before their records, so that none is forgotten. The data of objects goes with
+        the object service's own job.
+        """
+        core = self._core
+        core.storage.objects.expire(core.now())
+        _delete_data(core)
+        with core.transition() as now:
+            core.store.change("DELETE FROM pending WHERE expires < ?", now)
+            for removal in _REMOVALS:
+                core.store.change(removal, now - _GRACE)
+            # the next task of the same id must not meet them
+            core.store.change("DELETE FROM claims WHERE task_id NOT IN (SELECT task_id FROM tasks)")
 
     def _expire_at_night(self) -> int:
         """Run the jobs as they ran in the last night: what has expired since stays until the next one."""
@@ -192,21 +204,6 @@ def _exhaust(resolver: Callable[[], bool]) -> int:
     while resolver():
         done += 1
     return done
-
-
-def _expire(core: Core) -> None:
-    """Remove what has expired. Artifacts' data goes before their records, so that none is forgotten.
-
-    The data of objects goes with the object service's own job.
-    """
-    core.storage.objects.expire(core.now())
-    _delete_data(core)
-    with core.transition() as now:
-        core.store.change("DELETE FROM pending WHERE expires < ?", now)
-        for removal in _REMOVALS:
-            core.store.change(removal, now - _GRACE)
-        # the next task of the same id must not meet them
-        core.store.change("DELETE FROM claims WHERE task_id NOT IN (SELECT task_id FROM tasks)")
 
 
 def _delete_data(core: Core) -> None:

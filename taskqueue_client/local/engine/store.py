@@ -208,9 +208,8 @@ class Store:
             raise
 
     def _roll_back(self) -> None:
-        if (
-            self.connection.in_transaction
-        ):  # after some errors, such as a full disk, SQLite has done so itself
+        # after some errors, such as a full disk, SQLite has done so itself
+        if self.connection.in_transaction:
             self._execute("ROLLBACK")
 
     def _open(self, path: str) -> None:

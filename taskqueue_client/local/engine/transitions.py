@@ -133,10 +133,11 @@ def finish_with_exception(core: Core, task: Task, run: Run, reason: str, now: in
 def send_exception(core: Core, task: Task, run: Run) -> bool:
     """Send the message about a run's exception, and that about its retry; return whether there is one."""
     core.send(messages.resolved, task, run)
-    retried = run.run_id == len(task.runs) - 2 and _is_waiting_retry(task.runs[-1])
-    if retried:
-        core.send(messages.pending, task, task.runs[-1])
-    return retried
+    last, is_retry = task.runs[-1], task.runs[-1].reason_created in RETRIES.values()
+    is_retried = run.run_id == len(task.runs) - 2 and last.state == "pending" and is_retry
+    if is_retried:
+        core.send(messages.pending, task, last)
+    return is_retried
 
 
 def drop_claims(core: Core, task_id: str, run_id: int) -> None:
@@ -154,10 +155,6 @@ def note_resolution(core: Core, task: Task, resolution: str, now: int) -> None:
         now,
     )
     core.note_resolved()
-
-
-def _is_waiting_retry(run: Run) -> bool:
-    return run.state == "pending" and run.reason_created in RETRIES.values()
 
 
 def _leave_queue(core: Core, task: Task, run: Run) -> None:

@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from taskqueue_client.local.javascript_text import media_type
-from taskqueue_client.local.json_values import is_list, is_object
+from taskqueue_client.local.json_values import holds_nul, is_list, is_object
 from taskqueue_client.local.refusal import refuse
 
 from .request_schemas import REQUEST_SCHEMAS
 from .schema_check import Check, compile_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from aiohttp import web
 
 LARGEST_BODY = 10 * 1024 * 1024
@@ -214,7 +212,7 @@ def _explained(text: str, error: str) -> str:
 
 def _parsed(text: str) -> Any:
     value = _DECODER.decode(text)
-    if "\\u0000" in text and any("\0" in each for each in _strings(value)):
+    if "\\u0000" in text and holds_nul(value):
         refuse("MalformedPayload", "Failed to parse JSON: a string holds the character NUL")
     may_be_long = _LONG_NUMBER in text.encode(errors="replace").translate(_AS_ZEROS)
     return _with_doubles(value) if may_be_long else value
@@ -248,19 +246,6 @@ def _rounded(value: int) -> float:
     """Return the double; the largest excepted, as an integer with the digits that JavaScript writes."""
     double = float(str(value))
     return double if abs(value) >= _TOO_LARGE else int(Decimal(repr(double)))
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """Yield every string in a value, keys too."""
-    if isinstance(value, str):
-        yield value
-    elif is_object(value):
-        for key, each in value.items():
-            yield key
-            yield from _strings(each)
-    elif is_list(value):
-        for each in value:
-            yield from _strings(each)
 
 
 _CHECKS: dict[str, Check] = {}

@@ -181,7 +181,8 @@ class ObjectService:
                 id.
         """
         terms = (name, project_id, upload_id, expires_ms)
-        if self._is_of_another(upload_id, name):
+        others = "SELECT 1 FROM objects WHERE upload_id = ? AND name != ?"
+        if self._connection.execute(others, (upload_id, name)).fetchone():
             refuse("RequestConflict", "Object already exists")
         self._connection.execute(
             "INSERT INTO objects (name, project_id, upload_id, expires, upload_expires, hashes)"
@@ -191,13 +192,6 @@ class ObjectService:
         found = self._existing(name)
         if (found.name, found.project_id, found.upload_id, found.expires) != terms:
             refuse("RequestConflict", "Object already exists")
-
-    def _is_of_another(self, upload_id: str, name: str) -> bool:
-        """Return whether the unfinished upload of another object has this id."""
-        row = self._connection.execute(
-            "SELECT 1 FROM objects WHERE upload_id = ? AND name != ?", (upload_id, name)
-        ).fetchone()
-        return row is not None
 
     def is_finished(self, name: str) -> bool:
         """Return whether an object exists and is finished."""

@@ -65,7 +65,7 @@ class World:
         self.messages: list[Message] = []
         self.caller = Asker()
         self.audience = Audience()
-        self.audience.add(self.messages.append)
+        self.audience.listeners.append(self.messages.append)
         core = Core(self.store, self.clock, Settings(**settings), self.storage, credentials, self.audience)
         self.background = BackgroundWork(core)
         self.engine = Endpoints(core)
