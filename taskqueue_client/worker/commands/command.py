@@ -16,7 +16,6 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from signal import Signals
 from typing import Literal, TypedDict, Unpack
@@ -251,8 +250,8 @@ def _start(run: _Run) -> asyncio.Future[CommandResult]:
     """Start a command in a separate thread, as the shared executor has few."""
     future: Future[CommandResult] = Future()
     name = f"command {run.program}"
-    work = partial(copy_context().run, fulfill, future, run.result)
-    threading.Thread(target=work, name=name, daemon=True).start()
+    work = (fulfill, future, run.result)
+    threading.Thread(target=copy_context().run, args=work, name=name, daemon=True).start()
     return asyncio.wrap_future(future)
 
 
