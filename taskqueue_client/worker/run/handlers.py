@@ -1,22 +1,27 @@
 """Calls of a worker's handler: plain functions in a thread each, coroutines in one loop in another thread.
 
 `Attempts` makes the calls for one run: within its time limit, and again if the task asks for a retry.
+`LoggingCapture` writes what handlers, and the libraries that they use, log to the logs of their tasks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
+import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Coroutine
-from contextvars import Context, copy_context
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any, NamedTuple, Self, cast
 
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
+from taskqueue_client.worker.commands.task_log import UnlockedHandler
 from taskqueue_client.worker.config import TimeoutOutcome, WorkerConfig, checked_seconds
 from taskqueue_client.worker.monitoring.blocked_loops import BlockedLoopWatch
 from taskqueue_client.worker.outcomes import IntermittentTask, InternalError, Outcome, outcome_for, text_of
@@ -24,7 +29,6 @@ from taskqueue_client.worker.payload import PayloadSchema, check_payload, outcom
 from taskqueue_client.worker.threads import DaemonThreads, EventThread, Job, ThreadsafeCalls
 from taskqueue_client.worker.worker_log import log
 
-from .logging_capture import LoggingCapture
 from .run_resources import RunResources
 from .task_run import TaskRun, UnawaitedCalls
 
@@ -367,3 +371,70 @@ class Attempts:
                 "handler of %s is still running %.0f s after it was asked to stop; it keeps its slot",
                 *(self._resources.run, seconds),
             )
+
+
+_current_log: ContextVar[tuple[LoggingCapture, logging.Logger] | None] = ContextVar("task log", default=None)
+"""The capture that takes messages of this thread or asyncio task, and the log of its task."""
+
+
+class LoggingCapture(UnlockedHandler):
+    """Writes what is logged inside of handlers to their tasks' logs, too, from `open` to `close`.
+
+    Which task a message belongs to is a context variable: it is known in the handler's thread or asyncio
+    task, in tasks that this one creates, and in `asyncio.to_thread`.
+    """
+
+    def capturing(self, run_task: Callable[[TaskRun], Any]) -> Callable[[TaskRun], Any]:
+        """Return a handler, a plain or a coroutine function, whose messages go to its task's log."""
+        if inspect.iscoroutinefunction(run_task):
+
+            async def run_async(task: TaskRun) -> object:
+                with self._into(task.log):
+                    return await cast("Awaitable[object]", run_task(task))
+
+            return run_async
+
+        def run(task: TaskRun) -> object:
+            with self._into(task.log):
+                return run_task(task)
+
+        return run
+
+    @contextmanager
+    def _into(self, logger: logging.Logger) -> Generator[None]:
+        token = _current_log.set((self, logger))
+        try:
+            yield
+        finally:
+            _current_log.reset(token)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Pass what is logged inside of a handler of this worker.
+
+        What the worker logs is not about the task, and may be about the task's log itself.
+        """
+        current = _current_log.get()
+        is_of_worker = record.name == log.name or record.name.startswith(f"{log.name}.")
+        return current is not None and current[0] is self and not is_of_worker
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a message with the name of its logger."""
+        current = _current_log.get()
+        if current is None:
+            return
+        named = copy.copy(record)
+        try:
+            named.msg, named.args = f"{record.name}: {record.getMessage()}", None
+        except Exception:  # noqa: BLE001 - arguments that don't fit their message; logging reports those itself
+            self.handleError(record)
+        else:
+            current[1].handle(named)
+
+    def open(self) -> None:
+        """Begin to take what any logger passes on."""
+        logging.getLogger().addHandler(self)
+
+    def close(self) -> None:
+        """Take nothing any more."""
+        logging.getLogger().removeHandler(self)
+        super().close()
