@@ -149,11 +149,7 @@ async def termination_noticed(
 ) -> float:
     """Wait for a termination notice; return the seconds that are left.
 
-    Args:
-        ask: The worker's hook. It is called in a daemon thread: one that hangs does not hold the worker.
-        threads: Such threads.
-        calls: Calls to this loop.
-        clock: The source of time.
+    The hook `ask` is called in a daemon thread: one that hangs does not hold the worker.
     """
     while (left := await _notice(ask, threads, calls)) is None:
         await clock.sleep_async(NOTICE_INTERVAL)
