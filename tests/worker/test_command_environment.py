@@ -10,10 +10,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
+from taskqueue_client import TaskRun, WorkerLoop
 from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.testing import run_handler
 from taskqueue_client.worker.commands.command import run_command
 from taskqueue_client.worker.commands.environment import (
     PASSED,
@@ -208,6 +211,44 @@ def test_a_name_or_value_that_no_environment_can_have_is_refused_and_not_shown(
     with pytest.raises(InvalidArgument, match=named) as caught:
         CommandEnvironment().of_command(given, {})
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [1, True, None, ["x"]])
+def test_a_variable_of_the_payload_that_is_not_text_makes_the_payload_malformed(value: object) -> None:
+    class Builder(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            task.run_command(["true"], env={**task.payload["env"], "MORE": "1"})
+
+    result = run_handler(Builder, {"env": {"JOBS": value}})
+    assert result.outcome == "malformed-payload"
+    assert f"$.env.JOBS: its value is of type {type(value).__name__}; expected text without NUL" in result.log
+
+
+@pytest.mark.parametrize("env", [["JOBS=1"], "JOBS=1", 1])
+def test_an_env_that_is_not_a_mapping_is_refused(env: Any) -> None:
+    with pytest.raises(InvalidArgument, match="^env: of type (list|str|int); expected a") as caught:
+        CommandEnvironment().of_command(env, {})
+    assert caught.value.given == env
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({"http_proxy": "http://proxy"}, ("127.0.0.1", "127.0.0.1")),
+        ({"ALL_PROXY": "http://proxy", "NO_PROXY": "a,b"}, ("a,b,127.0.0.1", "a,b,127.0.0.1")),
+        ({"HTTP_PROXY": "http://proxy", "no_proxy": "a", "NO_PROXY": "b"}, ("a,127.0.0.1", "b,127.0.0.1")),
+        ({"HTTP_PROXY": "http://proxy", "no_proxy": "*"}, ("*", "*")),
+        ({"NO_PROXY": "a"}, (None, "a")),
+    ],
+)
+def test_no_http_proxy_gets_the_calls_to_the_proxy_of_the_run(
+    env: dict[str, str], expected: tuple[str | None, str | None]
+) -> None:
+    task = {"TASKCLUSTER_PROXY_URL": "http://127.0.0.1:80/path"}
+    made = CommandEnvironment((), env).of_command({}, task)
+    assert (made.get("no_proxy"), made.get("NO_PROXY")) == expected
+    assert CommandEnvironment((), {}).of_command({**env, **task}, {}) == made
+    assert CommandEnvironment((), env).of_command({}, {}) == env
 
 
 def test_a_command_has_this_environment_and_nothing_else(

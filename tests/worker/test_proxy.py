@@ -608,6 +608,16 @@ def test_a_command_calls_the_deployment_without_credentials(world: World, *, is_
         requests.get(f"{urls[0]}/api/queue/v1/ping", timeout=30)
 
 
+def test_a_command_on_a_machine_with_an_http_proxy_reaches_the_proxy_of_its_run(world: World) -> None:
+    def handle(task: TaskRun) -> None:
+        nowhere = dict.fromkeys(("http_proxy", "HTTP_PROXY"), "http://127.0.0.1:9")
+        task.run_command([sys.executable, "-c", COMMAND], proxy=True, env=nowhere)
+
+    task_id = world.create()
+    work(world, handle)
+    assert world.run(task_id).state == "completed"
+
+
 def test_a_proxy_signs_with_the_credentials_of_the_last_reclaim_and_ends_with_the_run(world: World) -> None:
     urls: list[str] = []
 

@@ -101,7 +101,7 @@ class CommandEnvironment:
         if not pass_credentials:
             self._refuse_credentials(given, worker, passed)
         self._log_once(sorted(worker.keys() - passed.keys()))
-        return {**passed, **given, **task}
+        return _reaching_the_run({**passed, **given, **task})
 
     def _is_passed(self, name: str, value: str) -> bool:
         if name in self._named:
@@ -139,12 +139,34 @@ _NO_SECRETS = (
 )
 
 
+def _reaching_the_run(environment: dict[str, str]) -> dict[str, str]:
+    """Except the proxy of the run from the HTTP proxy, which would look for it on its own machine."""
+    if "TASKCLUSTER_PROXY_URL" not in environment or environment.keys().isdisjoint(_HTTP_PROXIES):
+        return environment
+    lower, upper = environment.get("no_proxy", ""), environment.get("NO_PROXY", "")
+    return environment | {
+        "no_proxy": _with_loopback(lower or upper),
+        "NO_PROXY": _with_loopback(upper or lower),
+    }
+
+
+def _with_loopback(hosts: str) -> str:
+    return hosts if hosts == "*" else ",".join(filter(None, [hosts, "127.0.0.1"]))
+
+
+_HTTP_PROXIES = frozenset({"HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"})
+
+
 def _check(given: Mapping[Any, Any]) -> None:
+    if not isinstance(given, Mapping):
+        kind = type(given).__name__
+        raise InvalidArgument("env", given, "a dict of the names and values of variables", f"of type {kind}")
     for name, value in given.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise InvalidArgument("env", name, "the name of a variable: non-empty text without = and NUL")
         if not isinstance(value, str) or "\0" in value:
-            raise InvalidArgument(f"env[{name!r}]", "<hidden>", "text without NUL")
+            kind = "with NUL" if isinstance(value, str) else f"of type {type(value).__name__}"
+            raise InvalidArgument(f"env[{name!r}]", name, "text without NUL", f"its value is {kind}")
 
 
 _PR_SET_DUMPABLE = 4
