@@ -112,7 +112,8 @@ def _check_worker_table(tables: object, source: str) -> None:
         raise InvalidArgument(source, tables, "a table with the key custom", "not a table")
     unknown = [key for key in cast("dict[str, object]", tables) if key != "custom"]
     if unknown:
-        raise InvalidArgument(source, tables, "", f"unknown key {unknown[0]!r}; known keys: custom")  # pyright: ignore[reportUnknownArgumentType] # any type
+        words = f"unknown key {unknown[0]!r}; known keys: custom; the other settings are outside of this table"
+        raise InvalidArgument(source, tables, "", words)  # pyright: ignore[reportUnknownArgumentType] # any type
 
 
 def _check_custom(kind: type[Any] | None, custom: Any) -> None:
@@ -166,9 +167,11 @@ def _in_file(file: Path) -> dict[str, _Setting]:
     for key, given in _read(file).items():
         source = f"{key} in {file}"
         if key == _WORKER_TABLE:
+            _check_worker_table(given, source)
             continue
         if key not in _NAMES:
-            raise InvalidArgument(source, given, "", f"unknown key; known keys: {', '.join(_NAMES)}")
+            known = ", ".join((*_NAMES, f"{_WORKER_TABLE}.custom"))
+            raise InvalidArgument(source, given, "", f"unknown key; known keys: {known}")
         if given is not None:
             found[key] = _Setting(given, source)
     return found

@@ -182,6 +182,11 @@ def test_an_error_names_the_variable(text: str) -> None:
             "max_idle in .*worker.yml: 0 is not valid; expected seconds or text such as .*, more than 0",
         ),
         ("concurency: 1", "concurency in .*worker.yml: unknown key; known keys: .*concurrency"),
+        ("custom: {cache: /c}", r"custom in .*worker.yml: unknown key; known keys: .*worker\.custom"),
+        (
+            "worker: {concurrency: 4}",
+            "worker in .*worker.yml: unknown key 'concurrency'; .* the other settings are outside of this table",
+        ),
         ("[1, 2]", "worker.yml' contains a list; expected lines such as `concurrency: 4`"),
         ("", "worker.yml' is empty; expected lines such as `concurrency: 4`"),
         ("a: [", "cannot read '.*worker.yml': "),
