@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
 
 import pytest
@@ -59,6 +60,7 @@ class TaskRunner(Protocol):
         /,
         *,
         task: dict[str, Any] | None = None,
+        config_file: str | PathLike[str] | None = None,
         **settings: Unpack[WorkerSettings],
     ) -> TaskResult:
         """Create a task, have a worker run it, and return the result of its last run.
@@ -67,6 +69,7 @@ class TaskRunner(Protocol):
             worker: The worker's class.
             payload: The task's payload.
             task: Other keys of the task's definition.
+            config_file: A file with settings of the worker, such as those of its `settings_type`.
             **settings: Settings of the worker.
 
         Raises:
@@ -140,6 +143,7 @@ def run_worker(local_queue: LocalQueue, queue: Queue, task_factory: TaskFactory)
         /,
         *,
         task: dict[str, Any] | None = None,
+        config_file: str | PathLike[str] | None = None,
         **settings: Unpack[WorkerSettings],
     ) -> TaskResult:
         _check_class(worker)
@@ -157,7 +161,12 @@ def run_worker(local_queue: LocalQueue, queue: Queue, task_factory: TaskFactory)
             **settings,
         }
         _check_claimable(status, used["task_queue_id"])
-        worker(root_url=local_queue.root_url, credentials=local_queue.credentials, **used).serve()
+        worker(
+            config_file=config_file,
+            root_url=local_queue.root_url,
+            credentials=local_queue.credentials,
+            **used,
+        ).serve()
         return result_of(queue, task_id)
 
     return run

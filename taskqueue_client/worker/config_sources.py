@@ -112,7 +112,9 @@ def _check_worker_table(tables: object, source: str) -> None:
         raise InvalidArgument(source, tables, "a table with the key custom", "not a table")
     unknown = [key for key in cast("dict[str, object]", tables) if key != "custom"]
     if unknown:
-        words = f"unknown key {unknown[0]!r}; known keys: custom; the other settings are outside of this table"
+        words = (
+            f"unknown key {unknown[0]!r}; known keys: custom; the other settings are outside of this table"
+        )
         raise InvalidArgument(source, tables, "", words)  # pyright: ignore[reportUnknownArgumentType] # any type
 
 

@@ -226,7 +226,7 @@ def test_a_variable_of_the_payload_that_is_not_text_makes_the_payload_malformed(
 
 @pytest.mark.parametrize("env", [["JOBS=1"], "JOBS=1", 1])
 def test_an_env_that_is_not_a_mapping_is_refused(env: Any) -> None:
-    with pytest.raises(InvalidArgument, match="^env: of type (list|str|int); expected a") as caught:
+    with pytest.raises(InvalidArgument, match=r"^env: of type (list|str|int); expected a") as caught:
         CommandEnvironment().of_command(env, {})
     assert caught.value.given == env
 

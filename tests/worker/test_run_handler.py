@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,27 @@ def test_the_fixture_s_settings_and_definition_are_the_test_s(run_worker: TaskRu
     result = run_worker(Hooked, {}, task={"extra": {"b": 2}, "retries": 0}, worker_id="mine")
     assert result.outcome == "failed"
     assert "on worker testing/mine of" in result.log
+
+
+@dataclass
+class Keys:
+    keys: list[str]
+
+
+class Signer(WorkerLoop):
+    """A worker with settings of its own."""
+
+    settings_type = Keys
+
+    def run_task(self, task: TaskRun) -> None:
+        task.log.info("settings: %s", self.settings)
+
+
+def test_the_fixture_s_worker_may_have_a_settings_file(run_worker: TaskRunner, tmp_path: Path) -> None:
+    file = tmp_path / "worker.yml"
+    file.write_text("worker: {custom: {keys: [one, two]}}\n")
+    result = run_worker(Signer, {}, config_file=file)
+    assert "settings: Keys(keys=['one', 'two'])" in result.log
 
 
 @pytest.mark.parametrize(

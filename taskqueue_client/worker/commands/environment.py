@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
-from typing import Any
+from typing import cast
 
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.worker_log import log
@@ -157,11 +157,11 @@ def _with_loopback(hosts: str) -> str:
 _HTTP_PROXIES = frozenset({"HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"})
 
 
-def _check(given: Mapping[Any, Any]) -> None:
+def _check(given: object) -> None:
     if not isinstance(given, Mapping):
         kind = type(given).__name__
         raise InvalidArgument("env", given, "a dict of the names and values of variables", f"of type {kind}")
-    for name, value in given.items():
+    for name, value in cast("Mapping[object, object]", given).items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise InvalidArgument("env", name, "the name of a variable: non-empty text without = and NUL")
         if not isinstance(value, str) or "\0" in value:
