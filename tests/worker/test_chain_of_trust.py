@@ -543,6 +543,72 @@ def test_an_artifact_that_was_not_signed_is_not_handed_over(consumer: Consumer, 
         consumer.download_artifact(uploader.task_id, "public/x.txt", verified_by=KEY.public)
 
 
+def upstream(uploader: Uploader, *entries: dict[str, Any], keys: Any = KEY.public) -> tuple[str, list[str]]:
+    """Run a task with these upstream artifacts, verified with `keys`; return its id and their names."""
+    world, names = uploader.world, list[str]()
+
+    def handler(task: TaskRun) -> None:
+        names.extend(each.name for each in task.upstream_artifacts(verified_by=keys, to="cot"))
+
+    listed = [{"taskId": uploader.task_id, **each} for each in entries]
+    task_id = world.create({"upstreamArtifacts": listed}, taskGroupId=uploader.task_id)
+    work(world, handler)
+    return task_id, names
+
+
+def test_upstream_artifacts_are_those_that_a_trusted_worker_has_signed(uploader: Uploader) -> None:
+    for name in ("public/a.txt", "public/b.txt", "public/c.zip"):
+        uploader.upload(name, name.encode())
+    uploader.sign()
+    uploader.tamper("public/unsigned.txt", b"added later")
+    keys = [Key().public, KEY.public]
+    with requests_noted(uploader.world.local) as made:
+        task_id, names = upstream(
+            uploader,
+            {"paths": ["public/*.txt"]},
+            {"paths": ["public/unsigned.txt", "public/none"], "optional": True},
+            {},
+            keys=keys,
+        )
+    assert uploader.world.status(task_id).state == "completed"
+    assert names == ["public/a.txt", "public/b.txt", "public/c.zip"]
+    log = log_of(uploader.world, task_id)
+    for name in ("public/unsigned.txt", "public/none"):
+        assert f"optional artifact {name} of task {uploader.task_id} is not in the chain of trust" in log
+    assert sum(unquote(each.path).endswith(f"/artifact-content/{CHAIN}") for each in made) == 1
+
+
+@pytest.mark.parametrize("path", ["public/unsigned.txt", "public/tampered.txt", CHAIN])
+def test_an_upstream_artifact_that_was_not_signed_makes_the_payload_malformed(
+    uploader: Uploader, path: str
+) -> None:
+    uploader.upload("public/tampered.txt", b"content")
+    uploader.sign()
+    uploader.tamper("public/tampered.txt", b"tampered")
+    uploader.tamper("public/unsigned.txt", b"added later")
+    task_id, names = upstream(uploader, {"paths": [path]})
+    assert uploader.world.run(task_id).reason_resolved == "malformed-payload"
+    assert f"payload.upstreamArtifacts: chain of trust of task {uploader.task_id}: '{path}' is not" in log_of(
+        uploader.world, task_id
+    )
+    assert names == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "outcome"),
+    [(Key().public, "malformed-payload"), ([], "internal-error"), ("x", "internal-error")],
+    ids=["other", "none", "wrong"],
+)
+def test_upstream_artifacts_of_a_worker_that_is_not_trusted_are_not_downloaded(
+    uploader: Uploader, keys: Any, outcome: str
+) -> None:
+    uploader.upload("public/a.txt", b"a")
+    uploader.sign()
+    task_id, names = upstream(uploader, {"paths": ["public/a.txt"], "optional": True}, keys=keys)
+    assert uploader.world.run(task_id).reason_resolved == outcome
+    assert names == []
+
+
 @pytest.mark.parametrize("hashes", [{}, {"md5": "0" * 32}, {"md5": "0" * 32, "sha256": "0" * 64}])
 def test_hashes_by_other_algorithms_prove_nothing(
     consumer: Consumer, uploader: Uploader, hashes: dict[str, str]

@@ -6,7 +6,7 @@ import itertools
 import logging
 import os
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,8 @@ import msgspec
 from taskqueue_client import calls
 from taskqueue_client._arguments import number
 from taskqueue_client._protocol.conversation import Conversation, Together, Work
-from taskqueue_client.artifacts.chain_verification import ChainOfTrust, PublicKeys
+from taskqueue_client.artifacts.artifact_errors import ChainOfTrustError
+from taskqueue_client.artifacts.chain_verification import ChainOfTrust, PublicKeys, verify_chain_of_trust
 from taskqueue_client.artifacts.destinations import checked_path
 from taskqueue_client.artifacts.download_methods import download_artifact
 from taskqueue_client.artifacts.downloading import DownloadResult
@@ -40,6 +41,8 @@ CONCURRENCY = 8
 """Artifacts that are downloaded at the same time."""
 
 _MISSING = "optional artifact %s of task %s does not exist"
+
+_UNSIGNED = "optional artifact %s of task %s is not in the chain of trust"
 
 
 class UpstreamTask(msgspec.Struct, frozen=True, rename="camel"):
@@ -88,11 +91,14 @@ class UpstreamOptions(TypedDict, total=False):
         to: A directory, relative to the work directory. Default: `upstream`.
         concurrency: How many artifacts are downloaded at the same time. Default: 8.
         allow_outside: Allow a directory outside of the work directory.
+        verified_by: The public keys of the trusted workers, as for `Queue.verify_chain_of_trust`. Only
+            artifacts in the chain of trust of each task are downloaded; `*` stands for their names.
     """
 
     to: str | os.PathLike[str]
     concurrency: int
     allow_outside: bool
+    verified_by: str | Sequence[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +179,7 @@ def as_the_payload_asks(steps: Conversation[R]) -> Conversation[R]:
     except (ResourceNotFound, ResourceExpired, ErrorArtifact) as error:
         message = f"payload.upstreamArtifacts: {error}"
         raise ResourceUnavailable(message) from error
-    except InsufficientScopes as error:
+    except (InsufficientScopes, ChainOfTrustError) as error:
         message = f"payload.upstreamArtifacts: {error}"
         raise MalformedPayload(message) from error
     except InvalidArgument as error:
@@ -193,6 +199,7 @@ def downloading_upstream(
     to: str | os.PathLike[str] = "upstream",
     concurrency: int = CONCURRENCY,
     allow_outside: bool = False,
+    verified_by: str | Sequence[str] | None = None,
 ) -> Conversation[list[UpstreamArtifact]]:
     """Download artifacts to `directory`/`to`/TASK_ID/NAME, and return them in order, each once.
 
@@ -200,14 +207,29 @@ def downloading_upstream(
     """
     number("concurrency", concurrency, least=1)
     top = path_inside(directory, to, "to", allow_outside=allow_outside)
+    tasks = list(tasks)
+    chains = (yield from _chains(client, tasks, verified_by, concurrency)) if verified_by is not None else {}
     wanted: dict[tuple[str, str], UpstreamTask] = {}
     for task in tasks:
-        for name in (yield from _names(task, log)):
+        for name in (yield from _names(task, chains.get(task.task_id), log)):
             key = task.task_id, name
             wanted[key] = _joined(wanted[key], task) if key in wanted else task
-    downloads = (_download(client, task, name, top, log, tracing) for (_, name), task in wanted.items())
+    downloads = (
+        _download(client, task, name, top, log, tracing, chains.get(task.task_id))
+        for (_, name), task in wanted.items()
+    )
     found = yield from Together(downloads, max(1, min(concurrency, len(wanted))))
     return [each for each in found if each is not None]
+
+
+def _chains(
+    client: TransferClient, tasks: Iterable[UpstreamTask], keys: str | Sequence[str], concurrency: int
+) -> Conversation[dict[str, ChainOfTrust]]:
+    """Verify the chain of trust of each task once, and return them by the task."""
+    task_ids = dict.fromkeys(each.task_id for each in tasks)
+    verifying = (verify_chain_of_trust(client, each, keys) for each in task_ids)
+    chains = yield from Together(verifying, max(1, min(concurrency, len(task_ids))))
+    return {each.task_id: each for each in chains}
 
 
 def _joined(first: UpstreamTask, other: UpstreamTask) -> UpstreamTask:
@@ -219,9 +241,11 @@ def _joined(first: UpstreamTask, other: UpstreamTask) -> UpstreamTask:
     )
 
 
-def _names(task: UpstreamTask, log: logging.Logger) -> Conversation[list[str]]:
-    """Replace patterns by the names that match them."""
-    listed = (yield from _listed(task.task_id)) if any("*" in path for path in task.paths) else []
+def _names(task: UpstreamTask, chain: ChainOfTrust | None, log: logging.Logger) -> Conversation[list[str]]:
+    """Replace patterns by the names that match them; with a chain of trust, by those of signed artifacts."""
+    listed: Iterable[str] = chain.artifacts if chain else ()
+    if chain is None and any("*" in path for path in task.paths):
+        listed = yield from _listed(task.task_id)
     names: list[str] = []
     for path in task.paths:
         pattern = re.compile(".*".join(map(re.escape, path.split("*"))))
@@ -241,10 +265,22 @@ def _listed(task_id: str) -> Conversation[list[str]]:
 
 
 def _download(
-    client: TransferClient, task: UpstreamTask, name: str, top: Path, log: logging.Logger, tracing: Tracing
+    client: TransferClient,
+    task: UpstreamTask,
+    name: str,
+    top: Path,
+    log: logging.Logger,
+    tracing: Tracing,
+    chain: ChainOfTrust | None,
 ) -> Conversation[UpstreamArtifact | None]:
+    if chain is not None and task.optional and name not in chain.artifacts:
+        log.warning(_UNSIGNED, name, task.task_id)
+        return None
+    directory, task_id = top / task.task_id, task.task_id
     try:
-        result = yield from downloading_to(client, top / task.task_id, task.task_id, name, tracing, to=name)
+        result = yield from downloading_to(
+            client, directory, task_id, name, tracing, to=name, verified_by=chain
+        )
     except (ResourceNotFound, ErrorArtifact):
         if not task.optional:
             raise

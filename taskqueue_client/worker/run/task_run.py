@@ -306,8 +306,8 @@ class TaskRun:
                 artifacts that do not exist are skipped, and named in the task's log. `taskType` and
                 `formats` are passed on. Default: `payload["upstreamArtifacts"]`, which has the same form, and
                 may name only dependencies of the task and the decision task, whose id is that of the group.
-            **options: `to`, relative to the work directory, `concurrency` and `allow_outside`: see
-                `UpstreamOptions`.
+            **options: `to`, relative to the work directory, `concurrency`, `verified_by` and
+                `allow_outside`: see `UpstreamOptions`.
 
         Returns:
             The artifacts in order, each once: one that several entries name has the `formats` of all of them,
@@ -315,11 +315,13 @@ class TaskRun:
 
         Raises:
             MalformedPayload: `payload["upstreamArtifacts"]` is missing, does not have this form, leads out of
-                the directory or names another task, or the task lacks a scope to read an artifact in it.
+                the directory or names another task, the task lacks a scope to read an artifact in it, or an
+                artifact in it fails the verification that `verified_by` asks for.
             ResourceUnavailable: An artifact in `payload["upstreamArtifacts"]` does not exist, has expired or
                 has no content.
             InvalidArgument: An argument is not allowed, or a name in `upstream` leads out of the directory.
             ResourceNotFound: An artifact in `upstream` does not exist.
+            ChainOfTrustError: An artifact in `upstream` fails the verification.
             Exception: As `Queue.download_artifact`.
         """
         queue = self.queue
