@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
 
 from taskqueue_client import (
     IntermittentTask,
@@ -21,7 +20,6 @@ from taskqueue_client import (
     WorkerLoop,
     WorkerShutdown,
 )
-from taskqueue_client.errors import ErrorArtifact, ResourceNotFound
 from taskqueue_client.scopes import satisfies
 from taskqueue_client.worker import Outcome
 
@@ -44,17 +42,7 @@ PAYLOAD = {
     "properties": {
         "channel": {"type": "string", "pattern": "^[a-z]+$"},
         "maxRunTime": {"type": "integer", "minimum": 1, "maximum": 3600},
-        "upstreamArtifacts": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["taskId", "paths"],
-                "properties": {
-                    "taskId": {"type": "string"},
-                    "paths": {"type": "array", "items": {"type": "string"}},
-                },
-            },
-        },
+        "upstreamArtifacts": {"type": "array", "items": {"required": ["paths"]}},
     },
 }
 
@@ -67,12 +55,11 @@ class ScriptWorker(WorkerLoop):
     def run_task(self, task: TaskRun) -> None:
         """Check scopes, download, run the script, and declare its artifacts."""
         check_scopes(task)
-        for upstream in task.payload["upstreamArtifacts"]:
-            download(task, upstream)
+        task.upstream_artifacts(to="cot")
         config = write_files(task)
         timeout = task.payload.get("maxRunTime", 600)
         result = task.run_command([*SCRIPT, str(config)], check=False, timeout=timeout)
-        upload(task)
+        task.upload_artifacts("", "artifacts")
         if result.exit_code != 0:
             outcome = OUTCOMES.get(result.exit_code, InternalError)
             raise outcome(result.end)
@@ -87,25 +74,6 @@ def check_scopes(task: TaskRun) -> None:
         raise MalformedPayload(message)
 
 
-def download(task: TaskRun, upstream: dict[str, Any]) -> None:
-    """Download artifacts of one dependency to `cot/TASK_ID/NAME`, like scriptworker."""
-    task_id = upstream["taskId"]
-    if task_id not in task.definition["dependencies"]:
-        message = f"payload.upstreamArtifacts: {task_id} is not a dependency of the task"
-        raise MalformedPayload(message)
-    for name in upstream["paths"]:
-        if ".." in PurePosixPath(name).parts or name.startswith("/"):
-            message = f"payload.upstreamArtifacts: {name!r} is not an artifact name"
-            raise MalformedPayload(message)
-        target = task.work_directory / "cot" / task_id / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            task.queue.download_artifact(task_id, name, to=target)
-        except (ResourceNotFound, ErrorArtifact) as error:
-            message = f"upstream artifact {name} of task {task_id}: {error}"
-            raise ResourceUnavailable(message) from error
-
-
 def write_files(task: TaskRun) -> Path:
     """Write `task.json` and `config.json`, and return the path of the latter."""
     artifact_dir = task.work_directory / "artifacts"
@@ -115,11 +83,3 @@ def write_files(task: TaskRun) -> Path:
     directories = {"work_dir": task.work_directory, "artifact_dir": artifact_dir}
     config.write_text(json.dumps({key: str(path) for key, path in directories.items()}))
     return config
-
-
-def upload(task: TaskRun) -> None:
-    """Declare all files below `artifact_dir`, whatever the exit code."""
-    artifact_dir = task.work_directory / "artifacts"
-    for path in sorted(artifact_dir.rglob("*")):
-        if path.is_file():
-            task.upload_artifact(path.relative_to(artifact_dir).as_posix(), path)

@@ -43,7 +43,8 @@ class ArtifactOptions(TypedDict, total=False):
 
     Attributes:
         content_type: The content type. Default: by the ending of the artifact's name.
-        expires: The time until which the artifact is kept, also as `14 days`. Default: as long as the task.
+        expires: The time until which the artifact is kept, also as `14 days`. Default, and at most: as long
+            as the task.
         storage: `s3` or `object`. Default: the worker's setting `artifact_storage`.
         compress: Whether to store it as gzip. Default: only text of 1 kB and more.
         allow_outside: Upload files outside of the work directory too.

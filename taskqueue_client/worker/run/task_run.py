@@ -251,7 +251,7 @@ class TaskRun:
 
         Args:
             prefix: The beginning of the artifacts' names: with `public`, the file `dist/a/b.zip` of the
-                directory `dist` becomes `public/a/b.zip`.
+                directory `dist` becomes `public/a/b.zip`; with an empty text, `a/b.zip`.
             directory: The directory, relative to the work directory.
             **options: As for `upload_artifact`.
 
