@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
@@ -161,12 +162,8 @@ def run_worker(local_queue: LocalQueue, queue: Queue, task_factory: TaskFactory)
             **settings,
         }
         _check_claimable(status, used["task_queue_id"])
-        worker(
-            config_file=config_file,
-            root_url=local_queue.root_url,
-            credentials=local_queue.credentials,
-            **used,
-        ).serve()
+        made = worker if config_file is None else partial(worker, config_file=config_file)
+        made(root_url=local_queue.root_url, credentials=local_queue.credentials, **used).serve()
         return result_of(queue, task_id)
 
     return run

@@ -275,8 +275,13 @@ class Signer(WorkerLoop):
 def test_the_fixture_s_worker_may_have_a_settings_file(run_worker: TaskRunner, tmp_path: Path) -> None:
     file = tmp_path / "worker.yml"
     file.write_text("worker: {custom: {keys: [one, two]}}\n")
-    result = run_worker(Signer, {}, config_file=file)
-    assert "settings: Keys(keys=['one', 'two'])" in result.log
+
+    class Configured(Signer):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(config_file=file, **settings)
+
+    for result in (run_worker(Signer, {}, config_file=file), run_worker(Configured, {})):
+        assert "settings: Keys(keys=['one', 'two'])" in result.log
 
 
 @pytest.mark.parametrize(
