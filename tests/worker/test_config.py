@@ -185,7 +185,7 @@ def test_an_error_names_the_variable(text: str) -> None:
         ("custom: {cache: /c}", r"custom in .*worker.yml: unknown key; known keys: .*worker\.custom"),
         (
             "worker: {concurrency: 4}",
-            "worker in .*worker.yml: unknown key 'concurrency'; .* the other settings are outside of this table",
+            "worker in .*worker.yml: unknown key 'concurrency'; .* settings are outside of this table",
         ),
         ("[1, 2]", "worker.yml' contains a list; expected lines such as `concurrency: 4`"),
         ("", "worker.yml' is empty; expected lines such as `concurrency: 4`"),
