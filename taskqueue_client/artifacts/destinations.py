@@ -54,15 +54,16 @@ class _Written(Destination):
         """Append a block."""
 
 
-_FILE = "the path of a file, not of a folder, device or FIFO"
+FILE = "the path of a file, not of a folder, device or FIFO"
+"""The allowed destinations, in words."""
 
 
 def checked_path(to: str | os.PathLike[str]) -> Path:
     """Return the path of a file that is to be written."""
-    check_kind("to", to, str | os.PathLike, _FILE)
+    check_kind("to", to, str | os.PathLike, FILE)
     path = os.fspath(to)
     if path.endswith("/") or not Path(path).name or not is_path(path):
-        raise InvalidArgument("to", to, _FILE)
+        raise InvalidArgument("to", to, FILE)
     return Path(path)
 
 
@@ -87,7 +88,7 @@ class FileDestination(_Written):
             self._file.seek(0)
             self._file.truncate()
         elif self.path.exists() and not self.path.is_file():
-            raise InvalidArgument("to", str(self.path), _FILE)
+            raise InvalidArgument("to", str(self.path), FILE)
         else:
             with self._naming_path():
                 self._file = FileIO(self._partial, "x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -147,6 +148,24 @@ def test_a_download_goes_to_the_path_of_a_file(build: str, run: Callable[..., st
     assert (
         str(error) == f"to: {to!r} is not valid; expected the path of a file, not of a folder, device or FIFO"
     )
+
+
+@pytest.mark.parametrize(
+    "to", ["folder", "fifo", "file/x", "file/x/y", "a" * 300, "x/" * 1500 + "y"], ids=len
+)
+def test_a_path_of_the_payload_at_which_no_file_can_be_makes_the_payload_malformed(
+    world: World, build: str, to: str
+) -> None:
+    def handler(task: TaskRun) -> None:
+        (task.work_directory / "folder").mkdir()
+        (task.work_directory / "file").touch()
+        os.mkfifo(task.work_directory / "fifo")
+        task.download_artifact(build, "public/build/a.txt", to=task.payload["to"])
+
+    task_id = world.create({"to": to})
+    work(world, handler)
+    assert reasons(world, task_id) == ["malformed-payload"]
+    assert "  $.to: " in log_of(world, task_id)
 
 
 @pytest.mark.parametrize("concurrency", [0, 1.5, True, None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 import os
@@ -10,6 +11,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from stat import S_ISREG
 from typing import Annotated, Any, TypedDict, TypeVar, cast
 
 import msgspec
@@ -19,7 +21,7 @@ from taskqueue_client._arguments import number
 from taskqueue_client._protocol.conversation import Conversation, Together, Work
 from taskqueue_client.artifacts.artifact_errors import ChainOfTrustError
 from taskqueue_client.artifacts.chain_verification import ChainOfTrust, PublicKeys, verify_chain_of_trust
-from taskqueue_client.artifacts.destinations import checked_path
+from taskqueue_client.artifacts.destinations import FILE, checked_path
 from taskqueue_client.artifacts.download_methods import download_artifact
 from taskqueue_client.artifacts.downloading import DownloadResult
 from taskqueue_client.artifacts.transfers import TransferClient
@@ -317,6 +319,24 @@ def downloading_to(
 
 
 def _place(directory: Path, to: str | os.PathLike[str], *, allow_outside: bool) -> Path:
+    """Make the directories above a file, and return its path.
+
+    A payload may choose the path: what makes it impossible is no error of the worker.
+    """
     path = path_inside(directory, checked_path(to), "to", allow_outside=allow_outside)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_file = S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return path
+    except (OSError, RecursionError) as error:
+        if isinstance(error, OSError) and error.errno not in _IMPOSSIBLE:
+            raise
+        raise InvalidArgument("to", os.fspath(to), FILE, str(error)) from error
+    if not is_file:
+        raise InvalidArgument("to", os.fspath(to), FILE)
     return path
+
+
+_IMPOSSIBLE = {errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
+"""Errors of making a directory that are due to its path."""
