@@ -12,7 +12,9 @@ from typing import Any, Literal
 
 import pytest
 
+from taskqueue_client import TaskRun, WorkerLoop
 from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.testing import run_handler
 from taskqueue_client.worker.commands.command import (
     CommandContext,
     CommandFailed,
@@ -120,6 +122,27 @@ def test_an_option_that_is_not_valid_is_refused(context: CommandContext, name: s
     with pytest.raises(InvalidArgument, match=f"^{name}: "):
         run_command(["true"], context, **options)
     assert not text_of(context)
+
+
+@pytest.mark.parametrize("given", [5, [1], {"a": 1}], ids=["number", "list", "object"])
+@pytest.mark.parametrize("option", ["command", "cwd", "input", "secret"])
+def test_an_argument_of_the_payload_that_is_not_text_makes_the_payload_malformed(
+    option: str, given: Any
+) -> None:
+    class Builder(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            value = task.payload["value"]
+            if option == "secret":
+                task.register_secret(value)
+            elif option == "command":
+                task.run_command(value)
+            else:
+                options: Any = {option: value}
+                task.run_command(["cat"], **options)
+
+    result = run_handler(Builder, {"value": given})
+    assert result.outcome == "malformed-payload"
+    assert "  $.value" in result.log
 
 
 def test_an_unknown_option_is_refused(context: CommandContext) -> None:

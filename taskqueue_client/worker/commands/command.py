@@ -11,7 +11,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from contextvars import copy_context
@@ -20,6 +20,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Literal, TypedDict, Unpack
 
+from taskqueue_client._arguments import check_kind
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Span, Tracing
 from taskqueue_client.worker.outcomes import Canceled, InternalError, TaskFailed
@@ -263,6 +264,7 @@ class _Run:
         self._args = _arguments(command, shell=options.get("shell", False))
         self._shown = command if isinstance(command, str) else self._quoted(context)
         self._context = context
+        check_kind("cwd", options.get("cwd", ""), str | os.PathLike, "text or a path")
         self._cwd = context.work_directory / options.get("cwd", "")
         self._input = _encoded(options.get("input", b""))
         self._captured = _captured(options.get("capture", False))
@@ -426,15 +428,15 @@ def _encoded(given: object) -> bytes:
         return given.encode(errors="surrogateescape")
     if isinstance(given, bytes):
         return given
-    raise InvalidArgument("input", type(given).__name__, "text or bytes")
+    raise InvalidArgument("input", given, "text or bytes", f"of type {type(given).__name__}")
 
 
 def _arguments(command: Command, *, shell: bool) -> list[str]:
     """The program and its arguments, as the system takes them."""
-    if shell != isinstance(command, str):
-        raise InvalidArgument(
-            "command", command, "a list of a program and its arguments; with shell=True, one text"
-        )
+    allowed = "a list of a program and its arguments; with shell=True, one text"
+    check_kind("command", command, Iterable, allowed)
+    if shell != isinstance(command, str) or isinstance(command, Mapping):
+        raise InvalidArgument("command", command, allowed)
     parts = [_SHELL, "-c", command] if isinstance(command, str) else command
     args = [_argument(position, each) for position, each in enumerate(parts)]
     if not args or not args[0] or any("\0" in each for each in args):

@@ -38,7 +38,7 @@ class Secrets:
             InvalidArgument: Not a text, or one that is empty or white space. The error does not show it.
         """
         if not isinstance(secret, str):
-            raise InvalidArgument("secret", type(secret), "non-empty text")
+            raise InvalidArgument("secret", secret, "non-empty text", f"of type {type(secret).__name__}")
         whole = secret.strip()
         if not whole:
             raise InvalidArgument("secret", "", "non-empty text")
