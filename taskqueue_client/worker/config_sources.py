@@ -198,7 +198,11 @@ def _decoded(file: Path) -> Any:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     if file.suffix in {".yml", ".yaml"}:
         content = file.read_bytes()
-        document = msgspec.yaml.decode(content)
+        try:
+            document = msgspec.yaml.decode(content)
+        except ImportError as error:
+            missing = 'settings in YAML need PyYAML: pip install "taskqueue_client[cli]"'
+            raise ImportError(missing) from error
         _check_keys(content)
         return document
     message = "its name must end in .yml, .yaml or .toml"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,15 @@ def test_an_error_names_the_variable(text: str) -> None:
 def test_an_error_names_the_key_and_the_file(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         load_config(IDENTITY, file=written(tmp_path / "worker.yml", text), environ={})
+
+
+def test_without_pyyaml_the_error_about_a_file_in_yaml_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(ImportError, match=r"^settings in YAML need PyYAML: pip install .*\[cli\]"):
+        load_config(IDENTITY, file=written(tmp_path / "worker.yml", "concurrency: 2"), environ={})
+    assert load_config(IDENTITY, file=written(tmp_path / "worker.toml", "concurrency = 2"), environ={})
 
 
 @pytest.mark.parametrize("name", ["missing.yml", "worker.ini", "broken.toml"])
