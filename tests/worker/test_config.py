@@ -206,7 +206,8 @@ def test_without_pyyaml_the_error_about_a_file_in_yaml_names_the_extra(
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(ImportError, match=r"^settings in YAML need PyYAML: pip install .*\[cli\]"):
         load_config(IDENTITY, file=written(tmp_path / "worker.yml", "concurrency: 2"), environ={})
-    assert load_config(IDENTITY, file=written(tmp_path / "worker.toml", "concurrency = 2"), environ={})
+    found = load_config(IDENTITY, file=written(tmp_path / "worker.toml", "concurrency = 2"), environ={})
+    assert found.concurrency == 2
 
 
 @pytest.mark.parametrize("name", ["missing.yml", "worker.ini", "broken.toml"])
