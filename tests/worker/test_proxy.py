@@ -610,7 +610,7 @@ def test_a_command_calls_the_deployment_without_credentials(world: World, *, is_
 
 def test_a_command_on_a_machine_with_an_http_proxy_reaches_the_proxy_of_its_run(world: World) -> None:
     def handle(task: TaskRun) -> None:
-        nowhere = dict.fromkeys(("http_proxy", "HTTP_PROXY"), "http://127.0.0.1:9")
+        nowhere = {"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
         task.run_command([sys.executable, "-c", COMMAND], proxy=True, env=nowhere)
 
     task_id = world.create()
