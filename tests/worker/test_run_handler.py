@@ -104,6 +104,22 @@ def test_a_value_of_the_payload_that_a_method_refuses_makes_it_malformed(kind: t
     assert "$.name: '../up' is not valid; expected a path inside" in result.log
 
 
+@pytest.mark.parametrize("given", [5, [1], {"a": 1}], ids=["number", "list", "object"])
+@pytest.mark.parametrize("argument", ["name", "prefix", "directory"])
+def test_an_artifact_of_the_payload_that_is_not_text_makes_it_malformed(argument: str, given: Any) -> None:
+    class Uploader(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            value = task.payload["value"]
+            if argument == "name":
+                task.upload_artifact(value, b"content")
+            else:
+                task.upload_artifacts(*(("public", value) if argument == "directory" else (value, ".")))
+
+    result = run_handler(Uploader, {"value": given})
+    assert result.outcome == "malformed-payload"
+    assert "  $.value: " in result.log
+
+
 def test_a_bug_of_the_handler_is_an_internal_error_with_what_it_raised() -> None:
     result = run_handler(Greeter, {})
     assert result.outcome == "internal-error"

@@ -67,6 +67,7 @@ MACHINE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.E
 def _check_path(argument: str, path: str | os.PathLike[str], is_outside: object) -> None:
     """Refuse what the handler got wrong, whatever is at the path."""
     check_kind("allow_outside", is_outside, bool)
+    check_kind(argument, path, str | os.PathLike, "a path")
     if not is_path(os.fspath(path)):
         raise InvalidArgument(argument, os.fspath(path), "a path")
 
@@ -303,9 +304,8 @@ def _fail_if_any(refused: list[str]) -> None:
 
 
 def _check_name(name: str) -> None:
-    if name in _RESERVED:
+    if checked_name(name) in _RESERVED:
         raise InvalidArgument("name", name, f"any other name: this one is reserved for {_RESERVED[name]}")
-    checked_name(name)
 
 
 def _declared_file(
