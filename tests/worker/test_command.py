@@ -242,6 +242,20 @@ def test_a_command_that_cannot_be_started_fails_the_task(context: CommandContext
     assert open_descriptors() <= before
 
 
+@pytest.mark.parametrize("line", ["#!/no/such/shell", "#!/bin/sh\r"], ids=["missing", "carriage return"])
+def test_a_script_whose_interpreter_is_missing_is_not_called_missing(
+    context: CommandContext, line: str
+) -> None:
+    script = context.work_directory / "script"
+    script.write_bytes(f"{line}\necho started\n".encode())
+    script.chmod(0o755)
+    for program in ("./script", str(script)):
+        with pytest.raises(CommandNotStarted, match="its interpreter does not exist"):
+            run_command([program], context)
+    with pytest.raises(CommandNotStarted, match=r"No such file or directory: .*nowhere"):
+        run_command([str(script)], context, cwd="nowhere")
+
+
 def test_a_program_that_is_open_for_writing_is_started_when_it_is_closed(
     context: CommandContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

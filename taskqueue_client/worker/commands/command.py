@@ -344,7 +344,14 @@ class _Run:
             if error.errno in _WORKER_TROUBLE:
                 message = f"the worker cannot start commands: {error.strerror}"
                 raise InternalError(message) from error
-            raise CommandNotStarted(self.program, str(error)) from error
+            raise CommandNotStarted(self.program, self._reason(error)) from error
+
+    def _reason(self, error: OSError) -> str:
+        """Return why the program was not started. The system calls a script missing if its interpreter is."""
+        is_program = error.errno == errno.ENOENT and error.filename == self.program
+        if is_program and os.sep in self.program and (self._cwd / self.program).exists():
+            return "its interpreter does not exist, which the first line of a script names"
+        return str(error)
 
     def _follow(self, process: CommandProcess) -> bool:
         """See the command through; return whether it ended by itself."""
