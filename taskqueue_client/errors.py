@@ -87,6 +87,9 @@ class InvalidArgument(TaskQueueError, ValueError):
     def __str__(self) -> str:
         return _complaint(self.argument, self.given, self.allowed, self.finding)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"  # without the value, which may be secret or long
+
 
 def _complaint(where: str, given: object, allowed: str, finding: str) -> str:
     """Return a text such as `retries: 50 is not valid; expected a whole number, 0 to 49`."""
