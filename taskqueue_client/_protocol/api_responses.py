@@ -112,14 +112,19 @@ def date_of(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def retry_after(value: str | None, now: float) -> float | None:
-    """Return the seconds of a `Retry-After` header (RFC 9110, 10.2.3); None if it is missing or malformed."""
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """Return the seconds of the `Retry-After` header (RFC 9110, 10.2.3); None if it is missing or malformed.
+
+    A date is compared with the `Date` header; with `now` if there is none.
+    """
+    value = headers.get("retry-after")
     if value is None:
         return None
     if value.isdecimal():
         return float(value)
+    date = date_of(headers)
     try:
-        return max(_moment_of(value) - now, 0.0)
+        return max(_moment_of(value) - (now if date is None else date), 0.0)
     except (ValueError, OverflowError):
         return None
 

@@ -110,7 +110,7 @@ class RetryPolicy:
         read_timeout: The longest time that an attempt may wait for the response. `claim_work`, a long poll
             of 20 s, waits for at least 45 s.
         min_rate: The least bytes per second of an upload's or download's content; 0 for any rate.
-            `timeout` does not bound the transfer of content.
+            `timeout` does not bound the transfer of content, only a wait that storage asks for.
         min_rate_window: The time over which that rate is measured.
     """
 
@@ -180,9 +180,14 @@ class PolicyRetries:
         return self._schedule(partial(self.may_retry, call), stop)
 
     def of_transfer(self, may_retry: Callable[[BaseException], bool]) -> Schedule:
-        """See `Retries`. `timeout` is for calls alone: a transfer may take hours."""
-        most = self._policy.attempts
-        return self._schedule(may_retry, lambda state: state.attempt_number >= most)
+        """See `Retries`. A transfer may take hours: `timeout` bounds only a wait that storage asks for."""
+        policy = self._policy
+
+        def stop(state: tenacity.RetryCallState) -> bool:
+            is_too_long = asked_to_wait(error_of(state)) >= policy.timeout
+            return state.attempt_number >= policy.attempts or is_too_long
+
+        return self._schedule(may_retry, stop)
 
     def _schedule(
         self, may_retry: Callable[[BaseException], bool], stop: Callable[[tenacity.RetryCallState], bool]
@@ -221,7 +226,8 @@ def error_of(state: tenacity.RetryCallState) -> BaseException | None:
 
 def asked_to_wait(error: BaseException | None) -> float:
     """Return the seconds that the `Retry-After` header of a refusal asks to wait; 0 without one."""
-    return (error.refused.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
+    refused = error.refused if isinstance(error, ApiError) else error  # the latter by storage
+    return getattr(refused, "retry_after", None) or 0.0
 
 
 class Attempt(NamedTuple):

@@ -258,9 +258,7 @@ class Wire:
         if not self._skew.known or response.status == _UNAUTHORIZED:
             self._learn_offset(response)
         if response.status not in call.accepts:
-            date = date_of(response.headers)
-            now = self.server_time() if date is None else date
-            pause = retry_after(response.headers.get("retry-after"), now)
+            pause = retry_after(response.headers, self.server_time())
             raise error_of_response(self.attempted(call), response.status, response.body, pause)
         if call.returns is NoneType or (response.status == NO_CONTENT and NoneType in get_args(call.returns)):
             return None  # type: ignore[return-value] # R allows None

@@ -19,9 +19,11 @@ Local errors, such as a full disk or a missing file, are raised as `OSError`.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from taskqueue_client._protocol.api_responses import retry_after
 from taskqueue_client.errors import TaskQueueError
 
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
@@ -80,14 +82,24 @@ class StorageRefused(StorageFailed):
         status: The HTTP status.
         code: S3's error code, such as `AccessDenied`; empty if the response has none.
         message: The text of the response.
+        retry_after: Seconds to wait before a retry, from `Retry-After`.
     """
 
-    def __init__(self, method: str, url: str, status: int, code: str, message: str) -> None:
+    def __init__(
+        self,
+        method: str,
+        url: str,
+        status: int,
+        code: str,
+        message: str,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(method, url, " ".join(filter(None, (f"HTTP {status}", code, message))))
-        self.args = (method, self.url, status, code, message)
+        self.args = (method, self.url, status, code, message, retry_after)
         self.status = status
         self.code = code
         self.message = message
+        self.retry_after = retry_after
 
     @property
     def is_temporary(self) -> bool:
@@ -101,12 +113,15 @@ class StorageRefused(StorageFailed):
         return self.status == _TOO_LARGE or self.code == "EntityTooLarge"
 
 
-def storage_refused(method: str, url: str, status: int, response: str) -> StorageRefused:
+def storage_refused(
+    method: str, url: str, status: int, headers: Mapping[str, str], response: str
+) -> StorageRefused:
     """Return the error for a response: S3's XML, or any other text."""
     code, message = _CODE.search(response), _MESSAGE.search(response)
     text = message[1] if message else "" if code else response[:_LONGEST]
     redacted = _QUERY.sub("?<redacted>", text)
-    return StorageRefused(method, url, status, code[1] if code else "", redacted)
+    pause = retry_after(headers, time.time())
+    return StorageRefused(method, url, status, code[1] if code else "", redacted, pause)
 
 
 def is_expiry(error: StorageRefused, url_expires: float | None, now: float) -> bool:

@@ -320,7 +320,7 @@ class Storage:
             received = attempt.read(response, _LONGEST_RESPONSE)
             if response.status not in _SUCCESS:
                 text = received.decode(errors="replace")
-                raise storage_refused("PUT", put.url, response.status, text)
+                raise storage_refused("PUT", put.url, response.status, response.headers, text)
             attempt.check_sent()
         return response
 
@@ -337,9 +337,10 @@ class Storage:
         except TransportFailed as error:
             raise StorageFailed("PUT", put.url, error.reason) from error.__cause__
         except ResponseRefused as error:
-            raise storage_refused("PUT", put.url, error.status, error.reason) from error
+            raise storage_refused("PUT", put.url, error.status, {}, error.reason) from error
         if response.status not in _SUCCESS:
-            raise storage_refused("PUT", put.url, response.status, response.body.decode(errors="replace"))
+            text = response.body.decode(errors="replace")
+            raise storage_refused("PUT", put.url, response.status, response.headers, text)
         put.progress(len(content), len(content))
         await asyncio.sleep(0)  # now it is told, and not after the upload
         return PutResponse(hexdigests(put.algorithms, content), response.headers)
@@ -385,7 +386,7 @@ def _accepted(attempt: StorageAttempt, response: HTTPResponse) -> Incoming:
     if response.status in _CONTENT:
         return Incoming(attempt, response)
     text = attempt.read(response, _LONGEST_RESPONSE).decode(errors="replace")
-    raise storage_refused("GET", attempt.url, response.status, text)
+    raise storage_refused("GET", attempt.url, response.status, response.headers, text)
 
 
 def _redirected(url: str, location: str) -> str:

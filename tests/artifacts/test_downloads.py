@@ -246,6 +246,16 @@ def test_a_transient_error_of_storage_is_retried(
     assert client.download(NAME).content == stored
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_wait_that_storage_asks_for_is_kept(
+    client: EitherClient, local: LocalQueue, stored: bytes, status: int
+) -> None:
+    local.faults.add(Respond(endpoint="storage.get", status=status, headers={"Retry-After": "170"}))
+    begun = client.clock.monotonic()
+    assert client.download(NAME).content == stored
+    assert 170 <= client.clock.monotonic() - begun < 200
+
+
 @pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize("status", [400, 403, 404, 413])
 def test_a_refusal_of_the_storage_is_final(client: EitherClient, local: LocalQueue, status: int) -> None:

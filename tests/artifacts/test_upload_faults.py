@@ -97,6 +97,29 @@ def test_a_transient_error_of_storage_is_retried(
     assert client.download("public/x.bin").size == size
 
 
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("size", [100, 1_000_000])
+def test_a_wait_that_storage_asks_for_is_kept(
+    client: EitherClient, local: LocalQueue, content: Path, status: int, size: int
+) -> None:
+    headers = {"Retry-After": "170"}
+    local.faults.add(Respond(endpoint="storage.put", status=status, headers=headers))
+    begun = client.clock.monotonic()
+    client.upload("public/x.bin", content.read_bytes()[:size])
+    assert 170 <= client.clock.monotonic() - begun < 200
+
+
+def test_a_wait_that_storage_asks_for_may_be_no_longer_than_a_call_takes(
+    client: EitherClient, local: LocalQueue, content: Path
+) -> None:
+    local.faults.add(Respond(endpoint="storage.put", status=503, headers={"Retry-After": "300"}))
+    begun = client.clock.monotonic()
+    with pytest.raises(StorageRefused) as caught:
+        client.upload("public/x.bin", content)
+    assert caught.value.retry_after == 300
+    assert client.clock.monotonic() - begun < 100
+
+
 @pytest.mark.parametrize("storage", ["s3", "object"])
 def test_storage_in_lasting_trouble_is_an_error_and_no_artifact(
     client: EitherClient, local: LocalQueue, content: Path, storage: str
