@@ -59,9 +59,11 @@ def checked(credentials: Credentials) -> Credentials:
     if not isinstance(credentials, Credentials):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
         raise InvalidArgument("credentials", type(credentials), "Credentials")
     if not _matches(_CLIENT_ID, credentials.client_id):
-        raise InvalidArgument("client_id", credentials.client_id, "letters, digits and !@/:.+|_-, not empty")
+        allowed = "a str of letters, digits and !@/:.+|_-, not empty"
+        raise InvalidArgument("client_id", credentials.client_id, allowed)
     if not _matches(_TOKEN, credentials.access_token):
-        raise InvalidArgument("access_token", _HIDDEN, "printable ASCII without spaces, not empty")
+        allowed = "a str of printable ASCII without spaces, not empty"
+        raise InvalidArgument("access_token", _hidden(credentials.access_token), allowed)
     if credentials.certificate is not None:
         _decoded(_UNREAD, credentials.certificate)
     if credentials.authorized_scopes is not None:
@@ -101,7 +103,7 @@ def _decoded(decoder: msgspec.json.Decoder[T], certificate: str) -> T:
         return decoder.decode(certificate.encode())
     # AttributeError: not text; other clients accept a dict
     except (msgspec.MsgspecError, AttributeError, UnicodeError, RecursionError):
-        raise InvalidArgument("certificate", _HIDDEN, "a JSON object as text") from None
+        raise InvalidArgument("certificate", _hidden(certificate), "a JSON object as text") from None
 
 
 def temporary_credentials(
@@ -293,3 +295,8 @@ class _Hidden:
 
 
 _HIDDEN = _Hidden()
+
+
+def _hidden(secret: object) -> object:
+    """Return what an error shows in the place of a secret: its type, if that is wrong."""
+    return _HIDDEN if isinstance(secret, str) else type(secret)

@@ -184,6 +184,7 @@ def test_no_text_made_of_credentials_shows_a_secret() -> None:
         Credentials("me", "s3cret token"),
         Credentials("me", "t", "s3cret"),
         Credentials("", "s3cret", "s3cret"),
+        Credentials("me", b"s3cret"),  # type: ignore[arg-type]
     ],
 )
 def test_no_refusal_of_credentials_shows_a_secret(bad: Credentials) -> None:
@@ -192,3 +193,16 @@ def test_no_refusal_of_credentials_shows_a_secret(bad: Credentials) -> None:
     shown = "".join(traceback.format_exception(caught.value))
     assert "s3cret" not in shown + repr(caught.value) + repr(vars(caught.value))
     assert b"s3cret" not in pickle.dumps(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (Credentials(b"me", "t"), r"client_id: b'me' is not valid; expected a str of letters"),  # type: ignore[arg-type]
+        (Credentials("me", b"t"), r"access_token: <class 'bytes'> is not valid; expected a str of"),  # type: ignore[arg-type]
+        (Credentials("me", None), r"access_token: <class 'NoneType'> is not valid; expected a str of"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_value_that_is_not_text_is_refused_for_that(bad: Credentials, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        checked(bad)
