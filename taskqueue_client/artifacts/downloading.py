@@ -288,8 +288,7 @@ class Receiver:
         except StorageRefused as error:
             if error.status != _NO_SUCH_RANGE:
                 raise
-            self._etag = None  # the next attempt begins at the start
-            raise StorageFailed("GET", url, "the server has no bytes after those received") from error
+            raise self._not_resumed(url, "the server has no bytes after those received") from error
 
     def _take_head(self, incoming: Incoming, url: str) -> None:
         if incoming.status == _PARTIAL:
@@ -308,14 +307,20 @@ class Receiver:
     def _resume(self, incoming: Incoming, url: str) -> None:
         if not self._received:
             raise StorageFailed("GET", url, "HTTP 206, but all of the content was requested, not a part")
-        found = _CONTENT_RANGE.fullmatch(incoming.header("Content-Range") or "")
+        span, etag = incoming.header("Content-Range") or "none", incoming.header("ETag") or self._etag
+        found = _CONTENT_RANGE.fullmatch(span)
         if found is None or int(found[1]) != self._received:
-            self._etag = None  # the next attempt begins at the start
-            sent = incoming.header("Content-Range") or "none"
-            reason = f"requested bytes from {self._received} on, received Content-Range: {sent}"
-            raise StorageFailed("GET", url, reason)
-        if found[2] != "*":
-            self._total = int(found[2])
+            raise self._not_resumed(
+                url, f"requested bytes from {self._received} on, received Content-Range: {span}"
+            )
+        total = self._total if found[2] == "*" else int(found[2])
+        if etag != self._etag or self._total not in {None, total}:
+            raise self._not_resumed(url, "the content was replaced while it was downloaded")
+        self._total = total
+
+    def _not_resumed(self, url: str, reason: str) -> StorageFailed:
+        self._etag = None  # the next attempt begins at the start
+        return StorageFailed("GET", url, reason)
 
     def _check_part(self, incoming: Incoming, url: str) -> None:
         """Fail if a part is missing: a server may send less than the requested range (RFC 9110, 15.3.7)."""

@@ -93,6 +93,28 @@ def test_a_file_that_was_replaced_meanwhile_is_taken_from_its_start(
     assert raw_client.download("x").content == b"new"
 
 
+@pytest.mark.parametrize(
+    ("etag", "total"), [('"2"', len(CONTENT)), ('W/"1"', "*"), ('"1"', len(CONTENT) + 1)]
+)
+def test_the_rest_of_another_file_is_not_taken(
+    raw_client: EitherClient, server: RawServer, etag: str, total: object
+) -> None:
+    """Not every server knows `If-Range`."""
+    headers = (("Content-Range", f"bytes {HALF}-{len(CONTENT) - 1}/{total}"), ("ETag", etag))
+    gets = serve(server, cut(("ETag", '"1"')), RawResponse(206, headers, bytes(HALF)), whole())
+    assert raw_client.download("x").content == CONTENT
+    assert [each.headers["Range"] for each in gets] == [None, f"bytes={HALF}-", None]
+
+
+def test_the_rest_of_another_file_is_not_given_to_a_stream(
+    raw_client: EitherClient, server: RawServer
+) -> None:
+    headers = (("Content-Range", f"bytes {HALF}-{len(CONTENT) - 1}/{len(CONTENT)}"), ("ETag", '"2"'))
+    serve(server, cut(("ETag", '"1"')), RawResponse(206, headers, bytes(HALF)), whole())
+    with pytest.raises(StreamInterrupted, match=f"after {HALF} bytes"):
+        raw_client.stream("x")
+
+
 def test_another_part_than_was_asked_for_is_not_taken(raw_client: EitherClient, server: RawServer) -> None:
     other = RawResponse(206, (("Content-Range", f"bytes 0-9/{len(CONTENT)}"),), CONTENT[:10])
     gets = serve(server, cut(("ETag", '"1"')), other, whole())
