@@ -49,6 +49,13 @@ def a_path(path: Path) -> Path:
     return path
 
 
+class ReadsLittle(io.FileIO):
+    """A file of which each call reads 777 bytes: network file systems may read less than is asked for."""
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        return super().readinto(memoryview(buffer)[:777])
+
+
 SOURCES: dict[str, Callable[[Path], Any]] = {
     "path": a_path,
     "path as text": lambda path: str(a_path(path)),
@@ -56,6 +63,7 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
     "bytearray": lambda _: bytearray(BYTES),
     "open file": at_offset,
     "unbuffered file": lambda path: a_path(path).open("rb", buffering=0),
+    "file that reads little at a time": lambda path: ReadsLittle(a_path(path)),
     "file in memory": memory_at_offset,
     "compressed file": compressed_file,
     "list": lambda _: [BYTES[:100], b"", BYTES[100:]],
@@ -355,6 +363,8 @@ BAD: dict[str, Callable[[Path], Any]] = {
     "pipe": fifo,
     "text file": lambda _: io.StringIO("text"),
     "texts": lambda _: ["text"],
+    "file for writing": lambda path: path.open("wb"),
+    "unbuffered file for writing": lambda path: path.open("wb", buffering=0),
     "path with NUL": lambda _: "a\0b",
     "path that cannot be encoded": lambda _: "a\ud800",
     "every second byte": lambda _: memoryview(b"abcd")[::2],
@@ -366,8 +376,11 @@ def test_a_source_that_cannot_be_uploaded_is_refused_before_any_request(
     client: EitherClient, local: LocalQueue, tmp_path: Path, kind: str
 ) -> None:
     local.faults.add(Respond(endpoint="queue.createArtifact", status=500))
+    source = BAD[kind](tmp_path / "source")
     with pytest.raises(InvalidArgument, match=r"^source: "):
-        client.upload("x", BAD[kind](tmp_path / "source"))
+        client.upload("x", source)
+    if hasattr(source, "close"):
+        source.close()
     assert local.faults.waiting()
 
 
@@ -418,6 +431,15 @@ def test_a_file_with_buffered_writes_counts_as_unchanged(client: EitherClient, c
         file.seek(0)  # within the buffer, which stays unwritten
         client.upload("x", file)
     assert client.download("x").content == content.read_bytes()
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_file_of_the_kernel_whose_size_is_0_arrives_whole(client: EitherClient, *, opened: bool) -> None:
+    version = Path("/proc/version")
+    with version.open("rb") as file:
+        client.upload("x", file if opened else version)
+        assert not file.closed
+    assert client.download("x").content == version.read_bytes()
 
 
 def test_a_file_of_the_caller_s_stays_open(client: EitherClient, content: Path) -> None:
