@@ -163,7 +163,10 @@ def open_source(content: SyncContent) -> Source:
 def _of_object(content: object) -> Source:
     """Open content by its type at run time: the caller may have passed anything."""
     if hasattr(content, "readinto") and hasattr(content, "read"):
-        return _of_file(cast("io.BufferedReader", content))
+        file = cast("io.BufferedReader", content)
+        if hasattr(file, "readable") and not file.readable():
+            raise InvalidArgument("source", content, "a file opened for reading")
+        return _of_file(file)
     return spooled(blocks_of(content))
 
 
@@ -212,6 +215,10 @@ def _of_opened(path: str, file: io.FileIO) -> Source:
     if not stat.S_ISREG(status.st_mode):
         raise InvalidArgument("source", path, "a regular file")
     stamp = _Stamp.of(status)
+    if not stamp.size and file.read(1):  # such as those in /proc, of which nobody knows the size before
+        file.seek(0)
+        with file:
+            return spooled(blocks_of(file))
     return Source(path, file, size=stamp.size, first_stamp=stamp, stamp=partial(_stamp_of_path, path))
 
 
