@@ -57,12 +57,15 @@ class _Written(Destination):
 FILE = "the path of a file, not of a folder, device or FIFO"
 """The allowed destinations, in words."""
 
+_DEVICES = Path("/dev")
+"""The folder of `/dev/stdout`, which is a link to a file where the output of a program goes to a file."""
+
 
 def checked_path(to: str | os.PathLike[str]) -> Path:
     """Return the path of a file that is to be written."""
     check_kind("to", to, str | os.PathLike, FILE)
     path = os.fspath(to)
-    if path.endswith("/") or not Path(path).name or not is_path(path):
+    if path.endswith("/") or not Path(path).name or not is_path(path) or Path(path).parent == _DEVICES:
         raise InvalidArgument("to", to, FILE)
     return Path(path)
 

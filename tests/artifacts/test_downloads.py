@@ -82,7 +82,9 @@ def test_a_destination_that_is_neither_a_file_nor_missing_is_refused_and_stays(
 
 
 @pytest.mark.parametrize(
-    "to", [io.BytesIO(), 5, False, b"x", "", "a\0b", "a\ud800", "new/"], ids=lambda to: type(to).__name__
+    "to",
+    [io.BytesIO(), 5, False, b"x", "", "a\0b", "a\ud800", "new/", "/dev/stdout"],
+    ids=lambda to: type(to).__name__,
 )
 def test_a_destination_that_is_not_the_path_of_a_file_is_refused_before_any_request(
     client: EitherClient, local: LocalQueue, to: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
