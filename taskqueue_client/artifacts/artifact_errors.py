@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from taskqueue_client._protocol.api_responses import retry_after
 from taskqueue_client.errors import TaskQueueError
@@ -46,8 +46,11 @@ class ArtifactError(TaskQueueError):
 
 def without_query(url: str) -> str:
     """Return a URL without its secrets: the password, and the query, which may be a signature."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "a malformed URL"
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 class StorageFailed(ArtifactError):
@@ -120,6 +123,8 @@ def storage_refused(
     code, message = _CODE.search(response), _MESSAGE.search(response)
     text = message[1] if message else "" if code else response[:_LONGEST]
     redacted = _QUERY.sub("?<redacted>", text)
+    if method == "PUT" and (location := headers.get("Location")):
+        redacted = f"redirected to {without_query(location)}, but uploads do not follow redirects"
     pause = retry_after(headers, time.time())
     return StorageRefused(method, url, status, code[1] if code else "", redacted, pause)
 

@@ -367,14 +367,11 @@ def _cause(error: BaseException) -> BaseException:
 
 def origin_of(method: str, url: str) -> str:
     """Return scheme, host and port of a URL."""
-    try:
+    with suppress(ValueError):
         parts = urlsplit(url)
-        has_port = parts.port != 0
-    except ValueError:
-        raise StorageFailed(method, "", "the URL cannot be read") from None
-    if not _URL.fullmatch(url) or not parts.hostname or not has_port:
-        raise StorageFailed(method, "", "the URL is not an http or https URL")
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        if _URL.fullmatch(url) and parts.hostname and parts.port != 0:
+            return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    raise StorageFailed(method, url, "expected an http or https URL with a host")
 
 
 def target_of(url: str) -> str:

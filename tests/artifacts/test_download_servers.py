@@ -392,14 +392,25 @@ def test_a_redirect_to_a_malformed_url_is_refused(raw_client: EitherClient, serv
 
 
 @pytest.mark.parametrize(
-    "url", ["file:///etc/passwd", "http://[::1", "http://", "http://host/a b", "http://h:x/"]
+    ("url", "shown"),
+    [
+        ("file:///etc/passwd", "file:///etc/passwd"),
+        ("ftp://u:p@host/x?secret#secret", "ftp://host/x"),
+        ("mailto:me", "mailto:me"),
+        ("http://[::1", "a malformed URL"),
+        ("http://", "http://"),
+        ("http://host/a b", "http://host/a b"),
+        ("http://h:x/", "http://h:x/"),
+        ("http://h:99999/", "http://h:99999/"),
+    ],
 )
 def test_a_reference_that_is_not_a_url_is_an_error(
-    raw_client: EitherClient, server: RawServer, url: str
+    raw_client: EitherClient, server: RawServer, url: str, shown: str
 ) -> None:
     server.respond = lambda _: json_response({"storageType": "reference", "url": url})
-    with pytest.raises(StorageFailed, match="URL"):
+    with pytest.raises(StorageFailed) as caught:
         raw_client.download("x")
+    assert str(caught.value) == f"GET {shown}: expected an http or https URL with a host"
 
 
 def test_a_response_without_a_url_is_an_error(raw_client: EitherClient, server: RawServer) -> None:

@@ -290,6 +290,21 @@ def test_storage_sees_no_credentials_and_no_cookies(
         assert put.body == bytes(size)
 
 
+@pytest.mark.parametrize("size", [7, 1_000_000])
+def test_the_error_for_an_upload_that_is_redirected_says_where_to(
+    raw_client: EitherClient, server: RawServer, size: int
+) -> None:
+    elsewhere = (("Location", "https://u:p@other.test/key?signature=secret"),)
+    body = created(f"{server.url}/bucket/key")
+    server.respond = lambda request: (
+        RawResponse(307, elsewhere) if request.method == "PUT" else RawResponse(body=body)
+    )
+    with pytest.raises(StorageRefused) as caught:
+        raw_client.upload("x", bytes(size))
+    why = "redirected to https://other.test/key, but uploads do not follow redirects"
+    assert str(caught.value) == f"PUT {server.url}/bucket/key: HTTP 307 {why}"
+
+
 def test_an_early_refusal_is_raised_instead_of_the_broken_connection(
     raw_client: EitherClient, server: RawServer
 ) -> None:
