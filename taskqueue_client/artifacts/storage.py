@@ -311,7 +311,10 @@ class Storage:
             put.progress(len(content), len(content))
             return PutResponse(hexdigests(put.algorithms, content), response.headers)
         with Hashes(put.algorithms) as hashes:
-            response = self._put(put, _body(put, hashes, cancellation), cancellation)
+            try:
+                response = self._put(put, _body(put, hashes, cancellation), cancellation)
+            except _LocalError as failed:
+                raise failed.error from None
             return PutResponse(hashes.hexdigests(), response.headers)
 
     def _put(self, put: Put, body: bytes | Iterator[Block], cancellation: Cancellation) -> HTTPResponse:
@@ -373,15 +376,26 @@ class Storage:
         return pool
 
 
+class _LocalError(Exception):
+    """Carries an error of the source or of `progress` past urllib3, to which it is one of the connection."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 def _body(put: Put, hashes: Hashes, cancellation: Cancellation) -> Iterator[Block]:
     """Return the body of a PUT that is not in memory: hashed, reported and checked while urllib3 sends it."""
     sent = 0
-    for block in put.source.blocks():
-        cancellation.check()
-        hashes.update(block)
-        yield block
-        sent += len(block)
-        put.progress(sent, put.source.size)
+    try:
+        for block in put.source.blocks():
+            cancellation.check()
+            hashes.update(block)
+            yield block
+            sent += len(block)
+            put.progress(sent, put.source.size)
+    except OSError as error:
+        raise _LocalError(error) from error
 
 
 def _accepted(attempt: StorageAttempt, response: HTTPResponse) -> Incoming:

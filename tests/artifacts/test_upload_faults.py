@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from taskqueue_client import AsyncQueue
+from taskqueue_client import AsyncQueue, Credentials, Queue, slugid
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.artifacts import SourceChanged, StorageFailed, StorageRefused, UploadAlreadyBegun
 from taskqueue_client.artifacts.sources import open_source
@@ -226,6 +228,37 @@ def test_a_file_that_changes_while_it_is_sent_is_an_error_and_no_artifact(
     with pytest.raises(SourceChanged, match="content"):
         raw_client.upload("x", path)
     assert [request.method for request in server.requests] == ["POST"]
+
+
+class FailsHalfway(io.FileIO):
+    """A file on a damaged disk."""
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        if self.tell() > 500_000:
+            raise OSError(errno.EIO, "Input/output error", str(self.name))
+        return super().readinto(buffer)
+
+
+def test_a_file_that_cannot_be_read_to_its_end_is_not_an_error_of_storage(
+    raw_client: EitherClient, server: RawServer, content: Path
+) -> None:
+    server.respond = lambda _: RawResponse(body=created(f"{server.url}/key"))
+    with FailsHalfway(content) as file, pytest.raises(OSError, match="Input/output error") as caught:
+        raw_client.upload("x", file)
+    assert caught.value.filename == str(content)
+    assert [request.method for request in server.requests] == ["POST"]
+
+
+def test_an_error_of_a_progress_callback_is_raised_as_it_is(server: RawServer, content: Path) -> None:
+    """Such as that of a program whose terminal was closed, which urllib3 takes for one of the connection."""
+
+    def report(*_: object) -> None:
+        raise BrokenPipeError
+
+    server.respond = lambda _: RawResponse(body=created(f"{server.url}/key"))
+    with Queue(server.url, Credentials("tester", "secret")) as queue, pytest.raises(BrokenPipeError):
+        queue.upload_artifact(slugid(), 0, "x", content, expires="1 hour", progress=report)
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("compress", [False, True])
