@@ -65,6 +65,7 @@ class Call(msgspec.Struct, Generic[R], frozen=True):
         accepts: The statuses that mean success.
         check: Checks the body and returns its JSON; called before the first attempt, unless checking is off,
             with the service's time in seconds since the epoch, or NaN if it is not known.
+        headers: Headers of this call alone. They are not signed.
     """
 
     endpoint: str
@@ -76,6 +77,7 @@ class Call(msgspec.Struct, Generic[R], frozen=True):
     service: str = "queue"
     accepts: frozenset[int] = SUCCESS
     check: Callable[[float], bytes] | None = None
+    headers: Mapping[str, str] = {}
 
     def __iter__(self) -> Generator[Call[R], Any, R]:
         """Make `response = yield from call` read, and type, like `response = await call`."""

@@ -237,7 +237,7 @@ class Wire:
         if body is not None and len(body) > MAX_BODY:
             found = f"the request body of {call.endpoint} has {len(body):,} bytes as JSON"
             raise errors.InvalidArgument("body", None, f"at most {MAX_BODY:,}", found)
-        headers = {"Accept-Encoding": "identity" if call.returns in _CLAIMS else "gzip"}
+        headers = {"Accept-Encoding": "identity" if call.returns in _CLAIMS else "gzip", **call.headers}
         if body is not None:
             headers["Content-Type"] = _JSON
         signer = self._signer

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
+from msgspec.structs import replace
+
 from taskqueue_client import _arguments as arguments
 from taskqueue_client import calls
 from taskqueue_client._dates import machine_time
@@ -22,7 +24,7 @@ from taskqueue_client.errors import (
     InvalidArgument,
     RequestConflict,
 )
-from taskqueue_client.models import CreateArtifactResponse, CreateUploadResponse
+from taskqueue_client.models import ArtifactLocation, CreateArtifactResponse, CreateUploadResponse
 
 from .artifact_errors import NotOffered, StorageRefused, UploadAlreadyBegun
 from .naming import (
@@ -120,6 +122,11 @@ class RunArtifact:
     def create(self, request: CreateArtifactRequest) -> Call[CreateArtifactResponse]:
         """Return the call that creates the artifact."""
         return calls.create_artifact(self.task_id, self.run_id, self.name, request)
+
+    def stored(self) -> Call[ArtifactLocation]:
+        """Return the call that gets a URL of storage: the copy that a CDN has may be an old one."""
+        call = calls.get_artifact(self.task_id, self.run_id, self.name)
+        return replace(call, headers={"x-taskcluster-skip-cdn": "1"})
 
 
 def upload_artifact(
@@ -296,12 +303,10 @@ class _Upload:
         """Compare the stored length. If the credentials may not read it, any ETag is accepted."""
         artifact, transfer = self._artifact, self._transfer
         try:
-            found = yield from calls.artifact(artifact.task_id, artifact.run_id, artifact.name)
+            found = yield from artifact.stored()
         except CallFailed:
             return "ETag" in response.headers
-        if (url := found.url) is None:
-            return "ETag" in response.headers
-        length = yield from transfer.work(lambda: _stored_length(transfer, url))
+        length = yield from transfer.work(lambda: _stored_length(transfer, found.url))
         return length == size
 
     def _to_object_service(self) -> Conversation[UploadResult]:

@@ -9,6 +9,7 @@ import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -192,15 +193,14 @@ def s3(server: RawServer, put: RawResponse, stored: RawResponse | None = None) -
             return put
         if not request.path.startswith("/api/"):
             assert stored is not None
-            return stored
+            return RawResponse(404) if request.path == "/cdn" else stored  # it was asked before the upload
         url = f"{server.url}/key?signature=1"
         if request.method == "GET":
-            found = json_response({"storageType": "s3", "url": url})
-            return (
-                RawResponse(403, found.headers, b'{"code": "InsufficientScopes"}')
-                if stored is None
-                else found
-            )
+            cdn = f"{server.url}/cdn" if request.headers["x-taskcluster-skip-cdn"] is None else url
+            found = json_response({"storageType": "s3", "url": cdn})
+            if stored is None:
+                return replace(found, status=403, body=b'{"code": "InsufficientScopes"}')
+            return replace(found, status=303)
         expires = "2099-01-01T00:00:00.000Z"
         return json_response({"storageType": "s3", "contentType": "a/b", "expires": expires, "putUrl": url})
 
@@ -251,6 +251,16 @@ def test_where_the_etag_is_not_an_md5_the_stored_length_is_compared(
     s3(server, ENCRYPTED, RawResponse(404))
     with pytest.raises(StorageFailed, match="differs from the content sent"):
         raw_client.upload("public/x", bytes(10))
+
+
+def test_the_stored_length_is_not_what_a_cdn_says(raw_client: EitherClient, server: RawServer) -> None:
+    """Its copy may be the one of the last upload under this name."""
+    seen = s3(server, ENCRYPTED, part(10))
+    raw_client.upload("public/x", bytes(10))
+    assert [request.path.partition("?")[0] for request in seen if request.method == "GET"] == [
+        f"/api/queue/v1/task/{raw_client.run.task_id}/runs/0/artifacts/public%2Fx",
+        "/key",
+    ]
 
 
 def test_where_storage_sends_more_than_the_first_byte_the_length_of_the_content_is_compared(
