@@ -113,8 +113,9 @@ class Incoming:
         self.status = response.status
 
     def header(self, name: str) -> str | None:
-        """Return a header, or None."""
-        return self._response.headers.get(name)
+        """Return a header, or None. `http.client` leaves the white space at its end."""
+        value = self._response.headers.get(name)
+        return None if value is None else value.strip()
 
     @property
     def _is_framed(self) -> bool:

@@ -298,7 +298,7 @@ def encoded(encoding: str, body: bytes) -> RawResponse:
     return RawResponse(headers=(("Content-Encoding", encoding),), body=body)
 
 
-@pytest.mark.parametrize("encoding", ["", "identity", "Identity", "gzip", "GZIP", "x-gzip"])
+@pytest.mark.parametrize("encoding", ["", "identity", "Identity", "gzip", "GZIP", "x-gzip", "gzip \t"])
 def test_the_names_of_encodings_are_those_of_http(
     raw_client: EitherClient, server: RawServer, encoding: str
 ) -> None:
