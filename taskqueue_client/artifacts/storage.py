@@ -148,7 +148,7 @@ class Hashes:
     """
 
     def __init__(self, algorithms: Collection[str]) -> None:
-        self._hashers = {algorithm: hashlib.new(algorithm) for algorithm in algorithms}
+        self._hashers = {algorithm: _hasher(algorithm) for algorithm in algorithms}
         self._small: list[Block] = []
         self._size = 0
         self._queues: list[_Blocks] = []
@@ -203,11 +203,17 @@ class Hashes:
 
 def hexdigests(algorithms: Collection[str], content: bytes) -> dict[str, str]:
     """Return the hashes of `content`, in lower-case hex by algorithm."""
-    return {algorithm: hashlib.new(algorithm, content).hexdigest() for algorithm in algorithms}
+    return {algorithm: _hasher(algorithm, content).hexdigest() for algorithm in algorithms}
+
+
+def _hasher(algorithm: str, content: bytes = b"") -> _Hasher:
+    """Begin a hash. MD5 is only compared with the ETag: FIPS mode refuses it for purposes of security."""
+    return hashlib.new(algorithm, content, usedforsecurity=algorithm != "md5")
 
 
 class _Hasher(Protocol):
     def update(self, block: Block, /) -> None: ...
+    def hexdigest(self) -> str: ...
 
 
 class _Blocks:

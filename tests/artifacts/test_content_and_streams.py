@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import hashlib
 import mimetypes
 import pickle
 import subprocess
@@ -93,6 +94,22 @@ def test_hashes_on_threads_are_the_hashes(blocks: list[bytes]) -> None:
         for block in blocks:
             hashes.update(block)
     assert hashes.hexdigests() == hexdigests(("sha256", "sha512"), b"".join(blocks))
+
+
+def test_a_machine_in_fips_mode_compares_the_etag_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, MD5 is only for purposes other than security."""
+    new = hashlib.new
+
+    def fips(name: str, content: bytes = b"", *, usedforsecurity: bool = True) -> Any:
+        if name == "md5" and usedforsecurity:
+            message = "[digital envelope routines] unsupported"
+            raise ValueError(message)
+        return new(name, content, usedforsecurity=usedforsecurity)
+
+    monkeypatch.setattr(hashlib, "new", fips)
+    with Hashes(("sha256", "md5")) as hashes:
+        hashes.update(b"content")
+    assert hashes.hexdigests() == hexdigests(("sha256", "md5"), b"content")
 
 
 def test_blocks_of_tls_are_handed_to_the_thread_that_hashes_sixteen_at_a_time(
