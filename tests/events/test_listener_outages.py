@@ -221,6 +221,26 @@ async def test_buffered_events_are_yielded_when_the_queue_was_deleted_during_an_
     assert [gap.queue_was_lost for gap in gaps] == [True]
 
 
+async def test_buffered_events_are_yielded_when_another_listener_declares_the_deleted_queue_first(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str, states: States
+) -> None:
+    sent, clock = task_ids(3), WatchedClock()
+    binding, gaps = events.task_completed(task_queue_id=pool), Gaps()
+    async with AsyncListener(
+        settings, [binding], queue=queue, on_state=states, clock=clock, wait_initial=8, reconcile=gaps.note
+    ) as listener:
+        await publisher.complete(sent, pool)
+        await until_buffered(listener, 3)
+        await publisher.channel.queue_delete(listener.queue or "")
+        await states.until(lambda names: State.QUEUE_DELETED in names)
+        async with AsyncListener(settings, [binding], queue=queue):
+            await clock.move_a_sleeper(states.changes[-1].retry_in or 0)
+            await states.until(lambda names: names.count(State.LISTENING) == 2)
+            assert listener.buffered == len(sent)
+            assert [task_of(await anext(listener)) for _ in sent] == sent
+    assert [gap.queue_was_lost for gap in gaps] == [True]
+
+
 async def test_buffered_events_are_yielded_once_when_the_queue_redelivers_them(
     through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, queue: str, states: States
 ) -> None:
