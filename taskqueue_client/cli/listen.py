@@ -130,14 +130,14 @@ def _print(event: events.Event, *, as_json: bool) -> None:
 
 def _content(event: events.Event) -> object:
     if isinstance(event.message, events.UnreadableMessage):
-        return {"unreadable": event.message.reason}
+        return {"unreadable": event.message.reason, "routingKey": event.message.routing_key}
     return event.message.to_dict()
 
 
 def _line(event: events.Event) -> str:
     message = event.message
     if isinstance(message, events.UnreadableMessage):
-        return printable(f"{event.exchange} unreadable: {message.reason}")
+        return printable(f"{event} unreadable: {message.reason}")
     if not isinstance(message, TaskMessage):
         return f"{event.exchange} group {message.task_group_id}"
     run = getattr(message, "run_id", None)

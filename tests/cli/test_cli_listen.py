@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -15,6 +16,7 @@ from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.events import PulseSettings
 from taskqueue_client.local import LocalQueue
 from tests.cli.command import run, running
+from tests.events.messages_published import Publisher, body, key_of
 
 
 def test_listen_prints_messages_about_a_task_queue_as_they_arrive(
@@ -39,6 +41,29 @@ def test_listen_prints_messages_about_a_task_queue_as_they_arrive(
     assert message["exchange"] == "task-pending"
     assert message["routes"] == ["index.a.b"]
     assert message["message"]["status"]["taskId"] == task_id
+
+
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_listen_prints_the_routing_key_of_a_message_that_it_cannot_read(
+    options: list[str], broker_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULSE_URL", broker_url)
+    pool = f"test-{slugid()}/w"
+    key = key_of(body("task-completed", slugid(), pool=pool))
+
+    async def publish() -> None:
+        publisher = await Publisher.connect(broker_url)
+        await publisher.publish("task-completed", b"{", key)
+        await publisher.close()
+
+    with running("listen", "--task-queue", pool, "--count", "1", *options) as process:
+        assert process.stderr is not None
+        while process.stderr.readline() != "listening\n":
+            pass
+        asyncio.run(publish())
+        output, _ = process.communicate(timeout=60)
+    assert key in output
+    assert "Input data was truncated" in output
 
 
 def test_ctrl_c_ends_listen(broker_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
