@@ -179,6 +179,8 @@ class BrokerSession:
 
     def _on_closing(self, closing: asyncio.Future[Any]) -> None:
         error = None if closing.cancelled() else closing.exception()
+        if isinstance(error, asyncio.CancelledError):  # how aiormq ends a connection without heartbeats
+            error = TimeoutError("the broker sent no heartbeat")
         self._end(BrokerLost(f"the connection ended: {error!r}" if error else "the connection ended"))
 
 

@@ -126,6 +126,19 @@ async def test_a_listener_reconnects_when_the_broker_stops_responding(
         assert task_of(await anext(listener)) == sent[0]
 
 
+async def test_a_connection_without_heartbeats_ends_with_a_reason_that_says_so(
+    settings: PulseSettings, pool: str, states: States
+) -> None:
+    binding = events.task_completed(task_queue_id=pool)
+    async with AsyncListener(settings, [binding], on_state=states, wait_initial=0.01) as listener:
+        session: Any = listener._supervisor._session  # pyright: ignore[reportPrivateUsage]
+        session._connection._reader_task.cancel()  # what aiormq does if no heartbeat came for a while
+        await states.until(lambda names: State.DISCONNECTED in names)
+        reason = next(change.reason for change in states.changes if change.state is State.DISCONNECTED)
+        await states.until(lambda names: names.count(State.LISTENING) == 2)
+    assert str(reason) == "the connection ended: TimeoutError('the broker sent no heartbeat')"
+
+
 async def test_a_broker_that_accepts_a_connection_and_never_responds_is_given_up_and_tried_again(
     through_wire: PulseSettings, wire: Proxy, pool: str, states: States
 ) -> None:
