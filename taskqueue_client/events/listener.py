@@ -330,6 +330,7 @@ class Listener(_Consumer[object]):
     """
 
     _loop: asyncio.AbstractEventLoop | None = None
+    _returned: Event | None = None
 
     @staticmethod
     def _asynchronous(hook: Callable[[Gap], object]) -> Callable[[Gap], Awaitable[object]]:
@@ -388,7 +389,8 @@ class Listener(_Consumer[object]):
                 thread called this method, in `on_state`.
             Exception: An error raised by `on_state`.
         """
-        return self._call(self._get, timeout)
+        self._returned = self._call(self._get, timeout)
+        return self._returned
 
     def run(self, handler: Callable[[Event], object]) -> None:
         """Call `handler` on this thread for each event until the listener is stopped.
@@ -407,6 +409,13 @@ class Listener(_Consumer[object]):
         """End the iteration before the next event. Any thread, and a signal handler, may call it."""
         self._stopped = True  # also if there is no event loop yet
         self._on_loop_thread(self._stop)
+
+    def _acknowledge(self) -> None:
+        """Not an event that `get` did not return, because a Ctrl-C came at that moment."""
+        if self._current is not None and self._current.event is not self._returned:
+            self._supervisor.buffer.appendleft(self._current)
+            self._current = None
+        super()._acknowledge()
 
     def _call(self, method: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = self._running_loop()

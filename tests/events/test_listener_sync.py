@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future, wait
 from typing import Any
 
 import pytest
@@ -280,6 +281,28 @@ def test_reading_a_listener_in_its_state_callback_raises_an_error_that_says_so(
     listener = Listener(settings, [events.task_completed(task_queue_id=pool)], on_state=on_state)
     with pytest.raises(RuntimeError, match="cannot be read in `on_state`"), listener:
         listener.get()
+
+
+def test_an_event_that_came_together_with_an_interrupt_is_not_acknowledged(
+    settings: PulseSettings, publish: Publish, pool: str, durable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bindings = [events.task_completed(task_queue_id=pool)]
+    (task_id,) = task_ids(1)
+
+    def interrupted_at_its_end(future: Future[object], timeout: float | None = None) -> object:
+        wait([future], timeout)
+        raise KeyboardInterrupt
+
+    with Listener(settings, bindings, queue=durable) as listener:
+        publish([task_id], pool)
+        with monkeypatch.context() as patched:
+            patched.setattr(Future, "result", interrupted_at_its_end)
+            with pytest.raises(KeyboardInterrupt):
+                listener.get()
+    with Listener(settings, bindings, queue=durable) as listener:
+        event = listener.get(timeout=10)
+        assert event is not None
+        assert task_of(event) == task_id
 
 
 def test_a_second_thread_that_reads_a_listener_gets_an_error_and_the_first_its_event(
