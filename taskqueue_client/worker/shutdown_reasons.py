@@ -57,6 +57,7 @@ class Hooks:
 
     def __init__(self) -> None:
         self._began = math.inf
+        self._signal: int | None = None
         self._alarm_before: _Handler = None
 
     def call(self, hook: Callable[[], T]) -> T:
@@ -68,6 +69,8 @@ class Hooks:
         """
         self._began = time.monotonic()
         try:
+            if self._signal is not None:
+                self._interrupt_later(self._signal, HOOK_PATIENCE)
             return hook()
         finally:
             self._began = math.inf
@@ -79,6 +82,7 @@ class Hooks:
     def interrupt(self, number: int, frame: object) -> None:
         """Interrupt a hook that blocks the loop; a signal handler, which Python calls in the main thread."""
         del frame
+        self._signal = number  # for hooks that begin later
         seconds = time.monotonic() - self._began
         if seconds >= HOOK_PATIENCE:
             self._began = math.inf  # now, as this may come when the hook has just returned

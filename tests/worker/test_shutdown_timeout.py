@@ -307,6 +307,17 @@ def test_a_hook_that_returns_in_time_leaves_no_alarm_behind() -> None:
     assert signal.getsignal(signal.SIGALRM) is before
 
 
+@pytest.mark.usefixtures("no_alarm")
+def test_a_hook_that_begins_after_the_signal_is_interrupted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `on_task_end` of a run that ends during the shutdown."""
+    monkeypatch.setattr(shutdown_reasons, "HOOK_PATIENCE", 0.05)
+    hooks, before = shutdown_reasons.Hooks(), signal.getsignal(signal.SIGALRM)
+    hooks.interrupt(signal.SIGTERM, None)
+    with pytest.raises(shutdown_reasons.HookInterrupted, match="SIGTERM"):
+        hooks.call(lambda: threading.Event().wait(WAIT))
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
 PROGRAM_THAT_ENDS = """
     import logging, sys, threading, time
     from taskqueue_client import Credentials
