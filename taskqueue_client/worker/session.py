@@ -79,7 +79,7 @@ class Session:
             mask_credentials(self._secrets, credentials)
         self._retry_clock = RetryClock(worker.clock)
         self._runs = LiveRuns(self._check_finished, worker.clock)
-        self._failure: TaskQueueError | SystemExit | None = None
+        self._failure: TaskQueueError | SystemExit | KeyboardInterrupt | None = None
         self._finished = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
         self._notice_threads = DaemonThreads()
@@ -395,13 +395,13 @@ class Session:
         """Call a hook of the worker. If it exits, the worker shuts down before, and leaves no run behind."""
         try:
             self._hooks.call(hook)
-        except (Exception, shutdown_reasons.HookInterrupted):
-            log.exception("%s failed", name)
-        except SystemExit as error:
-            log.warning("%s exits: shutting down", name)
+        except (SystemExit, KeyboardInterrupt) as error:
+            log.warning("%s raised %s: shutting down", name, type(error).__name__)
             self._failure = self._failure or error
             if not self._shutdown.has_begun:
                 self._shutdown.begin()
+        except BaseException:
+            log.exception("%s failed", name)
 
     async def _shut_down_when_idle(self, limit: float) -> None:
         limit = max(limit, PROMPT)  # in which the first claim request finds work if there is any

@@ -118,7 +118,15 @@ class Exiting(WorkerLoop):
         raise AssertionError(task)
 
 
-def test_a_hook_that_exits_ends_its_run_and_not_the_worker(world: World) -> None:
-    reason, log = ended(world, Exiting, {})
+class Interrupting(Exiting):
+    def run_time_limit(self, task: TaskRun) -> float | None:
+        raise KeyboardInterrupt(task.task_id)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Exiting, "SystemExit"), (Interrupting, "KeyboardInterrupt")])
+def test_a_hook_that_exits_ends_its_run_and_not_the_worker(
+    world: World, kind: type[WorkerLoop], name: str
+) -> None:
+    reason, log = ended(world, kind, {})
     assert reason == "internal-error"
-    assert "run_time_limit raised SystemExit: no limit for " in log
+    assert f"run_time_limit raised {name}: " in log

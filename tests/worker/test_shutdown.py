@@ -27,6 +27,7 @@ from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.loop import WorkerSettings
 from taskqueue_client.worker.outcomes import InternalError, Outcome, WorkerShutdown
 from taskqueue_client.worker.run import handlers, lifecycle
+from taskqueue_client.worker.run.lifecycle import TaskEnd
 from taskqueue_client.worker.run.task_run import TaskRun
 from taskqueue_client.worker.threads import DaemonThreads, Job, ThreadsafeCalls
 from tests.worker.gate import gate_before_handlers
@@ -714,8 +715,9 @@ def leave(_: object) -> None:
     sys.exit(3)
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
 def test_a_hook_that_exits_at_the_end_of_a_run_hands_the_other_runs_back(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     """They were left until their claims expired."""
     quick, slow = world.create({"quick": True}), world.create()
@@ -726,13 +728,35 @@ def test_a_hook_that_exits_at_the_end_of_a_run_hands_the_other_runs_back(
         if not task.payload.get("quick"):
             task.canceled.wait(WAIT)
 
+    def on_task_end(_: TaskEnd) -> None:
+        raise error
+
     worker = worker_for(world, handler, concurrency=2, graceful_shutdown_timeout=0)
-    monkeypatch.setattr(worker, "on_task_end", leave)
+    monkeypatch.setattr(worker, "on_task_end", on_task_end)
     with Working(world, worker) as working:
         until(working.has_left)
-        with pytest.raises(SystemExit, match="3"):
+        with pytest.raises(type(error)):
             working.left()
     assert (reasons(world, quick), reasons(world, slow)) == (["completed"], HANDED_BACK)
+    assert f"on_task_end raised {type(error).__name__}: shutting down" in caplog.messages
+
+
+@pytest.mark.parametrize("error", [GeneratorExit(), asyncio.CancelledError()])
+def test_a_hook_that_raises_anything_else_is_logged(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    tasks = [world.create(), world.create()]
+
+    def on_task_end(_: TaskEnd) -> None:
+        raise error
+
+    worker = worker_for(world, lambda _: None, max_tasks=2)
+    monkeypatch.setattr(worker, "on_task_end", on_task_end)
+    with Working(world, worker) as working:
+        until(working.has_left)
+        working.left()
+    assert [reasons(world, each) for each in tasks] == [["completed"], ["completed"]]
+    assert caplog.messages.count("on_task_end failed") == 2
 
 
 def test_a_hook_that_exits_when_there_is_no_work_ends_the_worker(

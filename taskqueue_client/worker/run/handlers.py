@@ -336,7 +336,7 @@ class Attempts:
     def _own_time_limit(self) -> float | None:
         try:
             return self._run_time_limit(TaskRun(self._resources, UnawaitedCalls()))
-        except (Exception, KeyboardInterrupt):
+        except Exception:
             raise
         except BaseException as error:  # such as `sys.exit`: as in a handler, it ends the run, not the worker
             message = f"run_time_limit raised {type(error).__name__}: {text_of(error)}"
