@@ -1,4 +1,4 @@
-"""A server in a separate process that gives the same answers to everybody, as quickly as Python can.
+"""A server in a separate process that sends the same response to everybody, as quickly as Python can.
 
 It must not be the bottleneck: it parses no more of a request than where it ends.
 """
@@ -31,7 +31,7 @@ STATUS = b"""{
   }
 }"""
 
-ANSWER = (
+RESPONSE = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\n"
     b"Date: %b\r\nCache-Control: no-store no-cache must-revalidate\r\n"
     b"X-Content-Type-Options: nosniff\r\nContent-Length: %d\r\n\r\n%b"
@@ -40,7 +40,7 @@ ANSWER = (
 
 
 class Canned(asyncio.Protocol):
-    """Answers each request on a connection, as soon as it is whole."""
+    """Responds to each request on a connection, as soon as it is whole."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -56,7 +56,7 @@ class Canned(asyncio.Protocol):
             if len(self._buffer) < end + 4 + length:
                 return
             self._buffer = self._buffer[end + 4 + length :]
-            self._transport.write(ANSWER)
+            self._transport.write(RESPONSE)
 
 
 def _content_length(head: bytes) -> int:

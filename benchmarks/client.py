@@ -191,8 +191,8 @@ def _least(
             body=body,
         )
         headers = {"Authorization": signature} | ({"Content-Type": kind} if kind else {})
-        answer = await session.request(method, where, data=body or None, headers=headers, timeout=forever)
-        return await answer.read()
+        response = await session.request(method, where, data=body or None, headers=headers, timeout=forever)
+        return await response.read()
 
     return ask
 
@@ -299,8 +299,8 @@ def decoding() -> Iterator[Row]:
     decoder = msgspec.json.Decoder(ClaimWorkResponse)
 
     def ratio(inputs: Inputs) -> float:
-        (answer,) = inputs.claims(1, tasks=32)
-        return compare(_times(lambda: decoder.decode(answer), 300), _times(lambda: json.loads(answer), 300))
+        (claims,) = inputs.claims(1, tasks=32)
+        return compare(_times(lambda: decoder.decode(claims), 300), _times(lambda: json.loads(claims), 300))
 
     yield at_most("decode 32 claims of 5 kB, time", "json.loads", worst(ratio), 0.35)
 

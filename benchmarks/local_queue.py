@@ -90,7 +90,7 @@ def start() -> Iterator[Row]:
         "    print(time.perf_counter() - b)\n"
     )
     took = [float(subprocess.check_output([sys.executable, "-c", program])) for _ in range(5)]
-    yield at_most("start to the first answer, ms", "", SECOND * statistics.median(took), 150)
+    yield at_most("start to the first response, ms", "", SECOND * statistics.median(took), 150)
 
 
 def creating_and_claiming() -> Iterator[Row]:

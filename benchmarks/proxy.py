@@ -98,9 +98,9 @@ class _BareProxy:
 
     async def _serve(self, request: web.BaseRequest) -> web.Response:
         url = URL(self._root_url + request.raw_path, encoded=True)
-        async with self._session.request(request.method, url, data=await request.read()) as answered:
-            body = await answered.read()
-            return web.Response(status=answered.status, body=body, content_type="application/json")
+        async with self._session.request(request.method, url, data=await request.read()) as response:
+            body = await response.read()
+            return web.Response(status=response.status, body=body, content_type="application/json")
 
 
 def rows() -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""A canned deployment: answers the calls of uploads and downloads at once, and throws bodies away.
+"""A canned deployment: responds to the calls of uploads and downloads at once, and throws bodies away.
 
 It runs in a separate process, on one thread, and costs next to nothing, so that what a benchmark
 measures is its client. Bodies are discarded inside the kernel (`MSG_TRUNC`); downloads are sent by
@@ -85,13 +85,13 @@ class Connection:
         if path.startswith(b"/put/") and size > _SMALL:
             self._sink.received += size
             self._discard = size - len(rest)
-            return bool(self._discard) or self._answer(b"")
+            return bool(self._discard) or self._respond(b"")
         if len(rest) < size:  # a small body that is worth reading: take the rest with the next block
             self._head = head + rest
             return True
         if path.startswith(b"/put/"):
             self._sink.received += size
-            return self._answer(b"", etag=md5(rest, usedforsecurity=False).hexdigest())
+            return self._respond(b"", etag=md5(rest, usedforsecurity=False).hexdigest())
         return self._route(Request(method.decode(), path.decode(), rest))
 
     def _end_of_chunks(self) -> bool:
@@ -100,7 +100,7 @@ class Connection:
             self._head = self._head[-16:]
             return True
         self._head, self._chunked = b"", False
-        return self._answer(b"")
+        return self._respond(b"")
 
     def _discard_body(self) -> bool:
         while self._discard:
@@ -109,18 +109,18 @@ class Connection:
             if not count:
                 return False
             self._discard -= count
-        return self._answer(b"")
+        return self._respond(b"")
 
     def _route(self, request: Request) -> bool:
         if request.path.startswith("/file"):
             file = self._sink.file
-            self._answer(b"", length=file.size)
+            self._respond(b"", length=file.size)
             self._sending = (0, file.size)
             return True
-        answer = self._sink.answer(request)
-        return self._answer(json.dumps(answer).encode())
+        response = self._sink.response(request)
+        return self._respond(json.dumps(response).encode())
 
-    def _answer(self, body: bytes, length: int | None = None, etag: str = "discarded-1") -> bool:
+    def _respond(self, body: bytes, length: int | None = None, etag: str = "discarded-1") -> bool:
         head = (
             b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nETag: "%s"\r\nContent-Length: %d\r\n\r\n'
         )
@@ -180,7 +180,7 @@ class Sink:
             (re.compile(r"GET /stats"), self._stats),
         ]
 
-    def answer(self, request: Request) -> object:
+    def response(self, request: Request) -> object:
         for pattern, handler in self._routes:
             if pattern.match(f"{request.method} {request.path}"):
                 return handler(request)
@@ -279,8 +279,8 @@ def received_bytes(root_url: str) -> int:
 
 
 def _statistic(root_url: str, name: str) -> int:
-    with urlopen(f"{root_url}/stats") as answer:
-        return int(json.load(answer)[name])
+    with urlopen(f"{root_url}/stats") as response:
+        return int(json.load(response)[name])
 
 
 def main() -> None:

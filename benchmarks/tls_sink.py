@@ -30,7 +30,7 @@ class TlsConnection(Connection):
             if not count:
                 return False
             self._discard -= count
-        return self._answer(b"")
+        return self._respond(b"")
 
     def _send_file(self) -> bool:
         assert self._sending is not None

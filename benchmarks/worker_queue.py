@@ -85,7 +85,7 @@ def claim(task_id: str, lease: float, definition: TaskDefinition) -> dict[str, A
 
 
 class Canned(asyncio.Protocol):
-    """Answers each request on a connection, as soon as it is whole."""
+    """Responds to each request on a connection, as soon as it is whole."""
 
     def __init__(
         self, claim: Callable[[str], dict[str, Any]], left: list[int], storage: Callable[[], str]
@@ -109,10 +109,10 @@ class Canned(asyncio.Protocol):
                 return
             body = self._buffer[end + 4 : end + 4 + length]
             self._buffer = self._buffer[end + 4 + length :]
-            self._answer(head.split(b" ", 2)[1].decode(), body)
+            self._respond(head.split(b" ", 2)[1].decode(), body)
 
-    def _answer(self, path: str, body: bytes) -> None:
-        answer: Any = {}
+    def _respond(self, path: str, body: bytes) -> None:
+        response: Any = {}
         parts = path.split("/")
         if "claim-work" in parts:
             count = min(json.loads(body)["tasks"], self._left[0])
@@ -120,17 +120,17 @@ class Canned(asyncio.Protocol):
                 print("waiting", flush=True)
                 return  # a long poll that nobody ends
             self._left[0] -= count
-            answer = {"tasks": [self._claim(slugid()) for _ in range(count)]}
+            response = {"tasks": [self._claim(slugid()) for _ in range(count)]}
         elif parts[-1] == "reclaim":
-            answer = self._claim(parts[-4])
+            response = self._claim(parts[-4])
         elif "artifacts" in parts:
             given = json.loads(body)
-            answer = {**given, "putUrl": self._storage()} if given["storageType"] == "s3" else given
+            response = {**given, "putUrl": self._storage()} if given["storageType"] == "s3" else given
         elif "runs" in parts:
-            answer = {"status": self._claim(parts[parts.index("task") + 1])["status"]}
+            response = {"status": self._claim(parts[parts.index("task") + 1])["status"]}
         elif parts[-1] == "status":
-            answer = {"statuses": []}
-        data = json.dumps(answer).encode()
+            response = {"statuses": []}
+        data = json.dumps(response).encode()
         head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\n"
         if "storage" in parts:  # as S3 does
             head += b'ETag: "%s"\r\n' % md5(body, usedforsecurity=False).hexdigest().encode()

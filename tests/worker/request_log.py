@@ -21,7 +21,7 @@ class Request(NamedTuple):
         moment: When, on the queue's monotonic clock.
         method: Such as `PUT`.
         path: Such as `/api/queue/v1/tasks/status`.
-        status: What it was answered with.
+        status: That of the response.
     """
 
     moment: float

@@ -107,7 +107,7 @@ def test_a_run_uploads_a_bounded_number_of_artifacts_at_a_time(world: World) -> 
             world.status(task_id)
         assert begun() <= CONCURRENT_UPLOADS + 1  # the log
         world.local.clock.release()
-        working.left()
+        working.wait_for_end()
     assert len(artifact_names(world, task_id)) == 42
 
 

@@ -140,6 +140,6 @@ def test_a_cancellation_is_noticed_before_the_interval_is_over(
         holders.until_begun(1)
         world.queue.cancel_task(task_id)
         world.local.clock.advance(interval * (1 + JITTER) + A_LITTLE)
-        working.left()
+        working.wait_for_end()
     assert holders.told == {task_id}
-    until(lambda: looks(requests))  # the answer arrives before it is noted
+    until(lambda: looks(requests))  # the response arrives before it is noted

@@ -77,7 +77,7 @@ def test_a_worker_does_not_claim_the_run_again_that_it_gave_up(world: World) -> 
     with Working(world, worker) as working:
         until(lambda: world.status(task_id).state == "running")
         worker.shutdown(within=0)
-        working.left()
+        working.wait_for_end()
     status = world.status(task_id)
     assert (status.state, status.retries_left) == ("pending", 0)
     assert len(status.runs) == 2
@@ -93,7 +93,7 @@ def test_an_idle_worker_does_not_wait_for_its_claim_request(world: World) -> Non
         worker.shutdown()
         for _ in range(8):
             world.local.clock.advance(seconds=0.25)
-        working.left()
+        working.wait_for_end()
 
 
 def test_a_worker_ends_after_max_idle_and_not_at_the_end_of_the_claim_request(

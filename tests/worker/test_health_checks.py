@@ -122,7 +122,7 @@ def test_a_limit_of_file_descriptors_that_is_too_low_is_named_at_the_start(
         with Working(
             world, worker_for(world, lambda _: None, max_idle=0.01, concurrency=concurrency)
         ) as working:
-            working.left()
+            working.wait_for_end()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert (
@@ -138,7 +138,7 @@ def test_the_workers_log_says_which_run_a_line_is_about(
         caplog.at_level(logging.INFO, "taskqueue_client.worker"),
         Working(world, worker_for(world, lambda _: None, max_tasks=1)) as working,
     ):
-        working.left()
+        working.wait_for_end()
     about = [record for record in caplog.records if getattr(record, "task_id", None) == task_id]
     assert [record.getMessage().split()[2] for record in about] == ["begins", "ended:"]
     assert all(vars(record)["run_id"] == 0 for record in about)

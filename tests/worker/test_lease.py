@@ -20,7 +20,7 @@ lengths = st.floats(min_value=1, max_value=86400)
 chances = st.floats(min_value=0, max_value=1)
 
 
-def answer(
+def response(
     seconds: float, *, certificate_age: float = 0.0, with_certificate: bool = True
 ) -> dict[str, object]:
     """The fields that the responses of claimWork and reclaimTask share, at SERVER_NOW."""
@@ -62,12 +62,12 @@ def answer(
 
 
 def claim(seconds: float, *, certificate_age: float = 0.0, with_certificate: bool = True) -> TaskClaim:
-    data = answer(seconds, certificate_age=certificate_age, with_certificate=with_certificate)
+    data = response(seconds, certificate_age=certificate_age, with_certificate=with_certificate)
     return msgspec.json.decode(msgspec.json.encode({**data, "task": {}}), type=TaskClaim)
 
 
 def reclaim(seconds: float, *, certificate_age: float = 0.0, with_certificate: bool = True) -> TaskReclaim:
-    data = answer(seconds, certificate_age=certificate_age, with_certificate=with_certificate)
+    data = response(seconds, certificate_age=certificate_age, with_certificate=with_certificate)
     return msgspec.convert(data, TaskReclaim)
 
 

@@ -315,7 +315,7 @@ class TestRuns:
                     assert live_url(world, task_id) == url
                 handler.may_end.set()
                 text = reader.read()
-            working.left()
+            working.wait_for_end()
         assert text.endswith(b"INFO the handler succeeded\n")
         kind, uploaded = link_of(world, task_id) or ("", "")
         assert kind == StorageType.S3
@@ -328,7 +328,7 @@ class TestRuns:
                 reader.readline()
                 assert reader.readline().endswith(b"INFO it is [masked]\n")
             handler.may_end.set()
-            working.left()
+            working.wait_for_end()
 
     def test_a_follower_prints_each_line_once_from_the_pending_task_to_its_end(self, world: World) -> None:
         task_id = world.create()
@@ -345,7 +345,7 @@ class TestRuns:
                 while b"begun" not in text:
                     text += printed.get(timeout=WAIT)
                 handler.may_end.set()
-                working.left()
+                working.wait_for_end()
             thread.join(WAIT)
         while not printed.empty():
             text += printed.get()
@@ -364,7 +364,7 @@ class TestRuns:
             task.log.info("all the same")
 
         with streaming(world, handler) as working:
-            working.left()
+            working.wait_for_end()
         assert reasons(world, task_id) == ["completed"]
         assert "all the same" in log_of(world, task_id)
 
@@ -372,7 +372,7 @@ class TestRuns:
         task_id = world.create()
         world.local.faults.add(Delay(endpoint="queue.createArtifact", seconds=600))
         with streaming(world, lambda _: world.until_struck()) as working:
-            working.left()
+            working.wait_for_end()
         assert reasons(world, task_id) == ["completed"]
         kind, _ = link_of(world, task_id) or ("", "")
         assert kind == StorageType.S3
@@ -388,7 +388,7 @@ class TestRuns:
             url = live_url(world, task_id)
             until(lambda: "before" in requests.get(backing_url(world, task_id), timeout=WAIT).text)
             world.queue.cancel_task(task_id)
-            working.left()
+            working.wait_for_end()
         with pytest.raises(requests.ConnectionError):
             requests.get(url, timeout=WAIT)
         printed: list[bytes] = []
@@ -409,7 +409,7 @@ class TestRuns:
                     count += len(reader.read1(MIB))
                 grown = psutil.Process().memory_info().rss - memory
             may_end.set()
-            working.left()
+            working.wait_for_end()
         assert grown < 32 * MIB
         assert reasons(world, task_id) == ["completed"]
 

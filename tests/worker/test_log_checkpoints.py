@@ -386,7 +386,7 @@ class TestRuns:
                 handler.say(f"line {number}")
                 until(partial(shows, world, task_id, f"line {number}"))
             handler.end()
-            working.left()
+            working.wait_for_end()
         assert reasons(world, task_id) == ["completed"]
         assert [line for line in log_of(world, task_id).splitlines() if "line" in line][2].endswith("line 2")
         assert log_of(world, task_id).endswith("the handler succeeded\n")
@@ -401,7 +401,7 @@ class TestRuns:
             until(partial(shows, world, task_id, f"run 0 of task {task_id}, on worker group/worker"))
             handler.say("a line")
             handler.end()
-            working.left()
+            working.wait_for_end()
         assert log_of(world, task_id).endswith("the handler succeeded\n")
 
     def test_a_run_that_ends_before_its_first_checkpoint_uploads_its_log_once(
@@ -466,7 +466,7 @@ class TestRuns:
         with Working(world, worker_for(world, handler, max_tasks=1, log_checkpoint_interval=0.02)) as working:
             until(lambda: "before" in log_so_far(world, task_id))
             world.queue.cancel_task(task_id)
-            working.left()
+            working.wait_for_end()
         assert canceled.is_set()
         assert "before" in log_of(world, task_id)
 
@@ -482,7 +482,7 @@ class TestRuns:
         with Working(world, worker_for(world, handler, max_tasks=1, log_checkpoint_interval=0.02)) as working:
             until(lambda: "10%\r20%\rdone" in log_so_far(world, task_id))
             seen.set()
-            working.left()
+            working.wait_for_end()
         assert " done" in log_of(world, task_id)
         assert "20%\r" not in log_of(world, task_id)
 
@@ -498,7 +498,7 @@ class TestRuns:
             until(lambda: "the secret is [masked]" in log_so_far(world, task_id))
             assert "hunter2" not in log_of(world, task_id)
             seen.set()
-            working.left()
+            working.wait_for_end()
 
     def test_a_storage_that_refuses_checkpoints_does_not_disturb_the_run(self, world: World) -> None:
         task_id, handler = world.create(), Paused()
@@ -508,7 +508,7 @@ class TestRuns:
             world.until_struck()
             handler.say("another")
             handler.end()
-            working.left()
+            working.wait_for_end()
         assert reasons(world, task_id) == ["completed"]
         assert "another" in log_of(world, task_id)
 

@@ -64,7 +64,7 @@ def test_a_handler_that_computes_for_ten_leases_keeps_its_claim_and_is_shown(
                 world.until_changed(task_id, before)
             until(lambda: "blocked the event loop" in caplog.text)
             finish.set()
-            working.left()
+            working.wait_for_end()
         (run,) = world.status(task_id).runs
         world.close()
     assert run.reason_resolved == "completed"
@@ -107,7 +107,7 @@ def test_an_upload_may_take_longer_than_the_credentials_and_urls_it_began_with(
             before = world.run(task_id)
             world.local.clock.advance(seconds=850)
             world.until_changed(task_id, before)
-        working.left()
+        working.wait_for_end()
     assert world.run(task_id).reason_resolved == "completed"
     assert artifact(world, task_id, "public/x") == "x" * 100_000
     assert world.local.faults.waiting() == []
@@ -159,7 +159,7 @@ def test_two_thousand_artifacts_delay_no_reclaim(world: World) -> None:
             before = world.run(task_id)
             world.local.clock.advance(lease * max(RECLAIM_BETWEEN))
             world.until_changed(task_id, before)
-        working.left()
+        working.wait_for_end()
     assert world.run(task_id).reason_resolved == "completed"
     assert len(artifact_names(world, task_id) - LOG) == 2000
 
@@ -192,6 +192,6 @@ def test_a_large_directory_that_is_removed_between_two_tries_delays_no_reclaim(
         worker = worker_for(world, handler, max_tasks=1, intermittent_attempts=2)
         worker.clock = clock
         with Working(world, worker) as working:
-            working.left()
+            working.wait_for_end()
         assert world.run(task_id).reason_resolved == "completed"
         world.close()

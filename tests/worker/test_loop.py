@@ -362,7 +362,7 @@ class TestTimes:
         worker = worker_for(world, handler, max_tasks=1)
         worker.clock = clock = MovableClock()
         with Working(world, worker) as working:
-            working.left()
+            working.wait_for_end()
         first, last = (
             datetime.fromisoformat(line.split()[0]) for line in log_of(world, task_id).splitlines()
         )
@@ -381,7 +381,7 @@ class TestTimes:
         worker = worker_for(world, handler, max_tasks=1, max_run_time=250, intermittent_attempts=4)
         worker.clock = clock = MovableClock()
         with Working(world, worker) as working:
-            working.left()
+            working.wait_for_end()
         assert cancelled == [False, False, False, True]
         assert reasons(world, task_id) == ["failed"]
 
@@ -829,7 +829,7 @@ def test_it_ends_after_some_time_without_work(
         until(told_after_a_second)
         while working.is_alive(within=0.05):
             clock.advance(seconds=60)
-        working.left()
+        working.wait_for_end()
     assert 20 <= idle[0] < 600
     assert "shutting down: no more claims, and no runs to wait for" in caplog.messages
 

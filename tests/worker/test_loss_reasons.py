@@ -35,7 +35,7 @@ def test_the_log_says_that_a_run_was_canceled(world: World, caplog: pytest.LogCa
     with Working(world, worker_for(world, until_canceled, max_tasks=1)) as working:
         until(lambda: world.status(task_id).state == "running")
         world.queue.cancel_task(task_id)
-        working.left()
+        working.wait_for_end()
     (line,) = [each for each in caplog.records if f"run {task_id}/0 ended" in each.getMessage()]
     assert line.levelno == logging.WARNING
     assert "lost (canceled)" in line.getMessage()
@@ -58,7 +58,7 @@ def test_the_log_says_why_a_lease_ended(caplog: pytest.LogCaptureFixture) -> Non
 
             until(has_failed)
             clock.advance(1200)
-            working.left()
+            working.wait_for_end()
         world.close()
     assert f"claim on {task_id}/0 lost: its lease ended (1200.0 s); reclaim failed" in caplog.text
     assert "HTTP 503" in caplog.text
@@ -150,7 +150,7 @@ def test_polling_without_the_scope_is_logged_once_in_one_line(caplog: pytest.Log
         with requests_noted(local) as requests, Working(world, worker) as working:
             until(lambda: sum(each.path.endswith("/tasks/status") for each in requests) >= 5)
             polled.set()
-            working.left()
+            working.wait_for_end()
         world.close()
     lines = [each.getMessage() for each in caplog.records if "queue:status:" in each.getMessage()]
     assert len(lines) == 1

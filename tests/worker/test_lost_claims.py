@@ -51,7 +51,7 @@ def test_a_blocking_handler_is_canceled(world: World) -> None:
     with Working(world, worker_for(world, handler, max_tasks=1)) as working:
         assert started.wait(WAIT)
         world.queue.cancel_task(task_id)
-        working.left()
+        working.wait_for_end()
     assert isinstance(told[0], ClaimLost)
     assert "canceled" in str(told[0])
     check_lost(world, task_id)
@@ -75,7 +75,7 @@ def test_an_awaited_handler_is_cancelled(world: World, *, swallows: bool) -> Non
     with Working(world, worker_for(world, awaited=handler, max_tasks=1)) as working:
         assert started.wait(WAIT)
         world.queue.cancel_task(task_id)
-        working.left()
+        working.wait_for_end()
     assert cancelled.is_set()
     check_lost(world, task_id)
 
@@ -91,7 +91,7 @@ def test_its_command_is_ended_with_all_that_it_has_started(world: World, tmp_pat
     with Working(world, worker_for(world, handler, max_tasks=1, termination_grace=0.2)) as working:
         until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
         world.queue.cancel_task(task_id)
-        working.left()
+        working.wait_for_end()
     assert not any(is_running(pid) for pid in pids.read_text().split())
     check_lost(world, task_id)
 
@@ -109,7 +109,7 @@ def test_the_slot_is_free_again(world: World) -> None:
         assert started.wait(WAIT)
         second = world.create()
         world.queue.cancel_task(first)
-        working.left()
+        working.wait_for_end()
     check_lost(world, first)
     assert world.run(second).reason_resolved == "completed"
 
@@ -124,7 +124,7 @@ def test_uploads_are_given_up(world: World) -> None:
     with Working(world, worker_for(world, handler, max_tasks=1)) as working:
         world.until_struck()
         world.queue.cancel_task(task_id)
-        working.left()
+        working.wait_for_end()
     assert world.run(task_id).reason_resolved == "canceled"
 
 
@@ -143,7 +143,7 @@ def test_a_report_that_comes_too_late_changes_nothing(world: World, endpoint: st
     with Working(world, worker) as working:
         world.until_struck()
         world.queue.cancel_task(task_id)
-        working.left()
+        working.wait_for_end()
     (run,) = world.status(task_id).runs
     assert run.reason_resolved == "canceled"
 
@@ -252,7 +252,7 @@ def test_a_conflict_ends_a_run_at_each_stage_and_nothing_follows(world: World, s
         clock.advance(
             NEXT_RECLAIM if conflict.held_up is None else min(conflict.held_up.seconds, NEXT_RECLAIM)
         )
-        working.left()
+        working.wait_for_end()
         (run,) = world.status(first).runs
         assert run.reason_resolved == conflict.reason
         assert len(artifact_names(world, first)) == conflict.known
@@ -274,7 +274,7 @@ def test_a_claim_that_was_canceled_on_its_way_is_given_up(world: World) -> None:
     with Working(world, worker_for(world, handler, max_tasks=1)) as working:
         until(lambda: world.status(task_id).state == "running")
         world.queue.cancel_task(task_id)
-        working.left()
+        working.wait_for_end()
     check_lost(world, task_id)
 
 
@@ -291,7 +291,7 @@ def test_a_hint_is_enough(world: World) -> None:
         assert started.wait(WAIT)
         world.queue.cancel_task(task_id)
         worker.hint_canceled(task_id)
-        working.left()
+        working.wait_for_end()
     check_lost(world, task_id)
 
 
@@ -321,6 +321,6 @@ def test_an_awaited_handler_that_was_cancelled_before_its_first_step_gives_its_s
         until(lambda: f"{second}/0 is still running" in caplog.text)
         let_go.set()
         third = world.create()
-        working.left()
+        working.wait_for_end()
     assert called == [first, third]
     assert world.run(first).reason_resolved == "completed"

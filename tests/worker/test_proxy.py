@@ -635,7 +635,7 @@ def test_a_proxy_signs_with_the_credentials_of_the_last_reclaim_and_ends_with_th
     worker = worker_for(world, handle, max_tasks=1)
     worker.clock = world.local.clock
     with Working(world, worker) as working:
-        working.left()
+        working.wait_for_end()
     assert world.run(task_id).state == "completed"
     with pytest.raises(requests.ConnectionError):
         requests.get(f"{urls[0]}/api/queue/v1/ping", timeout=30)

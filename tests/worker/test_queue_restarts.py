@@ -60,7 +60,7 @@ def always(world: RestartedWorld, task_id: str) -> bool:
 Stage = tuple[Delay, Callable[[RestartedWorld, str], bool]]
 
 UPLOADING: dict[str, Stage] = {
-    "an artifact is created, the answer under way": (
+    "an artifact is created, the response under way": (
         Delay(endpoint="queue.createArtifact", seconds=HOURS, after=True),
         has_artifact,
     ),
@@ -68,7 +68,7 @@ UPLOADING: dict[str, Stage] = {
 }
 REPORTING: dict[str, Stage] = {
     "the report under way": (Delay(endpoint="queue.report*", seconds=HOURS), always),
-    "reported, the answer under way": (
+    "reported, the response under way": (
         Delay(endpoint="queue.report*", seconds=HOURS, after=True),
         is_resolved,
     ),
@@ -83,7 +83,7 @@ def check_stage(world: RestartedWorld, outcome: str, stage: Stage) -> None:
         world.until_struck()
         until(lambda: is_reached(world, task_id))
         world.restart()
-        working.left()
+        working.wait_for_end()
     check_once(world, task_id, outcome)
 
 
@@ -109,7 +109,7 @@ def test_while_the_handler_runs(world: RestartedWorld, outcome: str) -> None:
         uploading_and(outcome)(task)
 
     with Working(world, worker_for(world, handler, max_tasks=1)) as working:
-        working.left()
+        working.wait_for_end()
     check_once(world, task_id, outcome)
 
 
@@ -118,7 +118,7 @@ def test_while_the_claim_call_waits_for_work(world: RestartedWorld) -> None:
         until(lambda: world.queue.list_workers(TASK_QUEUE_ID).workers)
         world.restart()
         task_id = world.create()
-        working.left()
+        working.wait_for_end()
     check_once(world, task_id, "return")
 
 
@@ -131,7 +131,7 @@ def test_while_the_response_of_the_claim_call_is_under_way(world: RestartedWorld
         until(lambda: world.status(task_id).state == "running")
         world.restart()
         world.local.clock.advance(seconds=1201)
-        working.left()
+        working.wait_for_end()
     assert runs == [1]
     assert [str(run.reason_resolved) for run in world.status(task_id).runs] == ["claim-expired", "completed"]
     assert world.resolved == {(task_id, 0, "task-exception"), (task_id, 1, "task-completed")}
@@ -144,5 +144,5 @@ def test_between_the_claim_and_the_handler(world: RestartedWorld) -> None:
         assert gate.reached.wait(WAIT)
         world.restart()
         gate.opened.set()
-        working.left()
+        working.wait_for_end()
     check_once(world, task_id, "return")

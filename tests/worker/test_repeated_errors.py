@@ -29,7 +29,7 @@ def test_after_several_internal_errors_with_the_same_cause_the_worker_stops(
     worker = worker_for(world, out_of_descriptors, max_internal_errors=3)
     raises = pytest.raises(InternalError, match=r"3 internal errors in a row.*Too many open files")
     with caplog.at_level(logging.ERROR), Working(world, worker) as working, raises:
-        working.left()
+        working.wait_for_end()
     assert sorted(states(world, created)) == ["exception"] * 3 + ["pending"] * 2
     assert "Too many open files" in caplog.text
     assert "max_internal_errors" in caplog.text
@@ -72,5 +72,5 @@ def test_claimed_runs_may_end(world: World) -> None:
         until(lambda: world.status(long).state == "running")
         failing[0] = world.create()
         with pytest.raises(InternalError):
-            working.left()
+            working.wait_for_end()
     assert world.status(long).state == "completed"

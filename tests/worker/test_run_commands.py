@@ -111,7 +111,7 @@ def test_an_access_token_that_replaces_it_during_a_run_is_masked(world: World) -
 
     task_id = world.create()
     with Working(world, worker_for(world, handler, max_tasks=1)) as working:
-        working.left()
+        working.wait_for_end()
     assert "token: [masked]" in log_of(world, task_id)
 
 

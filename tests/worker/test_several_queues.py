@@ -125,7 +125,7 @@ def test_a_worker_that_shuts_down_claims_from_no_task_queue_any_more(world: Worl
     with Working(world, worker) as working:
         until(lambda: world.queue.list_workers(FIRST).workers)
         worker.shutdown()
-        working.left()
+        working.wait_for_end()
     tasks = [world.create(taskQueueId=each) for each in QUEUES]
     assert [state(world, each) for each in tasks] == ["pending"] * 3
 
@@ -143,7 +143,7 @@ def test_a_canceled_run_of_any_task_queue_is_stopped(world: World) -> None:
         assert begun.wait(WAIT)
         world.queue.cancel_task(task_id)
         assert stopped.wait(WAIT)
-        working.left()
+        working.wait_for_end()
 
 
 def test_logs_and_spans_name_the_task_queue_of_the_run(
@@ -202,7 +202,7 @@ def test_without_the_scope_to_count_tasks_the_task_queues_take_turns_after_one_w
         until(lambda: world.queue.list_workers(FIRST).workers)
         world.local.clock.advance(seconds=21)  # the request to the first task queue ends
         until(lambda: state(world, task_id) == "completed")
-        working.left()
+        working.wait_for_end()
     assert len([each for each in caplog.records if "no scope to count" in each.getMessage()]) == 1
 
 

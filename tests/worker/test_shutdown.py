@@ -48,7 +48,7 @@ def hand_back(world: World, working: Working) -> None:
     for _ in range(9):
         if working.is_alive(0.03):
             world.local.clock.advance(seconds=0.25)
-    working.left()
+    working.wait_for_end()
 
 
 def claims_answered(requests: list[Request]) -> list[int]:
@@ -74,7 +74,7 @@ class TestStages:
 
         monkeypatch.setattr(session.Session, "run", told_to_leave)
         with Working(world, worker) as working:
-            working.left()
+            working.wait_for_end()
         # the claim call that had begun by then may have brought one run, which is handed back
         assert reasons(world, task_id) in (["None"], ["completed"], HANDED_BACK)
 
@@ -102,7 +102,7 @@ class TestStages:
             until(lambda: world.queue.list_workers(TASK_QUEUE_ID).workers)
             worker.shutdown()
             world.local.clock.advance(seconds=21)
-            working.left()
+            working.wait_for_end()
             until(lambda: claims_answered(requests))
         assert claims_answered(requests) == [200]
 
@@ -127,7 +127,7 @@ class TestStages:
             assert gate.reached.wait(WAIT)
             worker.shutdown()
             gate.opened.set()
-            working.left()
+            working.wait_for_end()
         assert reasons(world, task_id) == ["completed"]
 
     def test_a_handler_may_finish_in_time(self, world: World) -> None:
@@ -144,7 +144,7 @@ class TestStages:
             assert started.wait(WAIT)
             worker.shutdown()
             finish.set()
-            working.left()
+            working.wait_for_end()
         assert reasons(world, task_id) == ["completed"]
 
     @pytest.mark.parametrize("kind", ["blocking", "awaited", "command"])
@@ -205,7 +205,7 @@ class TestStages:
         with Stuck() as handler, Working(world, worker_for(world, handler, **settings)) as working:
             assert handler.started.wait(WAIT)
             working.worker.shutdown()
-            working.left()
+            working.wait_for_end()
             assert reasons(world, task_id) == HANDED_BACK
 
     def test_uploads_may_end_in_time(self, world: World) -> None:
@@ -216,7 +216,7 @@ class TestStages:
             world.until_struck()
             worker.shutdown()
             world.local.clock.advance(seconds=600)
-            working.left()
+            working.wait_for_end()
         assert reasons(world, task_id) == ["completed"]
         assert artifact(world, task_id, "public/x") == "x"
 
@@ -243,7 +243,7 @@ class TestStages:
         with Working(world, worker) as working:
             world.until_struck()
             worker.shutdown()
-            working.left()
+            working.wait_for_end()
         assert reasons(world, task_id) == ["completed"]
 
     def test_uploads_after_a_report_are_completed(self, world: World) -> None:
@@ -259,7 +259,7 @@ class TestStages:
         with Working(world, worker) as working:
             world.until_struck()
             worker.shutdown()
-            working.left()
+            working.wait_for_end()
         assert reasons(world, task_id) == ["internal-error"]
         assert "broken" in log_of(world, task_id)
 
@@ -296,7 +296,7 @@ def test_the_second_call_does_not_wait_for_a_handler_that_never_ends(
         assert handler.started.wait(WAIT)
         working.worker.shutdown()
         working.worker.shutdown()
-        working.left()
+        working.wait_for_end()
     assert reasons(world, task_id) == HANDED_BACK
 
 
@@ -314,7 +314,7 @@ def test_a_handler_that_never_ends_and_a_queue_that_does_not_respond_do_not_keep
         assert handler.started.wait(WAIT)
         working.worker.shutdown()
         working.worker.shutdown()
-        working.left()
+        working.wait_for_end()
 
 
 class TestInAHurry:
@@ -332,7 +332,7 @@ class TestInAHurry:
             until(lambda: world.queue.list_workers(TASK_QUEUE_ID).workers)
             worker.shutdown()
             worker.shutdown()
-            working.left()
+            working.wait_for_end()
 
     def test_uploads_are_given_up_and_the_run_is_handed_back(self, world: World) -> None:
         task_id = world.create()
@@ -355,7 +355,7 @@ class TestInAHurry:
             worker.shutdown()
             worker.shutdown()
             world.local.clock.advance(seconds=600)
-            working.left()
+            working.wait_for_end()
         assert reasons(world, task_id) == ["completed"]
 
     def test_a_report_without_a_response_is_given_up(
@@ -369,7 +369,7 @@ class TestInAHurry:
             world.until_struck()
             worker.shutdown()
             worker.shutdown()
-            working.left()
+            working.wait_for_end()
         world.local.clock.advance(seconds=1201)
         assert reasons(world, task_id) == ["claim-expired", "None"]
 
@@ -387,7 +387,7 @@ class TestInAHurry:
             world.until_struck()
             worker.shutdown()
             worker.shutdown()
-            working.left()
+            working.wait_for_end()
         assert reasons(world, task_id) == ["internal-error"]
 
 
@@ -416,7 +416,7 @@ def test_a_termination_notice_begins_the_shutdown_or_shortens_it(
         noticed.set()
         until(lambda: "termination notice received: 10 s left" in caplog.text)
         world.local.clock.advance(seconds=5)
-        working.left()
+        working.wait_for_end()
     assert reasons(world, task_id) == HANDED_BACK
 
 
@@ -439,7 +439,7 @@ def test_the_first_request_after_a_notice_lets_runs_go_on(
         until(lambda: "termination notice received" in caplog.text)
         worker.shutdown()
         finish.set()
-        working.left()
+        working.wait_for_end()
     assert reasons(world, task_id) == ["completed"]
 
 
@@ -447,14 +447,14 @@ def test_a_termination_notice_that_hangs_does_not_keep_the_worker_running(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task_id = world.create()
-    answered = threading.Event()
+    responded = threading.Event()
     worker = worker_for(world, lambda _: None, max_tasks=1)
-    monkeypatch.setattr(worker, "termination_notice", answered.wait)
+    monkeypatch.setattr(worker, "termination_notice", responded.wait)
     try:
         with Working(world, worker) as working:
-            working.left()
+            working.wait_for_end()
     finally:
-        answered.set()
+        responded.set()
     assert reasons(world, task_id) == ["completed"]
 
 
@@ -576,7 +576,7 @@ class TestStart:
             with again:
                 other = World(again)
                 task_id = other.create()
-                working.left()
+                working.wait_for_end()
                 assert reasons(other, task_id) == ["completed"]
                 other.close()
 
@@ -734,9 +734,9 @@ def test_a_hook_that_exits_at_the_end_of_a_run_hands_the_other_runs_back(
     worker = worker_for(world, handler, concurrency=2, graceful_shutdown_timeout=0)
     monkeypatch.setattr(worker, "on_task_end", on_task_end)
     with Working(world, worker) as working:
-        until(working.has_left)
+        until(working.has_ended)
         with pytest.raises(type(error)):
-            working.left()
+            working.wait_for_end()
     assert (reasons(world, quick), reasons(world, slow)) == (["completed"], HANDED_BACK)
     assert f"on_task_end raised {type(error).__name__}: shutting down" in caplog.messages
 
@@ -753,8 +753,8 @@ def test_a_hook_that_raises_anything_else_is_logged(
     worker = worker_for(world, lambda _: None, max_tasks=2)
     monkeypatch.setattr(worker, "on_task_end", on_task_end)
     with Working(world, worker) as working:
-        until(working.has_left)
-        working.left()
+        until(working.has_ended)
+        working.wait_for_end()
     assert [reasons(world, each) for each in tasks] == [["completed"], ["completed"]]
     assert caplog.messages.count("on_task_end failed") == 2
 
@@ -765,6 +765,6 @@ def test_a_hook_that_exits_when_there_is_no_work_ends_the_worker(
     worker = worker_for(world, uploading)
     monkeypatch.setattr(worker, "on_idle", leave)
     with Working(world, worker) as working:
-        until(working.has_left)
+        until(working.has_ended)
         with pytest.raises(SystemExit, match="3"):
-            working.left()
+            working.wait_for_end()

@@ -64,7 +64,7 @@ def test_a_worker_ends_in_time_though_a_handler_or_call_hangs(
         world.until_struck(left=99)
         started = time.monotonic()
         worker.shutdown()
-        working.left()
+        working.wait_for_end()
     assert time.monotonic() - started < 2 + 5
     assert f"gave up run {task_id}/0: {stage}" in caplog.text
 
@@ -95,7 +95,7 @@ def test_a_worker_waits_until_the_files_of_a_run_are_removed_but_not_longer_than
         if not hangs:
             assert working.is_alive(within=0.1)
             may_remove.set()
-        working.left()
+        working.wait_for_end()
         may_remove.set()
     assert (f"gave up run {task_id}/0: its work directory is being removed" in caplog.text) == hangs
 
@@ -107,7 +107,7 @@ def test_a_handler_that_does_not_end_is_reported_before_the_timeout(
     with Stuck() as handler, Working(world, worker_for(world, handler, shutdown_timeout=4.0)) as working:
         assert handler.started.wait(WAIT)
         working.worker.shutdown()
-        working.left()
+        working.wait_for_end()
     assert world.run(task_id).reason_resolved == "worker-shutdown"
     assert f"handler of {task_id}/0 is still running" in caplog.text
     assert "after it was asked to stop; it keeps its slot\n" in caplog.text

@@ -114,7 +114,7 @@ class TestWorkersWithASourceOfTheirOwn:
         tasks = [world.create() for _ in range(3)]
         make = Made(ByListing)
         with Working(world, builder(world, make, max_tasks=3)) as working:
-            working.left()
+            working.wait_for_end()
         assert [world.status(each).state for each in tasks] == ["completed"] * 3
         assert all(1 <= count <= 2 for count in make.sources[0].counts)
         assert make.sources[0].is_closed
@@ -125,7 +125,7 @@ class TestWorkersWithASourceOfTheirOwn:
         for _ in range(2):
             world.create()
             with Working(world, worker) as working:
-                working.left()
+                working.wait_for_end()
         first, second = make.sources
         assert first.is_closed
         assert second.is_closed
@@ -136,7 +136,7 @@ class TestWorkersWithASourceOfTheirOwn:
         with Working(world, builder(world, make)) as working:
             make.called()
             working.worker.shutdown(within=WAIT)
-            working.left()
+            working.wait_for_end()
         assert world.run(task_id).reason_resolved == "worker-shutdown"
 
     def test_hand_back_what_it_claims_during_a_second_request_to_shut_down(self, world: World) -> None:
@@ -146,7 +146,7 @@ class TestWorkersWithASourceOfTheirOwn:
             make.called()
             working.worker.shutdown()
             working.worker.shutdown()
-            working.left()
+            working.wait_for_end()
         assert world.run(task_id).reason_resolved == "worker-shutdown"
 
     def test_do_not_wait_long_for_it_after_a_second_request_to_shut_down(self, world: World) -> None:
@@ -155,7 +155,7 @@ class TestWorkersWithASourceOfTheirOwn:
             make.called()
             working.worker.shutdown()
             working.worker.shutdown()
-            working.left()
+            working.wait_for_end()
         assert make.sources[0].stopped.is_set()
         assert make.sources[0].is_closed
 
@@ -170,7 +170,7 @@ class TestWorkersWithASourceOfTheirOwn:
                 pytest.raises(InsufficientScopes, match="claim-task"),
                 Working(world, worker) as working,
             ):
-                working.left()
+                working.wait_for_end()
             world.close()
 
     def test_end_with_its_bug_after_their_runs(self, world: World) -> None:
@@ -179,13 +179,13 @@ class TestWorkersWithASourceOfTheirOwn:
                 raise ZeroDivisionError(count)
 
         with pytest.raises(ZeroDivisionError), Working(world, builder(world, Wrong)) as working:
-            working.left()
+            working.wait_for_end()
 
     def test_end_all_the_same_if_it_fails_to_close(
         self, world: World, caplog: pytest.LogCaptureFixture
     ) -> None:
         world.create()
         with Working(world, builder(world, FailsToClose, max_tasks=1)) as working:
-            working.left()
+            working.wait_for_end()
         assert "the task source failed to close" in caplog.text
         assert "closing failed" in caplog.text

@@ -236,7 +236,7 @@ def test_a_canceled_run_is_a_cancellation_and_not_an_error(world: World, spans: 
     with Working(world, worker_for(world, handler, tracing=True, max_tasks=1)) as working:
         assert begun.wait(WAIT)
         world.queue.cancel_task(task_id)
-        working.left()
+        working.wait_for_end()
     run = spans.one(RUN)
     assert attributes_of(run)["cicd.pipeline.task.run.result"] == "cancellation"
     assert attributes_of(run)["taskqueue.outcome"] == "lost"

@@ -52,7 +52,7 @@ def let_end(world: World, running: Working) -> None:
     """Move the clock by one wait between retries after the other, until the worker has ended."""
     while running.is_alive(within=0.2):
         world.local.clock.advance(seconds=40)
-    running.left()
+    running.wait_for_end()
 
 
 def let_reclaim(world: World, task_id: str) -> None:
@@ -127,7 +127,7 @@ def test_uploads_and_reports_that_wait_after_an_outage_are_made_before_the_worke
             return world.status(task_id).state == "completed"
 
         until(completed)
-        running.left()
+        running.wait_for_end()
     assert failed < len(requests)
     assert world.queue.download_artifact(task_id, "public/x").content == b"x" * 10_000
 
@@ -187,7 +187,7 @@ def test_of_a_run_that_is_canceled_during_an_outage_nothing_is_uploaded_or_repor
         until_struck_first(world)
         world.queue.cancel_task(task_id)
         pass_time(world, 60)
-        running.left()
+        running.wait_for_end()
     assert reasons(world, task_id) == ["canceled"]
     assert {each.status for each in requests if each.method == "PUT" and "/storage/" in each.path} == {503}
     assert not [each for each in requests if each.path.endswith(REPORTS)]
@@ -205,7 +205,7 @@ def test_of_a_run_whose_deadline_passes_nothing_is_uploaded_or_reported(world: W
     with requests_noted(world.local) as requests, working(world, handler) as running:
         assert started.wait(WAIT)
         pass_time(world, 420)
-        running.left()
+        running.wait_for_end()
     assert reasons(world, task_id) == ["deadline-exceeded"]
     assert not [each for each in requests if each.method == "PUT" and "/storage/" in each.path]
     assert not [each for each in requests if each.path.endswith(REPORTS)]

@@ -25,8 +25,8 @@ def in_front_of(local: LocalQueue, levels: int) -> ScriptedServer:
     def forward(request: Received) -> Say:
         headers = {name: value for name, value in request.headers.items() if name != "Accept-Encoding"}
         url = local.root_url + request.path
-        answer = requests.request(request.method, url, data=request.body, headers=headers, timeout=WAIT)
-        return Say(answer.status_code, answer.content.replace(f'"{PLACE}"'.encode(), value))
+        response = requests.request(request.method, url, data=request.body, headers=headers, timeout=WAIT)
+        return Say(response.status_code, response.content.replace(f'"{PLACE}"'.encode(), value))
 
     server = ScriptedServer()
     server.otherwise = forward
@@ -44,7 +44,7 @@ def test_it_is_malformed_and_the_task_beside_it_is_done(
             world, lambda _: None, schema=schema, root_url=server.root_url, concurrency=2, max_tasks=2
         )
         with Working(world, worker) as working:
-            working.left()
+            working.wait_for_end()
     assert [world.run(task_id).reason_resolved for task_id in (deep, plain)] == [
         "malformed-payload",
         "completed",

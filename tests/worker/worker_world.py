@@ -95,10 +95,10 @@ class Working:
     ) -> None:
         if self._thread.is_alive():
             self.worker.shutdown()
-            until(self.has_left)
-        self.left()
+            until(self.has_ended)
+        self.wait_for_end()
 
-    def has_left(self) -> bool:
+    def has_ended(self) -> bool:
         """Give it a little time; cut the long poll short that it may just have begun."""
         self._world.local.clock.advance(seconds=21)
         self._thread.join(0.1)
@@ -109,8 +109,8 @@ class Working:
         self._thread.join(within)
         return self._thread.is_alive()
 
-    def left(self) -> None:
-        """Wait until the worker has left by itself."""
+    def wait_for_end(self) -> None:
+        """Wait until the worker has ended by itself."""
         self._thread.join(WAIT)
         assert not self._thread.is_alive()
         error, self.error = self.error, None
@@ -135,16 +135,16 @@ def work(
     """Work on one task, or as many as `max_tasks` says, and leave."""
     settings = {"max_tasks": 1, **settings}
     with Working(world, worker_for(world, handler, awaited=awaited, schema=schema, **settings)) as working:
-        working.left()
+        working.wait_for_end()
 
 
 def artifact(world: World, task_id: str, name: str, run_id: int = 0) -> str:
     """An artifact's text."""
     found = world.queue.artifact(task_id, run_id, name)
     url: Any = getattr(found, "url")  # noqa: B009 - of the kinds that have one
-    answer = requests.get(url, timeout=WAIT)
-    answer.raise_for_status()
-    return answer.text
+    response = requests.get(url, timeout=WAIT)
+    response.raise_for_status()
+    return response.text
 
 
 def log_of(world: World, task_id: str, run_id: int = 0) -> str:
