@@ -106,7 +106,10 @@ def _of_response(error: errors.ApiError) -> str:
     if isinstance(error, errors.AuthenticationFailed) and _EXPIRED.search(first):
         return f"the credentials have expired ({first}): get new ones"
     if isinstance(error, errors.AuthenticationFailed):
-        return f"the credentials are not accepted ({first}): check TASKCLUSTER_CLIENT_ID and _ACCESS_TOKEN"
+        return (
+            f"the credentials are not accepted ({first}): "
+            "check TASKCLUSTER_CLIENT_ID, _ACCESS_TOKEN and, for temporary ones, _CERTIFICATE"
+        )
     if isinstance(error, errors.NotFound):
         return f"not found: {first}"
     if isinstance(error, errors.ServerError):

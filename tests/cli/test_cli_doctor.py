@@ -71,7 +71,8 @@ def test_doctor_reports_a_wrong_token_without_showing_it(monkeypatch: pytest.Mon
     monkeypatch.setenv("TASKCLUSTER_ACCESS_TOKEN", "not-the-token")
     found = verdicts("proj/linux")
     assert found["credentials"][0] == "wrong"
-    assert "check TASKCLUSTER_CLIENT_ID and _ACCESS_TOKEN" in found["credentials"][1]
+    hint = "check TASKCLUSTER_CLIENT_ID, _ACCESS_TOKEN and, for temporary ones, _CERTIFICATE"
+    assert found["credentials"][1].endswith(hint)
     assert "not-the-token" not in str(found)
 
 
