@@ -6,10 +6,8 @@ storage, synchronous and asynchronous, use the same settings.
 
 from __future__ import annotations
 
-import io
 import os
 import queue
-import socket
 import ssl
 from base64 import b64encode
 from collections import deque
@@ -18,7 +16,7 @@ from functools import cached_property
 from http.client import HTTPResponse
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies
 from weakref import WeakSet
@@ -250,43 +248,12 @@ _INTERIM = range(102, 200)
 """The statuses of responses that the final response follows. `http.client` skips 100, and 101 is final."""
 
 
-class SocketReader(io.RawIOBase):
-    """Reads from a socket, and knows whether the other side has closed it."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._file = cast("io.RawIOBase", connection.makefile("rb", buffering=0))
-        self.at_end = False
-
-    def readable(self) -> bool:
-        """Return True, as `io.BufferedReader` requires."""
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        """Read once, and return the number of bytes."""
-        count = self._file.readinto(buffer)
-        self.at_end = count == 0
-        return count
-
-    def close(self) -> None:
-        """Let the socket be closed, too."""
-        self._file.close()
-        super().close()
-
-
 class FinalResponse(HTTPResponse):
     """The final response to a request.
 
     `http.client` takes 103 Early Hints for the whole response. The connection would then be used again, and
     the next request would receive the response to this one.
     """
-
-    reader_class = SocketReader
-
-    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
-        super().__init__(sock, *args, **kwargs)
-        self.fp.close()
-        self._reader = self.reader_class(sock)
-        self.fp = io.BufferedReader(self._reader)
 
     def begin(self) -> None:
         """Read the heads of interim responses, and that of the final one."""

@@ -5,6 +5,7 @@ Connections get the deadline of an attempt: `http.client` bounds each read, but 
 
 from __future__ import annotations
 
+import io
 import math
 import socket
 import time
@@ -31,7 +32,7 @@ from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import InvalidArgument
 
-from .network import USER_AGENT, FinalResponse, NetworkSettings, SocketReader, forget_in_children
+from .network import USER_AGENT, FinalResponse, NetworkSettings, forget_in_children
 
 POOL_SIZE = 32
 """Idle connections that are kept for the threads of one client; a worker has fewer busy ones."""
@@ -174,26 +175,40 @@ def _left() -> float:
     return left
 
 
-class _TimedReader(SocketReader):
-    """Reads until the attempt ends."""
+class _TimedReader(io.RawIOBase):
+    """Reads from a socket until the attempt ends, and knows whether the other side has closed it."""
 
     def __init__(self, connection: socket.socket) -> None:
-        super().__init__(connection)
         self._connection = connection
         patience = connection.gettimeout()
         self._patience = math.inf if patience is None else patience
+        self._file = cast("io.RawIOBase", connection.makefile("rb", buffering=0))
+        self.at_end = False
+
+    def readable(self) -> bool:
+        return True
 
     def readinto(self, buffer: Any) -> int | None:
         left = _left()
         if left < self._patience:
             self._connection.settimeout(left)
-        return super().readinto(buffer)
+        count = self._file.readinto(buffer)
+        self.at_end = count == 0
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 class _Response(FinalResponse):
     """A response with a deadline, whose head and chunks have an end."""
 
-    reader_class = _TimedReader
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self.fp.close()
+        self._reader = _TimedReader(sock)
+        self.fp = io.BufferedReader(self._reader)
 
     def begin(self) -> None:
         super().begin()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import io
 import re
 import socket
 import time
@@ -19,7 +20,7 @@ from urllib3 import HTTPConnectionPool, HTTPResponse, Timeout
 from urllib3.exceptions import HTTPError, IncompleteRead, ProtocolError, ProxyError, SSLError
 
 from taskqueue_client._protocol.retry import Timeouts
-from taskqueue_client._transport.network import FinalResponse, SocketReader
+from taskqueue_client._transport.network import FinalResponse
 
 from .artifact_errors import StorageFailed
 
@@ -271,25 +272,38 @@ class StorageAttempt:
 _attempt: ContextVar[StorageAttempt] = ContextVar("attempt")
 
 
-class _MeasuredReader(SocketReader):
-    """Measures the rate, also of chunk sizes and trailers."""
+class _MeasuredReader(io.RawIOBase):
+    """Reads from a socket, and measures the rate, also of chunk sizes and trailers."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        super().__init__(connection)
-        self._attempt = _attempt.get()
+    def __init__(self, connection: socket.socket, attempt: StorageAttempt) -> None:
+        self._file = cast("io.RawIOBase", connection.makefile("rb", buffering=0))
+        self._attempt = attempt
+        self.at_end = False
+
+    def readable(self) -> bool:
+        return True
 
     def readinto(self, buffer: Any) -> int | None:
         begun = time.monotonic()
-        count = super().readinto(buffer)
+        count = self._file.readinto(buffer)
+        self.at_end = count == 0
         if self._attempt.is_receiving:
             self._attempt.measure(count or 0, begun)
         return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 class _Response(FinalResponse):
     """A response whose rate is measured, and which is incomplete without its last chunk."""
 
-    reader_class = _MeasuredReader
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self.fp.close()
+        self._reader = _MeasuredReader(sock, _attempt.get())
+        self.fp = io.BufferedReader(self._reader)
 
     def read1(self, n: int = -1) -> bytes:
         block = super().read1(n)
