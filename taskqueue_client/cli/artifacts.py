@@ -23,7 +23,7 @@ from taskqueue_client.models import Artifact, StorageType
 
 from .arguments import Duration, connect, connect_with_credentials, run_option, task_argument
 from .failures import ExitStatus, Failure, in_one_line
-from .output import console, json_option, new_table, print_either, print_json, printable, size
+from .output import cell, console, json_option, new_table, print_either, print_json, printable, size
 
 
 @click.group()
@@ -46,10 +46,10 @@ def list_(task_id: str, run_id: int | None, *, as_json: bool) -> None:
         for artifact in artifacts:
             print_json(artifact)
         return
-    table = new_table("NAME", "SIZE", "TYPE", "STORAGE", "EXPIRES")
+    table = new_table("NAME", "SIZE", "TYPE", "STORAGE", "EXPIRES", shortened="NAME")
     for artifact in artifacts:
         table.add_row(
-            printable(artifact.name),
+            cell(artifact.name),
             size(artifact.content_length),
             printable(artifact.content_type),
             artifact.storage_type,
@@ -168,7 +168,7 @@ async def _download(
 def _bars(*, hidden: bool) -> Progress | None:
     """Return progress bars if there is a terminal."""
     terminal = console(stderr=True)
-    if hidden or not terminal.is_terminal:
+    if hidden or not terminal.is_interactive:
         return None
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     return Progress(*columns, console=terminal)

@@ -12,6 +12,7 @@ import click
 import msgspec
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from taskqueue_client.models import Model, ReasonResolved, Run, TaskAndStatus, TaskState, TaskStatus
 
@@ -47,18 +48,33 @@ def print_either(value: object, line: str, *, as_json: bool) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return the console for tables: as wide as the terminal, without a terminal as wide as needed."""
+    """Return the console for tables: as wide as the terminal, without a terminal as wide as needed.
+
+    It is interactive only on a terminal: variables such as `FORCE_COLOR` change only its colors.
+    """
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else _WIDE
-    return Console(stderr=stderr, width=width, markup=False, highlight=False, emoji=False)
+    width, is_interactive = (None, None) if stream.isatty() else (_WIDE, False)
+    return Console(
+        stderr=stderr,
+        width=width,
+        force_interactive=is_interactive,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
 
 
-def new_table(*columns: str) -> Table:
-    """Return an empty table."""
+def new_table(*columns: str, shortened: str) -> Table:
+    """Return an empty table. On a narrow terminal, the column `shortened` is cut off; use `cell` for it."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        table.add_column(column, no_wrap=True)
+        table.add_column(column, no_wrap=column != shortened)
     return table
+
+
+def cell(text: str) -> Text:
+    """Return a printable text for the column that may be cut off, in one line."""
+    return Text(printable(text), no_wrap=True)
 
 
 def printable(text: str) -> str:
@@ -88,12 +104,12 @@ def size(count: int | None) -> str:
 
 def tasks_table(members: Iterable[TaskAndStatus], blocked: Collection[str]) -> Table:
     """Return a table with a row for each task."""
-    table = new_table("NAME", "TASK ID", "STATE", "REASON", "RUN", "DURATION")
+    table = new_table("NAME", "TASK ID", "STATE", "REASON", "RUN", "DURATION", shortened="NAME")
     for member in members:
         status = member.status
         run = last_run(status)
         table.add_row(
-            printable(str(member.task["metadata"]["name"])),
+            cell(str(member.task["metadata"]["name"])),
             status.task_id,
             status.state,
             "blocked" if status.task_id in blocked else reason_of(run),
@@ -106,13 +122,13 @@ def tasks_table(members: Iterable[TaskAndStatus], blocked: Collection[str]) -> T
 
 def runs_table(status: TaskStatus) -> Table:
     """Return a table with a row for each run of a task."""
-    table = new_table("RUN", "STATE", "REASON", "WORKER", "SCHEDULED", "DURATION")
+    table = new_table("RUN", "STATE", "REASON", "WORKER", "SCHEDULED", "DURATION", shortened="WORKER")
     for run in status.runs:
         table.add_row(
             str(run.run_id),
             run.state,
             reason_of(run),
-            printable(f"{run.worker_group}/{run.worker_id}") if run.worker_id else "",
+            cell(f"{run.worker_group}/{run.worker_id}" if run.worker_id else ""),
             f"{run.scheduled:%Y-%m-%d %H:%M:%S} UTC",
             duration(run.started, run.resolved),
             style=STYLES.get(TaskState(run.state)),

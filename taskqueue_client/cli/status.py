@@ -146,7 +146,7 @@ def show(snapshots: Iterator[list[TaskAndStatus]], *, as_json: bool) -> list[Tas
     """Print changes as lines or, on a terminal, in place; return the last snapshot."""
     if as_json:
         return _show_changes(snapshots, _print_json_line)
-    if not console().is_terminal:
+    if not console().is_interactive:
         return _show_changes(snapshots, _print_line)
     return _show_live(snapshots)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -104,7 +105,11 @@ def quarantine(
 
     With --json, prints the worker.
     """
+    if math.isnan(hours):  # which click finds in every range
+        message = "nan is not in the range 0<=x<=876000."
+        raise click.BadParameter(message, param_hint="'--hours'")
     with connect_with_credentials() as queue:
+        queue.ping()  # measures the clock skew
         worker = queue.quarantine_worker(
             task_queue_id,
             worker_group=worker_group,

@@ -38,10 +38,12 @@ class Terminal:
 
 
 @contextmanager
-def on_a_terminal(*arguments: str) -> Generator[tuple[subprocess.Popen[bytes], Terminal]]:
+def on_a_terminal(
+    *arguments: str, columns: int = 100, terminal_type: str = "xterm"
+) -> Generator[tuple[subprocess.Popen[bytes], Terminal]]:
     """The command, in a separate process, with a terminal."""
     reader, terminal = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
+    environment = {**os.environ, "TERM": terminal_type, "COLUMNS": str(columns), "LINES": "30"}
     with subprocess.Popen(
         [*COMMAND, *arguments], stdout=terminal, stderr=terminal, env=environment
     ) as process:

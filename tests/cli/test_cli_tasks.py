@@ -17,6 +17,7 @@ from taskqueue_client import Queue, slugid
 from taskqueue_client.cli.arguments import Duration
 from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.cli.status import progress
+from taskqueue_client.local import LocalQueue
 from taskqueue_client.models import TaskAndStatus, TaskState
 from tests.cli.command import run, run_json, running
 from tests.cli.terminal import on_a_terminal
@@ -161,6 +162,44 @@ def test_watch_draws_a_table_and_a_bar_on_a_terminal(create: Create, worker: Any
     assert "\x1b[?25h" in shown.splitlines()[-1]  # the cursor is back
 
 
+@pytest.mark.parametrize("environment", [{"FORCE_COLOR": "1"}, {"TTY_COMPATIBLE": "1"}])
+def test_watch_prints_lines_in_a_file_also_with_colors(
+    create: Create, queue: Queue, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    task_id = create("compile")
+    queue.cancel_task(task_id)
+    assert run("watch", task_id).stdout == f"{task_id} compile exception canceled\n"
+
+
+def test_watch_prints_lines_on_a_terminal_that_cannot_redraw(create: Create, queue: Queue) -> None:
+    task_id = create("compile")
+    queue.cancel_task(task_id)
+    with on_a_terminal("watch", task_id, terminal_type="dumb") as (_, terminal):
+        assert terminal.read_all() == f"{task_id} compile exception canceled\r\n"
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrow_terminal_cuts_off_names_but_neither_ids_nor_states(create: Create, width: int) -> None:
+    task_id = create("mochitest " + "x" * 100)
+    with on_a_terminal("status", task_id, task_id, columns=width) as (_, terminal):
+        heading, row, *_ = terminal.read_all().splitlines()
+    assert f"{task_id}  pending" in row
+    assert row.startswith("moc")
+    assert "STATE" in heading
+
+
+def test_a_narrow_terminal_cuts_off_workers_but_not_reasons(queue: Queue, create: Create) -> None:
+    task_id = create("compile")
+    (claim,) = queue.claim_work("proj/linux", worker_group="g" * 38, worker_id="w" * 38).tasks
+    queue.with_credentials(claim.credentials).report_exception(task_id, 0, "malformed-payload")
+    with on_a_terminal("status", task_id, columns=80, terminal_type="dumb") as (_, terminal):
+        row = terminal.read_all().splitlines()[-1]
+    assert "exception  malformed-payload" in row
+    assert "UTC" in row
+
+
 def test_a_small_terminal_shows_the_most_important_tasks(create: Create, queue: Queue, worker: Any) -> None:
     names = [f"task-{number}" for number in range(8)]
     ids = [create(name) for name in names]
@@ -272,6 +311,23 @@ def test_quarantine_keeps_tasks_from_a_worker_for_some_hours(queue: Queue) -> No
     (document,) = run_json("quarantine", *worker, "--hours", "2", "--reason", "slow disk")
     assert datetime.fromisoformat(document["quarantineUntil"]) > datetime.now(UTC) + timedelta(hours=1)
     assert run("quarantine", *worker, "--hours", "0").stdout == "rack/w-1 is not in quarantine\n"
+
+
+def test_a_quarantine_lasts_as_long_as_wanted_if_the_clock_of_this_machine_is_behind(
+    queue: Queue, deployment: LocalQueue
+) -> None:
+    expires = datetime.now(UTC) + timedelta(days=1)
+    queue.declare_worker("proj/linux", worker_group="rack", worker_id="w-1", expires=expires)
+    deployment.clock.advance(hours=3)
+    (document,) = run_json("quarantine", "proj/linux", "rack", "w-1", "--hours", "2")
+    until = datetime.fromisoformat(document["quarantineUntil"])
+    assert until.timestamp() == pytest.approx(deployment.clock.now() + 2 * 3600, abs=60)
+
+
+def test_a_quarantine_of_not_a_number_of_hours_is_refused() -> None:
+    result = run("quarantine", "proj/linux", "rack", "w-1", "--hours", "nan")
+    assert result.exit_code == ExitStatus.WRONG_USE
+    assert "nan is not in the range" in result.stderr
 
 
 @pytest.mark.parametrize("words", [["cancel"], ["rerun"], ["retrigger"], ["schedule"], ["signed-url"]])
