@@ -123,7 +123,7 @@ def plan_graph(document: Mapping[str, Any], *, created: datetime | str | None = 
             Queue would refuse in a definition.
     """
     _check_object(document)
-    problems = [*_shape_problems(document)]
+    problems = [*_shape_problems(document), *_circular_defaults(document)]
     given = document.get("taskGroupId")
     group = given if isinstance(given, str) and is_slugid(given) else slugid()
     tasks = _tasks_of(document, group)
@@ -213,6 +213,18 @@ def _shape_problems(document: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem("$.tasks", name, "a name of a-z A-Z 0-9 _ . : / -, with a letter or digit first")
         elif not isinstance(task, Mapping):
             yield Problem(f"$.tasks.{name}", task, "a task definition (an object)")
+
+
+def _circular_defaults(document: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the tasks that would depend on themselves by the defaults, and wait until their deadlines."""
+    given: object = document.get("defaults")
+    defaults = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
+    tasks = _named_tasks(document)
+    for name in _dependencies(defaults):
+        task = tasks.get(name)
+        if isinstance(task, Mapping) and "dependencies" not in task:
+            found = f"task {name!r} would wait for itself; give it its own `dependencies`, such as []"
+            yield Problem("$.defaults.dependencies", name, "", found)
 
 
 def _task_problems(
@@ -317,7 +329,7 @@ class _Writer:
 
     def _date(self, given: Any) -> Any:
         """Return a date, converted from a distance such as `2 hours`; anything else is returned unchanged."""
-        if not isinstance(given, str) or is_date_time(given):
+        if not isinstance(given, str) or is_date_time(given) or not any(map(str.isdigit, given)):
             return given
         try:
             return from_now(given, self._moment)

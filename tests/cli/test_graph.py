@@ -176,6 +176,8 @@ def test_a_reference_to_a_task_that_is_not_a_dependency_is_refused() -> None:
         (with_defaults(document(a={}, b={}), taskGroupId=slugid()), ["$.defaults.taskGroupId"]),
         (document(a={"metadata": 1}, b={"retries": -1}), ["$.tasks.a.metadata", "$.tasks.b.retries"]),
         (document(a={"deadline": 7}), ["$.tasks.a.deadline"]),
+        (document(a={"deadline": ""}), ["$.tasks.a.deadline"]),
+        (document(a={"expires": " "}), ["$.tasks.a.expires"]),
         (document(a={"deadline": "99999999999999 years"}), ["$.tasks.a.deadline"]),
     ],
 )
@@ -234,6 +236,16 @@ def test_a_task_that_depends_on_itself_waits_until_it_is_scheduled(queue: Queue)
     assert queue.schedule_task(held).status.state == "pending"
     Worker(queue, {"a": "completed"}).work()
     assert queue.status(graph.task_ids["b"]).status.state == "pending"
+
+
+def test_a_task_that_would_wait_for_itself_by_the_defaults_is_refused() -> None:
+    given = with_defaults(document(a={}, b={}), dependencies=["a"])
+    with pytest.raises(
+        InvalidDefinition, match=r"\$\.defaults\.dependencies: .*task 'a' would wait for itself"
+    ):
+        plan_graph(given)
+    graph = plan_graph({**given, "tasks": {"a": {"dependencies": []}, "b": {}}})
+    assert sent(graph.tasks[1])["dependencies"] == [graph.task_ids["a"]]
 
 
 def test_a_single_task_is_planned_as_a_graph() -> None:
