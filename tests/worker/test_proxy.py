@@ -313,6 +313,19 @@ def test_headers_that_occur_twice_are_passed_back_twice() -> None:
     assert response.headers["Link"] == "<https://a.example/>, <https://b.example/>"
 
 
+def test_headers_of_one_connection_do_not_pass() -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        respond(handler, 200, Connection="keep-alive, X-Hop", X_Hop="1", Thing="1")
+
+    given = {"Connection": "x-hop , X-Mine", "X-Hop": "1", "X-Mine": "2", "Proxy-Connection": "close"}
+    with Upstream(answer) as upstream, scripted(upstream) as proxy:
+        response = requests.get(f"{proxy.url}/api/queue/v1/x", headers=given, timeout=30)
+    ((_, _, headers),) = upstream.requests
+    assert not {"Connection", *given} & headers.keys()
+    assert "X-Hop" not in response.headers
+    assert response.headers["Thing"] == "1"
+
+
 def test_redirects_are_passed_back() -> None:
     def redirect(handler: BaseHTTPRequestHandler) -> None:
         respond(handler, 303, b"there", Location="https://elsewhere.example/x?sig=1")

@@ -54,10 +54,10 @@ _NO_RESPONSE = (aiohttp.ClientError, OSError)
 _BLOCK = 256 * 1024
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)
 _HOP_BY_HOP = frozenset(
-    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer"}
-    | {"transfer-encoding", "upgrade", "host", "authorization", "content-length", "expect"}
+    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"}
+    | {"te", "trailer", "transfer-encoding", "upgrade", "host", "authorization", "content-length", "expect"}
 )
-"""Headers of one connection (RFC 9110, 7.6.1), and those that the proxy sets itself."""
+"""Headers of one connection (RFC 9110, 7.6.1), to which `Connection` adds, and those that the proxy sets."""
 
 _NEVER_REPEATED = re.compile(r"POST .*/(claim-work/[^/]+(/[^/]+)?|rerun|priority)|PUT .*/workers/[^/]+/[^/]+")
 """The calls of `_protocol.retry.UNREPEATABLE`, which the clients do not repeat either."""
@@ -327,7 +327,8 @@ async def _all(beginning: bytes, request: web.BaseRequest) -> AsyncIterator[byte
 
 def _passed(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     passed = CIMultiDict(headers)
-    for name in _HOP_BY_HOP:
+    named = {name.strip().lower() for each in headers.getall("Connection", ()) for name in each.split(",")}
+    for name in _HOP_BY_HOP | named:
         passed.popall(name, None)
     return passed
 
