@@ -105,6 +105,8 @@ def get(
             if each.storage_type not in {StorageType.ERROR, StorageType.LINK}
         ]
         root_url, credentials = queue.root_url, queue.credentials
+    if not chosen:
+        click.echo(f"task {task_id} has no artifacts with content", err=True)
     wanted = _Wanted(task_id, run_id, folder, concurrency)
     bars = _bars(hidden=as_json)
     with bars or nullcontext():

@@ -13,6 +13,8 @@ from taskqueue_client.artifacts import ArtifactError
 from taskqueue_client.graph import SubmissionFailed
 from taskqueue_client.scopes import in_words
 
+from .output import printable
+
 _EXPIRED = re.compile(r"has expired|\.expiry < now")
 """The texts of the auth service about expired clients and certificates."""
 
@@ -66,7 +68,11 @@ def _status(error: BaseException | None) -> ExitStatus:
 
 
 def in_one_line(error: BaseException | None) -> str:
-    """Return an error as one line: what is wrong and, if known, what to do."""
+    """Return an error as one printable line: what is wrong and, if known, what to do."""
+    return printable(" ".join(_text_of(error).split()))
+
+
+def _text_of(error: BaseException | None) -> str:
     if isinstance(error, SubmissionFailed):
         return _of_submission(error)
     if isinstance(error, errors.InvalidDefinition):
@@ -77,6 +83,8 @@ def in_one_line(error: BaseException | None) -> str:
 
 
 def _of_call(error: errors.CallFailed) -> str:
+    if isinstance(error, errors.ErrorArtifact):
+        return f"an error artifact, without content: {error.reason}: {error.message}"
     if isinstance(error, errors.ConnectionFailed):
         return f"cannot reach {_root_url(error)} ({error.reason}): check TASKCLUSTER_ROOT_URL and the network"
     if isinstance(error, errors.UnreadableResponse):

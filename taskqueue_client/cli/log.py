@@ -135,6 +135,8 @@ class FollowedLog:
             self._say(self._waiting_for(status))
             clock.sleep(interval)
         self._print_last()
+        if interval is not None:
+            self._tell_of_retry(status)
 
     def _status(self) -> TaskStatus:
         return self._queue.status(self._task_id).status
@@ -147,6 +149,15 @@ class FollowedLog:
     def _is_unresolved(self, status: TaskStatus) -> bool:
         runs = status.runs
         return self._run_id >= len(runs) or runs[self._run_id].state in {RunState.PENDING, RunState.RUNNING}
+
+    def _tell_of_retry(self, status: TaskStatus) -> None:
+        """Say that the task goes on in another run."""
+        if self._run_id + 1 < len(status.runs):
+            ended, latest = status.runs[self._run_id], status.runs[-1]
+            self._tell(
+                f"run {ended.run_id} of task {self._task_id} has ended ({ended.reason_resolved}), and run "
+                f"{latest.run_id} is {latest.state}; to follow it, run taskqueue log {self._task_id}"
+            )
 
     def _waiting_for(self, status: TaskStatus) -> str:
         if self._run_id >= len(status.runs):

@@ -151,3 +151,10 @@ def test_an_incomplete_response_is_an_error_and_no_file(
     assert "incomplete" in result.stderr
     assert result.stdout == ""
     assert files_in(folder) == {}
+
+
+@pytest.mark.usefixtures("deployment", "folder")
+def test_a_task_without_artifacts_to_get_is_named(running: Running) -> None:
+    result = run("artifacts", "get", running[0])
+    assert result.exit_code == ExitStatus.DONE
+    assert result.stderr == f"task {running[0]} has no artifacts with content\n"

@@ -413,3 +413,32 @@ def test_ctrl_c_ends_log_with_one_line(running: Running) -> None:
         output, errors = process.communicate(timeout=60)
     assert (process.returncode, output) == (130, "")
     assert errors.splitlines()[-1] == "Interrupted."
+
+
+def test_the_end_of_a_run_that_is_retried_is_not_taken_for_the_end_of_the_task(
+    running: Running, queue: Queue
+) -> None:
+    task_id, run_client = running
+    write(running, "one\n")
+    told: list[str] = []
+    looks = Looks(lambda: run_client.report_exception(task_id, 0, "worker-shutdown"))
+    FollowedLog(queue, task_id, 0, LIVE, lambda _: None, told.append).print(1.0, looks)
+    assert told[-1] == (
+        f"run 0 of task {task_id} has ended (worker-shutdown), and run 1 is pending; "
+        f"to follow it, run taskqueue log {task_id}"
+    )
+
+
+@pytest.mark.parametrize("words", [["log"], ["log", "--json"], ["artifacts", "get", LIVE]])
+def test_a_log_that_is_an_error_artifact_is_refused_with_its_reason(
+    running: Running, words: list[str]
+) -> None:
+    task_id, run_client = running
+    message = "disk \x1b[2Jfull"
+    run_client.create_error_artifact(task_id, 0, LIVE, "file-missing-on-worker", message, expires=EXPIRES)
+    run_client.report_failed(task_id, 0)
+    command, *options = words
+    result = run(command, *options[:1], task_id, *options[1:])
+    assert "an error artifact, without content: file-missing-on-worker: disk \ufffd[2Jfull" in result.stderr
+    assert "TASKCLUSTER_ROOT_URL" not in result.stderr
+    assert result.exit_code == (ExitStatus.REFUSED if command == "log" else ExitStatus.NOT_COMPLETED)
