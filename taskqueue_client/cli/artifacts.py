@@ -18,6 +18,7 @@ from taskqueue_client._dates import timestamp
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts import DownloadResult
 from taskqueue_client.client import Queue
+from taskqueue_client.credentials import expires_at
 from taskqueue_client.errors import InvalidArgument, TaskQueueError
 from taskqueue_client.models import Artifact, StorageType
 
@@ -236,6 +237,11 @@ def signed_url(task_id: str, name: str, run_id: int | None, lifetime: float, *, 
             else calls.get_artifact(task_id, run_id, name)
         )
         valid = timedelta(seconds=lifetime)
-        expires = datetime.now(UTC) + valid
+        queue.ping()  # measures the clock skew
+        expires = queue.now() + valid
         url = queue.signed_url(call, lifetime=valid)
+        last = expires_at(queue.credentials)
+    if last is not None and last < expires.timestamp():
+        expires = datetime.fromtimestamp(last, UTC)
+        click.echo(f"the URL expires with the credentials, at {timestamp(expires)}", err=True)
     print_either({"url": url, "expires": timestamp(expires)}, url, as_json=as_json)

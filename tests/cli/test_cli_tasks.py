@@ -13,14 +13,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from taskqueue_client import Queue, slugid
+from taskqueue_client import Queue, slugid, temporary_credentials
 from taskqueue_client.cli.arguments import Duration
 from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.cli.status import progress
+from taskqueue_client.credentials import expires_at
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.models import TaskAndStatus, TaskState
 from tests.cli.command import run, run_json, running
 from tests.cli.terminal import on_a_terminal
+from tests.cli.test_cli_doctor import become
 
 pytestmark = pytest.mark.usefixtures("deployment")
 
@@ -360,6 +362,31 @@ def test_a_lifetime_is_seconds_or_text(create: Create, given: str, meant: timede
     (document,) = run_json("signed-url", task_id, "private/a.txt", "--lifetime", given)
     left = datetime.fromisoformat(document["expires"]) - before
     assert meant - timedelta(seconds=1) <= left <= meant + timedelta(minutes=5)
+
+
+def test_a_url_is_signed_by_the_clock_of_the_service(create: Create, deployment: LocalQueue) -> None:
+    task_id = create("compile")
+    deployment.clock.advance(hours=1)
+    (document,) = run_json("signed-url", task_id, "private/a.txt")
+    expires = datetime.fromisoformat(document["expires"]).timestamp()
+    assert expires == pytest.approx(deployment.clock.now() + 15 * 60, abs=60)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(document["url"])
+    with caught.value as refused:
+        assert json.loads(refused.read())["code"] == "ResourceNotFound"  # let in: the URL has not expired
+
+
+def test_a_url_that_expires_with_its_credentials_says_so(
+    create: Create, deployment: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_id = create("compile")
+    credentials = temporary_credentials(deployment.credentials, ["*"], lifetime=timedelta(hours=1))
+    become(monkeypatch, credentials)
+    result = run("signed-url", task_id, "private/a.txt", "--lifetime", "2 hours", "--json")
+    expires = datetime.fromisoformat(json.loads(result.stdout)["expires"])
+    assert expires.timestamp() == pytest.approx(expires_at(credentials), abs=1)
+    assert result.stderr.startswith("the URL expires with the credentials, at ")
+    assert run("signed-url", task_id, "private/a.txt").stderr == ""
 
 
 @pytest.mark.parametrize("lifetime", ["for ever", "-5 minutes", "0 seconds", "0", "101 years"])
