@@ -85,6 +85,11 @@ class GrowingLog:
         self._compared = b""  # the last of them
         self._held = b""  # what follows them
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part of the log was received."""
+        return self._received > 0
+
     def begin_again(self) -> None:
         """Expect the log from its start: it is another one."""
         self._etag = None

@@ -248,12 +248,14 @@ class FollowedLog:
             try:
                 is_live = self._request(content.url)
             except StorageRefused as error:
-                if error.status == _NO_SUCH_RANGE:  # the log is empty, or shorter than before
-                    self._log.begin_again()
+                if error.status == _NO_SUCH_RANGE and not self._log.has_begun:  # the log is empty
                     return True
-                if error.status != _NOT_MODIFIED:
+                if error.status == _NO_SUCH_RANGE:  # shorter than before, as it is compressed now
+                    self._log.begin_again()
+                elif error.status == _NOT_MODIFIED:
+                    is_live = self._is_live
+                else:
                     raise
-                is_live = self._is_live
         return True
 
     def _request(self, url: str) -> bool:

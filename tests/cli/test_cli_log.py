@@ -261,6 +261,22 @@ def test_a_log_that_becomes_shorter_by_compression_is_printed_completely(
     assert followed(running, queue, lambda: write(running, whole, compress=True)) == whole
 
 
+def test_the_last_lines_are_printed_of_a_log_that_its_last_upload_makes_shorter(
+    running: Running, queue: Queue
+) -> None:
+    task_id, run_client = running
+    text = "the same line\n" * 1000
+
+    def end() -> None:
+        write(running, text + "the last line\n", compress=True)
+        run_client.report_completed(task_id, 0)
+
+    write(running, text, compress=False)
+    written: list[bytes] = []
+    FollowedLog(queue, task_id, 0, LIVE, written.append, lambda _: None).print(1.0, Looks(end))
+    assert b"".join(written).decode() == text + "the last line\n"
+
+
 def test_a_log_in_the_object_service_is_printed_once(running: Running, queue: Queue) -> None:
     task_id, run_client = running
     run_client.upload_artifact(task_id, 0, LIVE, b"one\ntwo\n", expires=EXPIRES, storage="object")
