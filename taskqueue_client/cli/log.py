@@ -21,7 +21,7 @@ from taskqueue_client.errors import ResourceNotFound
 from taskqueue_client.models import ArtifactContent, RunState, StorageType, TaskStatus
 
 from .arguments import connect, run_option, task_argument
-from .failures import ExitStatus, Failure
+from .failures import ExitStatus, Failure, in_one_line
 from .output import TerminalFilter, json_option, print_json
 from .status import interval_option
 
@@ -186,7 +186,7 @@ class FollowedLog:
                 raise
             message = (
                 f"the log of run {self._run_id} of task {self._task_id} was not uploaded, and its worker "
-                f"does not stream it any more: {error}"
+                f"does not stream it any more: {in_one_line(error)}"
             )
             raise Failure(message, ExitStatus.REFUSED) from error
 
@@ -237,7 +237,9 @@ class FollowedLog:
         """Say once that only the uploaded log can be read."""
         if not self._has_told_of_dead_stream:
             self._has_told_of_dead_stream = True
-            self._tell(f"cannot read the worker's stream of the log, reading {LOG_NAME} instead: {error}")
+            self._tell(
+                f"cannot read the worker's stream of the log, reading {LOG_NAME} instead: {in_one_line(error)}"
+            )
 
     def _take_new(self, content: ArtifactContent) -> bool:
         """Write what is new; return False if the storage has no byte ranges."""

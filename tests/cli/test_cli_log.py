@@ -221,6 +221,19 @@ def test_after_the_end_of_a_stream_a_follower_does_not_say_that_there_was_no_log
     assert words.endswith("is running on worker g/w, which uploads new lines now and then")
 
 
+def test_the_response_of_a_stream_cannot_control_the_terminal(running: Running, queue: Queue) -> None:
+    task_id, run_client = running
+    with RawServer() as server:
+        server.respond = lambda _: RawResponse(status=404, body=b"\x1b[2Jgone\n")
+        run_client.create_reference_artifact(
+            task_id, 0, LIVE, server.url, expires=EXPIRES, content_type="text/plain"
+        )
+        run_client.upload_artifact(task_id, 0, BACKING, b"one\n", expires=EXPIRES)
+        told = told_of(running, queue, lambda: None)
+    assert "gone" in told[0]
+    assert all(words.isprintable() for words in told)
+
+
 def test_a_log_that_was_streamed_and_never_uploaded_is_an_error_that_says_so(
     running: Running, queue: Queue
 ) -> None:
