@@ -218,11 +218,11 @@ def _shape_problems(document: Mapping[str, Any]) -> Iterator[Problem]:
 def _circular_defaults(document: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the tasks that would depend on themselves by the defaults, and wait until their deadlines."""
     given: object = document.get("defaults")
-    defaults = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
+    defaults: Mapping[str, Any] = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
     tasks = _named_tasks(document)
     for name in _dependencies(defaults):
         task = tasks.get(name)
-        if isinstance(task, Mapping) and "dependencies" not in task:
+        if isinstance(task, Mapping) and "dependencies" not in cast("Mapping[object, object]", task):
             found = f"task {name!r} would wait for itself; give it its own `dependencies`, such as []"
             yield Problem("$.defaults.dependencies", name, "", found)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from .compression import Gunzip
+from .compression import BadGzip, Gunzip
 from .sources import Block
 from .storage import Incoming
 
@@ -71,7 +71,11 @@ class LineWriter:
 
 
 class GrowingLog:
-    """The received part of a log, by byte ranges of the stored content, which may be gzip."""
+    """The received part of a log, by byte ranges of the stored content, which may be gzip.
+
+    Attributes:
+        received: Received bytes that a longer log begins with, too.
+    """
 
     def __init__(self, writer: LineWriter) -> None:
         self._writer = writer
@@ -81,14 +85,9 @@ class GrowingLog:
     def _begin(self, encoding: str | None) -> None:
         self._encoding = encoding
         self._gunzip = None if encoding is None else Gunzip()
-        self._received = 0  # bytes that a longer log begins with, too
+        self.received = 0
         self._compared = b""  # the last of them
         self._held = b""  # what follows them
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a part of the log was received."""
-        return self._received > 0
 
     def begin_again(self) -> None:
         """Expect the log from its start: it is another one."""
@@ -99,20 +98,20 @@ class GrowingLog:
     def request_headers(self) -> Mapping[str, str]:
         """Return the headers of a request for what is new."""
         known = {} if self._etag is None else {"If-None-Match": self._etag}
-        begin = self._received - len(self._compared)
+        begin = self.received - len(self._compared)
         return {"Range": f"bytes={begin}-", "Accept-Encoding": "gzip", **known}
 
     def take(self, incoming: Incoming) -> bool:
         """Write the new part of a response. Return False if it does not continue the earlier part."""
         encoding = incoming.header("Content-Encoding")
         encoding = None if encoding in {None, "", "identity"} else encoding
-        if not self._received:
+        if not self.received:
             self._begin(encoding)
         blocks = incoming.blocks()
         if incoming.status == _PARTIAL:
             if encoding != self._encoding or not self._continues(blocks):
                 return False
-        elif self._received:
+        elif self.received:
             return False
         self._etag = None  # until all has come
         for block in blocks:
@@ -121,9 +120,16 @@ class GrowingLog:
         return True
 
     def finish(self) -> None:
-        """Write what was held back: the log does not grow any more."""
+        """Write what was held back: the log does not grow any more.
+
+        Raises:
+            BadGzip: The log is damaged, or its end is missing.
+        """
         held, self._held = self._held, b""
         self._decode(held)
+        if self._gunzip is not None and not self._gunzip.is_complete:
+            message = "the end is missing"
+            raise BadGzip(message)
 
     def write_all(self, blocks: Iterable[Block]) -> None:
         """Write what is new in all of the log, which is decoded already."""
@@ -149,7 +155,7 @@ class GrowingLog:
         self._decode(text[:cut])
 
     def _decode(self, stored: bytes) -> None:
-        self._received += len(stored)
+        self.received += len(stored)
         self._compared = (self._compared + stored)[-COMPARED:]
         for piece in (stored,) if self._gunzip is None else self._gunzip.decode(stored):
             self._writer.write(piece)

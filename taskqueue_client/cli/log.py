@@ -130,13 +130,16 @@ class FollowedLog:
 
     def print(self, interval: float | None, clock: Clock) -> None:
         """Write the log; with an interval in seconds, ask for more until the run is resolved."""
-        while interval is not None and self._is_unresolved(status := self._status()):
+        if interval is None:
+            self._print_last()
+            return
+        while self._is_unresolved(status := self._status()):
             self._has_log = self._print_new() or self._has_log
-            self._say(self._waiting_for(status))
+            if not self._is_live:
+                self._say(self._waiting_for(status))
             clock.sleep(interval)
         self._print_last()
-        if interval is not None:
-            self._tell_of_retry(status)
+        self._tell_of_retry(status)
 
     def _status(self) -> TaskStatus:
         return self._queue.status(self._task_id).status
@@ -227,6 +230,7 @@ class FollowedLog:
             except BadGzip:  # another log has taken its place
                 self._log.begin_again()
             except (StorageFailed, StreamInterrupted) as error:  # not there yet, or the worker has ended
+                self._is_live = False
                 if len(places) > 1 and name == self._name:
                     self._tell_of_dead_stream(error)
                 continue
@@ -237,9 +241,8 @@ class FollowedLog:
         """Say once that only the uploaded log can be read."""
         if not self._has_told_of_dead_stream:
             self._has_told_of_dead_stream = True
-            self._tell(
-                f"cannot read the worker's stream of the log, reading {LOG_NAME} instead: {in_one_line(error)}"
-            )
+            cause = in_one_line(error)
+            self._tell(f"cannot read the worker's stream of the log, reading {LOG_NAME} instead: {cause}")
 
     def _take_new(self, content: ArtifactContent) -> bool:
         """Write what is new; return False if the storage has no byte ranges."""
@@ -250,18 +253,22 @@ class FollowedLog:
             try:
                 is_live = self._request(content.url)
             except StorageRefused as error:
-                if error.status == _NO_SUCH_RANGE and not self._log.has_begun:  # the log is empty
+                if error.status == _NO_SUCH_RANGE and not self._log.received:  # the log is empty
                     return True
                 if error.status == _NO_SUCH_RANGE:  # shorter than before, as it is compressed now
                     self._log.begin_again()
                 elif error.status == _NOT_MODIFIED:
-                    is_live = self._is_live
+                    return True
                 else:
                     raise
         return True
 
     def _request(self, url: str) -> bool:
-        """Make one request for what is new; return whether to make the next one at once."""
+        """Make one request for what is new; return whether to make the next one at once.
+
+        A stream without new lines is requested again only after a look at the run, which may have ended.
+        """
+        before = self._log.received
         headers = {**self._log.request_headers(), "Prefer": f"wait={LONG_POLL}"}
         settings = settings_of(self._queue)
         get = Get(url, headers, settings.limits)
@@ -272,6 +279,6 @@ class FollowedLog:
                     f"run {self._run_id} of task {self._task_id} is running; its worker streams the log"
                 )
             if self._log.take(incoming):
-                return self._is_live
+                return self._is_live and self._log.received > before
         self._log.begin_again()
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -219,6 +220,38 @@ def test_after_the_end_of_a_stream_a_follower_does_not_say_that_there_was_no_log
         told = told_of(running, queue, stream.close)
     (words,) = told
     assert words.endswith("is running on worker g/w, which uploads new lines now and then")
+
+
+@pytest.mark.parametrize("body", [gzip.compress(b"one\n" * 1000)[:-9], b"not gzip"], ids=["cut", "text"])
+def test_a_compressed_log_that_is_cut_off_is_an_error(running: Running, body: bytes) -> None:
+    task_id, run_client = running
+    with RawServer() as server:
+        server.respond = lambda _: RawResponse(headers=(("Content-Encoding", "gzip"),), body=body)
+        run_client.create_reference_artifact(
+            task_id, 0, BACKING, server.url, expires=EXPIRES, content_type="text/plain"
+        )
+        run_client.report_completed(task_id, 0)
+        result = run("log", task_id, "--name", BACKING)
+    assert result.exit_code == ExitStatus.NO_RESPONSE
+    assert "gzip" in result.stderr
+
+
+@pytest.mark.parametrize("status", [206, 304])
+def test_a_stream_with_nothing_new_does_not_outlast_the_run(
+    running: Running, queue: Queue, status: int
+) -> None:
+    task_id, run_client = running
+    applied = ("Preference-Applied", "wait=20")
+    waiting = [RawResponse(status, (applied,), body=b"one\n" if status == 206 else b"")] * 5
+    responses = iter([RawResponse(206, (applied,), body=b"one\n"), *waiting])
+    with RawServer() as server:
+        server.respond = lambda _: next(responses, RawResponse(404))
+        run_client.create_reference_artifact(
+            task_id, 0, LIVE, server.url, expires=EXPIRES, content_type="text/plain"
+        )
+        told = told_of(running, queue)
+    assert len(list(responses)) > 0
+    assert told[0] == "run 0 of task T is running; its worker streams the log"
 
 
 def test_the_response_of_a_stream_cannot_control_the_terminal(running: Running, queue: Queue) -> None:
