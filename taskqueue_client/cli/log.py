@@ -126,6 +126,7 @@ class FollowedLog:
         self._told = ""
         self._has_log = False  # from the first line on
         self._is_live = False
+        self._prefer = {"Prefer": f"wait={LONG_POLL}"}
         self._has_told_of_dead_stream = False
 
     def print(self, interval: float | None, clock: Clock) -> None:
@@ -175,6 +176,7 @@ class FollowedLog:
         return f"{words}, which has not uploaded a log yet"
 
     def _print_last(self) -> None:
+        self._prefer = {}  # what comes later is not waited for
         places = self._places()
         if not places:
             message = f"run {self._run_id} of task {self._task_id} has no artifact {self._name}"
@@ -269,7 +271,7 @@ class FollowedLog:
         A stream without new lines is requested again only after a look at the run, which may have ended.
         """
         before = self._log.received
-        headers = {**self._log.request_headers(), "Prefer": f"wait={LONG_POLL}"}
+        headers = {**self._log.request_headers(), **self._prefer}
         settings = settings_of(self._queue)
         get = Get(url, headers, settings.limits)
         with settings.storage.get(get, Cancellation()) as incoming:

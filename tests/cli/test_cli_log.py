@@ -30,7 +30,7 @@ from taskqueue_client.definitions import from_now
 from taskqueue_client.testing import TaskFactory
 from taskqueue_client.worker.commands.task_log import TaskLog
 from taskqueue_client.worker.run.log_checkpoints import CompressedLog
-from tests.artifacts.raw_server import RawResponse, RawServer
+from tests.artifacts.raw_server import RawResponse, RawServer, Request
 from tests.cli.command import run, run_json
 from tests.cli.command import running as running_command
 
@@ -252,6 +252,23 @@ def test_a_stream_with_nothing_new_does_not_outlast_the_run(
         told = told_of(running, queue)
     assert len(list(responses)) > 0
     assert told[0] == "run 0 of task T is running; its worker streams the log"
+
+
+def test_without_following_a_stream_is_not_waited_for(running: Running) -> None:
+    task_id, run_client = running
+
+    def grown(request: Request) -> RawResponse:
+        lines = b"one\n" * len(server.requests)
+        applied = (("Preference-Applied", "wait=20"),) if "Prefer" in request.headers else ()
+        return RawResponse(206 if len(server.requests) < 9 else 404, applied, body=lines[-68:])
+
+    with RawServer() as server:
+        server.respond = grown
+        run_client.create_reference_artifact(
+            task_id, 0, LIVE, server.url, expires=EXPIRES, content_type="text/plain"
+        )
+        result = run("log", task_id, "--no-follow")
+    assert (result.stdout, len(server.requests)) == ("one\n", 1)
 
 
 def test_the_response_of_a_stream_cannot_control_the_terminal(running: Running, queue: Queue) -> None:
