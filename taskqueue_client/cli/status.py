@@ -16,7 +16,7 @@ from taskqueue_client.graph import blocked_tasks, follow
 from taskqueue_client.models import TaskAndStatus, TaskState
 
 from .arguments import Duration, check_either, connect, group_option, task_ids_argument
-from .failures import ExitStatus
+from .failures import ExitStatus, Failure
 from .output import (
     STYLES,
     console,
@@ -133,6 +133,9 @@ def watch(
             ),
             as_json=as_json,
         )
+    if not members:
+        message = f"task group {group} has no tasks"
+        raise Failure(message, ExitStatus.REFUSED)
     ctx.exit(exit_status(members))
 
 

@@ -18,6 +18,7 @@ from taskqueue_client.cli.arguments import Duration
 from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.cli.status import progress
 from taskqueue_client.credentials import expires_at
+from taskqueue_client.errors import ApiError
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.models import TaskAndStatus, TaskState
 from tests.cli.command import run, run_json, running
@@ -100,6 +101,15 @@ def test_watch_ends_when_all_remaining_tasks_are_blocked(group: str, worker: Any
     assert result.exit_code == ExitStatus.NOT_COMPLETED
     last_two = {line.split(maxsplit=1)[1] for line in result.stdout.splitlines()[-2:]}
     assert last_two == {"first exception malformed-payload", "second unscheduled blocked"}
+
+
+def test_watch_of_a_group_without_tasks_is_not_a_success(create: Create) -> None:
+    group_id = slugid()
+    with pytest.raises(ApiError):  # the Queue keeps the group of a task that it refuses
+        create("first", taskGroupId=group_id, dependencies=[slugid()])
+    result = run("watch", "--group", group_id)
+    assert (result.exit_code, result.stdout) == (ExitStatus.REFUSED, "")
+    assert result.stderr == f"Error: task group {group_id} has no tasks\n"
 
 
 def test_watch_follows_a_single_task(create: Create, worker: Any) -> None:
