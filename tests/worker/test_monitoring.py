@@ -124,6 +124,15 @@ def test_the_response_to_another_path_lists_the_paths(monitor: Monitor) -> None:
     assert (answer.status_code, answer.text) == (404, "not found; paths: /metrics /live /ready\n")
 
 
+def test_a_load_balancer_may_ask_for_the_status_only(monitor: Monitor) -> None:
+    with socket.create_connection(("127.0.0.1", monitor.port), timeout=30) as connection:
+        connection.sendall(b"HEAD /live HTTP/1.0\r\n\r\n")
+        head, _, body = connection.makefile("rb").read().partition(b"\r\n\r\n")
+    assert head.split(b"\r\n")[0].endswith(b"200 OK")
+    assert b"Content-Length: 3" in head
+    assert body == b""
+
+
 def test_other_methods_are_refused(monitor: Monitor) -> None:
     assert requests.post(f"http://127.0.0.1:{monitor.port}/live", timeout=30).status_code == 501
 

@@ -176,7 +176,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", page.content_type)
         self.send_header("Content-Length", str(len(page.body)))
         self.end_headers()
-        self.wfile.write(page.body)
+        if self.command != "HEAD":
+            self.wfile.write(page.body)
+
+    do_HEAD = do_GET  # noqa: N815 - the name that http.server calls
 
     def _page(self) -> _Page:
         pages = cast("_Server", self.server).pages
