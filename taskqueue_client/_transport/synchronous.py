@@ -10,7 +10,7 @@ import math
 import socket
 import time
 from collections.abc import Iterator
-from http.client import HTTPResponse, IncompleteRead
+from http.client import HTTPException, HTTPResponse, IncompleteRead
 from pathlib import Path
 from threading import local
 from typing import Any, cast
@@ -217,7 +217,10 @@ class _Response(FinalResponse):
             raise IncompleteRead(b"")
 
     def read(self, amt: int | None = None) -> bytes:
-        data = super().read(amt)
+        try:
+            data = super().read(amt)
+        except ValueError as error:  # the size of a chunk is negative, which http.client does not check
+            raise HTTPException(str(error)) from error
         if self.chunked and self._reader.at_end and _attempt.ends < math.inf:  # in the last size, or after it
             self.close()
             raise IncompleteRead(data)
