@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+import select
 import ssl
-from functools import cache, lru_cache
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
 
 import aiohttp
 from aiohttp.connector import Connection
@@ -36,9 +38,6 @@ and extensions of chunks."""
 
 RECEIVED = 256 * 1024
 """Bytes that are received at a time at most."""
-
-_ROUNDED_FROM = 5.0
-"""Seconds: longer timeouts are whole seconds, so that one settings object serves many requests."""
 
 _UNUSABLE = "the server closed the connection, or sent something on it, before the request"
 _LATE = "the response was not complete in time"
@@ -83,14 +82,21 @@ async def connect(
     deadlines: ConnectionDeadlines,
     idle: dict[HttpConnection, None],
 ) -> HttpConnection:
-    total = timeouts.total if timeouts.total < _ROUNDED_FROM else float(math.ceil(timeouts.total))
-    opened = await connector.connect(to, [], _timeout(timeouts.connect, total))
+    opened = await connector.connect(to, [], _timeout(min(timeouts.connect, timeouts.total)))
     return HttpConnection(opened, deadlines, idle)
 
 
 @lru_cache(maxsize=64)
-def _timeout(connect: float, total: float) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(connect=total, sock_connect=connect)
+def _timeout(seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(connect=seconds)  # `sock_connect` does not bound the response of a proxy
+
+
+def _is_readable(handle: int) -> Callable[[], object]:
+    if not hasattr(select, "poll"):  # on Windows, where `select` takes any handle
+        return lambda: select.select([handle], [], [], 0)[0]
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return partial(poll.poll, 0)
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -103,6 +109,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     Attributes:
         due: When the exchange has failed, or an idle connection is closed, by the clock of the event loop.
+        has_unread: Tells whether something came, or the connection ended, while the event loop was blocked.
     """
 
     def __init__(
@@ -117,6 +124,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport = transport
         self._deadlines = deadlines
         self._idle = idle
+        self.has_unread = _is_readable(transport.get_extra_info("socket").fileno())
         self._parser = HttpResponseParser(self)
         self._response: asyncio.Future[Response] | None = None
         self._stays_open = True

@@ -196,8 +196,9 @@ class _Destination:
         """Take the connection that was used last, if there is an idle one."""
         while self.idle:
             connection, _ = self.idle.popitem()
-            if connection.is_usable:
+            if connection.is_usable and not connection.has_unread():
                 return connection
+            connection.close()
         return None
 
     def written(self, request: Request, target: str) -> bytes:

@@ -228,6 +228,19 @@ async def test_a_connection_on_which_something_came_unasked_is_closed(
     assert len(server.accepted) == 2
 
 
+@pytest.mark.parametrize("unread", [b"", SMALL])
+async def test_a_connection_on_which_something_came_while_the_event_loop_was_blocked_is_not_used(
+    transport: ConnectorTransport, server: Server, unread: bytes
+) -> None:
+    """The end of the connection, or a response that would be taken for that of the next request."""
+    peer = await exchanged(transport, server)
+    # The event loop, which runs the server too, has no turn between this and the next request.
+    peer.writer.write(unread)
+    peer.writer.write_eof()
+    await exchanged(transport, server)
+    assert len(server.accepted) == 2
+
+
 async def test_a_connection_that_still_sends_when_the_response_has_come_is_closed(
     transport: ConnectorTransport, server: Server
 ) -> None:
@@ -422,6 +435,18 @@ async def test_a_connection_is_waited_for_as_long_as_was_said(
     with pytest.raises(TransportFailed) as failed:
         await transport.request(request, Timeouts(0.05, FOREVER, FOREVER))
     assert failed.value.timed_out
+
+
+async def test_a_proxy_that_does_not_respond_is_waited_for_as_long_as_a_connection(
+    transport: ConnectorTransport, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", server.origin)
+    monkeypatch.setenv("no_proxy", "localhost")
+    request = Request("GET", "https://tc.example.com/", {}, None)
+    with pytest.raises(TransportFailed) as failed:
+        await transport.request(request, Timeouts(0.05, FOREVER, FOREVER))
+    assert failed.value.timed_out
+    assert len(server.accepted) == 1
 
 
 async def test_a_place_where_nobody_listens_is_an_error(
