@@ -38,7 +38,7 @@ from .async_connections import (
     destination,
     is_supported,
 )
-from .network import USER_AGENT, NetworkSettings
+from .network import USER_AGENT, NetworkSettings, forget_in_children
 
 POOL_SIZE = 100
 """Connections that one client opens at most; further calls wait for one."""
@@ -102,8 +102,13 @@ class _OwnConnector:
             raise ClientUnusable(_ELSEWHERE)
         self._loop = asyncio.get_running_loop()
         self._connector = aiohttp.TCPConnector(limit=self._limit, keepalive_timeout=KEEP_ALIVE)
-        finalize(self, _abandon, self._connector, self._connections)  # runs before any `__del__`
+        self._end = finalize(self, _abandon, self._connector, self._connections)  # runs before any `__del__`
+        forget_in_children(self)
         return self._connector
+
+    def forget(self) -> None:
+        """Leave the connections to the parent: its event loop would read no more from what a child closes."""
+        self._end.detach()
 
     async def aclose(self) -> None:
         self._closed, self._loop = True, None
