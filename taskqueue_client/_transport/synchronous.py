@@ -249,19 +249,21 @@ class _OneOrigin(HTTPAdapter):
         forget_in_children(self)
 
     def get_connection_with_tls_context(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> Any:
-        if self._pool is None:
+        pool = self._pool  # another thread may close the client, or send at the same time
+        if pool is None:
             url = request.url or ""
-            self._pool = self._network.pool_manager(url, maxsize=POOL_SIZE).connection_from_url(url)
-            _add_deadline(self._pool)
-        return self._pool
+            pool = self._network.pool_manager(url, maxsize=POOL_SIZE).connection_from_url(url)
+            _add_deadline(pool)
+            self._pool = pool
+        return pool
 
     def cert_verify(self, *_: Any, **__: Any) -> None:
         """Leave it to the TLS context of the connection pool."""
 
     def request_url(self, request: requests.PreparedRequest, proxies: Any) -> str:  # noqa: ARG002 - its name
         """Return the part of the signed URL after the host; for an HTTP proxy, the whole URL."""
-        url = request.url or ""
-        if self._pool is not None and self._pool.proxy is not None and url.startswith("http:"):
+        url, pool = request.url or "", self._pool
+        if pool is not None and pool.proxy is not None and url.startswith("http:"):
             return url
         return "/" + url.split("/", 3)[3]
 
@@ -274,8 +276,9 @@ class _OneOrigin(HTTPAdapter):
 
     def close(self) -> None:
         """Close the connections; a later call opens new ones."""
-        if self._pool is not None:
-            self._pool.close()
+        pool = self._pool
+        if pool is not None:
+            pool.close()
         self.forget()
         super().close()
 

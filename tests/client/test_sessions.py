@@ -22,6 +22,7 @@ from taskqueue_client import AsyncQueue, Credentials, Queue, calls
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
+from taskqueue_client._transport import synchronous
 from taskqueue_client._transport.network import NetworkSettings
 from taskqueue_client._transport.synchronous import SyncTransport
 from taskqueue_client.definitions import task_definition
@@ -79,6 +80,20 @@ def test_a_closed_client_opens_new_connections(server: ScriptedServer) -> None:
         assert queue.send(PING) == {}
         queue.close()
     assert server.connections == 2
+
+
+def test_a_client_may_be_closed_while_a_call_opens_its_connections(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = synchronous._add_deadline  # pyright: ignore[reportPrivateUsage] # comes between the two
+
+    def close_before(pool: Any) -> None:
+        queue.close()  # as another thread
+        prepare(pool)
+
+    monkeypatch.setattr(synchronous, "_add_deadline", close_before)
+    with Queue(server.root_url) as queue:
+        assert queue.send(PING) == {}
 
 
 def test_an_injected_session_is_used_and_not_closed(server: ScriptedServer) -> None:
