@@ -260,12 +260,17 @@ class Wire:
         if response.status not in call.accepts:
             pause = retry_after(response.headers, self.server_time())
             raise error_of_response(self.attempted(call), response.status, response.body, pause)
-        if call.returns is NoneType or (response.status == NO_CONTENT and NoneType in get_args(call.returns)):
+        is_none = call.returns is NoneType
+        may_be_empty = is_none or (response.status == NO_CONTENT and NoneType in get_args(call.returns))
+        if may_be_empty and not response.body:
             return None  # type: ignore[return-value] # R allows None
         if call.returns is Redirect:
             return Redirect(response.headers.get("location", ""))  # type: ignore[return-value] # R is Redirect
         try:
-            return msgspec.json.decode(response.body, type=call.returns)
+            # An object also where the call returns None: a login page would be taken for success.
+            decoded: Any = msgspec.json.decode(
+                response.body, type=dict[str, Any] if is_none else call.returns
+            )
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             if "truncated" in str(error) and not is_framed(response):
                 why = f"the response is incomplete: {error}"
@@ -276,6 +281,7 @@ class Wire:
                 return self.decode(call, response._replace(body=body))
             why = f"nested deeper than this Python can read: {error}"
             raise errors.UnreadableResponse(self.attempted(call), response.status, why) from error
+        return None if is_none else decoded  # type: ignore[return-value] # as above
 
     def server_time(self) -> float:
         """Return the service's time in seconds since the epoch; this machine's before the first response."""

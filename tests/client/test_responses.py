@@ -117,15 +117,24 @@ def test_a_refusal_lists_the_missing_scopes_and_alternatives_as_alternatives(
     assert words in str(caught.value)
 
 
-def test_a_login_page_is_not_taken_for_a_response(client: Any, server: ScriptedServer) -> None:
+FINISH = Call("finishArtifact", "PUT", "/x", NoneType, body={})
+
+
+@pytest.mark.parametrize("call", [STATUS, FINISH])
+def test_a_login_page_is_not_taken_for_a_response(
+    client: Any, server: ScriptedServer, call: Call[Any]
+) -> None:
     server.otherwise = Say(200, b"<html>please log in</html>", {"Content-Type": "text/html"})
     with pytest.raises(errors.UnreadableResponse, match="HTTP 200"):
-        client.send(STATUS)
+        client.send(call)
 
 
-def test_an_empty_response_is_none_where_the_endpoint_has_none(client: Any, server: ScriptedServer) -> None:
-    server.otherwise = Say(204, b"")
-    assert client.send(Call("finishArtifact", "PUT", "/x", NoneType, body={})) is None
+@pytest.mark.parametrize("response", [Say(204, b""), Say(200, b""), say({})])
+def test_an_empty_response_is_none_where_the_endpoint_has_none(
+    client: Any, server: ScriptedServer, response: Say
+) -> None:
+    server.otherwise = response
+    assert client.send(FINISH) is None
 
 
 @pytest.mark.parametrize("returns", [dict[str, Any], TaskStatusResponse])
