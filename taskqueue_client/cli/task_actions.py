@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -10,10 +11,12 @@ import click
 
 from taskqueue_client._dates import instant, timestamp
 from taskqueue_client.definitions import TaskDefinition
+from taskqueue_client.errors import ApiError, AuthenticationFailed, ServerError
 from taskqueue_client.models import Priority
 from taskqueue_client.slugid import slugid
 
 from .arguments import check_either, check_given, connect_with_credentials, group_option, task_ids_argument
+from .failures import ExitStatus, in_one_line
 from .output import json_option, print_either
 
 
@@ -34,9 +37,12 @@ def cancel(task_ids: tuple[str, ...], group: str | None, *, as_json: bool) -> No
             canceled = queue.cancel_task_group(group)
             line = f"{canceled.cancelled_count} of {canceled.task_group_size} tasks were canceled"
             print_either(canceled, line, as_json=as_json)
-        for task_id in task_ids:
+
+        def act(task_id: str) -> None:
             status = queue.cancel_task(task_id).status
             print_either(status, f"{task_id} {status.state}", as_json=as_json)
+
+        _for_each(task_ids, act)
 
 
 @click.command()
@@ -49,10 +55,13 @@ def rerun(task_ids: tuple[str, ...], *, as_json: bool) -> None:
     """
     check_given(task_ids)
     with connect_with_credentials() as queue:
-        for task_id in task_ids:
+
+        def act(task_id: str) -> None:
             status = queue.rerun_task(task_id).status
             line = f"{task_id} {status.state}, run {len(status.runs) - 1}"
             print_either(status, line, as_json=as_json)
+
+        _for_each(task_ids, act)
 
 
 @click.command()
@@ -65,9 +74,12 @@ def schedule(task_ids: tuple[str, ...], *, as_json: bool) -> None:
     """
     check_given(task_ids)
     with connect_with_credentials() as queue:
-        for task_id in task_ids:
+
+        def act(task_id: str) -> None:
             status = queue.schedule_task(task_id).status
             print_either(status, f"{task_id} {status.state}", as_json=as_json)
+
+        _for_each(task_ids, act)
 
 
 @click.command()
@@ -86,9 +98,12 @@ def priority(priority: str, task_ids: tuple[str, ...], group: str | None, *, as_
         if group:
             changed = queue.change_task_group_priority(group, wanted)
             print_either(changed, f"{changed.tasks_affected} tasks were changed", as_json=as_json)
-        for task_id in task_ids:
+
+        def act(task_id: str) -> None:
             status = queue.change_task_priority(task_id, wanted).status
             print_either(status, f"{task_id} {status.priority}", as_json=as_json)
+
+        _for_each(task_ids, act)
 
 
 @click.command()
@@ -138,12 +153,30 @@ def retrigger(task_ids: tuple[str, ...], *, exact: bool, as_json: bool) -> None:
     """
     check_given(task_ids)
     with connect_with_credentials() as queue:
-        for task_id in task_ids:
+
+        def act(task_id: str) -> None:
             new_task_id = slugid()
             definition = _copied(queue.task(task_id), queue.now(), exact=exact)
             status = queue.create_task(new_task_id, definition).status
             document = {"taskId": task_id, "newTaskId": new_task_id, "status": status.to_dict()}
             print_either(document, f"{task_id} {new_task_id} {status.state}", as_json=as_json)
+
+        _for_each(task_ids, act)
+
+
+def _for_each(task_ids: tuple[str, ...], act: Callable[[str], None]) -> None:
+    """Act on each task, also after the Queue has refused it for another one."""
+    was_refused = False
+    for task_id in task_ids:
+        try:
+            act(task_id)
+        except ApiError as error:
+            if len(task_ids) == 1 or isinstance(error, (AuthenticationFailed, ServerError)):
+                raise
+            was_refused = True
+            click.echo(f"Error: {task_id}: {in_one_line(error)}", err=True)
+    if was_refused:
+        click.get_current_context().exit(ExitStatus.NOT_COMPLETED)
 
 
 def _copied(task: dict[str, Any], now: datetime, *, exact: bool) -> TaskDefinition:

@@ -233,6 +233,29 @@ def test_cancel_ends_tasks(create: Create, queue: Queue) -> None:
     assert {queue.status(task_id).status.state for task_id in ids} == {TaskState.EXCEPTION}
 
 
+@pytest.mark.parametrize(
+    "words", [["cancel"], ["rerun"], ["schedule"], ["priority", "low"], ["retrigger"]], ids=" ".join
+)
+def test_a_task_that_is_refused_does_not_keep_a_command_from_the_others(
+    create: Create, words: list[str]
+) -> None:
+    unknown, known = slugid(), create("a")
+    result = run(*words, unknown, known)
+    assert result.exit_code == ExitStatus.NOT_COMPLETED
+    assert result.stderr.startswith(f"Error: {unknown}: not found: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stdout.startswith(f"{known} ")
+
+
+def test_a_command_for_several_tasks_ends_at_the_first_one_if_its_credentials_are_not_accepted(
+    create: Create, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKCLUSTER_ACCESS_TOKEN", "another")
+    result = run("cancel", create("a"), create("b"))
+    assert result.exit_code == ExitStatus.REFUSED
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_cancel_ends_a_group(group: str) -> None:
     (response,) = run_json("cancel", "--group", group)
     assert response["cancelledCount"] == 2
