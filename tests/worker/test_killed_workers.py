@@ -159,7 +159,8 @@ def test_a_follower_of_a_streamed_log_says_that_its_worker_is_gone_and_prints_wh
     FollowedLog(world.queue, task_id, 0, LIVE, written.append, told.append).print(1.0, ClaimExpires(world))
     assert b"".join(written).count(b"the last words") == 1
     assert told[0].startswith(f"cannot read the worker's stream of the log, reading {BACKING} instead: ")
-    assert told[-1] == f"{LIVE} refers to the worker's stream; printing the uploaded {BACKING}"
+    assert told[-2] == f"{LIVE} refers to the worker's stream; printing the uploaded {BACKING}"
+    assert told[-1].startswith(f"run 0 of task {task_id} has ended (claim-expired), and run 1 is pending")
     assert reasons(world, task_id) == AGAIN
 
 
