@@ -129,11 +129,17 @@ class Source:
         left = self.size
         while left:
             buffer = next(buffers)[:left]
-            count = self._file.readinto(buffer) or 0
-            left -= count
-            if not count or (not left and not self._is_unchanged()):
+            left -= len(buffer)
+            if not self._fill(buffer) or (not left and not self._is_unchanged()):
                 raise SourceChanged(self.name)
-            yield buffer[:count]
+            yield buffer
+
+    def _fill(self, buffer: memoryview) -> bool:
+        """Fill a buffer; return False if the file ends before. One call may read less than is left."""
+        filled = 0
+        while filled < len(buffer) and (count := self._file.readinto(buffer[filled:])):
+            filled += count
+        return filled == len(buffer)
 
     def _is_unchanged(self) -> bool:
         try:

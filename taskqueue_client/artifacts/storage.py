@@ -176,8 +176,6 @@ class Hashes:
         self._size += len(block)
         if self._size >= _BATCH:
             self._hand_over()
-        elif isinstance(block, memoryview):
-            self._small[-1] = bytes(block)  # its buffer is reused before there are enough blocks for a batch
 
     def _hand_over(self) -> None:
         batch = self._small[0] if len(self._small) == 1 else b"".join(self._small)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import io
 import mimetypes
+import os
 import pickle
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -30,6 +33,7 @@ from taskqueue_client.artifacts import storage as storage_module
 from taskqueue_client.artifacts.artifact_errors import storage_refused
 from taskqueue_client.artifacts.compression import Gunzip
 from taskqueue_client.artifacts.naming import COMPRESSED_ENDINGS, CONTENT_TYPES
+from taskqueue_client.artifacts.sources import BLOCK, open_source
 from taskqueue_client.artifacts.storage import Hashes, hexdigests
 from taskqueue_client.artifacts.transfers import settings_of
 from tests.artifacts.conftest import EitherClient
@@ -94,6 +98,33 @@ def test_hashes_on_threads_are_the_hashes(blocks: list[bytes]) -> None:
         for block in blocks:
             hashes.update(block)
     assert hashes.hexdigests() == hexdigests(("sha256", "sha512"), b"".join(blocks))
+
+
+class ReadsUnevenly(io.FileIO):
+    """A file of which the first call reads a whole block, and each later one 777 bytes."""
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        return super().readinto(memoryview(buffer)[: 777 if self.tell() else BLOCK])
+
+
+def test_a_slow_hash_is_not_overtaken_by_a_file_that_reads_unevenly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = os.urandom(BLOCK + 20 * 777)
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    are_read, hash_all = Event(), storage_module._hash  # pyright: ignore[reportPrivateUsage]
+
+    def late(*given: Any) -> None:
+        assert are_read.wait(10)
+        hash_all(*given)
+
+    monkeypatch.setattr(storage_module, "_hash", late)
+    with ReadsUnevenly(path) as file, Hashes(("sha256",)) as hashes:
+        for block in open_source(file).blocks():
+            hashes.update(block)
+        are_read.set()
+        assert hashes.hexdigests() == hexdigests(("sha256",), content)
 
 
 def test_a_machine_in_fips_mode_compares_the_etag_too(monkeypatch: pytest.MonkeyPatch) -> None:
