@@ -59,8 +59,7 @@ class PipelineWorker(WorkerLoop):
             task.upload_artifact(SOURCES, archive, storage="object")
         else:
             task.queue.download_artifact(sources["task"], SOURCES, to=archive)
-        with tarfile.open(archive) as tar:
-            tar.extractall(task.work_directory, filter="data")
+        task.run_command(["tar", "-xzf", archive.name])
         task.log.info("%s has %d bytes", SOURCES, archive.stat().st_size)
 
 
