@@ -115,7 +115,7 @@ def date_of(headers: Mapping[str, str]) -> float | None:
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     """Return the seconds of the `Retry-After` header (RFC 9110, 10.2.3); None if it is missing or malformed.
 
-    A date is compared with the `Date` header; with `now` if there is none.
+    A date counts from the header `Date` or, without it, from `now`, in seconds since the epoch.
     """
     value = headers.get("retry-after")
     if value is None:

@@ -387,7 +387,7 @@ def called(describe: Callable[P, Call[R] | Conversation[R]]) -> Callable[Concate
         described = describe(*args, **kwargs)
         return client.send(described) if isinstance(described, Call) else converse(client, described)
 
-    return signed(method, describe)
+    return with_signature(method, describe)
 
 
 def called_async(
@@ -402,7 +402,7 @@ def called_async(
             return await client.send(described)
         return await converse_async(client, described)
 
-    return signed(method, describe)  # type: ignore[return-value] # an async def's type is Coroutine
+    return with_signature(method, describe)  # type: ignore[return-value] # an async def's type is Coroutine
 
 
 def performed(
@@ -414,7 +414,7 @@ def performed(
     def method(client: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return converse(client, describe(client, *args, **kwargs))
 
-    return signed(method, describe)
+    return with_signature(method, describe)
 
 
 def performed_async(
@@ -426,7 +426,7 @@ def performed_async(
     async def method(client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await converse_async(client, describe(client, *args, **kwargs))
 
-    return signed(method, describe)  # type: ignore[return-value] # an async def's type is Coroutine
+    return with_signature(method, describe)  # type: ignore[return-value] # an async def's type is Coroutine
 
 
 def streamed(
@@ -453,13 +453,13 @@ def _streaming(
     def method(client: C, /, *args: P.args, **kwargs: P.kwargs) -> S:
         return iterate_with(client, describe(client, *args, **kwargs))
 
-    return signed(method, describe, kind, bytes)
+    return with_signature(method, describe, kind, bytes)
 
 
 M = TypeVar("M", bound=Callable[..., Any])
 
 
-def signed(
+def with_signature(
     method: M, describe: Callable[..., object], kind: type | None = None, item: type | None = None
 ) -> M:
     """Return the method with `self` and its result in its signature, for help(), autospec and Sphinx.

@@ -20,7 +20,7 @@ import msgspec
 
 from taskqueue_client.models import Page
 
-from .conversation import AsyncCaller, Call, Caller, Conversation, signed
+from .conversation import AsyncCaller, Call, Caller, Conversation, with_signature
 
 P = ParamSpec("P")
 PageT = TypeVar("PageT", bound=Page)
@@ -68,7 +68,7 @@ def iterated(describe: Callable[P, Pages[PageT, Item]]) -> Callable[Concatenate[
     def method(client: Caller, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Item]:
         return _Walk(client, describe(*args, **kwargs))
 
-    return signed(method, describe, Iterator)
+    return with_signature(method, describe, Iterator)
 
 
 class _Walk(Iterator[Item]):
@@ -98,7 +98,7 @@ def iterated_async(
     def method(client: AsyncCaller, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Item]:
         return _AsyncWalk(client, describe(*args, **kwargs))
 
-    return signed(method, describe, AsyncIterator)
+    return with_signature(method, describe, AsyncIterator)
 
 
 class _AsyncWalk(AsyncIterator[Item]):

@@ -226,8 +226,8 @@ def error_of(state: tenacity.RetryCallState) -> BaseException | None:
 
 def asked_to_wait(error: BaseException | None) -> float:
     """Return the seconds that the `Retry-After` header of a refusal asks to wait; 0 without one."""
-    refused = error.refused if isinstance(error, ApiError) else error  # the latter by storage
-    return getattr(refused, "retry_after", None) or 0.0
+    refusal = error.refused if isinstance(error, ApiError) else error
+    return getattr(refusal, "retry_after", None) or 0.0  # `StorageRefused` has it, too
 
 
 class Attempt(NamedTuple):

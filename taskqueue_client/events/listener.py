@@ -411,7 +411,7 @@ class Listener(_Consumer[object]):
         self._on_loop_thread(self._stop)
 
     def _acknowledge(self) -> None:
-        """Not an event that `get` did not return, because a Ctrl-C came at that moment."""
+        """Acknowledge the current event; keep it for the next `get` if a Ctrl-C kept it from the program."""
         if self._current is not None and self._current.event is not self._returned:
             self._supervisor.buffer.appendleft(self._current)
             self._current = None

@@ -93,7 +93,7 @@ class Hooks:
             self._interrupt_later(number, HOOK_PATIENCE - seconds)
 
     def _interrupt_later(self, number: int, seconds: float) -> None:
-        """Set an alarm, as only a signal interrupts a system call; not where the hook has one of its own."""
+        """Set an alarm, unless the hook has set one itself. Only a signal interrupts a system call."""
         if not any(signal.getitimer(signal.ITIMER_REAL)):
             alarm = signal.signal(signal.SIGALRM, lambda _, frame: self.interrupt(number, frame))
             if self._alarm_before is None:

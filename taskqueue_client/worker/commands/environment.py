@@ -101,7 +101,7 @@ class CommandEnvironment:
         if not pass_credentials:
             self._refuse_credentials(given, worker, passed)
         self._log_once(sorted(worker.keys() - passed.keys()))
-        return _reaching_the_run({**passed, **given, **task})
+        return _bypassing_http_proxies({**passed, **given, **task})
 
     def _is_passed(self, name: str, value: str) -> bool:
         if name in self._named:
@@ -139,8 +139,8 @@ _NO_SECRETS = (
 )
 
 
-def _reaching_the_run(environment: dict[str, str]) -> dict[str, str]:
-    """Except the proxy of the run from the HTTP proxy, which would look for it on its own machine."""
+def _bypassing_http_proxies(environment: dict[str, str]) -> dict[str, str]:
+    """Let calls to the proxy of the run bypass HTTP proxies, whose 127.0.0.1 is another machine."""
     if "TASKCLUSTER_PROXY_URL" not in environment or environment.keys().isdisjoint(_HTTP_PROXIES):
         return environment
     lower, upper = environment.get("no_proxy", ""), environment.get("NO_PROXY", "")
@@ -166,6 +166,7 @@ def _check(given: object) -> None:
             raise InvalidArgument("env", name, "the name of a variable: non-empty text without = and NUL")
         if not isinstance(value, str) or "\0" in value:
             kind = "with NUL" if isinstance(value, str) else f"of type {type(value).__name__}"
+            # The name, by which the payload is found to have this variable: the value may be secret.
             raise InvalidArgument(f"env[{name!r}]", name, "text without NUL", f"its value is {kind}")
 
 

@@ -321,7 +321,7 @@ def downloading_to(
 def _place(directory: Path, to: str | os.PathLike[str], *, allow_outside: bool) -> Path:
     """Make the directories above a file, and return its path.
 
-    A payload may choose the path: what makes it impossible is no error of the worker.
+    A path at which there can be no file is refused as an argument: it may be the payload's.
     """
     path = path_inside(directory, checked_path(to), "to", allow_outside=allow_outside)
     try:
@@ -339,4 +339,4 @@ def _place(directory: Path, to: str | os.PathLike[str], *, allow_outside: bool) 
 
 
 _IMPOSSIBLE = {errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
-"""Errors of making a directory that are due to its path."""
+"""Error numbers of `mkdir` and `stat` that are due to the path."""
