@@ -75,6 +75,10 @@ class OpenEnum(StrEnum):
         member._name_, member._value_ = value, value
         return member
 
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        """Pickle the value. Up to Python 3.11.3, enumerations pickle the name, which only members have."""
+        return type(self), (self._value_,)
+
 
 class Credentials(Model, frozen=True):
     """A Taskcluster client id and its access token.
