@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 import tenacity
 
 from taskqueue_client import calls
-from taskqueue_client._protocol.lease import Lease
 from taskqueue_client._protocol.retry import PolicyRetries, Retries, RetryPolicy
 from taskqueue_client.errors import CallFailed
 from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.claims.cancellation import CancellationWatch
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState, Lease
 from taskqueue_client.worker.claims.keeper import Claiming, Slots
 from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.claims.task_source import QueueTaskSource, SourceContext

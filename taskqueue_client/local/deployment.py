@@ -12,10 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from taskqueue_client.clock import Clock, MovableClock
-from taskqueue_client.local.auth.auth_service import AuthService
+from taskqueue_client.local.auth.auth_service import AuthService, SignatureValidator
 from taskqueue_client.local.auth.known_clients import Client, Roles
 from taskqueue_client.local.auth.presented_credentials import Issuer, issue
-from taskqueue_client.local.auth.validator import SignatureValidator
 from taskqueue_client.local.http.admin import Admin
 from taskqueue_client.local.http.api import Api
 from taskqueue_client.local.http.endpoint_routes import route_table
@@ -25,7 +24,7 @@ from taskqueue_client.local.storage import ArtifactStorage, Variant
 
 from .engine import BackgroundWork, Core, Store
 from .engine import Settings as EngineSettings
-from .fault_injection import FaultInjector
+from .faults import FaultInjector
 from .http.endpoints import LEGACY
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from typing import Any, Unpack
 import msgspec
 
 from taskqueue_client._arguments import check_kind
-from taskqueue_client._protocol.lease import Lease
 from taskqueue_client._protocol.retry import RetryPolicy
 from taskqueue_client._protocol.schemas import check_definition
 from taskqueue_client.aio import AsyncQueue
@@ -33,7 +32,7 @@ from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models import StorageType, TaskClaim
 from taskqueue_client.slugid import slugid
 
-from .claims.claimed_run import ClaimedRun
+from .claims.claimed_run import ClaimedRun, Lease
 from .commands.environment import CommandEnvironment
 from .commands.masking import Secrets
 from .commands.process_tree import Guardian

@@ -27,7 +27,6 @@ from taskqueue_client.worker.claims.task_source import PROMPT
 from taskqueue_client.worker.commands.environment import CommandEnvironment
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.work_directory import WorkDirectories
-from taskqueue_client.worker.monitoring.blocked_loops import LoopLag
 from taskqueue_client.worker.monitoring.monitor import Monitor
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
 from taskqueue_client.worker.monitoring.worker_metrics import Vitals, WorkerMetrics
@@ -36,11 +35,11 @@ from taskqueue_client.worker.run.lifecycle import LiveRuns, RunContext, RunLifec
 from taskqueue_client.worker.run.run_resources import RunResources, SharedResources, mask_credentials
 from taskqueue_client.worker.run.upload_retries import RetryClock
 
-from . import shutdown, shutdown_reasons
+from . import shutdown
 from .commands.process_tree import Guardian
 from .config import WorkerConfig
 from .outcomes import text_of
-from .threads import DaemonThreads, ThreadsafeCalls
+from .threads import DaemonThreads, LoopLag, ThreadsafeCalls
 from .worker_log import log
 
 if TYPE_CHECKING:
@@ -90,8 +89,8 @@ class Session:
             "artifact_storage": config.artifact_storage,
             "tracing": config.tracing,
         }
-        self._hooks = shutdown_reasons.Hooks()
-        self._errors = shutdown_reasons.RepeatedErrors(config.max_internal_errors)
+        self._hooks = shutdown.Hooks()
+        self._errors = shutdown.RepeatedErrors(config.max_internal_errors)
 
     def shutdown(self, within: float | None = None) -> None:
         """Begin to shut down; called again, hurry."""
@@ -123,7 +122,7 @@ class Session:
             InvalidArgument: Commands of tasks can read the signing key, or `work_directory` cannot be used.
             SystemExit: A hook exits.
         """
-        handled = shutdown_reasons.signals_handled(self._on_signal, self._hooks) if signals else nullcontext()
+        handled = shutdown.signals_handled(self._on_signal, self._hooks) if signals else nullcontext()
         with handled:
             async with AsyncExitStack() as stack:
                 await self._start(stack)
@@ -423,16 +422,14 @@ class Session:
             await self._shutdown.until_handed_over()
 
     async def _watch_program(self) -> None:
-        await shutdown_reasons.program_ended()
+        await shutdown.program_ended()
         log.warning("the program ends while the worker runs: shutting down; join the worker's thread")
         if not self._shutdown.has_begun:
             self._shutdown.begin(0.0)
 
     async def _watch_for_notice(self) -> None:
         ask = self._worker.termination_notice
-        left = await shutdown_reasons.termination_noticed(
-            ask, self._notice_threads, self._calls, self._worker.clock
-        )
+        left = await shutdown.termination_noticed(ask, self._notice_threads, self._calls, self._worker.clock)
         self._shutdown.on_notice(left)
 
 

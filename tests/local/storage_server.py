@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from taskqueue_client.clock import MovableClock
-from taskqueue_client.local.fault_injection import FaultInjector
-from taskqueue_client.local.faults import Faults
+from taskqueue_client.local.faults import FaultInjector, Faults
 from taskqueue_client.local.storage import ArtifactStorage
 
 if TYPE_CHECKING:

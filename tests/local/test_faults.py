@@ -11,7 +11,6 @@ import requests
 from aiohttp import ClientResponse, web
 
 from taskqueue_client.clock import MovableClock
-from taskqueue_client.local.fault_injection import FaultInjector
 from taskqueue_client.local.faults import (
     AnyFault,
     CutDownload,
@@ -19,6 +18,7 @@ from taskqueue_client.local.faults import (
     Delay,
     Drop,
     ExpireUrl,
+    FaultInjector,
     Respond,
     SlowDownload,
 )

@@ -18,9 +18,6 @@ def _tests(file: str, *names: str) -> list[str]:
 
 
 AREAS = {
-    "lease": Area(
-        ("_protocol/lease.py",), ("tests/worker/test_lease.py", "tests/worker/test_queue_outages.py")
-    ),
     "retry": Area(
         ("_protocol/retry.py",),
         (
@@ -39,6 +36,7 @@ AREAS = {
         ),
         (
             "tests/worker/test_run_state.py",
+            "tests/worker/test_lease.py",
             "tests/worker/test_queue_outages.py",
             "tests/worker/test_attempt_limits.py",
             "tests/worker/test_keeper.py",

@@ -154,6 +154,7 @@ def test_a_public_module_gives_each_name_that_it_takes_from_an_inner_module_in_i
 INTERNAL = {
     ("taskqueue_client.legacy", "StoragePolling"),  # a benchmark polls with it
     ("taskqueue_client.legacy", "UrlRefused"),  # raised within the module
+    ("taskqueue_client.local.faults", "FaultInjector"),  # the server's part
 }
 """Defined in public modules, and not for users."""
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from taskqueue_client import AsyncQueue
-from taskqueue_client._protocol.lease import Lease
 from taskqueue_client.local.faults import Delay, Respond
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState, Lease
 from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.outcomes import COMPLETED, InternalError
 from taskqueue_client.worker.run import lifecycle

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskqueue_client._protocol.lease import Lease, attempt_timeout, retry_in
 from taskqueue_client.models import TaskClaim, TaskReclaim
+from taskqueue_client.worker.claims.claimed_run import Lease, attempt_timeout, retry_in
 from tests.worker.queue_world import iso
 
 SERVER_NOW = datetime(2031, 5, 6, 7, 8, 9, 123000, UTC)

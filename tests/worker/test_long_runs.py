@@ -14,16 +14,16 @@ from types import FrameType
 import pytest
 
 from taskqueue_client import AsyncQueue, Credentials, RetryPolicy
-from taskqueue_client._protocol.lease import RECLAIM_BETWEEN
 from taskqueue_client.clock import Clock
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay, ExpireUrl
+from taskqueue_client.worker.claims.claimed_run import RECLAIM_BETWEEN
 from taskqueue_client.worker.commands.work_directory import WorkDirectories
-from taskqueue_client.worker.monitoring.blocked_loops import BlockedLoopWatch
 from taskqueue_client.worker.outcomes import IntermittentTask, InternalError
 from taskqueue_client.worker.run import handlers
 from taskqueue_client.worker.run.task_run import TaskRun
 from taskqueue_client.worker.session import Session
+from taskqueue_client.worker.threads import BlockedLoopWatch
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.run_outcomes import LOG
 from tests.worker.worker_world import Working, artifact, artifact_names, worker_for

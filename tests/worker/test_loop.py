@@ -16,7 +16,7 @@ import pytest
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local.faults import Drop, Respond
-from taskqueue_client.worker import TaskEnd, WorkerLoop, outcomes, shutdown_reasons
+from taskqueue_client.worker import TaskEnd, WorkerLoop, outcomes, shutdown
 from taskqueue_client.worker.commands.task_log import TaskLog
 from taskqueue_client.worker.run.run_resources import RunResources
 from taskqueue_client.worker.run.task_run import TaskRun
@@ -844,7 +844,7 @@ def test_only_a_worker_outside_of_the_main_thread_looks_whether_the_program_ends
         watches.append(threading.current_thread().name)
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(shutdown_reasons, "program_ended", program_ended)
+    monkeypatch.setattr(shutdown, "program_ended", program_ended)
     world.create()
     worker = worker_for(world, lambda _: None, max_tasks=1)
     if where == "main thread":

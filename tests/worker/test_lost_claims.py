@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from taskqueue_client._protocol.lease import RECLAIM_BETWEEN
 from taskqueue_client.local.faults import Delay
+from taskqueue_client.worker.claims.claimed_run import RECLAIM_BETWEEN
 from taskqueue_client.worker.outcomes import ClaimLost, InternalError, Outcome, TaskFailed
 from taskqueue_client.worker.run import handlers
 from taskqueue_client.worker.run.task_run import TaskRun

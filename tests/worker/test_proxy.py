@@ -24,9 +24,9 @@ import requests
 import taskcluster
 
 from taskqueue_client import Credentials, Queue, slugid
-from taskqueue_client._protocol.lease import RECLAIM_BETWEEN
 from taskqueue_client.errors import InsufficientScopes
 from taskqueue_client.models import TaskClaim
+from taskqueue_client.worker.claims.claimed_run import RECLAIM_BETWEEN
 from taskqueue_client.worker.features import proxy as proxy_module
 from taskqueue_client.worker.features.proxy import TaskProxy
 from taskqueue_client.worker.outcomes import InternalError

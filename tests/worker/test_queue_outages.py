@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 from taskqueue_client import AsyncQueue, calls
-from taskqueue_client._protocol.lease import Lease
 from taskqueue_client.artifacts.artifact_errors import StorageRefused
 from taskqueue_client.clock import MovableClock, SystemClock
 from taskqueue_client.errors import Attempted, CallFailed, ConnectionFailed, ServerError
 from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker import WorkerIdentity
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState, Lease
 from taskqueue_client.worker.claims.keeper import Claiming, Slots
 from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.claims.task_source import (

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from taskqueue_client import AsyncQueue
-from taskqueue_client._protocol.lease import Lease
 from taskqueue_client.worker.claims.claimed_run import (
     STATES_TO_RECLAIM,
     STATES_WITH_CLAIM,
     ClaimedRun,
     ClaimEvent,
     ClaimState,
+    Lease,
     after,
 )
 from taskqueue_client.worker.outcomes import ClaimLost, LossReason

@@ -22,7 +22,7 @@ from taskqueue_client.errors import AuthenticationFailed, InsufficientScopes, In
 from taskqueue_client.events import PulseSettings
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Delay
-from taskqueue_client.worker import session, shutdown, shutdown_reasons
+from taskqueue_client.worker import session, shutdown
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.loop import WorkerSettings
 from taskqueue_client.worker.outcomes import InternalError, Outcome, WorkerShutdown
@@ -462,7 +462,7 @@ def test_a_termination_notice_that_fails_is_logged_and_called_again(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr(shutdown_reasons, "NOTICE_INTERVAL", 0.01)
+    monkeypatch.setattr(shutdown, "NOTICE_INTERVAL", 0.01)
 
     def notice() -> float | None:
         asked.append(True)
@@ -484,7 +484,7 @@ def test_a_notice_that_is_not_a_number_is_an_error_of_the_hook_and_no_notice(
 ) -> None:
     task_id = world.create()
     notices = iter([notice])
-    monkeypatch.setattr(shutdown_reasons, "NOTICE_INTERVAL", 0.01)
+    monkeypatch.setattr(shutdown, "NOTICE_INTERVAL", 0.01)
     worker = worker_for(world, lambda _: until(lambda: refused in caplog.text), max_tasks=1)
     monkeypatch.setattr(worker, "termination_notice", lambda: next(notices, None))
     refused = f"termination_notice: {notice!r} is not valid; expected a number of seconds, or None"
@@ -706,7 +706,7 @@ async def test_a_termination_notice_is_still_asked_for_when_no_thread_could_be_s
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     threads, calls = OneThreadTooMany(), ThreadsafeCalls(asyncio.get_running_loop())
-    assert await shutdown_reasons.termination_noticed(lambda: 90.0, threads, calls, NoWaits()) == 90
+    assert await shutdown.termination_noticed(lambda: 90.0, threads, calls, NoWaits()) == 90
     threads.close()
     assert "termination_notice cannot be called, retrying: can't start new thread" in caplog.text
 

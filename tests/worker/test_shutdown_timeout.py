@@ -16,7 +16,7 @@ from contextlib import suppress
 import pytest
 
 from taskqueue_client.local.faults import Delay
-from taskqueue_client.worker import shutdown_reasons
+from taskqueue_client.worker import shutdown
 from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.run.run_resources import RunResources
 from taskqueue_client.worker.run.task_run import TaskRun
@@ -209,9 +209,9 @@ def test_other_signals_shut_down_and_report_the_runs(world: World, number: signa
 BLOCKED = """
     import sys, threading
     from taskqueue_client import Credentials
-    from taskqueue_client.worker import WorkerLoop, shutdown_reasons
+    from taskqueue_client.worker import WorkerLoop, shutdown
 
-    shutdown_reasons.HOOK_PATIENCE = float(sys.argv.pop())
+    shutdown.HOOK_PATIENCE = float(sys.argv.pop())
 
     class Worker(WorkerLoop):
         def run_task(self, task):
@@ -259,11 +259,11 @@ def test_a_signal_interrupts_a_hook_that_blocks_the_worker(
 
 
 def test_a_signal_interrupts_a_hook_only_once_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutdown_reasons, "HOOK_PATIENCE", 0.0)
-    hooks = shutdown_reasons.Hooks()
+    monkeypatch.setattr(shutdown, "HOOK_PATIENCE", 0.0)
+    hooks = shutdown.Hooks()
 
     def hook() -> None:
-        with pytest.raises(shutdown_reasons.HookInterrupted, match="SIGTERM"):
+        with pytest.raises(shutdown.HookInterrupted, match="SIGTERM"):
             hooks.interrupt(signal.SIGTERM, None)
         hooks.interrupt(signal.SIGTERM, None)
 
@@ -282,7 +282,7 @@ def no_alarm() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_alarm")
 def test_an_alarm_of_a_hook_itself_is_kept_when_a_signal_comes() -> None:
-    hooks, rung = shutdown_reasons.Hooks(), threading.Event()
+    hooks, rung = shutdown.Hooks(), threading.Event()
 
     def ring(*_: object) -> None:
         rung.set()
@@ -301,7 +301,7 @@ def test_an_alarm_of_a_hook_itself_is_kept_when_a_signal_comes() -> None:
 
 @pytest.mark.usefixtures("no_alarm")
 def test_a_hook_that_returns_in_time_leaves_no_alarm_behind() -> None:
-    hooks, before = shutdown_reasons.Hooks(), signal.getsignal(signal.SIGALRM)
+    hooks, before = shutdown.Hooks(), signal.getsignal(signal.SIGALRM)
     hooks.call(lambda: hooks.interrupt(signal.SIGTERM, None))
     assert not any(signal.getitimer(signal.ITIMER_REAL))
     assert signal.getsignal(signal.SIGALRM) is before
@@ -310,10 +310,10 @@ def test_a_hook_that_returns_in_time_leaves_no_alarm_behind() -> None:
 @pytest.mark.usefixtures("no_alarm")
 def test_a_hook_that_begins_after_the_signal_is_interrupted_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `on_task_end` of a run that ends during the shutdown."""
-    monkeypatch.setattr(shutdown_reasons, "HOOK_PATIENCE", 0.05)
-    hooks, before = shutdown_reasons.Hooks(), signal.getsignal(signal.SIGALRM)
+    monkeypatch.setattr(shutdown, "HOOK_PATIENCE", 0.05)
+    hooks, before = shutdown.Hooks(), signal.getsignal(signal.SIGALRM)
     hooks.interrupt(signal.SIGTERM, None)
-    with pytest.raises(shutdown_reasons.HookInterrupted, match="SIGTERM"):
+    with pytest.raises(shutdown.HookInterrupted, match="SIGTERM"):
         hooks.call(lambda: threading.Event().wait(WAIT))
     assert signal.getsignal(signal.SIGALRM) is before
 

@@ -1,25 +1,343 @@
-"""The auth service, as far as clients need it: lookup of clients, current scopes, checks of signatures."""
+"""The auth service, as far as it is needed: checks of signed requests, and a few endpoints.
+
+A check finds the client that signed, its scopes, and whether they suffice for an endpoint.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import hmac
+import json
+import re
+from base64 import b64encode
+from dataclasses import dataclass, field
+from hashlib import sha256
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Protocol
 
+from mohawk.util import calculate_mac, parse_content_type
+
+from taskqueue_client.local.javascript_values import is_list
 from taskqueue_client.local.refusal import refuse
 from taskqueue_client.local.times import text as iso
+from taskqueue_client.scopes import ScopeExpression, holds, missing_scopes, render, unsatisfied
 
-from .known_clients import Client
-from .presented_credentials import AuthenticationError
-from .validator import ANONYMOUS, NEVER, SignatureValidator, SignedRequest
+from .known_clients import CLIENT_ID, Client, is_scope
+from .presented_credentials import (
+    AuthenticationError,
+    Issuer,
+    check_certificate,
+    has_bewit,
+    has_empty_bewit,
+    is_given,
+    issuer_of,
+    parse_bewit,
+    parse_ext,
+    parse_header,
+    reject,
+    unauthorized,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from .validator import RequestCaller
+_SKEW = 15 * 60
+"""How many seconds a header's timestamp may be off the service's clock."""
+
+_NUMBER = re.compile(r" *[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)? *")
+
+_LATER = 15 * 60
+"""For how many seconds the scopes of a request without credentials are promised."""
+
+NEVER = 253402300799.0
+"""When credentials of clients that don't expire end, in seconds since the epoch: the end of the year 9999."""
+
+ANONYMOUS = "assume:anonymous"
 
 _TESTER = ("tester", "no-secret")
 """The client and access token that the service documents for trying out a signer."""
 
 _TESTER_GET_NEEDS = ("test:authenticate-get",)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRequest:
+    """The parts of a request that its signature covers, as they reached the service.
+
+    Args:
+        method: The HTTP method.
+        resource: Path and query, exactly as sent.
+        host: From the `Host` header, without the port.
+        port: The port that the client connected to.
+        authorization: The `Authorization` header.
+    """
+
+    method: str
+    resource: str
+    host: str
+    port: int
+    authorization: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A caller with accepted credentials, or without credentials.
+
+    Args:
+        client_id: The name; None without credentials.
+        scopes: The caller's scopes: roles are expanded, and the scopes of everybody are included.
+        expires: Until when, in seconds since the epoch.
+        payload_hash: The hash of the body that the caller signed, if any.
+    """
+
+    client_id: str | None
+    scopes: Sequence[str]
+    expires: float
+    payload_hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Credentials:
+    key: str = field(repr=False)
+    scopes: list[str]
+    expires: float
+
+
+class Validator(Protocol):
+    """Authenticates requests."""
+
+    def authenticate(self, request: SignedRequest) -> Identity:
+        """See `SignatureValidator.authenticate`."""
+        ...
+
+
+class SignatureValidator:
+    """Checks signed requests.
+
+    Args:
+        find_client: The client with an id, or None.
+        expand: Expands the roles in a list of scopes.
+        now: The time, in seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        find_client: Callable[[str], Client | None],
+        expand: Callable[[Sequence[str]], list[str]],
+        now: Callable[[], float],
+    ) -> None:
+        self._find_client = find_client
+        self._expand = expand
+        self._now = now
+
+    def authenticate(self, request: SignedRequest) -> Identity:
+        """Return the client that signed a request; the caller checks the hash of the body.
+
+        Raises:
+            AuthenticationError: It carries credentials, and they are not good.
+        """
+        if request.authorization:
+            if has_bewit(request.resource) and not has_empty_bewit(request.resource):
+                message = (
+                    "Cannot use two authentication schemes at once: "
+                    "this request has both a bewit in its query and an 'authorization' header"
+                )
+                reject(message)
+            return self._by_header(request, parse_header(request.authorization))
+        if has_bewit(request.resource):
+            return self._by_bewit(request)
+        return Identity(None, self._expand([ANONYMOUS]), self._now() + _LATER)
+
+    def _by_header(self, request: SignedRequest, attributes: dict[str, str]) -> Identity:
+        client_id = attributes["id"]
+        credentials = self._credentials(client_id, attributes.get("ext"))
+        _check_mac(
+            *("header", request, credentials.key, attributes["mac"], attributes.get("hash")),
+            timestamp=attributes["ts"],
+            nonce=attributes["nonce"],
+            method=request.method.upper(),
+            name=request.resource,
+            **{name: attributes.get(name) for name in ("ext", "app", "dlg")},
+        )
+        if _is_stale(attributes["ts"], self._now()):
+            unauthorized("Stale timestamp")
+        return Identity(client_id, credentials.scopes, credentials.expires, attributes.get("hash"))
+
+    def _by_bewit(self, request: SignedRequest) -> Identity:
+        if request.method.upper() not in {"GET", "HEAD"}:
+            unauthorized("Invalid method")
+        bewit = parse_bewit(request.resource)
+        if bewit.expires <= self._now():
+            unauthorized("Access expired")
+        credentials = self._credentials(bewit.client_id, bewit.ext or None)
+        _check_mac(
+            *("bewit", request, credentials.key, bewit.mac, None),
+            timestamp=str(bewit.expires),
+            nonce="",
+            method="GET",
+            name=bewit.resource,
+            ext=bewit.ext,
+            app=None,
+        )
+        return Identity(bewit.client_id, credentials.scopes, credentials.expires)
+
+    def _credentials(self, client_id: str, ext_text: str | None) -> _Credentials:
+        """Return a client's key and scopes, after applying its certificate and restrictions."""
+        if not ext_text:
+            client = self._client(client_id)
+            return _Credentials(
+                client.access_token, self._expand([*client.scopes, ANONYMOUS]), client.expires or NEVER
+            )
+        ext = parse_ext(ext_text)
+        client = self._client(issuer_of(ext.get("certificate"), client_id))
+        key, scopes, expires = client.access_token, self._expand(client.scopes), client.expires or NEVER
+        if is_given(ext.get("certificate")):
+            issuer = Issuer(client.client_id, key, scopes)
+            certificate = check_certificate(ext["certificate"], client_id, issuer, self._now())
+            key, scopes, expires = (
+                certificate.access_token,
+                certificate.scopes,
+                min(expires, certificate.expires),
+            )
+        if is_given(ext.get("authorizedScopes")):
+            scopes = self._limit_to_authorized(ext["authorizedScopes"], scopes)
+        if not CLIENT_ID.fullmatch(client_id):
+            reject(f"clientId {client_id!r} has characters other than A-Z a-z 0-9 ! @ / : . + | _ -")
+        return _Credentials(key, self._expand([*scopes, ANONYMOUS]), expires)
+
+    def _client(self, client_id: str) -> Client:
+        client = self._find_client(client_id)
+        if client is None:
+            reject(f"Client with clientId '{client_id}' not found")
+        if client.disabled:
+            reject(f"Client with clientId '{client_id}' is disabled")
+        if client.expires is not None and client.expires < self._now():
+            reject(f"Client with clientId: '{client_id}' has expired")
+        return client
+
+    def _limit_to_authorized(self, authorized: Any, scopes: list[str]) -> list[str]:
+        if not is_list(authorized):
+            reject("ext.authorizedScopes must be an array")
+        if not all(map(is_scope, authorized)):
+            reject("ext.authorizedScopes must be an array of valid scopes")
+        held = self._expand([*scopes, ANONYMOUS])
+        if missing_scopes(held, authorized):
+            message = "Supplied credentials do not satisfy authorizedScopes; credentials have scopes:"
+            lines = [message, "", "```", *held, "```", "", "authorizedScopes are:", "", "```", *authorized]
+            reject("\n".join([*lines, "```"]))
+        return authorized
+
+
+def _check_mac(
+    kind: str, request: SignedRequest, key: str, theirs: str, payload_hash: str | None, /, **parts: str | None
+) -> None:
+    """Compare a MAC with that of `key`; `parts` have the names that mohawk's `calculate_mac` reads."""
+    credentials = {"key": key, "algorithm": "sha256"}
+    covered = SimpleNamespace(
+        credentials=credentials, host=request.host.lower(), port=str(request.port), **parts
+    )
+    try:
+        ours: bytes = calculate_mac(kind, covered, payload_hash)
+    except UnicodeEncodeError:  # the path is not UTF-8, so no client has signed it
+        unauthorized("Bad mac")
+    if not hmac.compare_digest(ours, theirs.encode(errors="replace")):
+        unauthorized("Bad mac")
+
+
+def _is_stale(timestamp: str, now: float) -> bool:
+    """Return whether a time is too far off; as in the service, text that is not a number never is."""
+    return _NUMBER.fullmatch(timestamp) is not None and abs(float(timestamp) - now) > _SKEW
+
+
+class RequestCaller:
+    """The caller of one request. Credentials are checked when they are first needed."""
+
+    def __init__(
+        self, identify: Callable[[], Identity], expression: ScopeExpression | None, params: Mapping[str, str]
+    ) -> None:
+        self._identify = identify
+        self._expression = expression
+        self._params = params
+        self._known: Identity | None = None
+
+    @property
+    def client_id(self) -> str:
+        """The caller's client id.
+
+        Raises:
+            Refusal: The credentials are not accepted.
+        """
+        return self._identity().client_id or "auth-failed:no-auth"
+
+    @property
+    def scopes(self) -> Sequence[str]:
+        """All scopes the caller has, expanded.
+
+        Raises:
+            Refusal: The credentials are not accepted.
+        """
+        return self._identity().scopes
+
+    def require(self, **params: object) -> None:
+        """Check that the caller satisfies the endpoint's scopes for the URL's and these parameters.
+
+        Raises:
+            Refusal: The credentials are not accepted, or lack a scope.
+        """
+        identity = self._identity()
+        if self._expression is None:
+            return
+        values = {**self._params, **params}
+        if "*" in identity.scopes or holds(self._expression, values, identity.scopes):
+            return
+        expression = render(self._expression, values)
+        missing = unsatisfied(expression, identity.scopes)
+        if missing is not None:
+            refuse("InsufficientScopes", _explain(identity.client_id, missing, expression))
+
+    def _identity(self) -> Identity:
+        if self._known is None:
+            try:
+                self._known = self._identify()
+            except AuthenticationError as error:
+                refuse("AuthenticationFailed", str(error))
+        return self._known
+
+
+def _explain(client_id: str | None, missing: ScopeExpression, needed: ScopeExpression) -> str:
+    if client_id is None:
+        return (
+            "This request requires Taskcluster credentials that satisfy the following scope expression:"
+            f"\n\n{_block(needed)}"
+        )
+    return (
+        f"Client ID {client_id} does not have sufficient scopes and is missing the following scopes:"
+        f"\n\n{_block(missing)}"
+        f"\n\nThis request requires the client to satisfy the following scope expression:\n\n{_block(needed)}"
+    )
+
+
+def _block(expression: ScopeExpression) -> str:
+    text = expression if isinstance(expression, str) else json.dumps(expression, indent=2, ensure_ascii=False)
+    return f"```\n{text}\n```"
+
+
+def check_payload_hash(identity: Identity, body: bytes, content_type: str | None) -> None:
+    """Compare the body with the hash that the caller signed, if there is one.
+
+    Raises:
+        AuthenticationError: They differ.
+    """
+    if identity.payload_hash is None:
+        return
+    kind = parse_content_type(content_type or "").encode(errors="replace")
+    ours = b64encode(sha256(b"hawk.1.payload\n%b\n%b\n" % (kind, body)).digest())
+    if not hmac.compare_digest(ours, identity.payload_hash.encode(errors="replace")):
+        message = (
+            "Invalid payload hash: {{hash}}\n"
+            f"Computed payload hash: {ours.decode()}\n"
+            "The body that arrived is not the one whose hash the request's signature covers."
+        )
+        raise AuthenticationError(message)
 
 
 class AuthService:

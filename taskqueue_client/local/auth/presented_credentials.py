@@ -11,8 +11,7 @@ from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from taskqueue_client.local.javascript_text import decode_base64
-from taskqueue_client.local.json_values import is_list, is_object
+from taskqueue_client.local.javascript_values import decode_base64, is_list, is_object
 from taskqueue_client.scopes import missing_scopes, satisfies
 from taskqueue_client.slugid import slugid
 

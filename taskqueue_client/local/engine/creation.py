@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from taskqueue_client.local import messages, times
-from taskqueue_client.local.json_values import encode, normalised
+from taskqueue_client.local.javascript_values import encode, normalised
 from taskqueue_client.local.refusal import Caller, refuse
 
 from .scheduling import check_dependencies, track_again, track_dependencies

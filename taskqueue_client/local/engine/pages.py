@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from taskqueue_client.local.javascript_text import decode_base64
+from taskqueue_client.local.javascript_values import decode_base64
 from taskqueue_client.local.refusal import refuse
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from taskqueue_client.local import messages, times
-from taskqueue_client.local.json_values import encode, normalised
+from taskqueue_client.local.javascript_values import encode, normalised
 from taskqueue_client.local.refusal import Caller, Refusal, refuse
 from taskqueue_client.slugid import slugid
 

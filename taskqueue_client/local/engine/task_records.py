@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from taskqueue_client.local import times
-from taskqueue_client.local.json_values import encode
+from taskqueue_client.local.javascript_values import encode
 from taskqueue_client.local.refusal import refuse
 
 from .pages import OffsetPage

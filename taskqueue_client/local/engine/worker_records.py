@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from taskqueue_client.local import times
-from taskqueue_client.local.json_values import check_text
+from taskqueue_client.local.javascript_values import check_text
 from taskqueue_client.local.refusal import Caller, refuse
 
 from .pages import OffsetPage

@@ -14,19 +14,19 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from taskqueue_client.local.auth.auth_service import tester_validator
-from taskqueue_client.local.auth.presented_credentials import bad_request
-from taskqueue_client.local.auth.validator import (
+from taskqueue_client.local.auth.auth_service import (
     Identity,
     RequestCaller,
     SignedRequest,
     Validator,
     check_payload_hash,
+    tester_validator,
 )
+from taskqueue_client.local.auth.presented_credentials import bad_request
 from taskqueue_client.local.engine.task_artifacts import ErrorContent, Redirect
 from taskqueue_client.local.http import request_bodies
-from taskqueue_client.local.javascript_text import media_type
-from taskqueue_client.local.refusal import Refusal
+from taskqueue_client.local.javascript_values import media_type
+from taskqueue_client.local.refusal import Refusal, refuse
 from taskqueue_client.local.storage.objects import SeeOther
 
 from .endpoint_routes import check_url, page_size, read_query, run_id
@@ -59,21 +59,28 @@ class _Call:
         self.match = match
         self.endpoint = match.endpoint
         self.params = match.params
-        self.has_body = "Content-Length" in request.headers or "Transfer-Encoding" in request.headers
         self.content_type = request.headers.get("Content-Type")
+        has_body = "Content-Length" in request.headers or "Transfer-Encoding" in request.headers
+        self.has_json = has_body and media_type(self.content_type) == "application/json"
         self.text = ""
         self.payload: Any = {}
         self.query: Mapping[str, str] = {}
 
     async def read_body(self) -> None:
         """Read and parse the body; as in the service, one that is not announced as JSON is ignored."""
-        if not self.has_body or media_type(self.content_type) != request_bodies.JSON_TYPE:
+        if not self.has_json:
             return
         body = await request_bodies.read_body(self.request)
         if text := request_bodies.read_text(body, self.content_type):
             self.text = self.payload = text
             self.payload = request_bodies.parse(text)
             request_bodies.check_kind(self.payload)
+
+    def check_announced(self) -> None:
+        """Refuse a request without a body that is announced as JSON."""
+        if not self.has_json:
+            expected = "Payload must be JSON with content-type: application/json"
+            refuse("MalformedPayload", f"{expected} got content-type: {self.content_type or 'null'}")
 
 
 class Api:
@@ -129,7 +136,7 @@ class Api:
         check_url(call.params)
         call.query = read_query(endpoint, call.request.raw_path.partition("?")[2])
         if endpoint.schema is not None:
-            request_bodies.check_announced(call.content_type, has_body=call.has_body)
+            call.check_announced()
             request_bodies.check_body(endpoint.schema, call.payload, self._root_url)
         given = (_taker(name)(call, caller) for name in endpoint.argument_names)
         result = endpoint.handler(self._services[endpoint.service], *given)

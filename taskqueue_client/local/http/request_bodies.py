@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from taskqueue_client.local.javascript_text import media_type
-from taskqueue_client.local.json_values import holds_nul, is_list, is_object
+from taskqueue_client.local.javascript_values import holds_nul, is_list, is_object
 from taskqueue_client.local.refusal import refuse
 
 from .request_schemas import REQUEST_SCHEMAS
@@ -31,7 +30,6 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _BLOCK = 1024
 """Bytes of a brotli body unpacked at once: so few that they stay small when unpacked."""
 
-JSON_TYPE = "application/json"
 brotli: Any = import_module("brotli") if find_spec("brotli") else None
 """Brotli bodies are read and written where the package is installed."""
 
@@ -249,13 +247,6 @@ def _rounded(value: int) -> float:
 
 
 _CHECKS: dict[str, Check] = {}
-
-
-def check_announced(content_type: str | None, *, has_body: bool) -> None:
-    """Refuse a request without a body that is announced as JSON."""
-    if not has_body or media_type(content_type) != JSON_TYPE:
-        expected = "Payload must be JSON with content-type: application/json"
-        refuse("MalformedPayload", f"{expected} got content-type: {content_type or 'null'}")
 
 
 def check_body(schema: str, body: Any, root_url: Callable[[], str]) -> None:

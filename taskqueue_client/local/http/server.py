@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aiohttp.http_parser import RawRequestMessage
     from aiohttp.streams import StreamReader
 
-    from taskqueue_client.local.fault_injection import FaultInjector, Handler
+    from taskqueue_client.local.faults import FaultInjector, Handler
     from taskqueue_client.local.page import Page
     from taskqueue_client.local.storage.buckets import Buckets
 

@@ -35,7 +35,7 @@ from yarl import URL
 from taskqueue_client._protocol.schemas import check_definition
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import InvalidDefinition
-from taskqueue_client.local.auth.validator import Identity
+from taskqueue_client.local.auth.auth_service import Identity
 from taskqueue_client.local.engine.task_artifacts import get_artifact
 from taskqueue_client.local.http.admin import LONGEST_STEP
 from taskqueue_client.local.http.api import Api
@@ -48,10 +48,9 @@ from .views import Feed, Views
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from taskqueue_client.local.auth.validator import SignedRequest
+    from taskqueue_client.local.auth.auth_service import SignedRequest
     from taskqueue_client.local.engine.core import Core
-    from taskqueue_client.local.fault_injection import FaultInjector
-    from taskqueue_client.local.faults import AnyFault
+    from taskqueue_client.local.faults import AnyFault, FaultInjector
     from taskqueue_client.local.messages import Message
 
 

@@ -15,7 +15,6 @@ from contextlib import suppress
 from random import random
 
 from taskqueue_client import errors
-from taskqueue_client._protocol.lease import Lease
 from taskqueue_client._protocol.retry import asked_to_wait, is_temporary
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
@@ -27,7 +26,7 @@ from taskqueue_client.worker.threads import EventThread
 from taskqueue_client.worker.worker_log import log
 
 from .cancellation import CancellationWatch
-from .claimed_run import ClaimedRun, KeeperEvents
+from .claimed_run import ClaimedRun, KeeperEvents, Lease
 from .reclaiming import Reclaiming
 from .task_source import PROMPT, QueueTaskSource, SourceContext, TaskSource, TaskSourceFactory
 

@@ -6,14 +6,20 @@ import asyncio
 from functools import partial
 from random import random
 
-from taskqueue_client._protocol.lease import attempt_timeout, retry_in
 from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from taskqueue_client.clock import Clock
 from taskqueue_client.errors import RequestConflict
 from taskqueue_client.worker.outcomes import LossReason
 from taskqueue_client.worker.worker_log import log
 
-from .claimed_run import STATES_TO_RECLAIM, ClaimedRun, ClaimEvent, KeeperEvents
+from .claimed_run import (
+    STATES_TO_RECLAIM,
+    ClaimedRun,
+    ClaimEvent,
+    KeeperEvents,
+    attempt_timeout,
+    retry_in,
+)
 
 LATE = 0.1
 """A reclaim that begins later than this part of its lease is logged. The rest of the lease, 30 % or more,

@@ -6,12 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import random
 
-from taskqueue_client._protocol.lease import RECLAIM_BETWEEN, attempt_timeout, retry_in
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.errors import CallFailed, RequestConflict
 from taskqueue_client.models import ReasonResolved
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState
+from taskqueue_client.worker.claims.claimed_run import (
+    RECLAIM_BETWEEN,
+    ClaimedRun,
+    ClaimEvent,
+    ClaimState,
+    attempt_timeout,
+    retry_in,
+)
 from taskqueue_client.worker.claims.reclaiming import cause_of
 from taskqueue_client.worker.outcomes import LossReason, Resolution, Uploads
 from taskqueue_client.worker.worker_log import log

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from taskqueue_client._client import with_retries
 from taskqueue_client._protocol.conversation import Call
-from taskqueue_client._protocol.lease import retry_in
 from taskqueue_client._protocol.retry import (
     PolicyRetries,
     RetryPolicy,
@@ -27,6 +26,7 @@ from taskqueue_client._protocol.retry import (
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.errors import InternalServerError
+from taskqueue_client.worker.claims.claimed_run import retry_in
 from taskqueue_client.worker.worker_log import log
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from taskqueue_client.local import times
 from taskqueue_client.local.engine import Store, pages
 from taskqueue_client.local.engine.pages import decode_index, encode_index
 from taskqueue_client.local.engine.store import sort_key
-from taskqueue_client.local.json_values import normalised
+from taskqueue_client.local.javascript_values import normalised
 from taskqueue_client.local.refusal import Refusal
 
 if TYPE_CHECKING:

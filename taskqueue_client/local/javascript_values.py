@@ -1,4 +1,4 @@
-"""JSON values: telling their kinds apart, and the form in which the service returns them.
+"""JSON values, base64 and content types, as the service's JavaScript and its database read and write them.
 
 Numbers are doubles. The database sorts the keys of an object by length, then by bytes; JavaScript then puts
 keys that are array indices first.
@@ -7,6 +7,7 @@ keys that are array indices first.
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
@@ -17,6 +18,23 @@ from .refusal import refuse
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+_EXACT = 2**53  # the whole numbers up to here are their own doubles
+_PLAIN = 1e21  # below, JavaScript writes whole numbers without an exponent
+_INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
+_END_OF_INDICES = 2**32 - 1
+_NUL = "texts must not hold the character U+0000"
+_HALF = "texts must be valid Unicode"
+_TOO_DEEP = "values must not be nested deeper than Python can handle, which is some hundred levels here"
+_encoder = msgspec.json.Encoder()
+
+_STANDARD = str.maketrans("-_", "+/")
+_OTHER = re.compile(r"[^A-Za-z0-9+/]+")
+_GROUP = 4
+
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_QUOTED = r'"(?:[\x0b\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\x0b\x20-\xff])*"'
+_CONTENT_TYPE = re.compile(rf"\s*({_WORD}/{_WORD})\s*(?:; *{_WORD} *= *(?:{_QUOTED}|{_WORD}) *)*")
+
 
 def is_object(value: object) -> TypeGuard[dict[str, Any]]:
     """Return whether it is a JSON object."""
@@ -26,16 +44,6 @@ def is_object(value: object) -> TypeGuard[dict[str, Any]]:
 def is_list(value: object) -> TypeGuard[list[Any]]:
     """Return whether it is a JSON array."""
     return isinstance(value, list)
-
-
-_EXACT = 2**53  # the whole numbers up to here are their own doubles
-_PLAIN = 1e21  # below, JavaScript writes whole numbers without an exponent
-_INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
-_END_OF_INDICES = 2**32 - 1
-_NUL = "texts must not hold the character U+0000"
-_HALF = "texts must be valid Unicode"
-_TOO_DEEP = "values must not be nested deeper than Python can handle, which is some hundred levels here"
-_encoder = msgspec.json.Encoder()
 
 
 def normalised(value: Any) -> Any:
@@ -124,3 +132,21 @@ def holds_nul(value: Any) -> bool:
         given = cast("dict[str, Any]", value)
         return any(map(holds_nul, given)) or any(map(holds_nul, given.values()))
     return isinstance(value, (list, tuple)) and any(map(holds_nul, cast("list[Any]", value)))
+
+
+def decode_base64(text: str) -> bytes:
+    """Return the bytes of standard or URL-safe base64, padded or not.
+
+    The text ends at the first `=`. Characters before it that are not base64 are ignored, and so is a last one
+    that is too little for a byte.
+    """
+    digits = _OTHER.sub("", text.partition("=")[0].translate(_STANDARD))
+    if len(digits) % _GROUP == 1:
+        digits = digits[:-1]
+    return b64decode(digits + "=" * (-len(digits) % _GROUP))
+
+
+def media_type(content_type: str | None) -> str | None:
+    """Return a content type without its parameters, in lower case; None for text that is not one."""
+    found = _CONTENT_TYPE.fullmatch(content_type or "")
+    return found and found[1].lower()
