@@ -20,11 +20,11 @@ from taskqueue_client.artifacts import DownloadResult
 from taskqueue_client.client import Queue
 from taskqueue_client.credentials import expires_at
 from taskqueue_client.errors import InvalidArgument, TaskQueueError
-from taskqueue_client.models import Artifact, StorageType
+from taskqueue_client.models import StorageType
 
 from .arguments import Duration, connect, connect_with_credentials, run_option, task_argument
 from .failures import ExitStatus, Failure, in_one_line
-from .output import cell, console, json_option, new_table, print_either, print_json, printable, size
+from .output import cell, console, json_option, last_run, new_table, print_either, print_json, printable, size
 
 
 @click.group()
@@ -42,7 +42,10 @@ def list_(task_id: str, run_id: int | None, *, as_json: bool) -> None:
     With --json, prints an object for each artifact.
     """
     with connect() as queue:
-        artifacts = _artifacts_of(queue, task_id, run_id)
+        every = (
+            queue.iter_latest_artifacts(task_id) if run_id is None else queue.iter_artifacts(task_id, run_id)
+        )
+        artifacts = list(every)
     if as_json:
         for artifact in artifacts:
             print_json(artifact)
@@ -57,11 +60,6 @@ def list_(task_id: str, run_id: int | None, *, as_json: bool) -> None:
             f"{artifact.expires:%Y-%m-%d}",
         )
     console().print(table)
-
-
-def _artifacts_of(queue: Queue, task_id: str, run_id: int | None) -> list[Artifact]:
-    every = queue.iter_latest_artifacts(task_id) if run_id is None else queue.iter_artifacts(task_id, run_id)
-    return list(every)
 
 
 @command.command("get")
@@ -94,15 +92,16 @@ def get(
     *,
     as_json: bool,
 ) -> None:
-    """Download artifacts of a task: those named, or all with content.
+    """Download artifacts of a task: those named, or all with content. All are of one run.
 
     The name of an artifact becomes a path below the folder. A file appears, or is replaced, when its download
     is complete and verified. With --json, prints an object for each artifact, with `path` or `error`.
     """
     with connect() as queue:
+        run_id = _latest_run(queue, task_id) if run_id is None else run_id
         chosen = names or [
             each.name
-            for each in _artifacts_of(queue, task_id, run_id)
+            for each in queue.iter_artifacts(task_id, run_id)
             if each.storage_type not in {StorageType.ERROR, StorageType.LINK}
         ]
         root_url, credentials = queue.root_url, queue.credentials
@@ -117,10 +116,19 @@ def get(
     ctx.exit(ExitStatus.NOT_COMPLETED if any(each.error for each in outcomes) else ExitStatus.DONE)
 
 
+def _latest_run(queue: Queue, task_id: str) -> int:
+    """Return the latest run: a rerun may begin meanwhile, and artifacts of two runs must not be mixed."""
+    run = last_run(queue.status(task_id).status)
+    if run is None:
+        message = f"task {task_id} has no run"
+        raise Failure(message)
+    return run.run_id
+
+
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     task_id: str
-    run_id: int | None
+    run_id: int
     folder: Path
     concurrency: int
 

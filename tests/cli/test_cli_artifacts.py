@@ -13,11 +13,13 @@ from taskqueue_client import Queue, slugid
 from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.definitions import from_now
 from taskqueue_client.local import LocalQueue
-from taskqueue_client.local.faults import Respond, SlowDownload
+from taskqueue_client.local.faults import Delay, Respond, SlowDownload
 from tests.artifacts.raw_server import RawResponse, RawServer
 from tests.artifacts.test_download_servers import serve
 from tests.cli.command import run, run_json
+from tests.cli.command import running as command_running
 from tests.cli.terminal import on_a_terminal
+from tests.worker.queue_world import until
 
 Running = tuple[str, Queue]
 
@@ -107,6 +109,37 @@ def test_a_refusal_of_storage_fails_only_that_artifact(
     assert files_in(folder) == {}
 
 
+def test_artifacts_of_two_runs_are_not_mixed(
+    running: Running, folder: Path, deployment: LocalQueue, queue: Queue
+) -> None:
+    task_id = upload(running, a=b"of run 0", b=b"of run 0")
+    running[1].report_completed(task_id, 0)
+    deployment.clock.hold()
+    deployment.faults.add(Delay("storage.get", seconds=1))
+    with command_running(
+        "artifacts", "get", task_id, "public/a", "public/b", "--concurrency", "1"
+    ) as process:
+        until(lambda: deployment.faults.waiting() == [])  # the first download has begun
+        queue.rerun_task(task_id)
+        (claim,) = queue.claim_work("proj/linux", worker_group="g", worker_id="w").tasks
+        rerun = queue.with_credentials(claim.credentials)
+        for name in ("public/a", "public/b"):
+            rerun.upload_artifact(task_id, 1, name, b"of run 1", expires=from_now("1 hour"))
+        deployment.clock.advance(1)
+        assert process.wait(60) == ExitStatus.DONE
+    assert files_in(folder) == {"public/a": b"of run 0", "public/b": b"of run 0"}
+
+
+@pytest.mark.usefixtures("deployment")
+def test_a_task_without_a_run_has_no_artifacts(queue: Queue, task_factory: Any, folder: Path) -> None:
+    task_id = slugid()
+    queue.create_task(task_id, task_factory(dependencies=[task_id]))
+    result = run("artifacts", "get", task_id)
+    assert result.exit_code == ExitStatus.WRONG_USE
+    assert result.stderr == f"Error: task {task_id} has no run\n"
+    assert files_in(folder) == {}
+
+
 def test_ctrl_c_leaves_no_incomplete_file(running: Running, folder: Path, deployment: LocalQueue) -> None:
     task_id = upload(running, big=bytes(3_000_000))
     deployment.faults.add(SlowDownload("storage.get", bytes_per_second=1_000_000))
@@ -146,7 +179,7 @@ def test_an_incomplete_response_is_an_error_and_no_file(
     with RawServer() as server:
         serve(server, RawResponse(raw=part.encode()))
         monkeypatch.setenv("TASKCLUSTER_ROOT_URL", server.url)
-        result = run("artifacts", "get", slugid(), "public/a")
+        result = run("artifacts", "get", slugid(), "public/a", "--run", "0")
     assert result.exit_code == ExitStatus.NOT_COMPLETED
     assert "incomplete" in result.stderr
     assert result.stdout == ""
