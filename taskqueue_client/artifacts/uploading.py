@@ -46,6 +46,9 @@ _WORTH_COMPRESSING = 1024
 
 _CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
 
+_NO_CACHE = "private, no-store"
+"""RFC 9111, 5.2.2. Not all CDNs obey each of the two."""
+
 _INLINE = 8192
 """Content of so many bytes or more is sent to a URL: the service accepts 10926 characters of base64."""
 
@@ -79,12 +82,18 @@ class UploadResult:
 
 @dataclass(frozen=True, slots=True)
 class UploadOptions:
-    """Options of an upload; `upload_artifact` describes each of them."""
+    """Options of an upload; `upload_artifact` describes each of them but the last.
+
+    Attributes:
+        is_final: The content will not be replaced. Otherwise no cache may store it: a CDN would show a part
+            of a log for hours after its end.
+    """
 
     expires: str
     storage: StorageName
     content_type: str | None
     compress: bool | None
+    is_final: bool = True
 
     @classmethod
     def checked(
@@ -283,6 +292,8 @@ class _Upload:
         headers = {"Content-Type": created.content_type}
         if encoding is not None:
             headers["Content-Encoding"] = encoding
+        if not self._options.is_final:
+            headers["Cache-Control"] = _NO_CACHE
         return Target(created.put_url, headers, created.expires.timestamp())
 
     def _created_on_s3(self) -> Conversation[CreateArtifactResponse]:

@@ -368,10 +368,10 @@ def shows(world: World, task_id: str, text: str) -> bool:
     return text in log_so_far(world, task_id)
 
 
-def encoding_of_log(world: World, task_id: str) -> str | None:
+def header_of_log(name: str, world: World, task_id: str) -> str | None:
     url = world.queue.artifact(task_id, 0, LOG).url
     assert url is not None
-    return requests.get(url, timeout=WAIT).headers.get("Content-Encoding")
+    return requests.get(url, timeout=WAIT).headers.get(name)
 
 
 def uploads_in(made: list[Request]) -> int:
@@ -390,7 +390,17 @@ class TestRuns:
         assert reasons(world, task_id) == ["completed"]
         assert [line for line in log_of(world, task_id).splitlines() if "line" in line][2].endswith("line 2")
         assert log_of(world, task_id).endswith("the handler succeeded\n")
-        assert encoding_of_log(world, task_id) == "gzip"
+        assert header_of_log("Content-Encoding", world, task_id) == "gzip"
+
+    def test_a_cdn_keeps_the_whole_log_and_no_part_of_it(self, world: World) -> None:
+        task_id, handler = world.create(), Paused()
+        with Working(world, worker_for(world, handler, max_tasks=1, log_checkpoint_interval=0.02)) as working:
+            handler.say("a line")
+            until(partial(shows, world, task_id, "a line"))
+            assert header_of_log("Cache-Control", world, task_id) == "private, no-store"
+            handler.end()
+            working.wait_for_end()
+        assert header_of_log("Cache-Control", world, task_id) is None
 
     def test_the_link_leads_to_the_log_from_the_start_though_the_handler_has_written_nothing(
         self, world: World, monkeypatch: pytest.MonkeyPatch

@@ -179,7 +179,7 @@ GRACE_SECONDS = 10
 """How much longer an upload URL works than the client is told."""
 
 _PREFIX = "/storage/"
-_KEPT_HEADERS = ("Content-Type", "Content-Encoding", "Content-Disposition")
+_KEPT_HEADERS = ("Content-Type", "Content-Encoding", "Content-Disposition", "Cache-Control")
 _DOT_SEGMENT = re.compile(r"(?:(?<=/)|^)(?=~*\.{1,2}(?:/|$))")
 
 _log = logging.getLogger(__name__)

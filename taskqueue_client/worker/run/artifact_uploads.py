@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -110,8 +111,8 @@ class ArtifactUploads:
         Raises:
             Exception: It was not uploaded.
         """
-        source, client = _source(view, is_gzip=True), self._queue
-        await (self._put_log(client, source) if self._is_streamed else self._upload_log(client, source))
+        put = self._put_log if self._is_streamed else self._upload_log
+        await put(self._queue, _source(view, is_gzip=True), is_final=False)
 
     async def log(self) -> Outcome | None:
         """Upload the log as it is now, with its link; return the outcome of a failure or a cut log."""
@@ -142,9 +143,9 @@ class ArtifactUploads:
                 return _source(await asyncio.to_thread(compressed.checkpoint), is_gzip=True)
         return _source(task_log.checkpoint())
 
-    async def _put_log(self, client: AsyncQueue, source: Source) -> None:
+    async def _put_log(self, client: AsyncQueue, source: Source, *, is_final: bool = True) -> None:
         # The object service has no way to replace the log as it grows.
-        await self._upload(client, LOG_NAME, source, self._on_s3(_TEXT))
+        await self._upload(client, LOG_NAME, source, replace(self._on_s3(_TEXT), is_final=is_final))
 
     async def _end_stream(self, client: AsyncQueue, source: Source) -> None:
         """Upload the log, and only then let the link lead there: until then it leads to the stream."""
@@ -153,12 +154,13 @@ class ArtifactUploads:
         finally:
             await self._link_log(client)
 
-    async def _upload_log(self, client: AsyncQueue, source: Source) -> None:
+    async def _upload_log(self, client: AsyncQueue, source: Source, *, is_final: bool = True) -> None:
         """Upload the log and its link at the same time; if one fails, cancel the other.
 
         Without a task group: when that is canceled, it leaves a reference cycle that holds the run.
         """
-        both = [asyncio.create_task(each) for each in (self._put_log(client, source), self._link_log(client))]
+        put = self._put_log(client, source, is_final=is_final)
+        both = [asyncio.create_task(each) for each in (put, self._link_log(client))]
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
         finally:
