@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from taskqueue_client._arguments import check_kinds
 from taskqueue_client.scopes import satisfies
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def check_clients(clients: Iterable[Client]) -> dict[str, Client]:
     """Return the clients by their ids.
 
     Raises:
-        ValueError: An id, a token or a scope is malformed, or two clients have one id.
+        ValueError: An id, a token, a scope or an expiration is malformed, or two clients have one id.
     """
     by_id: dict[str, Client] = {}
     for client in clients:
@@ -77,13 +78,19 @@ def check_clients(clients: Iterable[Client]) -> dict[str, Client]:
 
 
 def _check_client(client: Client) -> None:
+    given = {name: getattr(client, name) for name in ("client_id", "expires", "disabled")}
+    check_kinds(given, client_id=str, expires=int | float | None, disabled=bool)
     if not CLIENT_ID.fullmatch(client.client_id):
         message = f"clientId {client.client_id!r} has characters other than A-Z a-z 0-9 ! @ / : . + | _ -"
         raise ValueError(message)
-    if not (client.access_token and client.access_token.isascii()):
+    if not _is_token(client.access_token):
         message = f"the access token of {client.client_id!r} must be ASCII text, not empty"
         raise ValueError(message)
     check_scopes(client.scopes, f"client {client.client_id!r}")
+
+
+def _is_token(given: object) -> bool:
+    return isinstance(given, str) and given.isascii() and given != ""
 
 
 def check_scopes(scopes: Iterable[str], owner: str) -> None:

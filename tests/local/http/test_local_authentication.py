@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from base64 import b64encode, urlsafe_b64encode
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -483,6 +484,9 @@ def test_scopes_that_others_satisfy_are_omitted() -> None:
     [
         ({"clients": [Client("a b", "t")]}, "clientId 'a b'"),
         ({"clients": [Client("a", "")]}, "the access token of 'a'"),
+        ({"clients": [Client("a", cast("str", b"t"))]}, "the access token of 'a'"),
+        ({"clients": [Client("a", "t", expires=cast("float", datetime.now(UTC)))]}, "expires: .* float"),
+        ({"clients": [Client("a", "t", disabled=cast("bool", "no"))]}, "disabled: 'no'"),
         ({"clients": [Client("a", "t", ["x**"])]}, "must not end in"),
         ({"clients": [Client("local", "t")]}, "two clients"),
         ({"roles": {"r": ["ä"]}}, "role 'r'"),
