@@ -25,7 +25,8 @@ class Model(msgspec.Struct, frozen=True, rename="camel", gc=False):
     def to_dict(self) -> dict[str, Any]:
         """Return the response as JSON values, for `json.dumps`: keys and times as the Queue writes them.
 
-        Fields that the response did not have are None. Includes secrets, such as a claim's credentials.
+        A field that the response did not have has its default, which is None for most fields. The result
+        includes secrets, such as the credentials of a claim.
         """
         names = zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True)
         return {key: _json_value(getattr(self, name)) for key, name in names}
