@@ -395,6 +395,10 @@ def _built(key: RoutingKey, fields: tuple[Field, ...]) -> str:
 def _matching(field: Field, value: str | int | None) -> str:
     if value is None:
         return "#" if field.several_words else "*"
+    if field.name in {"task_id", "task_group_id"}:
+        return arguments.slugid(field.name, value)
+    if field.name == "run_id":
+        return str(arguments.number(field.name, value, most=10**field.size - 1))
     text = str(value)
     if not _VALUE.fullmatch(text) or len(text) > field.size:
         raise InvalidArgument(field.name, value, f"1 to {field.size} of a-z A-Z 0-9 - _")

@@ -32,14 +32,14 @@ def test_a_binding_to_a_task_exchange_matches_the_given_fields_and_any_other_val
     exchange: TaskExchange[TaskMessage], name: str
 ) -> None:
     assert exchange() == Binding(PREFIX + name, "primary.*.*.*.*.*.*.*.*.#")
-    assert exchange(task_id="t").routing_key_pattern == "primary.t.*.*.*.*.*.*.*.#"
+    assert exchange(task_id=TASK).routing_key_pattern == f"primary.{TASK}.*.*.*.*.*.*.*.#"
     assert exchange(run_id=0).routing_key_pattern == "primary.*.0.*.*.*.*.*.*.#"
     assert exchange(worker_group="g", worker_id="w").routing_key_pattern == "primary.*.*.g.w.*.*.*.*.#"
     assert exchange(task_queue_id="proj/linux").routing_key_pattern == "primary.*.*.*.*.proj.linux.*.*.#"
     assert exchange(provisioner_id="proj").routing_key_pattern == "primary.*.*.*.*.proj.*.*.*.#"
     assert exchange(worker_type="linux").routing_key_pattern == "primary.*.*.*.*.*.linux.*.*.#"
     assert exchange(scheduler_id="-").routing_key_pattern == "primary.*.*.*.*.*.*.-.*.#"
-    assert exchange(task_group_id="g").routing_key_pattern == "primary.*.*.*.*.*.*.*.g.#"
+    assert exchange(task_group_id=TASK).routing_key_pattern == f"primary.*.*.*.*.*.*.*.{TASK}.#"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_binding_to_a_group_exchange_matches_the_given_fields_and_any_other_va
     exchange: GroupExchange[TaskGroupMessage], name: str
 ) -> None:
     assert exchange() == Binding(PREFIX + name, "primary.*.*.#")
-    assert exchange(task_group_id="g", scheduler_id="s").routing_key_pattern == "primary.g.s.#"
+    assert exchange(task_group_id=TASK, scheduler_id="s").routing_key_pattern == f"primary.{TASK}.s.#"
 
 
 @pytest.mark.parametrize("value", ["a.b", "", "#", "*", "a*", "a b", "a/b", b"x", "x" * 39])
@@ -112,3 +112,19 @@ def test_an_id_that_no_task_or_group_has_is_refused(given: Any) -> None:
         events.for_task(given)
     with pytest.raises(InvalidArgument, match=r"task_group_id: .* expected a slugid of 22 characters"):
         events.for_group(given)
+
+
+@pytest.mark.parametrize("given", ["t", "", 5, "x" * 22])
+def test_a_binding_to_an_id_that_no_task_or_group_has_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"task_id: .* expected a slugid of 22 characters"):
+        events.task_completed(task_id=given)
+    with pytest.raises(InvalidArgument, match=r"task_group_id: .* expected a slugid of 22 characters"):
+        events.task_completed(task_group_id=given)
+    with pytest.raises(InvalidArgument, match=r"task_group_id: .* expected a slugid of 22 characters"):
+        events.task_group_resolved(task_group_id=given)
+
+
+@pytest.mark.parametrize("given", [-1, True, "0", "last", 1000])
+def test_a_binding_to_a_run_that_no_task_has_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"run_id: .* expected a whole number, 0 to 999"):
+        events.task_completed(run_id=given)

@@ -497,7 +497,7 @@ def without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("without_the_extra")
 def test_creating_a_listener_without_the_extra_raises_an_error_that_names_the_extra() -> None:
     settings = PulseSettings(host="h", user="u", password="p")
-    binding = events.task_completed(task_id="t")
+    binding = events.task_completed(task_queue_id="p/w")
     with pytest.raises(ImportError, match=r'pip install "taskqueue_client\[events\]"'):
         AsyncListener(settings, [binding])
     with pytest.raises(ImportError, match=r'pip install "taskqueue_client\[events\]"'):
