@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from taskqueue_client._protocol.schemas import is_date_time_if_text, json_path
@@ -140,9 +141,7 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
     formats = jsonschema.FormatChecker(formats=FORMATS)
     formats.checks("date-time")(is_date_time_if_text)
     extend: Any = jsonschema.validators.extend  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return extend(kind, {"uniqueItems": _unique_items})(
-        schema, format_checker=formats, registry=EMPTY_REGISTRY
-    )
+    return extend(kind, _KEYWORDS)(schema, format_checker=formats, registry=EMPTY_REGISTRY)
 
 
 def _draft(schema: Mapping[str, Any]) -> Any:
@@ -175,6 +174,68 @@ def _unique_items(_: Any, wanted: object, given: object, __: object) -> Iterator
         elements = cast("list[object]", given)
         if len(set(map(_hashable, elements))) < len(elements):
             yield jsonschema.ValidationError("duplicates")
+
+
+_PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
+"""An escaped character, a class of characters, or the `$` at which a pattern ends."""
+
+
+@lru_cache(maxsize=512)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    r"""Return a pattern whose `$` is the very end (`\Z`), as JSON Schema has it.
+
+    For Python, `$` is also before a last newline: a payload could add one to each value.
+    """
+    compiled = re.compile(pattern)
+    if compiled.flags & re.MULTILINE:  # by `(?m)`, where `$` is the end of each line
+        return compiled
+    return re.compile(_PARTS.sub(lambda part: r"\Z" if part[0] == "$" else part[0], pattern))
+
+
+def _pattern(_: Any, pattern: str, given: object, __: object) -> Iterator[jsonschema.ValidationError]:
+    import jsonschema  # noqa: PLC0415 - as above
+
+    if isinstance(given, str) and not _compiled(pattern).search(given):
+        yield jsonschema.ValidationError("no match")
+
+
+def _pattern_properties(
+    validator: Any, patterns: Mapping[str, Any], given: object, _: object
+) -> Iterator[jsonschema.ValidationError]:
+    members = cast("dict[str, object]", given) if isinstance(given, dict) else {}
+    for (pattern, schema), (key, member) in itertools.product(patterns.items(), members.items()):
+        if _compiled(pattern).search(key):
+            yield from validator.descend(member, schema, path=key, schema_path=pattern)
+
+
+def _additional_properties(
+    validator: Any, allowed: object, given: object, schema: Mapping[str, Any]
+) -> Iterator[jsonschema.ValidationError]:
+    import jsonschema  # noqa: PLC0415 - as above
+
+    members = cast("dict[str, object]", given) if isinstance(given, dict) else {}
+    additional = _additional(members, schema)
+    if isinstance(allowed, dict):
+        for key in additional:
+            yield from validator.descend(members[key], allowed, path=key)
+    elif additional and not allowed:
+        yield jsonschema.ValidationError("unknown keys")
+
+
+def _additional(given: Iterable[str], schema: Mapping[str, Any]) -> list[str]:
+    """Return the keys that neither `properties` nor `patternProperties` of a schema are about."""
+    known: Iterable[str] = schema.get("properties", ())
+    patterns = [_compiled(pattern) for pattern in schema.get("patternProperties", ())]
+    return [key for key in given if key not in known and not any(each.search(key) for each in patterns)]
+
+
+_KEYWORDS = {
+    "additionalProperties": _additional_properties,
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "uniqueItems": _unique_items,
+}
+"""The keywords that jsonschema checks in another way."""
 
 
 def _hashable(value: object) -> object:
@@ -281,9 +342,8 @@ def _problems_of(error: jsonschema.ValidationError) -> Iterator[Problem]:
         known: Iterable[str] = schema.get("properties", ())
         patterns: Iterable[str] = schema.get("patternProperties", ())
         finding = shortened(f"unknown key; known keys: {', '.join([*known, *patterns]) or 'none'}")
-        for key in given:
-            if key not in known and not any(re.search(pattern, key) for pattern in patterns):
-                yield Problem(json_path(*here, key), given[key], "", finding)
+        for key in _additional(given, schema):
+            yield Problem(json_path(*here, key), given[key], "", finding)
     else:
         allowed = _allowed(error)
         yield Problem(json_path(*here), given, allowed, "" if allowed else shortened(error.message))

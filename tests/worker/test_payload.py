@@ -86,6 +86,50 @@ def test_a_violation_says_in_words_which_values_are_allowed(
     assert words(schema, payload) == [explanation]
 
 
+@pytest.mark.parametrize(
+    ("schema", "payload", "path"),
+    [
+        ({"properties": {"a": {"pattern": "^[a-z]+$"}}}, {"a": "x\n"}, "$.a"),
+        ({"properties": {"a": {"pattern": "^(x|y$)"}}}, {"a": "y\n"}, "$.a"),
+        ({"propertyNames": {"pattern": "^[a-z]+$"}}, {"x\n": 1}, "$"),
+        ({"patternProperties": {"^x$": {}}, "additionalProperties": False}, {"x\n": 1}, "$['x\\n']"),
+        (
+            {"patternProperties": {"^x$": {}}, "additionalProperties": {"type": "null"}},
+            {"x\n": 1},
+            "$['x\\n']",
+        ),
+    ],
+)
+def test_a_pattern_ends_at_the_end_and_not_before_a_last_newline(
+    schema: dict[str, Any], payload: dict[str, Any], path: str
+) -> None:
+    assert [each.path for each in PayloadSchema(schema).violations(payload)] == [path]
+    without = json.loads(json.dumps(payload).replace(r"\n", ""))
+    assert [each.path for each in PayloadSchema(schema).violations(without)] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [("^[$]$", "$"), (r"^\$$", "$"), (r"^[^\]$]$", "x"), ("^[]$]$", "]"), ("(?m)^x$", "x\ny")],
+)
+def test_only_the_end_of_a_pattern_is_changed(pattern: str, text: str) -> None:
+    assert PayloadSchema({"pattern": pattern}).violations(text) == []
+
+
+def test_keys_that_match_a_pattern_have_its_schema_and_all_others_that_of_additional_ones() -> None:
+    schema = PayloadSchema(
+        {
+            "properties": {"a": {}},
+            "patternProperties": {"^x-": {"type": "integer"}, "b$": {"minimum": 2}},
+            "additionalProperties": {"type": "string"},
+        }
+    )
+    assert schema.violations({"a": None, "x-a": 1, "x-b": 2, "b": 3, "other": "text"}) == []
+    found = schema.violations({"x-a": "1", "x-b": 1, "other": 5})
+    assert [each.path for each in found] == ["$['x-a']", "$['x-b']", "$.other"]
+    assert schema.violations("not an object") == []
+
+
 def test_the_draft_is_the_one_that_the_schema_names() -> None:
     tuple_of_two = {"prefixItems": [{"type": "integer"}]}
     assert words(tuple_of_two, ["x"])
