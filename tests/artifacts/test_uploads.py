@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import tempfile
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -87,6 +88,33 @@ def test_every_kind_of_source_arrives_whole(
 def test_an_iterator_arrives_whole(client: EitherClient, storage: str) -> None:
     client.upload("public/x.bin", client.iterator([BYTES[:5], BYTES[5:]]), storage=storage)
     assert client.download("public/x.bin").content == BYTES
+
+
+@pytest.mark.parametrize(
+    ("from_file", "options"),
+    [
+        (True, {"storage": "s3"}),
+        (False, {"storage": "s3"}),
+        (True, {"storage": "object"}),
+        (True, {"storage": "s3", "compress": True}),
+    ],
+)
+def test_a_large_artifact_is_never_in_memory_as_a_whole(
+    client: EitherClient, tmp_path: Path, options: dict[str, Any], *, from_file: bool
+) -> None:
+    megabyte, size = 2**20, 32
+    path, back = tmp_path / "large", tmp_path / "back"
+    with path.open("wb") as file:
+        file.truncate(size * megabyte)
+    content = path if from_file else client.iterator(bytes(megabyte) for _ in range(size))
+    tracemalloc.start()
+    try:
+        client.upload("public/x.bin", content, **options)
+        client.download("public/x.bin", to=back)
+        assert tracemalloc.get_traced_memory()[1] < 24 * megabyte  # with what the local queue takes
+    finally:
+        tracemalloc.stop()
+    assert back.stat().st_size == size * megabyte
 
 
 def test_the_content_of_a_pipe_arrives_whole(client: EitherClient) -> None:
