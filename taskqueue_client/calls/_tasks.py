@@ -185,7 +185,8 @@ def schedule_task(task_id: str) -> Call[TaskStatusResponse]:
     """Make an unscheduled task pending, without waiting for its dependencies. Other tasks do not change.
 
     Scopes: `queue:schedule-task:<schedulerId>/<taskGroupId>/<task_id>`,
-    or `queue:schedule-task-in-project:<projectId>`. Safe to repeat.
+    `queue:schedule-task-in-project:<projectId>`, or `queue:schedule-task` together with
+    `assume:scheduler-id:<schedulerId>/<taskGroupId>`. Safe to repeat.
 
     Raises:
         ResourceNotFound: The task does not exist.
@@ -200,7 +201,8 @@ def rerun_task(task_id: str) -> Call[TaskStatusResponse]:
     Never retried automatically: each repeat may add a run.
 
     Scopes: `queue:rerun-task:<schedulerId>/<taskGroupId>/<task_id>`,
-    or `queue:rerun-task-in-project:<projectId>`.
+    `queue:rerun-task-in-project:<projectId>`, or `queue:rerun-task` together with
+    `assume:scheduler-id:<schedulerId>/<taskGroupId>`.
 
     Raises:
         ResourceNotFound: The task does not exist.
@@ -213,7 +215,8 @@ def cancel_task(task_id: str) -> Call[TaskStatusResponse]:
     """Cancel a task: resolve it as `exception` with the reason `canceled`. A resolved task does not change.
 
     Scopes: `queue:cancel-task:<schedulerId>/<taskGroupId>/<task_id>`,
-    or `queue:cancel-task-in-project:<projectId>`. Safe to repeat.
+    `queue:cancel-task-in-project:<projectId>`, or `queue:cancel-task` together with
+    `assume:scheduler-id:<schedulerId>/<taskGroupId>`. Safe to repeat.
 
     Raises:
         ResourceNotFound: The task does not exist.

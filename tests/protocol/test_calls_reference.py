@@ -88,6 +88,25 @@ def test_the_body_is_on_the_endpoints_schema(entry: dict[str, Any]) -> None:
         validator(entry["input"]).validate(body)
 
 
+def _scopes_of(expression: Any) -> set[str]:
+    """The scopes of an expression, without the names of their parameters."""
+    if isinstance(expression, str):
+        return {re.sub(r"<\w+>", "<>", expression.replace("<taskQueueId>", "<provisionerId>/<workerType>"))}
+    if "each" in expression:
+        return _scopes_of(expression["each"])
+    return {scope for parts in expression.values() for part in parts for scope in _scopes_of(part)}
+
+
+@needs_contract
+@each_endpoint
+def test_every_scope_of_the_reference_is_in_the_documentation(entry: dict[str, Any]) -> None:
+    text = inspect.getdoc(function_of(entry)) or ""
+    text = re.sub("<(task_queue_id|taskQueueId)>", "<>/<>", text).replace("#expires`", "#<>`")
+    documented = set(re.findall("`([a-z]+:.*?)`", re.sub(r"<\w+>", "<>", text.partition("Scopes:")[2])))
+    own_scopes_of_a_task = "<>"
+    assert documented == _scopes_of(entry.get("scopes") or {"AllOf": []}) - {own_scopes_of_a_task}
+
+
 @pytest.mark.parametrize("name", ["currentScopes", "testAuthenticate", "testAuthenticateGet"])
 def test_the_auth_services_endpoints_are_those_of_the_official_client(name: str) -> None:
     client = official.Auth({"rootUrl": ROOT_URL})
