@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -103,10 +104,10 @@ class MovableClock:
         """Move the clock forward, and return after all `after_move` callbacks have run.
 
         Raises:
-            ValueError: The sum is negative.
+            ValueError: The sum is negative or not finite.
         """
         step = seconds + 60 * (minutes + 60 * (hours + 24 * days))
-        if step < 0:
+        if not 0 <= step < math.inf:
             message = f"advance: {step} s is not valid; expected 0 or more: the clock cannot go back"
             raise ValueError(message)
         with self._moved:

@@ -1,12 +1,13 @@
-"""A movable clock that follows the machine's."""
+"""Clocks that can be moved, also one that follows the machine's."""
 
 from __future__ import annotations
 
+import math
 import time
 
 import pytest
 
-from taskqueue_client.clock import MovableMachineClock
+from taskqueue_client.clock import MovableClock, MovableMachineClock
 
 
 def test_it_follows_a_machine_that_slept_and_keeps_what_it_was_moved_by(
@@ -26,3 +27,11 @@ def test_it_stands_still_while_it_is_held(monkeypatch: pytest.MonkeyPatch) -> No
     machine = time.time
     monkeypatch.setattr(time, "time", lambda: machine() + 3600)
     assert clock.now() == held
+
+
+@pytest.mark.parametrize("step", [-1.0, math.inf, math.nan])
+def test_a_clock_is_moved_forward_only_and_not_for_ever(step: float) -> None:
+    clock = MovableClock(start=1000.0, held=True)
+    with pytest.raises(ValueError, match="expected 0 or more"):
+        clock.advance(step)
+    assert clock.now() == 1000.0
