@@ -40,6 +40,10 @@ MOST_UNPACKED = 64 * 1024 * 1024
 MOST_UNPACKED_RATIO = 500
 """The largest allowed ratio of unpacked to packed bytes. The format allows 1032; logs reach 5 to 50."""
 
+MUCH = 16 * 1024 * 1024
+"""Bytes after which the interruption of a request is not a failed attempt. So a network that interrupts each
+connection after a while delays a large download, and does not make it impossible."""
+
 _WITH_URL = frozenset({StorageType.S3, StorageType.REFERENCE})
 _PARTIAL = 206
 _NO_SUCH_RANGE = 416
@@ -156,6 +160,18 @@ class _Download:
         return content
 
     def _attempt(self, content: ArtifactContent, receiver: Receiver) -> Conversation[None]:
+        """Make one attempt, which goes on after an interruption if it has brought much of the content."""
+        while True:
+            begun = receiver.received
+            try:
+                return (yield from self._request_rest(content, receiver))
+            except StorageFailed as error:
+                if receiver.received < begun + MUCH or not receiver.resume_headers():
+                    raise
+                if not self._may_retry(error):
+                    raise
+
+    def _request_rest(self, content: ArtifactContent, receiver: Receiver) -> Conversation[None]:
         location = yield from self._fresh_location(content)
         pieces = receiver.pieces(location.url, self._transfer)
         try:
@@ -247,7 +263,7 @@ class Receiver:
         self._expected = dict(stored if self._of_service is None else self._of_service)
         self._hashes = Hashes(VERIFIABLE & {*self._expected, *(self._request.signed or ())})
         self._gunzip: Gunzip | None = None
-        self._received = 0
+        self.received = 0
         self.size = 0
 
     def verified_hashes(self) -> dict[str, str]:
@@ -262,7 +278,7 @@ class Receiver:
 
     def pieces(self, url: str, transfer: Transfer) -> Generator[Block]:
         """Make one attempt, and return the decoded content, or the rest of it after a resume. Blocks."""
-        headers = {"Accept-Encoding": "gzip", **self._resume_headers()}
+        headers = {"Accept-Encoding": "gzip", **self.resume_headers()}
         get = Get(url, headers, transfer.settings.limits, self._most_redirects)
         with self._range_refused(url), transfer.storage.get(get, transfer.cancellation) as incoming:
             self._take_head(incoming, url)
@@ -274,11 +290,11 @@ class Receiver:
         if self._gunzip is not None and not self._gunzip.is_complete:
             raise DownloadCorrupt(self._name, "the gzip stream is truncated")
 
-    def _resume_headers(self) -> dict[str, str]:
+    def resume_headers(self) -> dict[str, str]:
         """Return the headers that request the rest, if an ETag lets the server compare the file."""
-        if not self._received or self._etag is None:
+        if not self.received or self._etag is None:
             return {}
-        return {"Range": f"bytes={self._received}-", "If-Range": self._etag}
+        return {"Range": f"bytes={self.received}-", "If-Range": self._etag}
 
     @contextmanager
     def _range_refused(self, url: str) -> Generator[None]:
@@ -305,13 +321,13 @@ class Receiver:
         self._gunzip = _decoder(self._name, incoming.header("Content-Encoding"))
 
     def _resume(self, incoming: Incoming, url: str) -> None:
-        if not self._received:
+        if not self.received:
             raise StorageFailed("GET", url, "HTTP 206, but all of the content was requested, not a part")
         span, etag = incoming.header("Content-Range") or "none", incoming.header("ETag") or self._etag
         found = _CONTENT_RANGE.fullmatch(span)
-        if found is None or int(found[1]) != self._received:
+        if found is None or int(found[1]) != self.received:
             raise self._not_resumed(
-                url, f"requested bytes from {self._received} on, received Content-Range: {span}"
+                url, f"requested bytes from {self.received} on, received Content-Range: {span}"
             )
         total = self._total if found[2] == "*" else int(found[2])
         if etag != self._etag or self._total not in {None, total}:
@@ -324,12 +340,12 @@ class Receiver:
 
     def _check_part(self, incoming: Incoming, url: str) -> None:
         """Fail if a part is missing: a server may send less than the requested range (RFC 9110, 15.3.7)."""
-        if incoming.status == _PARTIAL and self._total is not None and self._received < self._total:
-            missing = self._total - self._received
+        if incoming.status == _PARTIAL and self._total is not None and self.received < self._total:
+            missing = self._total - self.received
             raise StorageFailed("GET", url, f"the response ends {missing} bytes too early")
 
     def _taken(self, block: Block) -> Iterator[Block]:
-        received = self._received + len(block)
+        received = self.received + len(block)
         try:
             for piece in (block,) if self._gunzip is None else self._gunzip.decode(block):
                 self._check_size(received, self.size + len(piece))
@@ -338,8 +354,8 @@ class Receiver:
                 self.size += len(piece)
         except BadGzip as error:
             raise DownloadCorrupt(self._name, f"the content is not valid gzip: {error}") from error
-        self._received = received
-        self._progress(self._received, self._total)
+        self.received = received
+        self._progress(self.received, self._total)
 
     def _check_size(self, received: int, size: int) -> None:
         limit = self._max_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from taskqueue_client.artifacts import (
     RedirectRefused,
     StorageFailed,
     StreamInterrupted,
+    downloading,
 )
 from taskqueue_client.artifacts.sources import BLOCK
 from tests.artifacts.conftest import EitherClient, no_isal
@@ -178,6 +180,31 @@ def test_an_error_says_how_many_bytes_are_missing(raw_client: EitherClient, serv
         raw_client.download("x")
     left = len(CONTENT) - HALF - PART * (len(gets) - 1)
     assert str(caught.value) == f"GET {server.url}/file: the response ends {left} bytes too early"
+
+
+@pytest.mark.parametrize("to_file", [False, True], ids=["to memory", "to a file"])
+def test_interruptions_do_not_count_as_long_as_much_is_received(
+    raw_client: EitherClient,
+    server: RawServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    *,
+    to_file: bool,
+) -> None:
+    monkeypatch.setattr(downloading, "MUCH", len(CONTENT) // 50)
+    gets = serve(server, cut(("ETag", '"1"')), partial(part, size=len(CONTENT) // 50))
+    to = tmp_path / "file"
+    result = raw_client.download("x", **({"to": to} if to_file else {}))
+    assert (to.read_bytes() if to_file else result.content) == CONTENT
+    assert len(gets) == 1 + 25
+
+
+def test_a_stream_goes_on_as_long_as_much_is_received(
+    raw_client: EitherClient, server: RawServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloading, "MUCH", len(CONTENT) // 50)
+    serve(server, cut(("ETag", '"1"')), partial(part, size=len(CONTENT) // 50))
+    assert b"".join(raw_client.stream("x")) == CONTENT
 
 
 def test_a_url_that_storage_calls_expired_is_replaced_and_the_download_resumes(
