@@ -200,6 +200,8 @@ class Model:
         task.runs.append(ModelRun(reason))
         if task.deadline > self.now:
             self.line.append((task.task_id, len(task.runs) - 1))
+        else:
+            task.deadline_seen = False  # a rerun in the very millisecond of the deadline ends there, too
         self._send("task-pending", task, len(task.runs) - 1)
 
     def _resolution(self, task: ModelTask, resolution: str) -> None:
