@@ -197,8 +197,8 @@ class LocalQueue:
         """Start the queue; return when it accepts requests.
 
         Raises:
-            OSError: The address cannot be used.
-            sqlite3.Error: The file cannot be used.
+            OSError: The address cannot be used, or the file cannot be written.
+            sqlite3.Error: The file is not that of a local queue, or another process uses it.
             TypeError: There is an admin secret, and the clock cannot be moved.
             ImportError: There is an AMQP URL or a storage account, and the extra `events` or `azure` is not
                 installed.

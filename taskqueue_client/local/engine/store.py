@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ class Store:
         connection: For other tables in the same database; in autocommit mode.
 
     Raises:
+        OSError: The file cannot be written.
         sqlite3.DatabaseError: The file is not a queue of this version, or another process has locked it.
     """
 
@@ -215,18 +216,30 @@ class Store:
     def _open(self, path: str) -> None:
         if path != _MEMORY:
             self._execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._execute("BEGIN IMMEDIATE")  # two processes that read would keep each other from writing
+            self._check_owner()
+            self._execute("COMMIT")
             self._execute("PRAGMA journal_mode = WAL")
             self._execute("PRAGMA synchronous = NORMAL")
-        version = self.value("PRAGMA user_version")
-        if version == 0:
+        if self._is_empty():
             self.connection.executescript(
                 f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT"
             )
-        elif version != _VERSION:
-            message = (
-                f"{path} was written by version {version} of the local queue; this version reads {_VERSION}"
-            )
+
+    def _check_owner(self) -> None:
+        """Raise an error for a file that is not a queue of this version, before anything in it changes."""
+        if self._is_empty():
+            return
+        if self.row("SELECT 1 FROM sqlite_master WHERE name = 'task_groups'") is None:
+            message = "the database of another program, not of a local queue"
             raise sqlite3.DatabaseError(message)
+        version = self.value("PRAGMA user_version")
+        if version != _VERSION:
+            message = f"written by version {version} of the local queue; this version reads {_VERSION}"
+            raise sqlite3.DatabaseError(message)
+
+    def _is_empty(self) -> bool:
+        return self.row("SELECT 1 FROM sqlite_master") is None
 
 
 @contextmanager
@@ -240,9 +253,12 @@ def _naming(path: str) -> Generator[None]:
 
 
 def _make_private(path: str) -> None:
-    """Create a missing file for its owner only: it will contain the keys of credentials."""
-    with suppress(OSError):  # SQLite is about to fail for the same reason, and raises it
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    """Create a missing file for its owner only: it will contain the keys of credentials.
+
+    Raises:
+        OSError: The file cannot be written; SQLite would call a read-only file system a "disk I/O error".
+    """
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 
 
 def marks(row: Sized) -> str:

@@ -160,10 +160,11 @@ def test_two_processes_cannot_share_a_file(tmp_path: Path) -> None:
 
 def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "q.sqlite")
+    Store(path).close()
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(sqlite3.DatabaseError, match="version"):
+    with pytest.raises(sqlite3.DatabaseError, match="written by version 99"):
         Store(path)
 
 

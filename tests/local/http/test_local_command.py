@@ -132,7 +132,7 @@ def test_the_claim_timeout_and_the_admin_routes_can_be_set(task_factory: TaskFac
         (["--client", "nonsense"], "CLIENT_ID=ACCESS_TOKEN=SCOPE"),
         (["--client", "a b=t"], "clientId 'a b'"),
         (["--config", "/nowhere"], "No such file"),
-        (["--db", "/nowhere/x.sqlite"], "/nowhere/x.sqlite: unable to open database file"),
+        (["--db", "/nowhere/x.sqlite"], "No such file or directory: '/nowhere/x.sqlite'"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(options: list[str], words: str) -> None:
