@@ -346,6 +346,23 @@ async def test_objects_in_a_file_outlive_the_server(tmp_path: Path) -> None:
         assert (directory / "notes.txt").exists()
 
 
+async def test_objects_are_found_through_a_link_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "link.sqlite").symlink_to("tasks.sqlite")
+    async with serving(str(tmp_path / "tasks.sqlite")) as served:
+        await put(served.put_url("public/x"), b"kept")
+    async with serving(str(tmp_path / "link.sqlite")) as served:
+        assert (await get(served.get_url("public/x"))).content == b"kept"
+
+
+async def test_a_body_whose_file_was_deleted_does_not_exist_until_it_is_stored_again() -> None:
+    async with serving() as served:
+        await put(served.put_url("public/x"), b"lost")
+        served.files()[0].unlink()
+        assert has_error(await get(served.get_url("public/x")), 404, "NoSuchKey")
+        await put(served.put_url("public/x"), b"again")
+        assert (await get(served.get_url("public/x"))).content == b"again"
+
+
 async def test_objects_in_memory_leave_no_directory() -> None:
     async with serving() as served:
         await put(served.put_url("private/x"), b"data")

@@ -103,7 +103,7 @@ class ArtifactStorage:
         if store_path == ":memory:":
             _remove_leftovers()
             return self._on_close.enter_context(_temporary_directory())
-        directory = Path(f"{store_path}.artifacts")
+        directory = Path(f"{Path(store_path).resolve()}.artifacts")  # the same for each link to the file
         directory.mkdir(mode=0o700, exist_ok=True)
         return directory
 

@@ -90,11 +90,11 @@ class BodyStore:
         self._remove_leftovers()
 
     def find(self, bucket: str, key: str) -> Body | None:
-        """Return the body, if one was stored completely."""
+        """Return the body, if one was stored completely, and its file was not deleted behind our back."""
         row = self._connection.execute(
             "SELECT file, size, headers, modified FROM bodies WHERE bucket = ? AND key = ?", (bucket, key)
         ).fetchone()
-        if row is None:
+        if row is None or not (self._directory / row[0]).exists():
             return None
         (file, size, headers, modified) = row
         return Body(self._directory / file, size, msgspec.json.decode(headers, type=dict[str, str]), modified)
