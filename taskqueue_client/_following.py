@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
@@ -96,21 +97,25 @@ def blocked_tasks(members: Iterable[TaskAndStatus]) -> frozenset[str]:
     Args:
         members: Tasks; dependencies that are not among them are assumed to be able to complete.
     """
+    members = list(members)
     states = {member.status.task_id: member.status.state for member in members}
     waiting = [member for member in members if member.status.state is TaskState.UNSCHEDULED]
+    dependents: defaultdict[str, list[str]] = defaultdict(list)
+    for member in waiting:
+        for dependency in member.task["dependencies"]:
+            dependents[dependency].append(member.status.task_id)
+    found = [member.status.task_id for member in waiting if _waits_in_vain(member.task, states)]
     blocked: set[str] = set()
-    while found := {
-        member.status.task_id
-        for member in waiting
-        if member.status.task_id not in blocked and _waits_in_vain(member.task, states, blocked)
-    }:
-        blocked |= found
+    while found:
+        task_id = found.pop()
+        if task_id not in blocked:
+            blocked.add(task_id)
+            found += dependents[task_id]
     return frozenset(blocked)
 
 
-def _waits_in_vain(task: Mapping[str, Any], states: Mapping[str, TaskState], blocked: set[str]) -> bool:
-    needs_success = task["requires"] == "all-completed"
-    return any(
-        dependency in blocked or (needs_success and states.get(dependency) in _UNSUCCESSFUL)
-        for dependency in task["dependencies"]
+def _waits_in_vain(task: Mapping[str, Any], states: Mapping[str, TaskState]) -> bool:
+    """Return whether a dependency of a task has failed that would have to be completed."""
+    return task["requires"] == "all-completed" and any(
+        states.get(dependency) in _UNSUCCESSFUL for dependency in task["dependencies"]
     )

@@ -6,11 +6,13 @@ import pickle
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from taskqueue_client import AsyncQueue, Queue, slugid
 from taskqueue_client.clock import MovableClock
@@ -403,6 +405,33 @@ def test_all_direct_and_indirect_dependents_of_a_failed_task_are_blocked(
     members = states(given, a="failed", d="completed")
     assert names_of(members, blocked_tasks(members)) == {"b", "c"}
     assert are_settled(members)
+
+
+class CountedTask(dict[str, Any]):
+    reads = 0
+
+    def __getitem__(self, key: str) -> Any:
+        CountedTask.reads += 1
+        return super().__getitem__(key)
+
+
+def test_each_task_of_a_long_chain_is_looked_at_a_few_times(
+    states: Callable[..., list[TaskAndStatus]],
+) -> None:
+    """Not once for each task before it: a chain of ten thousand would take minutes at each poll."""
+    members = states(document(a={}, b={"dependencies": ["a"]}), a="failed")
+    failed, waiting = sorted(members, key=lambda member: str(member.status.state))
+    ids = [slugid() for _ in range(500)]
+    chain = [
+        structs.replace(
+            waiting if before else failed,
+            task=CountedTask(requires="all-completed", dependencies=[before] if before else []),
+            status=structs.replace((waiting if before else failed).status, task_id=task_id),
+        )
+        for before, task_id in pairwise(["", *ids])
+    ]
+    assert blocked_tasks(chain) == set(ids[1:])
+    assert CountedTask.reads < 5 * len(ids)
 
 
 def test_a_task_that_requires_only_resolved_dependencies_is_not_blocked(
