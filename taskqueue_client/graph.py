@@ -341,12 +341,19 @@ class _Writer:
         if isinstance(value, Mapping):
             members = cast("Mapping[str, Any]", value)
             if list(members) == ["task-reference"]:
-                return _REFERENCE.sub(partial(self._referenced, path, ids), str(members["task-reference"]))
+                return self._with_ids(members["task-reference"], path, ids)
             return {key: self._resolved(each, f"{path}.{key}", ids) for key, each in members.items()}
         if isinstance(value, (list, tuple)):
             items = cast("Iterable[object]", value)
             return [self._resolved(each, f"{path}[{index}]", ids) for index, each in enumerate(items)]
         return value
+
+    def _with_ids(self, text: object, path: str, ids: Mapping[str, str]) -> object:
+        if isinstance(text, str):
+            return _REFERENCE.sub(partial(self._referenced, path, ids), text)
+        allowed = "text, with names of dependencies in <>"
+        self._problems.append(Problem(f"{path}.task-reference", text, allowed))
+        return text
 
     def _referenced(self, path: str, ids: Mapping[str, str], found: re.Match[str]) -> str:
         if found[1] not in ids:
