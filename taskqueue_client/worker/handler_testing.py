@@ -29,7 +29,7 @@ from taskqueue_client.definitions import (
     task_definition,
 )
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.models import StorageType, TaskClaim
+from taskqueue_client.models import ReasonResolved, StorageType, TaskClaim
 from taskqueue_client.slugid import slugid
 
 from .claims.claimed_run import ClaimedRun, Lease
@@ -46,10 +46,14 @@ from .run.handlers import Attempts, Handlers
 from .run.lifecycle import explain
 from .run.run_resources import RunResources, SharedResources
 from .threads import EventThread, ThreadsafeCalls
+from .worker_log import log
 
 CREDENTIALS = Credentials("testing", "not-a-secret-access-token")
 
 _LEASE = 1200.0
+
+_SHOWN = 20_000
+"""Characters of a log that a test that fails shows, from its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,11 @@ class TaskResult:
     artifacts: dict[str, bytes] = field(repr=False)
     log: str = field(repr=False)
     error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        """Log why a task was not completed: pytest shows it if the test fails, but no log of a result."""
+        if self.outcome != ReasonResolved.COMPLETED:
+            log.warning("task %s ended: %s; its log:\n%s", self.task_id, self.outcome, self.log[-_SHOWN:])
 
 
 def run_handler(

@@ -156,6 +156,17 @@ def hooked(**settings: Any) -> Hooked:
     )
 
 
+def test_a_test_that_fails_shows_the_log_of_a_task_that_was_not_completed(
+    run_worker: TaskRunner, caplog: pytest.LogCaptureFixture
+) -> None:
+    for run in (run_handler, run_worker):
+        caplog.clear()
+        assert run(Greeter, {"name": "Ada"}).outcome == "completed"
+        assert caplog.text == ""
+        result = run(Greeter, {"name": "nobody"})
+        assert f"task {result.task_id} ended: failed; its log:\n{result.log}" in caplog.text
+
+
 def test_hooks_are_called_and_the_definition_may_have_other_keys() -> None:
     worker = hooked(max_run_time_outcome="resource-unavailable")
     result = run_handler(worker, {}, extra={"a": 1}, scopes=["x:y"])
