@@ -133,10 +133,14 @@ def task_factory(local_queue: LocalQueue) -> TaskFactory:
 
 
 @pytest.fixture
-def run_worker(local_queue: LocalQueue, queue: Queue, task_factory: TaskFactory) -> TaskRunner:
+def run_worker(local_queue: LocalQueue, task_factory: TaskFactory) -> Iterator[TaskRunner]:
     """A function that has a worker run one task of the local queue, and returns the result."""
+    from taskqueue_client import Queue  # noqa: PLC0415 - as above
+
     from .slugid import slugid  # noqa: PLC0415 - as above
     from .worker.handler_testing import result_of  # noqa: PLC0415 - as above
+
+    client = Queue(local_queue.root_url, local_queue.credentials)  # a project may have another `queue`
 
     def run(
         worker: type[WorkerLoop],
@@ -152,7 +156,7 @@ def run_worker(local_queue: LocalQueue, queue: Queue, task_factory: TaskFactory)
         given = settings.get("task_queue_id", _TASK_QUEUE_ID)
         task_queue_id = given if isinstance(given, str) else given[0]
         definition = task_factory(**{"taskQueueId": task_queue_id, "payload": payload, **(task or {})})
-        status = queue.create_task(task_id, definition).status
+        status = client.create_task(task_id, definition).status
         used: WorkerSettings = {
             "task_queue_id": definition.get("taskQueueId", task_queue_id),
             "worker_group": "testing",
@@ -164,9 +168,10 @@ def run_worker(local_queue: LocalQueue, queue: Queue, task_factory: TaskFactory)
         _check_claimable(status, used["task_queue_id"])
         made = worker if config_file is None else partial(worker, config_file=config_file)
         made(root_url=local_queue.root_url, credentials=local_queue.credentials, **used).serve()
-        return result_of(queue, task_id)
+        return result_of(client, task_id)
 
-    return run
+    with client:
+        yield run
 
 
 def _check_class(worker: object) -> None:

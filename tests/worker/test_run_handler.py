@@ -373,3 +373,10 @@ def test_run_worker_says_that_its_worker_ran_another_task(run_worker: TaskRunner
     assert run_worker(Sometimes, {}).outcome == "intermittent-task"
     with pytest.raises(RuntimeError, match=r"task .* is still pending: the worker ran another task of test-"):
         run_worker(Greeter, {"name": "Ada"})
+
+
+@pytest.mark.parametrize("queue", ["what a project calls a queue"])
+def test_a_fixture_of_the_same_name_as_the_client_does_not_disturb_run_worker(
+    queue: str, run_worker: TaskRunner
+) -> None:
+    assert run_worker(Greeter, {"name": queue}).outcome == "completed"
