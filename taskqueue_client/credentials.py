@@ -23,6 +23,7 @@ import msgspec
 from taskqueue_client.models._base import Credentials
 
 from .errors import InvalidArgument
+from .scopes import satisfies
 from .slugid import slugid
 
 __all__ = [
@@ -156,8 +157,19 @@ def temporary_credentials(
         client_id=issuer.client_id if name is None else name,
         access_token=urlsafe_b64encode(_hmac(issuer.access_token, seed)).decode().rstrip("="),
         certificate=msgspec.json.encode(certificate).decode(),
-        authorized_scopes=issuer.authorized_scopes,
+        authorized_scopes=_restriction(issuer.authorized_scopes, scopes),
     )
+
+
+def _restriction(authorized: Sequence[str] | None, scopes: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the scopes that an issuer's restriction and a certificate have in common.
+
+    The auth service refuses all calls that are restricted to a scope that their certificate lacks.
+    """
+    if authorized is None:
+        return None
+    narrower = [scope for scope in authorized if satisfies(scopes, scope)]
+    return tuple(dict.fromkeys(narrower + [scope for scope in scopes if satisfies(authorized, scope)]))
 
 
 def _validity(start: datetime | None, lifetime: timedelta) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from taskqueue_client import Credentials, temporary_credentials
+from taskqueue_client import Credentials, LocalQueue, Queue, temporary_credentials
 from taskqueue_client.credentials import checked, checked_root_url, from_environment
 from taskqueue_client.errors import InvalidArgument
 
@@ -52,6 +52,31 @@ def test_an_empty_list_of_scopes_is_signed_without_a_newline_at_the_end() -> Non
 def test_a_restriction_of_the_issuer_is_kept() -> None:
     made = temporary_credentials(ISSUER.restricted_to(["a"]), ["a", "b"])
     assert made.authorized_scopes == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("authorized", "scopes", "both"),
+    [
+        (["a", "b"], ["a"], ("a",)),
+        (["a*"], ["a:b", "c"], ("a:b",)),
+        (["a:b", "c"], ["a*"], ("a:b",)),
+        (["a*", "b"], ["a*", "b*"], ("a*", "b")),
+        (["a"], ["b"], ()),
+        ([], ["*"], ()),
+    ],
+)
+def test_temporary_credentials_of_a_restricted_issuer_have_what_both_lists_allow(
+    authorized: list[str], scopes: list[str], both: tuple[str, ...]
+) -> None:
+    assert temporary_credentials(ISSUER.restricted_to(authorized), scopes).authorized_scopes == both
+
+
+def test_the_auth_service_accepts_fewer_scopes_than_a_restricted_issuer_has(local_queue: LocalQueue) -> None:
+    issuer = local_queue.credentials.restricted_to(["auth:current-scopes", "queue:claim-work:*"])
+    with Queue(local_queue.root_url, temporary_credentials(issuer, ["auth:current-scopes"])) as queue:
+        held = queue.current_scopes().scopes
+    assert "auth:current-scopes" in held
+    assert "queue:claim-work:*" not in held
 
 
 @pytest.mark.parametrize(
