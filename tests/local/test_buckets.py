@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import hashlib
 import http.client
 import resource
 import shutil
@@ -56,6 +57,15 @@ async def test_a_body_comes_back_with_its_type_length_and_etag(name: str) -> Non
     assert response.headers["Content-Type"] == "text/x-log"
     assert response.headers["Content-Length"] == "9"
     assert response.headers["ETag"] == stored.headers["ETag"]
+
+
+@pytest.mark.parametrize("excess", [0, 1])
+async def test_the_etag_is_the_md5_sum_of_all_but_large_bodies(excess: int) -> None:
+    data = b"x" * (16 * MIB + excess)
+    async with serving() as served:
+        stored = await put(served.put_url("public/x"), data)
+    md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    assert (stored.headers["ETag"] == f'"{md5}"') == (excess == 0)
 
 
 async def test_a_gzip_body_is_kept_as_it_was_sent() -> None:
