@@ -41,7 +41,7 @@ class BackgroundWork:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._night = _next_night(core.now())
+        self._night = _next_night(core.now()) - times.DAY  # the last one: the queue may have been stopped
         self._interval = max(1, int(core.settings.resolver_interval * times.SECOND))
         self._deadline_delay = int(core.settings.deadline_delay * times.SECOND)
         core.on_resolved = self._resolve_at_once

@@ -70,6 +70,7 @@ class World:
         self.background = BackgroundWork(core)
         self.engine = Endpoints(core)
         self.clock.after_move(self.background.run_due)
+        self.background.run_due()  # as a queue does when it is started
 
     def close(self) -> None:
         self.storage.close()

@@ -336,6 +336,18 @@ def test_a_removed_workers_run_is_retried(local_queue: LocalQueue, task_factory:
     ]
 
 
+def test_a_queue_that_was_stopped_at_night_removes_at_its_start_what_has_expired(
+    tmp_path: Path, task_factory: TaskFactory
+) -> None:
+    db = str(tmp_path / "queue.sqlite")
+    with LocalQueue(db=db) as local:
+        path = f"{QUEUE}/task/{_create(Wire(local), task_factory())}"
+        assert Wire(local).send("GET", path).status == 200
+        three_days_later = MovableClock(local.clock.now() + 3 * 24 * 60 * 60)
+    with LocalQueue(db=db, clock=three_days_later) as local:
+        assert Wire(local).send("GET", path).status == 404
+
+
 def test_state_and_run_credentials_outlive_a_restart(tmp_path: Path, task_factory: TaskFactory) -> None:
     db = str(tmp_path / "queue.sqlite")
     with LocalQueue(db=db) as local:
