@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.worker.commands import task_log
 from taskqueue_client.worker.commands.task_log import TaskLog
 from tests.artifacts.conftest import file_size_limit
 from tests.worker.queue_world import WAIT
@@ -366,9 +367,13 @@ def test_progress_is_shown_as_it_comes_and_only_its_last_state_when_the_log_is_f
 
 
 @settings(deadline=None)
-@given(st.lists(st.lists(st.sampled_from([b"", b"x", b"yy" * 4]), min_size=1, max_size=5), max_size=6))
-def test_of_every_line_the_last_state_stays(lines: list[list[bytes]]) -> None:
-    with TemporaryDirectory() as directory:
+@given(
+    st.lists(st.lists(st.sampled_from([b"", b"x", b"yy" * 4]), min_size=1, max_size=5), max_size=6),
+    st.integers(1, 40),
+)
+def test_of_every_line_the_last_state_stays(lines: list[list[bytes]], piece: int) -> None:
+    with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task_log, "_PIECE", piece)
         log = TaskLog(Path(directory) / "log", MovableClock(NOON, held=True), kept_in_memory=100)
         with log.output() as output:
             output.write(b"".join(b"\r".join(states) + b"|\n" for states in lines))
@@ -376,6 +381,22 @@ def test_of_every_line_the_last_state_stays(lines: list[list[bytes]]) -> None:
             wanted = b"".join(STAMP.encode() + states[-1] + b"|\n" for states in lines)
             assert view.read() == wanted
         log.remove()
+
+
+def test_a_program_that_prints_only_carriage_returns_does_not_delay_the_finished_log(
+    log: TaskLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A megabyte of them took ten seconds, and two took minutes; all of them were in memory."""
+    monkeypatch.setattr(task_log, "_PIECE", 4096)
+    with log.output() as output:
+        output.write(b"before" + b"\r" * 400_000 + b"after\n")
+    tracemalloc.start()
+    try:
+        with log.finished() as view:
+            assert view.read() == f"{STAMP}after\n".encode()
+        assert tracemalloc.get_traced_memory()[1] < 200_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_log_whose_file_cannot_be_made_keeps_the_error(tmp_path: Path, clock: MovableClock) -> None:

@@ -9,8 +9,9 @@ import re
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -379,10 +380,13 @@ def _last_states(view: LogView, size: int) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     kept = at = 0
     first = last = STAMP  # where the line's first and last state begin
-    for piece in _pieces(io.BufferedReader(view)):
-        overwritten = piece.rfind(b"\r", 0, len(piece.rstrip(b"\r\n")))
-        if overwritten >= 0:
+    is_overwritten = False  # the text so far ends in a carriage return
+    for piece in iter(partial(io.BufferedReader(view).readline, _PIECE), b""):
+        shown = len(piece.rstrip(b"\r\n"))
+        overwritten = piece.rfind(b"\r", 0, shown)
+        if overwritten >= 0 or (is_overwritten and shown):
             last = at + overwritten + 1
+        is_overwritten = piece.endswith(b"\r")
         at += len(piece)
         if piece.endswith(b"\n"):
             if last > first:
@@ -392,15 +396,8 @@ def _last_states(view: LogView, size: int) -> list[tuple[int, int]]:
     return [*spans, (kept, size)]
 
 
-def _pieces(file: io.BufferedReader) -> Iterator[bytes]:
-    """Yield the lines of a file, long ones in pieces, none of which ends between CR and LF."""
-    while piece := file.readline(_PIECE):
-        while piece.endswith(b"\r") and (more := file.read(1)):
-            piece += more
-        yield piece
-
-
 _PIECE = 1024 * 1024
+"""Bytes of a long line to look at, at a time."""
 
 
 class UnlockedHandler(logging.Handler):
