@@ -239,6 +239,41 @@ def test_another_user_s_directory_is_an_error_and_everything_else_is_removed(tmp
     assert [each.name for each in top.iterdir()] == ["theirs"]
 
 
+MOUNTING = """
+import os, subprocess, sys
+from pathlib import Path
+from taskqueue_client.worker.commands.work_directory import remove_tree
+
+outside, top = map(Path, sys.argv[1:])
+for place in (top, top / "here", top / "inner" / "here"):
+    (top / "inner").mkdir(parents=True)
+    (top / "inner" / "file").touch()
+    place.mkdir(exist_ok=True)
+    subprocess.run(["mount", "--bind", outside, place], check=True)
+    try:
+        remove_tree(top)
+    except OSError as error:
+        print(error.strerror, [each.name for each in outside.iterdir()], oct(outside.stat().st_mode))
+    subprocess.run(["umount", place], check=True)
+    remove_tree(top)
+    print(top.exists())
+"""
+
+
+def test_what_a_task_has_mounted_stays_as_it_is(tmp_path: Path) -> None:
+    """As a build in a chroot leaves it behind, when it is canceled: the files of the machine were removed."""
+    namespaces = ["unshare", "--map-root-user", "--mount"]
+    if not shutil.which("unshare") or subprocess.run([*namespaces, "true"], check=False).returncode:
+        pytest.skip("this user cannot make namespaces, in which to mount something")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    outside.chmod(0o750)
+    (outside / "precious").touch()
+    program: list[str | Path] = [*namespaces, sys.executable, "-c", MOUNTING, outside, tmp_path / "top"]
+    done = subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True)
+    assert done.stdout == "Device or resource busy ['precious'] 0o40750\nFalse\n" * 3
+
+
 def test_links_are_removed_and_their_targets_are_not(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

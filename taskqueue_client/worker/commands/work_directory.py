@@ -178,10 +178,15 @@ def _remove_unless_locked(path: Path) -> None:
 def remove_tree(path: Path) -> None:
     """Remove a directory with its content, whatever the permissions and the depth.
 
+    What is mounted in it stays as it is: a task that is killed while it builds in a chroot may leave the
+    machine's own `/dev` and `/home` there.
+
     Raises:
-        OSError: Something could not be removed, such as another user's directory that is not empty;
-            everything else was.
+        OSError: Something could not be removed, such as another user's directory that is not empty, or one
+            at which something is mounted; everything else was.
     """
+    if _is_removed(path):
+        return
     with suppress(PermissionError):  # another user's, which may be readable all the same
         path.chmod(0o700)
     top = os.open(path, _DIRECTORY)
@@ -193,6 +198,21 @@ def remove_tree(path: Path) -> None:
     if emptying.failures:
         raise emptying.failures[0]
     path.rmdir()
+
+
+def _is_removed(directory: str | Path, *, dir_fd: int | None = None) -> bool:
+    """Remove a directory if it is empty; return whether it is gone.
+
+    Raises:
+        OSError: Something is mounted there. No other call tells this of all kinds of mounts.
+    """
+    try:
+        os.rmdir(directory, dir_fd=dir_fd)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            raise
+        return False
+    return True
 
 
 class _Emptying:
@@ -235,6 +255,8 @@ class _Emptying:
     def _remove(self, entry: os.DirEntry[str], directory: int, *, is_at_top: bool) -> None:
         if not entry.is_dir(follow_symlinks=False):
             os.unlink(entry.name, dir_fd=directory)
+            return
+        if _is_removed(entry.name, dir_fd=directory):
             return
         with suppress(PermissionError):  # as above
             os.chmod(entry.name, 0o700, dir_fd=directory)
