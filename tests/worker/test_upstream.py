@@ -334,6 +334,30 @@ def test_the_task_not_the_worker_is_blamed_for_upstream_artifacts_of_its_payload
     assert "Traceback" not in log_of(world, task_id)
 
 
+@pytest.mark.parametrize(
+    "names",
+    [["public/a", "public/a/b"], ["public/a/b", "public/a"], ["public/" + "x" * 256], ["public/a/"], ["/x"]],
+)
+def test_artifacts_whose_names_cannot_be_those_of_files_are_unavailable(
+    world: World, names: list[str]
+) -> None:
+    """An upstream task names its artifacts as it likes: some of them shut the worker down."""
+
+    def build(task: TaskRun) -> None:
+        for each in names:
+            task.upload_artifact(each, b"x")
+
+    def publish(task: TaskRun) -> None:
+        task.upstream_artifacts()
+
+    dependency = world.create()
+    work(world, build)
+    task_id = world.create({"upstreamArtifacts": [{"taskId": dependency}]}, dependencies=[dependency])
+    work(world, publish)
+    assert reasons(world, task_id) == ["resource-unavailable"]
+    assert f"payload.upstreamArtifacts: the artifact '{names[0][:8]}" in log_of(world, task_id)
+
+
 def test_the_payload_may_not_name_a_task_that_the_task_does_not_depend_on(
     world: World, build: str, run: Callable[..., str]
 ) -> None:
@@ -372,7 +396,7 @@ def test_a_wrong_option_is_the_worker_s_mistake_also_with_the_payload_s_list(
 def test_a_name_cannot_lead_out_of_the_directory(build: str, run: Callable[..., str], name: str) -> None:
     error = failed_with(run, "upstream_artifacts", [{"taskId": build, "paths": [name]}])
     assert isinstance(error, InvalidArgument)
-    assert error.argument == "to"
+    assert error.argument == "paths"
 
 
 def test_no_more_than_asked_for_are_downloaded_at_the_same_time(

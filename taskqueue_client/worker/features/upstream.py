@@ -288,6 +288,12 @@ def _download(
             raise
         log.warning(_MISSING, name, task.task_id)
         return None
+    except (InvalidArgument, IsADirectoryError) as error:
+        if isinstance(error, InvalidArgument) and error.argument != "to":
+            raise
+        # The names of artifacts are free: "a" and "a/b", of which no directory can have both.
+        finding = f"the artifact {name!r} of {task_id} cannot be a file below {directory}: {error}"
+        raise InvalidArgument("paths", name, "", finding) from error
     assert result.path is not None  # noqa: S101 - it has one as it was downloaded to a path
     return UpstreamArtifact(task.task_id, name, result.path, task.task_type, task.formats, result)
 

@@ -317,9 +317,10 @@ class TaskRun:
             MalformedPayload: `payload["upstreamArtifacts"]` is missing, does not have this form, leads out of
                 the directory or names another task, the task lacks a scope to read an artifact in it, or an
                 artifact in it fails the verification that `verified_by` asks for.
-            ResourceUnavailable: An artifact in `payload["upstreamArtifacts"]` does not exist, has expired or
-                has no content.
-            InvalidArgument: An argument is not allowed, or a name in `upstream` leads out of the directory.
+            ResourceUnavailable: An artifact in `payload["upstreamArtifacts"]` does not exist, has expired, or
+                has no content or a name that no file can have; or a pattern matches nothing.
+            InvalidArgument: An argument is not allowed, or an artifact in `upstream` has a name that no file
+                in the directory can have.
             ResourceNotFound: An artifact in `upstream` does not exist.
             ChainOfTrustError: An artifact in `upstream` fails the verification.
             Exception: As `Queue.download_artifact`.
