@@ -480,6 +480,22 @@ def test_idle_connections_of_strangers_use_few_descriptors_and_exclude_no_reader
         assert connection.getresponse().status in {206, 404}
 
 
+def test_a_reader_that_keeps_its_connection_and_is_gone_excludes_no_other_for_long(
+    monkeypatch: pytest.MonkeyPatch, log: TaskLog
+) -> None:
+    """As laptops that were closed while they showed a log: their connections were kept for an hour."""
+    monkeypatch.setattr(bounded_server, "IDLE", 0.01)
+    live_logs = LiveLogs("127.0.0.1", 0)
+    try:
+        parts = urlsplit(live_logs.add(log.path))
+        with socket.create_connection((parts.hostname, parts.port), WAIT) as gone:
+            gone.sendall(f"GET {parts.path} HTTP/1.1\r\nHost: x\r\nRange: bytes=0-\r\n\r\n".encode())
+            response = b"".join(iter(lambda: gone.recv(1000), b""))
+            assert response.startswith(b"HTTP/1.1 206 ")
+    finally:
+        live_logs.close()
+
+
 NO_HTTP = [
     "GET {path} HTTP/9.x\r\n\r\n",
     "\x16\x03\x01\r\n\r\n",

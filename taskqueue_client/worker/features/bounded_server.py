@@ -17,6 +17,10 @@ from taskqueue_client.worker.worker_log import log
 MOST_CONNECTIONS = 200
 """Connections of one server. A process may often have 1024 files open, all connections included."""
 
+IDLE = 75.0
+"""Seconds after which a connection without a request is closed, as by nginx: its client may be gone, such as
+a laptop that was closed, or may keep it open to shut others out."""
+
 
 def _is_about_the_server(record: logging.LogRecord) -> bool:
     """Keep requests that are no HTTP out of the log: a stranger could fill it, and their paths are secret."""
@@ -39,6 +43,7 @@ class BoundedServer(web.Server):
             handler,
             request_factory=self._request,
             handler_cancellation=True,
+            keepalive_timeout=IDLE,
             logger=http_log,
             access_log=None,
             auto_decompress=False,  # the proxy passes on bodies with their Content-Encoding
