@@ -616,9 +616,18 @@ def test_a_command_calls_the_deployment_without_credentials(world: World, *, is_
     log = world.queue.download_artifact(task_id, "public/logs/live_backing.log").content.decode()
     assert world.run(task_id).state == "completed", log
     assert "state running" in log
-    assert re.search(r"proxy http://127.0.0.1:\d+\[masked\]", log)
+    assert re.search(r"proxy http://127.0.0.1:\d+/\[masked\]", log)
     with pytest.raises(requests.ConnectionError):
         requests.get(f"{urls[0]}/api/queue/v1/ping", timeout=30)
+
+
+def test_the_proxy_s_path_is_masked_without_its_slash_too(world: World) -> None:
+    task_id = world.create()
+    work(
+        world, lambda task: task.run_command("echo url=${TASKCLUSTER_PROXY_URL##*/}", shell=True, proxy=True)
+    )
+    log = world.queue.download_artifact(task_id, "public/logs/live_backing.log").content.decode()
+    assert " url=[masked]\n" in log
 
 
 def test_a_command_on_a_machine_with_an_http_proxy_reaches_the_proxy_of_its_run(world: World) -> None:
