@@ -505,6 +505,17 @@ def test_the_log_of_a_run_whose_artifact_is_missing_does_not_say_that_the_task_i
     assert log.index("the handler succeeded") < log.index("cannot upload public/x")
 
 
+def test_secrets_are_masked_in_error_artifacts(world: World) -> None:
+    def handler(task: TaskRun) -> None:
+        task.register_secret("hunter2")
+        task.upload_artifact("public/x", "hunter2/missing")
+
+    task_id = world.create()
+    work(world, handler)
+    message = getattr(world.queue.artifact(task_id, 0, "public/x"), "message")  # noqa: B009 - as above
+    assert message.endswith("/[masked]/missing'")
+
+
 @pytest.mark.parametrize("source", [b"late", iter([b"late"])], ids=["bytes", "iterable"])
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_an_artifact_that_is_declared_after_the_handler_has_ended_is_refused(

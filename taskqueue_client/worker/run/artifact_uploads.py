@@ -22,6 +22,7 @@ from taskqueue_client.artifacts.transfers import silently
 from taskqueue_client.artifacts.uploading import RunArtifact, UploadOptions, uploading
 from taskqueue_client.definitions import CreateArtifactRequest
 from taskqueue_client.errors import InvalidArgument, RequestConflict, TaskQueueError
+from taskqueue_client.worker.commands.masking import masked_text
 from taskqueue_client.worker.commands.task_log import LogView
 from taskqueue_client.worker.monitoring.worker_metrics import WorkerMetrics
 from taskqueue_client.worker.outcomes import InternalError, Outcome, ResourceUnavailable, TaskFailed
@@ -255,8 +256,9 @@ class ArtifactUploads:
         The Queue does not replace an artifact by an error. If it has created the artifact already, although
         there is no content, the error artifact has another name.
         """
+        message = masked_text(why, self._resources.log.secrets)  # it names a path, and is public
         create = partial(
-            client.create_error_artifact, *self._key, reason=reason, message=why, expires=self._expires
+            client.create_error_artifact, *self._key, reason=reason, message=message, expires=self._expires
         )
         self._uploaded.add(name)
         try:
