@@ -17,7 +17,7 @@ import pytest
 
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.commands.work_directory import WorkDirectories, remove_tree
-from tests.worker.queue_world import World
+from tests.worker.queue_world import WAIT, World
 from tests.worker.worker_world import worker_for
 
 NOBODY = 65534
@@ -140,20 +140,30 @@ def test_a_directory_that_exists_is_an_error(tmp_path: Path) -> None:
             directories.make("run")
 
 
-def test_the_directory_of_a_worker_that_was_killed_is_removed_by_the_next_one(tmp_path: Path) -> None:
-    code = f"""
-import os, signal
+KILLED = """
+import os, signal, sys
 from pathlib import Path
 from taskqueue_client.worker.commands.work_directory import WorkDirectories
-directories = WorkDirectories(Path({str(tmp_path)!r}))
+directories = WorkDirectories(Path(sys.argv[1]))
 directories.make("run")
+if "forks" in sys.argv and os.fork() == 0:
+    sys.stdin.read()
+    os._exit(0)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    subprocess.run([sys.executable, "-c", code], check=False)
-    (abandoned,) = tmp_path.iterdir()
-    with WorkDirectories(tmp_path) as directories:
-        assert not abandoned.exists()
-        assert list(tmp_path.iterdir()) == [directories.path]
+
+
+@pytest.mark.parametrize("forks", ["", "forks"])
+def test_the_directory_of_a_worker_that_was_killed_is_removed_by_the_next_one(
+    tmp_path: Path, forks: str
+) -> None:
+    """Also if a child that its handler has forked lives on, as those of `multiprocessing` do for ever."""
+    with subprocess.Popen([sys.executable, "-c", KILLED, tmp_path, forks], stdin=subprocess.PIPE) as killed:
+        killed.wait(WAIT)
+        (abandoned,) = tmp_path.iterdir()
+        with WorkDirectories(tmp_path) as directories:
+            assert not abandoned.exists()
+            assert list(tmp_path.iterdir()) == [directories.path]
 
 
 def test_a_directory_that_another_worker_removes_at_the_same_time_is_no_problem(

@@ -15,6 +15,7 @@ from typing import Self
 from uuid import uuid4
 
 from taskqueue_client._arguments import check_kind
+from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.worker_log import log
 
@@ -65,6 +66,13 @@ class WorkDirectories:
             finding = f"no directory can be created in {parent or 'the one for temporary files'}: {error}"
             allowed = "a directory that the worker may write to"
             raise InvalidArgument("work_directory", parent, allowed, finding) from error
+        forget_in_children(self)
+
+    def forget(self) -> None:
+        """See `Forked`: a child that outlives the worker would keep the directory locked, and on the disk."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def _create(self, parent: Path | None) -> tuple[Path, int]:
         parent = Path(tempfile.gettempdir()) if parent is None else parent.absolute()
