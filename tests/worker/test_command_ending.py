@@ -38,6 +38,7 @@ from taskqueue_client.worker.commands.process_tree import (
     kill_marked,
 )
 from taskqueue_client.worker.outcomes import ClaimLost, TaskFailed, WorkerShutdown
+from tests.worker.queue_world import until
 from tests.worker.running_commands import (
     Fifo,
     guardians,
@@ -408,6 +409,25 @@ def test_without_proc_the_process_group_is_ended(
     for pid in cancel_when_told(context, fifo, f"sleep 1000 & echo $$ $! > {fifo.path}; sleep 1000"):
         wait_until_gone(pid)
     assert context.processes.end(0) == 0
+
+
+FIRST_THREAD_ENDS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=[1000]).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_is_alive() -> None:
+    with subprocess.Popen([sys.executable, "-c", FIRST_THREAD_ENDS], start_new_session=True) as process:
+        stat, tree = Path(f"/proc/{process.pid}/stat"), ProcessTree(process.pid)
+        try:
+            until(lambda: " Z " in stat.read_text())
+            found = tree.survivors()
+        finally:
+            process.kill()
+    assert found == [process.pid]
+    assert tree.survivors() == []
 
 
 def test_a_zombie_does_not_count_as_alive() -> None:

@@ -391,7 +391,8 @@ def _living() -> Iterator[_Process]:
     for pid in _pids():
         with suppress(*_GONE_OR_HIDDEN):
             status = _status(pid)
-            if status[0] not in b"ZX":
+            # One whose first thread has ended looks like a zombie while its other threads go on.
+            if status[0] not in b"ZX" or int(status[17]) > 1:
                 yield _Process(pid, int(status[1]), int(status[2]), int(status[3]), int(status[19]))
 
 
