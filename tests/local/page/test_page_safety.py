@@ -220,6 +220,72 @@ def test_a_queue_that_is_restarted_is_found_again(browser: Browser, tmp_path: Pa
     assert task_id
 
 
+def test_lists_of_a_restarted_queue_are_those_of_the_new_one(browser: Browser, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    db = str(tmp_path / "queue.sqlite")
+    context = browser.new_context()
+    page = context.new_page()
+    with LocalQueue(page=True, db=db, port=port) as local:
+        scenery = Scenery(local)
+        scenery.create("before")
+        scenery.queue.close()
+        assert local.page_url is not None
+        page.goto(local.page_url)
+        go(page, "/messages")
+        expect(page.locator(".entry")).to_have_count(2)
+        page.locator(".entry").first.click()
+        before = page.locator(".entry").last.inner_text()
+    expect(page.get_by_text("queue is away")).to_be_visible()
+    with LocalQueue(page=True, db=db, port=port) as local:
+        expect(page.get_by_text("No message was published yet.")).to_be_visible()
+        scenery = Scenery(local)
+        scenery.create("after")
+        scenery.queue.close()
+        expect(page.locator(".entry")).to_have_count(2)
+        expect(page.locator("header .quiet[role=status]")).to_have_text("2")
+        expect(page.get_by_text(before)).to_have_count(0)
+    context.close()
+
+
+def test_windows_in_the_background_leave_their_connections_to_others(
+    scenery: Scenery, local: LocalQueue, browser: Browser
+) -> None:
+    """Browsers open six connections to a server at most, for all windows together."""
+    with browser.new_context() as context:
+        assert local.page_url is not None
+        pages = [context.new_page() for _ in range(7)]
+        for page in pages:
+            page.goto(local.page_url)
+            expect(page.get_by_text("live", exact=True)).to_be_visible()
+            page.evaluate(BECOME, "hidden")
+        scenery.create("in the meantime")
+        pages[0].evaluate(BECOME, "visible")
+        expect(pages[0].get_by_role("link", name="in the meantime")).to_be_visible()
+
+
+BECOME = """(state) => {
+    Object.defineProperty(document, "hidden", { value: state === "hidden", configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+"""A browser without a screen considers all of its windows visible."""
+
+
+def test_a_misspelled_address_and_the_skip_link_leave_a_page_that_works(
+    scenery: Scenery, open_page: Open
+) -> None:
+    task_id = scenery.create("addressed")
+    page = open_page()
+    with no_errors(page):
+        page.goto(f"{scenery.local.root_url}/#/100%")
+        expect(page.get_by_role("heading", name="Task groups")).to_be_visible()
+        go(page, f"/task/{task_id}/definition")
+        page.get_by_role("link", name="Skip to the content").press("Enter")
+        expect(page.locator("main")).to_be_focused()
+        page.reload()
+        expect(page.get_by_role("button", name="Copy JSON")).to_be_visible()
+
+
 def test_everything_is_reached_by_keyboard(scenery: Scenery, open_page: Open) -> None:
     task_id = scenery.create("by keyboard")
     page = open_page()

@@ -102,6 +102,7 @@ let pause = 500;
 /** Follow the stream, and connect again when the queue has been away. */
 export function connect() {
   source?.close();
+  if (document.hidden) return;
   const after = link.last === null ? "" : `?after=${link.last}`;
   source = new EventSource(`/page/stream${after}`);
   source.onmessage = (message) => receive(JSON.parse(message.data));
@@ -114,6 +115,13 @@ export function connect() {
     pause = Math.min(pause * 1.5, 3000);
   };
 }
+
+// A browser opens six connections to a server, for all its windows together: one that nobody sees gives its own back.
+document.addEventListener("visibilitychange", () => {
+  if (link.state === "locked") return;
+  if (link.state === "live") link.state = "connecting";
+  connect();
+});
 
 /** A stream that is refused does not say why; an ordinary request does. */
 async function again() {
