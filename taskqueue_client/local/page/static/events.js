@@ -59,11 +59,14 @@ function eventList(frame, { title, kind, matches, row, details, filters, whenEmp
     title: () => title,
     async load() {
       const history = await own("GET", "history");
-      if (run !== history.run) entries = [];
-      run = history.run;
-      add(history[kind]);
+      begin(history.run);
+      const known = new Set(entries.map(({ id }) => id));
+      const missed = history[kind].filter(({ id }) => !known.has(id));
+      entries = entries.concat(missed).sort((first, second) => first.id - second.id).slice(-MOST);
+      refine();
     },
     receive(event) {
+      begin(event.run);
       if (!isPaused) add(event[kind]);
     },
     draw: () => [
@@ -81,6 +84,16 @@ function eventList(frame, { title, kind, matches, row, details, filters, whenEmp
       list.draw();
     },
   };
+
+  /** A queue that was started again counts from the beginning: what was listed is not its own. */
+  function begin(current) {
+    if (run === current) return;
+    run = current;
+    entries = [];
+    chosen = null;
+    list.root.removeAttribute("aria-activedescendant");
+    refine();
+  }
 
   function add(more) {
     const last = entries.length ? entries.at(-1).id : 0;
