@@ -50,7 +50,15 @@ function throttled(act, pause) {
 /** `#/task/ID/log/0?line=3` as `["task", "ID", "log", "0"]` and its query. */
 export function address() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
-  return { parts: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(query) };
+  return { parts: path.split("/").filter(Boolean).map(decoded), query: new URLSearchParams(query) };
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part; // an address that was misspelled
+  }
 }
 
 /** Change the query of the address without a step in the history. */
@@ -63,7 +71,6 @@ export function setQuery(changes) {
 
 async function navigate() {
   if (location.hash.startsWith("#token=")) return start();
-  if (location.hash === "#main") return main.focus();
   const here = address();
   const name = here.parts[0] ?? "";
   if (view?.accepts?.(here)) {
@@ -196,5 +203,9 @@ start();
 applyTheme();
 listen(receive);
 addEventListener("hashchange", navigate);
+document.querySelector(".skip").onclick = (event) => {
+  event.preventDefault(); // the address is that of a view
+  main.focus();
+};
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => view?.themed?.());
 setInterval(() => document.hidden || frame.draw(), 1000);
