@@ -250,6 +250,26 @@ def test_a_task_is_written_with_its_problems_at_the_fields(
         expect(page.get_by_label("Name")).to_have_value("from the page")
 
 
+def test_an_edited_copy_has_every_field_of_the_task(scenery: Scenery, open_page: Open) -> None:
+    more: dict[str, Any] = {
+        "projectId": "my-project",
+        "requires": "all-resolved",
+        "dependencies": [scenery.create("before")],
+        "routes": ["index.one", "index.two"],
+        "scopes": ["a:b", "c d"],
+        "priority": "high",
+        "retries": 1,
+        "tags": {"kind": "test"},
+        "extra": {"deep": [{"x": None}]},
+    }
+    task_id = scenery.create("original", **more)
+    page = open_page(f"/new?from={task_id}")
+    page.get_by_role("button", name="Create task").click()
+    page.wait_for_url(re.compile("#/task/"))
+    copy: dict[str, Any] = {**scenery.queue.task(page.url.rpartition("/")[2])}
+    assert {**copy, **more} == copy
+
+
 def _later(moment: str) -> str:
     from datetime import datetime, timedelta
 

@@ -22,6 +22,7 @@ const FIELDS = [
   ["deadline", "Deadline", text, String],
   ["expires", "Expires", text, String, { optional: true }],
   ["schedulerId", "Scheduler", text, String, { optional: true }],
+  ["projectId", "Project", text, String, { optional: true }],
   ["taskGroupId", "Task group", text, String, { optional: true, hint: "empty: a group of its own" }],
   ["requires", "Requires", text, String, { options: ["all-completed", "all-resolved"] }],
   ["dependencies", "Dependencies", lines, words, { rows: 2, optional: true, hint: "task ids, one a line" }],
