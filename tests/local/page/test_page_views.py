@@ -233,6 +233,57 @@ def test_artifacts_are_previewed_and_downloaded(
 
 
 def test_a_log_is_followed_in_its_colors_searched_and_linked_to(
+def test_a_preview_that_is_loaded_late_does_not_replace_that_of_another_artifact(
+    scenery: Scenery, open_page: Open
+) -> None:
+    task_id = scenery.create("previews")
+    (client,) = scenery.claim()
+    with client:
+        scenery.upload(client, "public/slow.txt", "the slow one", "text/plain")
+        scenery.upload(client, "public/quick.txt", "the quick one", "text/plain")
+        page = open_page(f"/task/{task_id}/artifacts")
+        late: list[Route] = []
+        page.route(
+            "**/slow.txt",
+            lambda route: late.append(route) if _is_preview(route.request) else route.continue_(),
+        )
+        with page.expect_request(_is_preview):
+            page.get_by_role("link", name="public/slow.txt", exact=True).click()
+        page.get_by_role("link", name="public/quick.txt", exact=True).click()
+        expect(page.get_by_role("region", name="Preview")).to_contain_text("the quick one")
+        page.evaluate(REMEMBER_PREVIEWS)
+        late[0].continue_()
+        scenery.upload(client, "public/next.txt", "", "text/plain")
+        expect(page.get_by_role("link", name="public/next.txt", exact=True)).to_be_visible()
+        assert page.evaluate("window.previewed") == []
+
+
+REMEMBER_PREVIEWS = """() => {
+    window.previewed = [];
+    const note = () => {
+        const text = document.querySelector(".preview").textContent;
+        if (!text.includes("the quick one")) window.previewed.push(text);
+    };
+    const all = { childList: true, subtree: true, characterData: true };
+    new MutationObserver(note).observe(document.body, all);
+}"""
+
+
+def _is_preview(request: Request) -> bool:
+    return request.url.endswith("slow.txt") and request.method == "GET"
+
+
+def test_a_run_may_have_more_artifacts_than_a_response(task_with_artifacts: str, open_page: Open) -> None:
+    page = open_page()
+    page.route(
+        "**/artifacts?limit=*",
+        lambda route: route.continue_(url=re.sub(r"limit=\d+", "limit=4", route.request.url)),
+    )
+    go(page, f"/task/{task_with_artifacts}/log")
+    expect(page.get_by_role("button", name="Artifacts6")).to_be_visible()
+    expect(page.get_by_text("FAILED")).to_be_visible()
+
+
     scenery: Scenery, open_page: Open, tmp_path: Path
 ) -> None:
     task_id = scenery.create("log")

@@ -20,6 +20,7 @@ export function task(frame, here) {
   let dependencies = [];
   let dependents = [];
   let isOutdated = true; // the definition: only its priority ever changes
+  let hasMoreDependents = false;
   let isRaw = false;
   let preview = null;
   let log = null;
@@ -36,6 +37,7 @@ export function task(frame, here) {
     isOutdated = false;
     const [after, before, made] = await Promise.all([api("GET", `${path}/dependents?limit=${MOST_RELATED}`), related(definition.dependencies), artifactsOf(runId())]);
     dependents = after.tasks.map(({ status: each, task: { metadata } }) => ({ ...each, name: metadata.name }));
+    hasMoreDependents = Boolean(after.continuationToken);
     dependencies = before;
     artifacts = made;
     if (tab() === "artifacts") measure();
@@ -53,7 +55,14 @@ export function task(frame, here) {
 
   async function artifactsOf(id) {
     if (!status.runs[id]) return [];
-    return (await api("GET", `task/${taskId}/runs/${id}/artifacts?limit=500`)).artifacts;
+    const path = `task/${taskId}/runs/${id}/artifacts?limit=1000`;
+    const found = [];
+    for (let token = ""; token !== undefined; ) {
+      const page = await api("GET", token ? `${path}&continuationToken=${encodeURIComponent(token)}` : path);
+      found.push(...page.artifacts);
+      token = page.continuationToken;
+    }
+    return found;
   }
 
   /** How large the artifacts are; only the storage knows. */
@@ -190,7 +199,7 @@ export function task(frame, here) {
   function runsPart() {
     return h("div.columns", { "data-key": "runs" },
       h("section.panel", { "aria-label": "Runs" }, h("header", null, h("h2", null, "Runs")), status.runs.length ? h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Runs, table" }, runTable()) : h("p.quiet", null, "The task has no run: it waits for its dependencies, or to be scheduled.")),
-      h("div.stack", null, relatives("Dependencies", dependencies, definition.dependencies.length), relatives("Dependents", dependents, dependents.length)));
+      h("div.stack", null, relatives("Dependencies", dependencies, definition.dependencies.length), relatives("Dependents", dependents, hasMoreDependents ? `more than ${dependents.length}` : dependents.length)));
   }
 
   function runTable() {
