@@ -98,18 +98,13 @@ export function task(frame, here) {
 
   async function openPreview() {
     const name = tab() === "artifacts" ? place.parts.slice(4).join("/") : "";
-    if (!name) {
-      if (preview?.image) URL.revokeObjectURL(preview.image);
-      preview = null;
-      return;
-    }
-    if (preview?.name === name && preview.runId === runId()) return;
-    preview = { name, runId: runId(), text: "Loading …" };
-    try {
-      preview = { ...preview, ...(await contentOf(name, runId())) };
-    } catch (error) {
-      preview.text = error.message;
-    }
+    if (name && preview?.name === name && preview.runId === runId()) return;
+    if (preview?.image) URL.revokeObjectURL(preview.image);
+    const opened = (preview = name ? { name, runId: runId(), text: "Loading …" } : null);
+    if (!name) return;
+    const content = await contentOf(name, opened.runId).catch((error) => ({ text: error.message }));
+    if (preview === opened) Object.assign(opened, content);
+    else if (content.image) URL.revokeObjectURL(content.image);
     frame.draw();
   }
 
