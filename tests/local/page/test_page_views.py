@@ -311,6 +311,67 @@ def test_a_run_may_have_more_artifacts_than_a_response(task_with_artifacts: str,
 
 
 def test_messages_are_shown_as_they_are_published(scenery: Scenery, open_page: Open, tmp_path: Path) -> None:
+def test_the_last_line_of_a_log_is_counted_and_found_before_it_ends(
+    scenery: Scenery, open_page: Open
+) -> None:
+    task_id = scenery.create("log")
+    (client,) = scenery.claim()
+    with client:
+        scenery.upload(client, "public/logs/live.log", "one\ntwo\nat 10 %\rat 20 %", "text/plain")
+    page = open_page(f"/task/{task_id}/log")
+    expect(page.get_by_text("3 lines")).to_be_visible()
+    expect(page.locator(".line").last).to_have_text("3at 20 %")
+    page.get_by_label("Search the log").fill("at 20")
+    expect(page.get_by_text("1 of 1")).to_be_visible()
+
+
+def test_the_end_of_a_list_is_reached_that_is_higher_than_browsers_allow(open_page: Open) -> None:
+    page = open_page()
+    shown: list[str] = page.evaluate(
+        """async () => {
+            const { h, VirtualList } = await import("/page/static/dom.js");
+            const row = (index) => h("i", null, String(index));
+            const list = new VirtualList({ rowHeight: 18, label: "", row });
+            document.getElementById("main").replaceWith(list.root);
+            list.root.classList.add("log");
+            const seen = () => {
+                const box = list.root.getBoundingClientRect();
+                return [...list.inner.children]
+                    .map((each) => [each.getBoundingClientRect().top, each.textContent])
+                    .filter(([top]) => top >= box.top && top + 18 <= box.bottom + 1)
+                    .map(([, text]) => text);
+            };
+            list.setCount(3_000_000);
+            list.root.scrollTop = list.root.scrollHeight;
+            list.draw();
+            const last = seen().at(-1);
+            list.scrollTo(2_000_000);
+            const middle = seen().includes("2000000");
+            list.root.scrollTop = 0;
+            list.draw();
+            return [last, middle, seen()[0]];
+        }"""
+    )
+    assert shown == ["2999999", True, "0"]
+
+
+def test_the_log_of_a_run_whose_worker_streams_it_is_that_of_the_last_checkpoint(
+    scenery: Scenery, open_page: Open
+) -> None:
+    task_id = scenery.create("streamed")
+    (client,) = scenery.claim()
+    expires = datetime.fromtimestamp(scenery.local.clock.now(), UTC) + timedelta(hours=1)
+    stream = {"storageType": "reference", "url": "http://127.0.0.1:1/log", "contentType": "text/plain"}
+    with client:
+        client.create_artifact(
+            task_id, 0, "public/logs/live.log", cast("Any", {**stream, "expires": expires})
+        )
+        page = open_page(f"/task/{task_id}/log")
+        expect(page.get_by_role("link", name="public/logs/live.log")).to_be_visible()
+        scenery.upload(client, "public/logs/live_backing.log", "a checkpoint\n", "text/plain")
+        expect(page.locator(".line")).to_contain_text("a checkpoint")
+
+
     first = scenery.create("first", routes=["index.demo.first"])
     page = open_page("/messages")
     with no_errors(page):

@@ -72,6 +72,8 @@ function keyOf(node) {
   return node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("data-key") : null;
 }
 
+const HIGHEST = 10_000_000; // pixels: browsers cut what is higher than 33 million
+
 /** A list of any length of which only the rows in sight exist. */
 export class VirtualList {
   constructor({ rowHeight, row, label, role = "list", overscan = 8 }) {
@@ -88,22 +90,33 @@ export class VirtualList {
     const { scrollTop, clientHeight, scrollHeight } = this.root;
     const atEnd = scrollTop + clientHeight >= scrollHeight - 4;
     this.count = count;
-    this.inner.style.height = `${count * this.rowHeight}px`;
+    this.inner.style.height = `${Math.min(count * this.rowHeight, HIGHEST)}px`;
     if (follow && atEnd) this.root.scrollTop = this.root.scrollHeight;
     this.draw();
   }
 
   scrollTo(index) {
-    const top = index * this.rowHeight;
-    const { scrollTop, clientHeight } = this.root;
-    if (top < scrollTop || top > scrollTop + clientHeight - 2 * this.rowHeight) {
-      this.root.scrollTop = Math.max(0, top - clientHeight / 2);
+    const at = index * this.rowHeight;
+    const { clientHeight } = this.root;
+    if (at < this.top || at > this.top + clientHeight - 2 * this.rowHeight) {
+      this.root.scrollTop = Math.max(0, at - clientHeight / 2) / this.scale;
     }
     this.draw();
   }
 
+  /** Pixels of rows for each pixel of scrolling: more than one in a list that is higher than a browser allows. */
+  get scale() {
+    const { clientHeight } = this.root;
+    const height = this.count * this.rowHeight;
+    return height > HIGHEST ? (height - clientHeight) / (HIGHEST - clientHeight) : 1;
+  }
+
+  get top() {
+    return this.root.scrollTop * this.scale;
+  }
+
   draw() {
-    const first = Math.max(0, Math.floor(this.root.scrollTop / this.rowHeight) - this.overscan);
+    const first = Math.max(0, Math.floor(this.top / this.rowHeight) - this.overscan);
     const seen = Math.ceil((this.root.clientHeight || 400) / this.rowHeight) + 2 * this.overscan;
     const fresh = h("div");
     for (let index = first; index < Math.min(this.count, first + seen); index++) {
@@ -112,8 +125,9 @@ export class VirtualList {
       fresh.append(row);
     }
     morphChildren(this.inner, fresh);
+    const above = this.top - this.root.scrollTop;
     let index = first;
-    for (const child of this.inner.children) child.style.transform = `translateY(${index++ * this.rowHeight}px)`;
+    for (const child of this.inner.children) child.style.transform = `translateY(${index++ * this.rowHeight - above}px)`;
   }
 }
 

@@ -54,6 +54,14 @@ function extended(numbers) {
   return `rgb(${[Math.floor((index - 16) / 36), Math.floor((index - 16) / 6) % 6, (index - 16) % 6].map(step).join(" ")})`;
 }
 
+/** What a carriage return has overwritten, such as the steps of a progress bar, is left out. */
+function visible(raw) {
+  let end = raw.length;
+  while (raw[end - 1] === "\r") end--;
+  const start = raw.lastIndexOf("\r", end - 1) + 1;
+  return raw.slice(start, Math.min(end, start + LONGEST));
+}
+
 function span({ text, style }, search) {
   const names = ["bold", "dimmed", "italic", "under", "strike"].filter((name) => style[name]);
   if (typeof style.color === "number") names.push(`f${style.color}`);
@@ -147,25 +155,29 @@ export class LogView {
     this.rest = lines.pop();
     for (const each of lines) this.add(each);
     this.find(this.search);
-    this.show({ follow: this.isFollowing });
+    this.list.setCount(this.count, { follow: this.isFollowing });
     if (isFirst && this.line) this.list.scrollTo(this.line - 1);
     else if (isFirst && this.isFollowing) this.root.scrollTop = this.root.scrollHeight;
     this.redraw();
   }
 
-  /** What a carriage return has overwritten, such as the steps of a progress bar, is left out. */
   add(raw) {
-    const text = raw.replace(/\r+$/, "").split("\r").at(-1).slice(0, LONGEST);
+    const text = visible(raw);
     this.lines.push({ text, style: this.style });
     if (text.includes("\x1b")) this.style = styled(text, this.style).style;
   }
 
-  show(options) {
-    this.list.setCount(this.lines.length + (this.rest ? 1 : 0), options);
+  /** How many lines there are, the last one included, which may not have ended. */
+  get count() {
+    return this.lines.length + (this.rest ? 1 : 0);
+  }
+
+  at(index) {
+    return this.lines[index] ?? { text: visible(this.rest), style: this.style };
   }
 
   row(index) {
-    const { text, style } = this.lines[index] ?? { text: this.rest.slice(0, LONGEST), style: this.style };
+    const { text, style } = this.at(index);
     const number = index + 1;
     const isChosen = this.line === number;
     return h("div.line", { "data-key": index, role: "listitem", class: `line${isChosen ? " chosen" : ""}${this.hits[this.current] === index ? " hit" : ""}` },
@@ -186,7 +198,9 @@ export class LogView {
   find(search) {
     this.search = search.toLowerCase();
     this.hits = [];
-    if (this.search) this.lines.forEach(({ text }, index) => text.replace(ESCAPES, "").toLowerCase().includes(this.search) && this.hits.push(index));
+    for (let index = 0; this.search && index < this.count; index++) {
+      if (this.at(index).text.replace(ESCAPES, "").toLowerCase().includes(this.search)) this.hits.push(index);
+    }
     this.current = Math.min(this.current, this.hits.length - 1);
   }
 
@@ -213,7 +227,7 @@ export class LogView {
       this.redraw();
     };
     return [
-      this.problem ? h("span.problem", null, this.problem) : h("span.quiet", null, `${this.lines.length} lines`),
+      this.problem ? h("span.problem", null, this.problem) : h("span.quiet", null, `${this.count} lines`),
       h("input", { type: "search", placeholder: "Search the log", "aria-label": "Search the log", oninput: search, onkeydown: key }),
       this.search && h("span.quiet", { role: "status" }, this.hits.length ? `${this.current + 1} of ${this.hits.length}` : "not found"),
       h("button", { type: "button", "aria-pressed": String(this.isFollowing), onclick: follow }, "Follow"),
