@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -19,7 +20,7 @@ expect: Any = playwright.expect
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from playwright.sync_api import Browser, Page, Route
+    from playwright.sync_api import Browser, Page, Request, Route
 
     from taskqueue_client.local import LocalQueue
 
@@ -232,7 +233,6 @@ def test_artifacts_are_previewed_and_downloaded(
         assert download.value.suggested_filename == "report.json"
 
 
-def test_a_log_is_followed_in_its_colors_searched_and_linked_to(
 def test_a_preview_that_is_loaded_late_does_not_replace_that_of_another_artifact(
     scenery: Scenery, open_page: Open
 ) -> None:
@@ -284,6 +284,7 @@ def test_a_run_may_have_more_artifacts_than_a_response(task_with_artifacts: str,
     expect(page.get_by_text("FAILED")).to_be_visible()
 
 
+def test_a_log_is_followed_in_its_colors_searched_and_linked_to(
     scenery: Scenery, open_page: Open, tmp_path: Path
 ) -> None:
     task_id = scenery.create("log")
@@ -310,7 +311,6 @@ def test_a_run_may_have_more_artifacts_than_a_response(task_with_artifacts: str,
         expect(page.locator(".line.chosen")).to_contain_text("line 2500")
 
 
-def test_messages_are_shown_as_they_are_published(scenery: Scenery, open_page: Open, tmp_path: Path) -> None:
 def test_the_last_line_of_a_log_is_counted_and_found_before_it_ends(
     scenery: Scenery, open_page: Open
 ) -> None:
@@ -372,6 +372,7 @@ def test_the_log_of_a_run_whose_worker_streams_it_is_that_of_the_last_checkpoint
         expect(page.locator(".line")).to_contain_text("a checkpoint")
 
 
+def test_messages_are_shown_as_they_are_published(scenery: Scenery, open_page: Open, tmp_path: Path) -> None:
     first = scenery.create("first", routes=["index.demo.first"])
     page = open_page("/messages")
     with no_errors(page):

@@ -9,6 +9,7 @@ const TABS = { runs: "Runs", definition: "Definition", artifacts: "Artifacts", l
 const MOST_RELATED = 100;
 const MOST_PREVIEWED = 400_000;
 const IMAGES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/bmp"]);
+const ELSEWHERE = new Set(["reference", "error"]); // their content is not in the queue
 const LOGS = ["public/logs/live.log", "public/logs/live_backing.log", "live.log"];
 
 export function task(frame, here) {
@@ -19,8 +20,8 @@ export function task(frame, here) {
   let artifacts = [];
   let dependencies = [];
   let dependents = [];
-  let isOutdated = true; // the definition: only its priority ever changes
   let hasMoreDependents = false;
+  let isOutdated = true; // the definition: only its priority ever changes
   let isRaw = false;
   let preview = null;
   let log = null;
@@ -36,8 +37,8 @@ export function task(frame, here) {
     definition = known;
     isOutdated = false;
     const [after, before, made] = await Promise.all([api("GET", `${path}/dependents?limit=${MOST_RELATED}`), related(definition.dependencies), artifactsOf(runId())]);
-    dependents = after.tasks.map(({ status: each, task: { metadata } }) => ({ ...each, name: metadata.name }));
     hasMoreDependents = Boolean(after.continuationToken);
+    dependents = after.tasks.map(({ status: each, task: { metadata } }) => ({ ...each, name: metadata.name }));
     dependencies = before;
     artifacts = made;
     if (tab() === "artifacts") measure();
@@ -88,7 +89,8 @@ export function task(frame, here) {
       return;
     }
     const id = runId();
-    const name = LOGS.find((each) => artifacts.some((found) => found.name === each)) ?? artifacts.find((each) => each.name.endsWith(".log"))?.name;
+    const stored = artifacts.filter((each) => !ELSEWHERE.has(each.storageType));
+    const name = LOGS.find((each) => stored.some((found) => found.name === each)) ?? stored.find((each) => each.name.endsWith(".log"))?.name;
     if (log?.runId !== id || log?.name !== name) {
       log?.close();
       log = name ? new LogView({ taskId, runId: id, name, line: Number(place.query.get("line")) || null, draw: frame.draw }) : null;
@@ -111,7 +113,7 @@ export function task(frame, here) {
   async function contentOf(name, id) {
     const known = artifacts.find((each) => each.name === name);
     if (!known) return { text: `Run ${id} has no artifact ${name}.` };
-    if (known.storageType === "error" || known.storageType === "reference") {
+    if (ELSEWHERE.has(known.storageType)) {
       const found = await api("GET", `task/${taskId}/runs/${id}/artifact-content/${encodeURIComponent(name)}`);
       return known.storageType === "error" ? { text: `${found.reason}: ${found.message}` } : { url: found.url, text: "" };
     }
@@ -252,19 +254,24 @@ export function task(frame, here) {
         preview.image ? h("img", { src: preview.image, alt: `The image ${preview.name}` }) : preview.url !== undefined ? h("p", null, "It is elsewhere: ", /^https?:\/\//.test(preview.url) ? h("a", { href: preview.url, rel: "noopener noreferrer", target: "_blank" }, preview.url) : h("code", null, String(preview.url))) : h("pre.text", { tabindex: "0" }, preview.text)));
   }
 
+  function artifactLink(name) {
+    return h("a", { href: `#/task/${taskId}/artifacts/${runId()}/${name.split("/").map(encodeURIComponent).join("/")}` }, name);
+  }
+
   function artifactTable() {
     const id = runId();
     return h("table", null,
       h("thead", null, h("tr", null, ["Name", "Type", "Size", ""].map((each) => (each ? h("th", { scope: "col" }, each) : h("td"))))),
       h("tbody", null, artifacts.map((each) => h("tr", { "data-key": each.name },
-        h("th.wide", { scope: "row" }, h("a", { href: `#/task/${taskId}/artifacts/${id}/${each.name.split("/").map(encodeURIComponent).join("/")}` }, each.name)),
+        h("th.wide", { scope: "row" }, artifactLink(each.name)),
         h("td", { title: each.storageType }, each.storageType === "error" ? chip("failed", "error") : each.contentType),
         h("td.right", null, size(sizes.get(`${id}/${each.name}`) ?? each.contentLength)),
         h("td", null, ["s3", "object", "link"].includes(each.storageType) && h("a", { href: artifactUrl(taskId, id, each.name), download: each.name.split("/").at(-1), "aria-label": `Download ${each.name}` }, "Download"))))));
   }
 
   function logPart() {
-    if (!log) return h("section.panel", { "data-key": "nolog", "aria-label": "Log" }, h("header", null, h("h2", null, "Log"), runChoice("log")), h("p.quiet", null, status.runs.length ? `Run ${runId()} has no log yet: none of its artifacts ends in .log.` : "The task has no run."));
+    const stream = artifacts.find((each) => each.storageType === "reference" && LOGS.includes(each.name));
+    if (!log) return h("section.panel", { "data-key": "nolog", "aria-label": "Log" }, h("header", null, h("h2", null, "Log"), runChoice("log")), h("p.quiet", null, stream ? ["The log is not in the queue yet. The worker streams it: ", artifactLink(stream.name)] : status.runs.length ? `Run ${runId()} has no log yet: none of its artifacts ends in .log.` : "The task has no run."));
     return h("section.panel", { "aria-label": "Log", "data-key": "log" }, h("header", null, h("h2", null, log.name), h("div.row-of", null, log.tools(), runChoice("log"))), h("div", { "data-mount": "log" }));
   }
 }
