@@ -196,6 +196,7 @@ def _print_settings(local: LocalQueue, *, as_json: bool) -> None:
     }
     page = {"page": local.page_url} if local.page_url else {}
     comments = [f"# {name}: {url}" for name, url in page.items()]
+    others = "unset TASKCLUSTER_CERTIFICATE TASKCLUSTER_PROXY_URL"  # of a deployment: they would be used, too
     exports = [f"export {name}={shlex.quote(value)}" for name, value in settings.items()]
-    click.echo(json.dumps(settings | page) if as_json else "\n".join([*exports, *comments]))
+    click.echo(json.dumps(settings | page) if as_json else "\n".join([others, *exports, *comments]))
     sys.stdout.flush()

@@ -51,14 +51,22 @@ def test_a_script_reads_its_settings_as_the_help_says(tmp_path: Path) -> None:
     script = (
         f'taskqueue() {{ exec {shlex.join(_COMMAND[:-1])} "$@" {options}; }}\n{recipe}\n'
         "kill -TERM $!; wait $!; status=$?\n"
-        'echo "$TASKCLUSTER_ROOT_URL $TASKCLUSTER_CLIENT_ID $TASKCLUSTER_ACCESS_TOKEN $status"'
+        'echo "$TASKCLUSTER_ROOT_URL $TASKCLUSTER_CLIENT_ID $TASKCLUSTER_ACCESS_TOKEN $status"\n'
+        'echo "${TASKCLUSTER_CERTIFICATE-unset} ${TASKCLUSTER_PROXY_URL-unset}"'
     )
+    signed_in = {"TASKCLUSTER_CERTIFICATE": "{}", "TASKCLUSTER_PROXY_URL": "http://taskcluster"}
     done = subprocess.run(
-        ["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        ["sh", "-c", script],
+        cwd=tmp_path,
+        env=os.environ | signed_in,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     words = done.stdout.split()
     assert words[0].startswith("http://127.0.0.1:")
-    assert words[1:] == ["me", "it's", "0"]
+    assert words[1:] == ["me", "it's", "0", "unset", "unset"]
 
 
 def test_it_responds_as_soon_as_it_has_printed_one_line_of_json() -> None:
