@@ -80,8 +80,9 @@ def submitted(queue: Queue) -> Graph:
 def worker_process(root_url: str, client: Client, runs: int, log: Path) -> Generator[subprocess.Popen[bytes]]:
     """Run `taskqueue work` with the worker's own credentials, for `runs` runs or until the block ends."""
     bin_folder = Path(sys.executable).parent
+    inherited = {name: each for name, each in os.environ.items() if not name.startswith("TASKCLUSTER_")}
     environment = {
-        **os.environ,
+        **inherited,  # without the certificate of other credentials, for example
         "PATH": f"{bin_folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYTHONDONTWRITEBYTECODE": "1",
         "TASKCLUSTER_ROOT_URL": root_url,

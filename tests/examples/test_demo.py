@@ -26,10 +26,17 @@ COMMAND = [sys.executable, "-m", "examples.demo"]
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """The output of the demo without a terminal, and its directory."""
+    """The output without a terminal, for somebody who is signed in to a deployment; and the directory."""
     folder = tmp_path_factory.mktemp("demo")
+    signed_in = {"TASKCLUSTER_CERTIFICATE": "{}", "TASKCLUSTER_PROXY_URL": "http://127.0.0.1:1"}
     completed = subprocess.run(
-        [*COMMAND, folder], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+        [*COMMAND, folder],
+        cwd=ROOT,
+        env=os.environ | signed_in,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert (completed.returncode, completed.stderr) == (0, "")
     return completed.stdout, folder
