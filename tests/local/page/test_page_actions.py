@@ -104,15 +104,8 @@ def test_a_worker_is_quarantined(scenery: Scenery, open_page: Open) -> None:
     dialog.get_by_label("Hours from now").fill("2")
     dialog.get_by_label("Reason").fill("it's slow")
     _python, shell = _codes(dialog)
-    assert shlex.split(shell)[2:] == [
-        "proj-demo/linux",
-        "rack-1",
-        "w-1",
-        "--hours",
-        "2",
-        "--reason",
-        "it's slow",
-    ]
+    options = ["--hours", "2", "--reason", "it's slow"]
+    assert shlex.split(shell)[2:] == [*options, "proj-demo/linux", "rack-1", "w-1"]
     _confirm(page)
     expect(page.get_by_text("quarantined")).to_be_visible()
     worker = scenery.queue.get_worker("proj-demo/linux", worker_group="rack-1", worker_id="w-1")
@@ -120,16 +113,18 @@ def test_a_worker_is_quarantined(scenery: Scenery, open_page: Open) -> None:
 
 
 def test_the_python_and_the_shell_command_that_are_shown_do_the_same(
-    local: LocalQueue, scenery: Scenery, open_page: Open
+    local: LocalQueue, scenery: Scenery, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = scenery.create("first"), scenery.create("second")
+    first = scenery.create("first")
+    monkeypatch.setattr("tests.local.page.scenery.slugid", lambda: f"-{first[1:]}")
+    second = scenery.create("second")  # its id looks like an option
     page = open_page(f"/task/{first}")
     python, _shell = _codes(_dialog(page, "Cancel"))
     exec(python, {"queue": scenery.queue})
     assert scenery.queue.status(first).status.state == "exception"
     page.goto(f"{local.root_url}/#/task/{second}")
-    page.keyboard.press("Escape")
     page.get_by_role("heading", name="second").wait_for()
+    expect(page.get_by_role("dialog")).to_have_count(0)
     dialog = _dialog(page, "Cancel")
     dialog.get_by_role("button", name="Copy").last.click()
     copied: str = page.evaluate("navigator.clipboard.readText()")
@@ -248,6 +243,20 @@ def test_a_task_is_written_with_its_problems_at_the_fields(
         expect(page.locator(".title .chip")).to_contain_text("unscheduled")
         page.get_by_role("link", name="Edit a copy").click()
         expect(page.get_by_label("Name")).to_have_value("from the page")
+
+
+def test_an_action_that_the_queue_did_not_get_says_so(scenery: Scenery, open_page: Open) -> None:
+    scenery.claim()
+    page = open_page("/new")
+    expect(page.get_by_text("No problems found")).to_be_visible()
+    page.route("**/page/check", lambda route: route.abort())
+    page.get_by_role("button", name="Create task").click()
+    expect(page.get_by_role("alert")).to_contain_text("The queue does not respond")
+    page.get_by_role("link", name="Overview").click()
+    dialog = _dialog(page, "Quarantine")
+    dialog.get_by_label("Hours from now").fill("1e99")
+    dialog.get_by_role("button", name="Quarantine the worker").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("Invalid time value")
 
 
 def test_an_edited_copy_has_every_field_of_the_task(scenery: Scenery, open_page: Open) -> None:

@@ -1,17 +1,20 @@
 // What the page does to the queue. Each action shows the same thing in Python and in a shell first.
 import { copyButton, h, notice } from "./dom.js";
-import { api, own, QueueError, now } from "./queue.js";
+import { api, own, now } from "./queue.js";
 import { PRIORITIES } from "./words.js";
 
 /** A text as Python and as a shell write it. */
 export const python = (value) => JSON.stringify(value);
 export const shell = (value) => (/^[\w@%+=:,./-]+$/.test(value) ? value : `'${String(value).replaceAll("'", "'\\''")}'`);
 
+/** Arguments of a command. Without the two hyphens, an identifier that begins with one would be an option. */
+const operands = (...values) => (values.some((each) => each.startsWith("-")) ? ["--", ...values] : values).map(shell).join(" ");
+
 export const cancel = (taskId) => ({
   title: "Cancel the task",
   about: "A task that is not resolved becomes an exception with the reason canceled. Its worker is told.",
   python: () => `queue.cancel_task(${python(taskId)})`,
-  shell: () => `taskqueue cancel ${shell(taskId)}`,
+  shell: () => `taskqueue cancel ${operands(taskId)}`,
   run: () => api("POST", `task/${taskId}/cancel`),
   done: "The task was canceled.",
   danger: true,
@@ -21,7 +24,7 @@ export const rerun = (taskId) => ({
   title: "Run the task again",
   about: "The task gets a new run, whatever became of it; its dependencies are not waited for.",
   python: () => `queue.rerun_task(${python(taskId)})`,
-  shell: () => `taskqueue rerun ${shell(taskId)}`,
+  shell: () => `taskqueue rerun ${operands(taskId)}`,
   run: () => api("POST", `task/${taskId}/rerun`),
   done: "The task has a new run.",
 });
@@ -30,7 +33,7 @@ export const schedule = (taskId) => ({
   title: "Schedule the task",
   about: "A task that waits for its dependencies becomes pending at once.",
   python: () => `queue.schedule_task(${python(taskId)})`,
-  shell: () => `taskqueue schedule ${shell(taskId)}`,
+  shell: () => `taskqueue schedule ${operands(taskId)}`,
   run: () => api("POST", `task/${taskId}/schedule`),
   done: "The task is scheduled.",
 });
@@ -42,7 +45,7 @@ export const changePriority = (taskId, priority) => ({
   about: "A task that was never resolved can change its place in the task queue. A running run goes on.",
   fields: [priorityField(priority)],
   python: (values) => `queue.change_task_priority(${python(taskId)}, ${python(values.priority)})`,
-  shell: (values) => `taskqueue priority ${values.priority} ${shell(taskId)}`,
+  shell: (values) => `taskqueue priority ${operands(values.priority, taskId)}`,
   run: (values) => api("POST", `task/${taskId}/priority`, { newPriority: values.priority }),
   done: "The priority was changed.",
 });
@@ -83,7 +86,7 @@ export function quarantine({ taskQueueId, workerGroup, workerId, quarantineUntil
     ],
     python: (values) =>
       `queue.quarantine_worker(\n    ${python(taskQueueId)},\n    ${worker},\n    quarantine_until=${python(until(values))},\n    quarantine_info=${python(values.reason)},\n)`,
-    shell: (values) => `taskqueue quarantine ${[taskQueueId, workerGroup, workerId].map(shell).join(" ")} --hours ${shell(values.hours)} --reason ${shell(values.reason)}`,
+    shell: (values) => `taskqueue quarantine --hours ${shell(values.hours)} --reason ${shell(values.reason)} ${operands(taskQueueId, workerGroup, workerId)}`,
     run: (values) =>
       api("PUT", `provisioners/${provisionerId}/worker-types/${workerType}/workers/${workerGroup}/${workerId}`, {
         quarantineUntil: until(values),
@@ -160,7 +163,6 @@ async function submit(event, dialog, action, values, problem, after) {
     notice(action.done);
     after?.(result);
   } catch (error) {
-    if (!(error instanceof QueueError)) throw error;
     problem.textContent = error.message;
   }
 }

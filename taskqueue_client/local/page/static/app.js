@@ -70,6 +70,7 @@ export function setQuery(changes) {
 }
 
 async function navigate() {
+  document.querySelector("dialog")?.close(); // what it asks about is not shown any more
   if (location.hash.startsWith("#token=")) return start();
   const here = address();
   const name = here.parts[0] ?? "";

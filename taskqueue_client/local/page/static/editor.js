@@ -117,25 +117,26 @@ export function editor(frame, here) {
 
   function changed() {
     clearTimeout(checking);
-    checking = setTimeout(check, 150);
+    checking = setTimeout(() => check().catch(failed), 150);
     frame.draw();
   }
 
   const covers = (field, path) => path === field || path.startsWith(`${field}.`) || path.startsWith(`${field}[`);
   const isPlaced = ({ path }) => FIELDS.some(([field]) => covers(`$.${field}`, path));
 
+  function failed(error) {
+    rawProblem = error.message;
+    frame.draw();
+  }
+
   async function create(event) {
     event.preventDefault();
-    const definition = await check();
-    if (!definition) {
-      document.querySelector("[aria-invalid=true]")?.focus();
-      return;
-    }
     try {
+      const definition = await check();
+      if (!definition) return document.querySelector("[aria-invalid=true]")?.focus();
       await api("PUT", `task/${taskId}`, definition);
     } catch (error) {
-      rawProblem = error.message;
-      return frame.draw();
+      return failed(error);
     }
     notice("The task was created.");
     location.hash = `#/task/${taskId}`;
