@@ -75,9 +75,11 @@ def main(task_queue_id: str) -> int:
         for members in follow_group(queue, words.task_group_id, interval=0.5):
             states = [member.status.state for member in members]
             print(", ".join(f"{count} {state}" for state, count in Counter(states).items()))
+        if set(states) != {TaskState.COMPLETED}:
+            return 1
         add = queue.download_artifact(words.task_ids["add"], "public/logs/live.log")
         print(add.content.decode())
-    return 0 if set(states) == {TaskState.COMPLETED} else 1
+        return 0
 
 
 if __name__ == "__main__":

@@ -138,6 +138,24 @@ def test_the_script_submits_a_graph_and_shows_the_sum(working: Working) -> None:
     assert re.search(r"\d+ \+ \d+ \+ \d+ = 34", output)
 
 
+@pytest.mark.usefixtures("deployment")
+def test_the_script_fails_with_the_states_of_tasks_that_are_not_completed(queue: Queue) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "examples.submit_graph", "proj/words"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as script:
+        assert script.stdout is not None
+        group = script.stdout.readline().split()[1]
+        queue.seal_task_group(group)
+        queue.cancel_task_group(group)
+        output, errors = script.communicate(timeout=120)
+    assert (script.returncode, errors) == (1, "")
+    assert output.endswith("4 exception\n")
+
+
 def test_a_cache_lasts_from_task_to_task_if_the_task_has_its_scope(
     working: Working, create: Create, queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
