@@ -307,6 +307,9 @@ def test_a_log_is_followed_in_its_colors_searched_and_linked_to(
             expect(page.locator("mark", has_text="line 2500")).to_be_visible()
             page.get_by_role("link", name="Link to line 2507").click()
             assert page.url.endswith("?line=2507")
+            go(page, f"/task/{task_id}/log/0?line=7")  # an address that was pasted
+            expect(page.locator(".line.chosen")).to_contain_text("line 0")
+            go(page, f"/task/{task_id}/log/0?line=2507")
         page.reload()
         expect(page.locator(".line.chosen")).to_contain_text("line 2500")
 

@@ -185,6 +185,14 @@ export class LogView {
       h("span", null, styled(text, style).pieces.map((each) => span(each, this.search))));
   }
 
+  /** Show the line of an address. */
+  go(line) {
+    if (!line) return;
+    this.line = line;
+    this.isFollowing = false;
+    this.list.scrollTo(line - 1);
+  }
+
   choose(event, number) {
     event.preventDefault();
     this.line = number;

@@ -160,6 +160,7 @@ export function task(frame, here) {
     accepts(next) {
       if (next.parts[0] !== "task" || next.parts[1] !== taskId || !status) return false;
       place = next;
+      if (log?.runId === runId()) log.go(Number(place.query.get("line")));
       frame.reload();
       return true;
     },
