@@ -198,5 +198,5 @@ def _print_settings(local: LocalQueue, *, as_json: bool) -> None:
     comments = [f"# {name}: {url}" for name, url in page.items()]
     others = "unset TASKCLUSTER_CERTIFICATE TASKCLUSTER_PROXY_URL"  # of a deployment: they would be used, too
     exports = [f"export {name}={shlex.quote(value)}" for name, value in settings.items()]
-    click.echo(json.dumps(settings | page) if as_json else "\n".join([others, *exports, *comments]))
+    click.echo(json.dumps(settings | page) if as_json else "\n".join([*exports, others, *comments]))
     sys.stdout.flush()

@@ -124,7 +124,8 @@ def _worker_class(name: str) -> type[WorkerLoop]:
         raise Failure(message) from error
     found = getattr(module, class_name, None)
     if not (isinstance(found, type) and issubclass(found, WorkerLoop)):
-        message = f"{class_name!r} in {module_name} is not a subclass of WorkerLoop"
+        finding = "does not exist" if found is None else "is not a subclass of WorkerLoop"
+        message = f"{class_name!r} in {module_name} {finding}"
         raise Failure(message)
     if inspect.isabstract(found):
         message = f"{class_name!r} in {module_name} lacks {', '.join(sorted(found.__abstractmethods__))}"

@@ -111,7 +111,7 @@ def test_a_worker_whose_log_nobody_reads_goes_on(queue: Queue, task_factory: Any
         ("taskqueue_client.worker:WorkerLoop", "'WorkerLoop' in taskqueue_client.worker lacks run_task"),
         ("nothing:Greeter", "cannot import 'nothing': No module named 'nothing'"),
         ("broken:Greeter", "cannot import 'broken': No module named 'no_such_module'"),
-        ("greeting:Missing", "'Missing' in greeting is not a subclass of WorkerLoop"),
+        ("greeting:Missing", "'Missing' in greeting does not exist"),
         ("greeting:NoWorker", "'NoWorker' in greeting is not a subclass of WorkerLoop"),
     ],
 )
