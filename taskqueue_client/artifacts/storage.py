@@ -6,8 +6,9 @@ Neither credentials nor cookies are sent to storage. This module does not retry.
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Thread
@@ -21,6 +22,7 @@ from taskqueue_client._protocol.wire import Request
 from taskqueue_client._transport.network import USER_AGENT, NetworkSettings, forget_in_children
 
 from .artifact_errors import RedirectRefused, StorageFailed, storage_refused
+from .compression import GZIP
 from .sources import AHEAD, Block, Source
 from .storage_connections import (
     Cancellation,
@@ -406,7 +408,11 @@ def _body(put: Put, hashes: Hashes, cancellation: Cancellation) -> Iterator[Bloc
 def _accepted(attempt: StorageAttempt, response: HTTPResponse) -> Incoming:
     if response.status in _CONTENT:
         return Incoming(attempt, response)
-    text = attempt.read(response, _LONGEST_RESPONSE).decode(errors="replace")
+    body = attempt.read(response, _LONGEST_RESPONSE)
+    if "gzip" in response.headers.get("Content-Encoding", "").lower():
+        with suppress(zlib.error):
+            body = zlib.decompressobj(GZIP).decompress(body, _LONGEST_RESPONSE)
+    text = body.decode(errors="replace")
     raise storage_refused("GET", attempt.url, response.status, response.headers, text)
 
 

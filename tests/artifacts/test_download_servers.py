@@ -207,10 +207,12 @@ def test_a_stream_goes_on_as_long_as_much_is_received(
     assert b"".join(raw_client.stream("x")) == CONTENT
 
 
+@pytest.mark.parametrize(("encoding", "encode"), [("identity", bytes), ("gzip", gzip.compress)])
 def test_a_url_that_storage_calls_expired_is_replaced_and_the_download_resumes(
-    raw_client: EitherClient, server: RawServer
+    raw_client: EitherClient, server: RawServer, encoding: str, encode: Callable[[bytes], bytes]
 ) -> None:
     expired = b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"
+    refusal = RawResponse(403, (("Content-Encoding", encoding),), encode(expired))
     signatures, gets = iter(["first", "second"]), list[Request]()
 
     def respond(request: Request) -> RawResponse:
@@ -220,7 +222,7 @@ def test_a_url_that_storage_calls_expired_is_replaced_and_the_download_resumes(
         gets.append(request)
         if request.path.endswith("second"):
             return rest(request)
-        return cut(("ETag", '"1"')) if len(gets) == 1 else RawResponse(403, (), expired)
+        return cut(("ETag", '"1"')) if len(gets) == 1 else refusal
 
     server.respond = respond
     assert raw_client.download("x").content == CONTENT
@@ -454,3 +456,14 @@ def test_a_refusal_does_not_show_the_signature(raw_client: EitherClient, server:
     ) as caught:
         raw_client.download("x")
     assert "secret" not in repr(caught.value)
+
+
+@pytest.mark.parametrize("is_gzip", [True, False])
+def test_a_refusal_that_a_proxy_has_compressed_can_be_read(
+    raw_client: EitherClient, server: RawServer, *, is_gzip: bool
+) -> None:
+    body = b"<Error><Code>NoSuchKey</Code><Message>No key.</Message></Error>"
+    serve(server, RawResponse(404, (("Content-Encoding", "gzip"),), gzip.compress(body) if is_gzip else body))
+    with pytest.raises(StorageFailed) as caught:
+        raw_client.download("x")
+    assert str(caught.value).endswith("/file: HTTP 404 NoSuchKey No key.")
