@@ -279,7 +279,8 @@ class _Upload:
         return (yield from self._transfer.releasing(compressed.close, self._to_s3(compressed, "gzip")))
 
     def _to_s3(self, body: Source, encoding: str | None) -> Conversation[UploadResult]:
-        renew, has_arrived = partial(self._s3_target, encoding), partial(self._has_arrived, body.size)
+        renew = partial(self._s3_target, encoding)
+        has_arrived = partial(self._has_arrived, body.size, encoding)
         hashes = yield from putting(self._transfer, renew, body, self._progress, has_arrived)
         return self._result(hashes, body.size, encoding)
 
@@ -310,14 +311,14 @@ class _Upload:
         except InputValidationError:
             return (yield from self._artifact.create(request))
 
-    def _has_arrived(self, size: int, response: PutResponse) -> Conversation[bool]:
+    def _has_arrived(self, size: int, encoding: str | None, response: PutResponse) -> Conversation[bool]:
         """Compare the stored length. If the credentials may not read it, any ETag is accepted."""
         artifact, transfer = self._artifact, self._transfer
         try:
             found = yield from artifact.stored()
         except CallFailed:
             return "ETag" in response.headers
-        length = yield from transfer.work(lambda: _stored_length(transfer, found.url))
+        length = yield from transfer.work(lambda: _stored_length(transfer, found.url, encoding))
         return length == size
 
     def _to_object_service(self) -> Conversation[UploadResult]:
@@ -368,9 +369,14 @@ class _Upload:
         )
 
 
-def _stored_length(transfer: Transfer, url: str) -> int | None:
-    """Return the stored length, by requesting the first byte; None if nothing is stored."""
-    get = Get(url, {"Range": "bytes=0-0", "Accept-Encoding": "identity"}, transfer.settings.limits)
+def _stored_length(transfer: Transfer, url: str, encoding: str | None) -> int | None:
+    """Return the stored length, by requesting the first byte; None if nothing is stored.
+
+    Google's storage and caching proxies decompress stored gzip for clients that do not accept gzip, and may
+    compress other content for clients that do.
+    """
+    headers = {"Range": "bytes=0-0", "Accept-Encoding": encoding or "identity"}
+    get = Get(url, headers, transfer.settings.limits)
     try:
         with transfer.storage.get(get, transfer.cancellation) as incoming:
             found = _CONTENT_RANGE.fullmatch(incoming.header("Content-Range") or "")

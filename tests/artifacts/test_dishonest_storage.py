@@ -264,6 +264,24 @@ def test_the_stored_length_is_not_what_a_cdn_says(raw_client: EitherClient, serv
     ]
 
 
+def test_the_stored_length_of_gzip_is_not_that_of_its_content(
+    raw_client: EitherClient, server: RawServer
+) -> None:
+    """Google's storage and Varnish decompress for clients that do not accept gzip."""
+    seen = s3(server, ENCRYPTED, part(5000))
+    s3_response = server.respond
+
+    def respond(request: Request) -> RawResponse:
+        if request.headers["Range"] and request.headers["Accept-Encoding"] == "gzip":
+            return part(len(next(put for put in seen if put.method == "PUT").body))
+        return s3_response(request)
+
+    server.respond = respond
+    result = raw_client.upload("public/x.txt", b"line\n" * 1000)
+    assert (result.content_encoding, result.size) == ("gzip", 5000)
+    assert result.stored_size < 5000
+
+
 def test_where_storage_sends_more_than_the_first_byte_the_length_of_the_content_is_compared(
     raw_client: EitherClient, server: RawServer
 ) -> None:
