@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import click
+from msgspec.structs import replace
 
 from taskqueue_client.artifacts import StorageFailed, StorageRefused, StreamInterrupted
 from taskqueue_client.artifacts.compression import BadGzip
@@ -15,6 +16,7 @@ from taskqueue_client.artifacts.growing_log import LOG_LINK, LOG_NAME, GrowingLo
 from taskqueue_client.artifacts.storage import Get
 from taskqueue_client.artifacts.storage_connections import Cancellation
 from taskqueue_client.artifacts.transfers import settings_of
+from taskqueue_client.artifacts.uploading import RunArtifact
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.errors import ResourceNotFound
@@ -209,7 +211,12 @@ class FollowedLog:
         return places
 
     def _artifact(self, name: str) -> ArtifactContent:
-        return self._queue.artifact(self._task_id, self._run_id, name)
+        """Return the artifact, with a URL of storage: a CDN may have kept that there was no log yet."""
+        content = self._queue.artifact(self._task_id, self._run_id, name)
+        if content.storage_type != StorageType.S3:
+            return content
+        stored = RunArtifact(self._task_id, self._run_id, name).stored()
+        return replace(content, url=self._queue.send(stored).url)
 
     def _print_whole(self, name: str, content: ArtifactContent) -> None:
         """Write the log to its end; where asking for the new part fails, all of it is requested."""

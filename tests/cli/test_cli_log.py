@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from taskqueue_client import Queue, slugid
 from taskqueue_client._protocol.conversation import converse
@@ -27,6 +28,7 @@ from taskqueue_client.cli.failures import ExitStatus, Failure
 from taskqueue_client.cli.log import FollowedLog
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.definitions import from_now
+from taskqueue_client.models import ArtifactContent
 from taskqueue_client.testing import TaskFactory
 from taskqueue_client.worker.commands.task_log import TaskLog
 from taskqueue_client.worker.run.log_checkpoints import CompressedLog
@@ -193,6 +195,22 @@ def test_a_log_whose_content_is_not_there_yet_is_waited_for(running: Running, qu
     run_client.create_link_artifact(task_id, 0, LIVE, BACKING, expires=EXPIRES)
     write_all = partial(run_client.upload_artifact, task_id, 0, BACKING, b"one\n", expires=EXPIRES)
     assert followed(running, queue, partial(write_all, content_type="text/plain")) == "one\n"
+
+
+def test_a_log_is_not_read_from_a_cdn_which_may_keep_that_there_was_none(
+    running: Running, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_storage = queue.artifact
+
+    def in_cdn(task_id: str, run_id: int, name: str) -> ArtifactContent:
+        return replace(in_storage(task_id, run_id, name), url=cdn.url)
+
+    with RawServer() as cdn:
+        cdn.respond = lambda _: RawResponse(404)
+        monkeypatch.setattr(queue, "artifact", in_cdn)
+        write(running, "one\n")
+        assert followed(running, queue, lambda: write(running, "one\ntwo\n")) == "one\ntwo\n"
+        assert not cdn.requests
 
 
 def test_after_the_end_of_a_worker_that_streamed_its_log_the_uploaded_log_is_printed(
