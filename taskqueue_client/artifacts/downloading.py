@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from taskqueue_client import _arguments as arguments
 from taskqueue_client import calls
 from taskqueue_client._protocol.conversation import Call, CallAs, Conversation
@@ -40,11 +42,17 @@ MOST_UNPACKED = 64 * 1024 * 1024
 MOST_UNPACKED_RATIO = 500
 """The largest allowed ratio of unpacked to packed bytes. The format allows 1032; logs reach 5 to 50."""
 
+SKIP_CDN = {"x-taskcluster-skip-cdn": "1"}
+"""The headers of a request for a URL of storage, instead of a CDN's, whose copy may be an old one."""
+
 MUCH = 16 * 1024 * 1024
 """Bytes after which the interruption of a request is not a failed attempt. So a network that interrupts each
 connection after a while delays a large download, and does not make it impossible."""
 
 _WITH_URL = frozenset({StorageType.S3, StorageType.REFERENCE})
+_MISSING = frozenset({403, 404})
+"""S3 responds with 403 where the reader may not list the bucket."""
+
 _PARTIAL = 206
 _NO_SUCH_RANGE = 416
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
@@ -116,11 +124,12 @@ class DownloadRequest:
         return calls.artifact(self.task_id, self.run_id, self.name)
 
     def located(self) -> Conversation[Location]:
-        """Get a URL from the other endpoint, whose response has no hashes."""
+        """Get a URL of storage from the other endpoint, whose response has no hashes."""
         if self.run_id is None:
-            found = yield from calls.get_latest_artifact(self.task_id, self.name)
+            call = calls.get_latest_artifact(self.task_id, self.name)
         else:
-            found = yield from calls.get_artifact(self.task_id, self.run_id, self.name)
+            call = calls.get_artifact(self.task_id, self.run_id, self.name)
+        found = yield from replace(call, headers=SKIP_CDN)
         return Location(found.url)
 
 
@@ -143,6 +152,7 @@ class _Download:
         self._destination = destination
         self._progress = progress
         self._location: Location | None = None
+        self._skips_cdn = False
 
     def steps(self) -> Conversation[DownloadResult]:
         content = yield from self._content()
@@ -179,6 +189,8 @@ class _Download:
         except StorageRefused as error:
             if is_expiry(error, location.expires, self._transfer.settings.server_time()):
                 self._location = None
+            elif error.status in _MISSING and content.storage_type == StorageType.S3 and not self._skips_cdn:
+                self._skips_cdn, self._location = True, None  # a CDN keeps responses from before the upload
             raise
 
     def _fresh_location(self, content: ArtifactContent) -> Conversation[Location]:
@@ -206,6 +218,8 @@ class _Download:
             start = yield from CallAs(call, content.credentials)
             expires = None if start.expires is None else start.expires.timestamp()
             return Location(start.url, expires, start.hashes)
+        if self._skips_cdn:
+            return (yield from self._request.located())
         if content.storage_type in _WITH_URL and content.url is not None:
             return Location(content.url)
         raise NotOffered("artifact")

@@ -27,6 +27,7 @@ from taskqueue_client.errors import (
 from taskqueue_client.models import ArtifactLocation, CreateArtifactResponse, CreateUploadResponse
 
 from .artifact_errors import NotOffered, StorageRefused, UploadAlreadyBegun
+from .downloading import SKIP_CDN
 from .naming import (
     checked_content_type,
     checked_media_type,
@@ -135,7 +136,7 @@ class RunArtifact:
     def stored(self) -> Call[ArtifactLocation]:
         """Return the call that gets a URL of storage: the copy that a CDN has may be an old one."""
         call = calls.get_artifact(self.task_id, self.run_id, self.name)
-        return replace(call, headers={"x-taskcluster-skip-cdn": "1"})
+        return replace(call, headers=SKIP_CDN)
 
 
 def upload_artifact(

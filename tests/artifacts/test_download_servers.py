@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
@@ -17,6 +18,7 @@ from taskqueue_client.artifacts import (
     NotOffered,
     RedirectRefused,
     StorageFailed,
+    StorageRefused,
     StreamInterrupted,
     downloading,
 )
@@ -227,6 +229,41 @@ def test_a_url_that_storage_calls_expired_is_replaced_and_the_download_resumes(
     server.respond = respond
     assert raw_client.download("x").content == CONTENT
     assert [get.path.rpartition("=")[2] for get in gets] == ["first", "first", "second"]
+
+
+def serve_cdn(server: RawServer, cdn: RawResponse, storage: RawResponse) -> list[str]:
+    """Let the Queue refer to a CDN, unless storage is requested; return the paths of requests to them."""
+    gets: list[str] = []
+
+    def respond(request: Request) -> RawResponse:
+        if request.path.startswith("/api/"):
+            if request.headers["x-taskcluster-skip-cdn"] == "1":
+                return replace(json_response({"storageType": "s3", "url": f"{server.url}/key"}), status=303)
+            return json_response({"storageType": "s3", "url": f"{server.url}/cdn"})
+        gets.append(request.path)
+        return cdn if request.path == "/cdn" else storage
+
+    server.respond = respond
+    return gets
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_what_was_requested_from_a_cdn_before_its_upload_is_read_from_storage(
+    raw_client: EitherClient, server: RawServer, status: int
+) -> None:
+    gets = serve_cdn(server, RawResponse(status), whole())
+    assert raw_client.download("x").content == CONTENT
+    assert b"".join(raw_client.stream("x")) == CONTENT
+    assert gets == ["/cdn", "/key"] * 2
+
+
+def test_content_that_storage_does_not_have_either_is_not_requested_again(
+    raw_client: EitherClient, server: RawServer
+) -> None:
+    gets = serve_cdn(server, RawResponse(404), RawResponse(404))
+    with pytest.raises(StorageRefused, match="HTTP 404"):
+        raw_client.download("x")
+    assert gets == ["/cdn", "/key"]
 
 
 def serve_object(

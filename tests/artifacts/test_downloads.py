@@ -259,7 +259,7 @@ def test_a_wait_that_storage_asks_for_is_kept(
 
 
 @pytest.mark.usefixtures("stored")
-@pytest.mark.parametrize("status", [400, 403, 404, 413])
+@pytest.mark.parametrize("status", [400, 413])
 def test_a_refusal_of_the_storage_is_final(client: EitherClient, local: LocalQueue, status: int) -> None:
     local.faults.add(Respond(endpoint="storage.get", status=status, times=2))
     with pytest.raises(StorageRefused) as caught:
