@@ -374,9 +374,9 @@ def _stored_length(transfer: Transfer, url: str, encoding: str | None) -> int | 
     """Return the stored length, by requesting the first byte; None if nothing is stored.
 
     Google's storage and caching proxies decompress stored gzip for clients that do not accept gzip, and may
-    compress other content for clients that do.
+    compress other content for clients that do. Caching proxies may have a copy of the last upload.
     """
-    headers = {"Range": "bytes=0-0", "Accept-Encoding": encoding or "identity"}
+    headers = {"Range": "bytes=0-0", "Accept-Encoding": encoding or "identity", "Cache-Control": "no-cache"}
     get = Get(url, headers, transfer.settings.limits)
     try:
         with transfer.storage.get(get, transfer.cancellation) as incoming:
