@@ -206,9 +206,12 @@ def _message(status: int, document: Mapping[str, Any], body: bytes) -> str:
     words = document.get("message") or document.get("error")
     if isinstance(words, str):
         return _TRAILER.split(words, maxsplit=1)[0]
-    page = body[: 20 * errors.LONGEST].decode(errors="replace")
-    text = errors.shortened(_WHITE.sub(" ", _TAG.sub(" ", page)).strip())
-    return text or f"empty response with status {status}"
+    return text_of_page(body.decode(errors="replace")) or f"empty response with status {status}"
+
+
+def text_of_page(page: str) -> str:
+    """Return what a reader of a proxy's page sees, shortened."""
+    return errors.shortened(_WHITE.sub(" ", _TAG.sub(" ", page[: 20 * errors.LONGEST])).strip())
 
 
 DEEPEST = 500

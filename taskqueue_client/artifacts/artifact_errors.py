@@ -23,15 +23,12 @@ import time
 from collections.abc import Mapping
 from urllib.parse import urlsplit, urlunsplit
 
-from taskqueue_client._protocol.api_responses import retry_after
+from taskqueue_client._protocol.api_responses import retry_after, text_of_page
 from taskqueue_client.errors import TaskQueueError
 
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 _QUERY = re.compile(r"\?[^\s<>\"']+")
-_LONGEST = 300
-"""Characters of a storage service's response that an error shows."""
-
 _FORBIDDEN = 403
 _BAD_REQUEST = 400
 _TOO_LARGE = 413
@@ -121,7 +118,7 @@ def storage_refused(
 ) -> StorageRefused:
     """Return the error for a response: S3's XML, or any other text."""
     code, message = _CODE.search(response), _MESSAGE.search(response)
-    text = message[1] if message else "" if code else response[:_LONGEST]
+    text = message[1] if message else "" if code else text_of_page(response)
     redacted = _QUERY.sub("?<redacted>", text)
     if method == "PUT" and (location := headers.get("Location")):
         redacted = f"redirected to {without_query(location)}, but uploads do not follow redirects"

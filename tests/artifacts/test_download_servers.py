@@ -504,3 +504,14 @@ def test_a_refusal_that_a_proxy_has_compressed_can_be_read(
     with pytest.raises(StorageFailed) as caught:
         raw_client.download("x")
     assert str(caught.value).endswith("/file: HTTP 404 NoSuchKey No key.")
+
+
+def test_of_the_page_of_a_proxy_an_error_shows_the_text(raw_client: EitherClient, server: RawServer) -> None:
+    style = b"<style>" + b"body { margin: 0 }\n" * 100 + b"</style>"
+    page = (
+        b"<html>\r\n<head><title>Denied</title>" + style + b"</head>\r\n<body>by\r\nsquid</body></html>\r\n"
+    )
+    serve(server, RawResponse(407, (), page))
+    with pytest.raises(StorageFailed) as caught:
+        raw_client.download("x")
+    assert str(caught.value).endswith("/file: HTTP 407 Denied by squid")
