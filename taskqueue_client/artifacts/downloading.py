@@ -31,7 +31,7 @@ from .compression import BadGzip, Gunzip
 from .destinations import Destination
 from .sources import Block
 from .storage import MOST_REDIRECTS, VERIFIABLE, Get, Hashes, Incoming, Progress
-from .transfers import Transfer, TransferClient
+from .transfers import SKIP_CDN, Transfer, TransferClient
 
 DEFAULT_CONTENT_TYPE = "application/binary"
 """The content type that the official clients assume if storage sends none."""
@@ -41,9 +41,6 @@ MOST_UNPACKED = 64 * 1024 * 1024
 
 MOST_UNPACKED_RATIO = 500
 """The largest allowed ratio of unpacked to packed bytes. The format allows 1032; logs reach 5 to 50."""
-
-SKIP_CDN = {"x-taskcluster-skip-cdn": "1"}
-"""The headers of a request for a URL of storage, instead of a CDN's, whose copy may be an old one."""
 
 MUCH = 16 * 1024 * 1024
 """Bytes after which the interruption of a request is not a failed attempt. So a network that interrupts each

@@ -28,6 +28,9 @@ StorageName = Literal["s3", "object"]
 RENEWED_BEFORE = 300.0
 """A URL is not used in the last seconds before it expires, because clocks may differ by so much."""
 
+SKIP_CDN = {"x-taskcluster-skip-cdn": "1"}
+"""The headers of a request for a URL of storage, instead of a CDN's, whose copy may be an old one."""
+
 _MD5_LIMIT = 16 * 1024 * 1024
 """Up to this size in bytes, the ETag is compared with the MD5 sum of the body. For larger bodies, computing
 the sum would take longer than sending."""

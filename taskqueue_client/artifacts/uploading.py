@@ -27,7 +27,6 @@ from taskqueue_client.errors import (
 from taskqueue_client.models import ArtifactLocation, CreateArtifactResponse, CreateUploadResponse
 
 from .artifact_errors import NotOffered, StorageRefused, UploadAlreadyBegun
-from .downloading import SKIP_CDN
 from .naming import (
     checked_content_type,
     checked_media_type,
@@ -40,7 +39,17 @@ from .naming import (
 )
 from .sources import Content, Source, Spool, TemporaryFileFailed, gzipped, gzipped_content, open_source
 from .storage import UPLOADED, Get, Progress, PutResponse, hexdigests
-from .transfers import StorageName, Target, Transfer, TransferClient, putting, reporter, settings_of, silently
+from .transfers import (
+    SKIP_CDN,
+    StorageName,
+    Target,
+    Transfer,
+    TransferClient,
+    putting,
+    reporter,
+    settings_of,
+    silently,
+)
 
 _WORTH_COMPRESSING = 1024
 """Smaller content is not compressed by default: it fits into a network packet."""
