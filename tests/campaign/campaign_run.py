@@ -18,7 +18,7 @@ from taskqueue_client.events import PulseSettings
 from taskqueue_client.slugid import slugid
 from tests.events.proxy import Proxy
 
-from .chaos_proxy import QUEUE_HOST, ChaosProxy
+from .chaos_proxy import PROXY_HOST, QUEUE_HOST, ChaosProxy
 from .evidence import Evidence, read_artifacts, read_tasks, unknown_files
 from .excuses import LATE
 from .fault_plan import planned_faults
@@ -272,7 +272,7 @@ def _deadline(settings: Settings) -> float:
 
 
 def _free_port() -> int:
-    with socket.create_server((QUEUE_HOST, 0)) as found:
+    with socket.create_server((PROXY_HOST, 0)) as found:  # used by more programs than the other address
         port: int = found.getsockname()[1]
         return port
 

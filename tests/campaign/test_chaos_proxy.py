@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Generator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -61,16 +62,22 @@ async def behind() -> Behind:
 async def proxy(behind: Behind, tmp_path: Path) -> AsyncIterator[ChaosProxy]:
     runner = web.ServerRunner(web.Server(behind.respond, handler_cancellation=True))
     await runner.setup()
-    site = web.TCPSite(runner, QUEUE_HOST, 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    log = IncidentLog(tmp_path / "incidents.jsonl", 1)
-    proxy = ChaosProxy(port, 1, 0, log)
-    await proxy.open()
-    yield proxy
-    await proxy.close()
-    await runner.cleanup()
-    log.close()
+    with closing(IncidentLog(tmp_path / "incidents.jsonl", 1)) as log, reserved_port() as port:
+        await web.TCPSite(runner, QUEUE_HOST, port).start()
+        proxy = ChaosProxy(port, 1, 0, log)
+        await proxy.open()
+        yield proxy
+        await proxy.close()
+        await runner.cleanup()
+
+
+@contextmanager
+def reserved_port() -> Generator[int]:
+    """A port of the proxy's address that no other test gets: the server takes the same one of its address."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the proxy may listen on it
+        reserved.bind((PROXY_HOST, 0))
+        yield reserved.getsockname()[1]
 
 
 @pytest.fixture
