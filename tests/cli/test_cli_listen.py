@@ -6,6 +6,8 @@ import asyncio
 import json
 import signal
 import socket
+import subprocess
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -72,8 +74,16 @@ def test_ctrl_c_ends_listen(broker_url: str, monkeypatch: pytest.MonkeyPatch) ->
         assert process.stderr is not None
         while process.stderr.readline() != "listening\n":
             pass
+        assert interrupted(process) == 130
+
+
+def interrupted(process: subprocess.Popen[str]) -> int | None:
+    """Press Ctrl-C, and again if nothing happens: Python loses one in the callback of a weak reference."""
+    for _ in range(6):
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(10)
+    return None
 
 
 def test_wrong_credentials_are_a_refusal_that_does_not_show_them(
