@@ -42,7 +42,7 @@ MOST_UNPACKED = 64 * 1024 * 1024
 MOST_UNPACKED_RATIO = 500
 """The largest allowed ratio of unpacked to packed bytes. The format allows 1032; logs reach 5 to 50."""
 
-MUCH = 16 * 1024 * 1024
+GOES_ON_AFTER = 16 * 1024 * 1024
 """Bytes after which the interruption of a request is not a failed attempt. So a network that interrupts each
 connection after a while delays a large download, and does not make it impossible."""
 
@@ -173,7 +173,7 @@ class _Download:
             try:
                 return (yield from self._request_rest(content, receiver))
             except StorageFailed as error:
-                if receiver.received < begun + MUCH or not receiver.resume_headers():
+                if receiver.received < begun + GOES_ON_AFTER or not receiver.resume_headers():
                     raise
                 if not self._may_retry(error):
                     raise

@@ -75,11 +75,6 @@ class TaskResult:
     log: str = field(repr=False)
     error: BaseException | None = None
 
-    def __post_init__(self) -> None:
-        """Log why a task was not completed: pytest shows it if the test fails, but no log of a result."""
-        if self.outcome != ReasonResolved.COMPLETED:
-            log.warning("task %s ended: %s; its log:\n%s", self.task_id, self.outcome, self.log[-_SHOWN:])
-
 
 def run_handler(
     worker: WorkerLoop | type[WorkerLoop], payload: Mapping[str, Any], **options: Unpack[TaskOptions]
@@ -172,9 +167,15 @@ def _run(worker: WorkerLoop, claim: TaskClaim, stack: ExitStack) -> TaskResult:
             explain(resources.log, error)
     with closing(resources.log.finished()) as log:
         text = log.read().decode(errors="replace")
-    return TaskResult(
-        claim.status.task_id, resolution.reason.value if resolution else LOST, artifacts, text, error
-    )
+    outcome = resolution.reason.value if resolution else LOST
+    return _logged(TaskResult(claim.status.task_id, outcome, artifacts, text, error))
+
+
+def _logged(result: TaskResult) -> TaskResult:
+    """Log why a task was not completed: pytest shows it if the test fails, but no log of a result."""
+    if result.outcome != ReasonResolved.COMPLETED:
+        log.warning("task %s ended: %s; its log:\n%s", result.task_id, result.outcome, result.log[-_SHOWN:])
+    return result
 
 
 def _shared(worker: WorkerLoop, stack: ExitStack) -> SharedResources:
@@ -248,5 +249,5 @@ def result_of(queue: Queue, task_id: str) -> TaskResult:
         for each in queue.iter_artifacts(task_id, run.run_id)
         if each.storage_type in {StorageType.S3, StorageType.OBJECT}
     }
-    log = contents.pop(LOG_NAME, b"").decode(errors="replace")
-    return TaskResult(task_id, str(run.reason_resolved), contents, log)
+    text = contents.pop(LOG_NAME, b"").decode(errors="replace")
+    return _logged(TaskResult(task_id, str(run.reason_resolved), contents, text))

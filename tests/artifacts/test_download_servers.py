@@ -193,7 +193,7 @@ def test_interruptions_do_not_count_as_long_as_much_is_received(
     *,
     to_file: bool,
 ) -> None:
-    monkeypatch.setattr(downloading, "MUCH", len(CONTENT) // 50)
+    monkeypatch.setattr(downloading, "GOES_ON_AFTER", len(CONTENT) // 50)
     gets = serve(server, cut(("ETag", '"1"')), partial(part, size=len(CONTENT) // 50))
     to = tmp_path / "file"
     result = raw_client.download("x", **({"to": to} if to_file else {}))
@@ -204,7 +204,7 @@ def test_interruptions_do_not_count_as_long_as_much_is_received(
 def test_a_stream_goes_on_as_long_as_much_is_received(
     raw_client: EitherClient, server: RawServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(downloading, "MUCH", len(CONTENT) // 50)
+    monkeypatch.setattr(downloading, "GOES_ON_AFTER", len(CONTENT) // 50)
     serve(server, cut(("ETag", '"1"')), partial(part, size=len(CONTENT) // 50))
     assert b"".join(raw_client.stream("x")) == CONTENT
 

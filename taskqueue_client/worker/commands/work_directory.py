@@ -193,7 +193,7 @@ def remove_tree(path: Path) -> None:
         OSError: Something could not be removed, such as another user's directory that is not empty, or one
             at which something is mounted; everything else was.
     """
-    if _is_removed(path):
+    if _remove_if_empty(path):
         return
     with suppress(PermissionError):  # another user's, which may be readable all the same
         path.chmod(0o700)
@@ -208,7 +208,7 @@ def remove_tree(path: Path) -> None:
     path.rmdir()
 
 
-def _is_removed(directory: str | Path, *, dir_fd: int | None = None) -> bool:
+def _remove_if_empty(directory: str | Path, *, dir_fd: int | None = None) -> bool:
     """Remove a directory if it is empty; return whether it is gone.
 
     Raises:
@@ -264,7 +264,7 @@ class _Emptying:
         if not entry.is_dir(follow_symlinks=False):
             os.unlink(entry.name, dir_fd=directory)
             return
-        if _is_removed(entry.name, dir_fd=directory):
+        if _remove_if_empty(entry.name, dir_fd=directory):
             return
         with suppress(PermissionError):  # as above
             os.chmod(entry.name, 0o700, dir_fd=directory)

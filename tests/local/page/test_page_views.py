@@ -507,3 +507,11 @@ def _latest_message(local: LocalQueue, scenery: Scenery, task_id: str) -> Callab
         scenery.queue.change_task_priority(task_id, priority)
     audience = local._audience  # pyright: ignore[reportPrivateUsage] - no API publishes a thousand at once
     return lambda: audience.publish(seen[0])
+
+
+def test_a_task_with_many_dependents_shows_that_there_are_more(scenery: Scenery, open_page: Open) -> None:
+    task_id = scenery.create("first")
+    for number in range(101):
+        scenery.create(f"after {number}", [task_id])
+    page = open_page(f"/task/{task_id}")
+    expect(page.get_by_text("more than 100")).to_be_visible()
