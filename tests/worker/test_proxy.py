@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -367,22 +368,28 @@ def test_the_last_5xx_is_passed_back() -> None:
         ("PUT", "provisioners/a/worker-types/b/workers/group/id"),
     ],
 )
-def test_a_call_that_the_clients_do_not_repeat_is_sent_once(method: str, path: str) -> None:
-    with Upstream(lambda handler: respond(handler, 502)) as upstream, scripted(upstream) as proxy:
+@pytest.mark.parametrize("is_response_lost", [False, True])
+def test_a_call_that_the_clients_do_not_repeat_is_sent_once(
+    method: str, path: str, *, is_response_lost: bool
+) -> None:
+    respond_badly = hang_up if is_response_lost else partial(respond, status=502)
+    with Upstream(respond_badly) as upstream, scripted(upstream) as proxy:
         response = requests.request(method, f"{proxy.url}/api/queue/v1/{path}", timeout=60)
-    assert response.status_code == 502
+    assert response.status_code == (500 if is_response_lost else 502)
     assert len(upstream.requests) == 1
 
 
-def test_no_response_at_all_is_a_500_that_says_why() -> None:
-    def hang_up(handler: BaseHTTPRequestHandler) -> None:
-        handler.connection.shutdown(socket.SHUT_RDWR)
+def hang_up(handler: BaseHTTPRequestHandler) -> None:
+    handler.connection.shutdown(socket.SHUT_RDWR)
 
+
+def test_no_response_at_all_is_a_500_that_says_why() -> None:
     with Upstream(hang_up) as upstream, scripted(upstream) as proxy:
         response = requests.get(f"{proxy.url}/api/queue/v1/ping?bewit=hidden", timeout=60)
     assert response.status_code == 500
     assert response.text.startswith("Failed during proxy request: ServerDisconnected")
     assert "hidden" not in response.text
+    assert len(upstream.requests) == proxy_module.ATTEMPTS
 
 
 def test_a_response_that_is_cut_does_not_look_whole() -> None:

@@ -131,6 +131,8 @@ class TaskProxy:
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
             read_bufsize=_BLOCK,
         )
+        # aiohttp has no option for it, and would repeat PUT and GET by itself, also what must be sent once.
+        self._session._retry_connection = False  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         self._server = BoundedServer(self._serve)
         listener = socket.create_server(("127.0.0.1", 0))
         await self._server.start(listener, _CLOSING)
