@@ -138,7 +138,8 @@ class MovableClock:
         try:
             while (left := until - self.monotonic()) > 0:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(moved.wait(), None if self._running_since is None else left)
+                    async with asyncio.timeout(None if self._running_since is None else left):
+                        await moved.wait()
                 moved.clear()
         finally:
             self._async_sleepers.discard(sleeper)

@@ -192,7 +192,8 @@ class AmqpPublisher:
 
     async def _wait_for(self, event: asyncio.Event) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), _PATIENCE)
+            async with asyncio.timeout(_PATIENCE):
+                await event.wait()
 
     async def _send_always(self) -> None:
         while True:

@@ -297,7 +297,8 @@ class BlockedLoopWatch:
         started, wait = time.monotonic(), self._blocked_after
         while not turned.is_set():
             try:
-                await asyncio.wait_for(turned.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await turned.wait()
             except TimeoutError:
                 self._warn(time.monotonic() - started)
                 wait *= 2

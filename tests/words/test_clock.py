@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 
@@ -35,3 +36,16 @@ def test_a_clock_is_moved_forward_only_and_not_for_ever(step: float) -> None:
     with pytest.raises(ValueError, match="expected 0 or more"):
         clock.advance(step)
     assert clock.now() == 1000.0
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_wait_is_canceled_while_the_clock_moves(turns: int) -> None:
+    clock = MovableClock()
+    waiting = asyncio.create_task(clock.sleep_async(60))
+    await asyncio.sleep(0)
+    clock.advance(seconds=1)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting], timeout=5)
+    assert waiting.cancelled()

@@ -309,7 +309,8 @@ class Feed:
                 await response.write(b"data: %b\n\n" % msgspec.json.encode(event))
                 await asyncio.sleep(_SHORTEST_PAUSE)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), _HEARTBEAT)
+                    async with asyncio.timeout(_HEARTBEAT):
+                        await changed.wait()
         except ConnectionError:  # the page was closed
             return response
         finally:
