@@ -18,6 +18,7 @@ import pytest
 from yarl import URL
 
 from taskqueue_client import Queue, slugid
+from taskqueue_client._protocol import threads_and_tasks
 from taskqueue_client.definitions import task_definition
 from taskqueue_client.local import LocalQueue, amqp
 from taskqueue_client.local.amqp import AmqpPublisher, Outbox
@@ -440,6 +441,7 @@ async def _consuming(local: LocalQueue) -> None:
 def test_a_local_queue_stops_at_every_moment_of_its_connection_to_the_broker(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(threads_and_tasks, "_PATIENCE", 0.1)  # aiormq may lose the first cancellation
     for number in range(30):
         monkeypatch.setattr(amqp, "_PATIENCE", number / 1000)
         with LocalQueue(amqp_url=BROKER):

@@ -246,6 +246,7 @@ def test_a_task_is_written_with_its_problems_at_the_fields(
 
 
 def test_an_action_that_the_queue_did_not_get_says_so(scenery: Scenery, open_page: Open) -> None:
+    scenery.create("claimed")
     scenery.claim()
     page = open_page("/new")
     expect(page.get_by_text("No problems found")).to_be_visible()
