@@ -15,7 +15,7 @@ import pytest
 from taskqueue_client import AsyncQueue, calls
 from taskqueue_client.artifacts.artifact_errors import StorageRefused
 from taskqueue_client.clock import MovableClock, SystemClock
-from taskqueue_client.errors import Attempted, CallFailed, ConnectionFailed, ServerError
+from taskqueue_client.errors import Attempted, CallFailed, ConnectionFailed, Refused, ServerError
 from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker import WorkerIdentity
@@ -454,8 +454,9 @@ class TestRetryClock:
 class Recovering:
     """A task source that fails at first, then has no work once, and does not respond to later calls."""
 
-    def __init__(self, failures: int = 0) -> None:
+    def __init__(self, failures: int = 0, error: CallFailed | None = None) -> None:
         self.calls = -failures
+        self._error = error or ConnectionFailed(Attempted("claimWork", "POST", "/"), "connection refused")
 
     async def claim(self, count: int) -> list[TaskClaim]:
         del count
@@ -463,7 +464,7 @@ class Recovering:
         if self.calls > 1:
             await asyncio.Event().wait()
         if self.calls <= 0:
-            raise ConnectionFailed(Attempted("claimWork", "POST", "/"), "connection refused")
+            raise self._error
         return []
 
     def stop(self) -> None: ...
@@ -565,6 +566,24 @@ class TestClaiming:
             assert claiming.outage() == outage
             clock.sleep(0.02)
             assert claiming.outage() == 0
+
+    @pytest.mark.parametrize(("seconds", "longest"), [(10.0, 1.5), (1.0, 90.0)])
+    async def test_a_long_poll_that_a_proxy_cuts_off_is_no_outage(
+        self,
+        queue: AsyncQueue,
+        told: Told,
+        clock: PassingClock,
+        caplog: pytest.LogCaptureFixture,
+        seconds: float,
+        longest: float,
+    ) -> None:
+        cut_off = Attempted("claimWork", "POST", "/", elapsed=seconds)
+        source = Recovering(8, ServerError(cut_off, Refused(504, message="Gateway Timeout")))
+        async with self.claiming(queue, told, clock, source=source):
+            await holds(lambda: source.calls == 2)
+        waits = [wait - seconds for wait in clock.sleeps[:8]]
+        assert longest / 3 <= max(waits) <= longest
+        assert ("a proxy did not wait for it" in caplog.text) == (longest < 2)
 
     async def test_a_loop_that_waits_for_a_free_slot_can_be_stopped(
         self, queue: AsyncQueue, told: Told, clock: PassingClock

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from http import HTTPStatus
 from random import random
 
 from taskqueue_client import errors
@@ -43,6 +44,10 @@ RETRY_AFTER_MOST = 3600.0
 BETWEEN_EMPTY = 1.0
 """Seconds from the start of a claim request that found nothing to the next one: the Queue's own long poll
 takes longer, but a proxy may respond at once."""
+
+CUT_AFTER = 5.0
+"""Seconds after which a 504 is no sign of an outage: a proxy does not wait for the end of the long poll, and
+says so again and again as long as there is no work. Pauses that double would let new tasks wait."""
 
 OUTAGE_MOST = 180.0
 """Seconds after an outage in which a worker remembers it at most: see `Claiming.outage`."""
@@ -215,12 +220,18 @@ class Claiming:
             self._stopping = True
             self._events.claiming_refused(error)
             return 0.0
-        self._failures += 1
-        retry_after = min(asked_to_wait(error), RETRY_AFTER_MOST)
-        pause = error.elapsed + max(_backoff(self._failures), retry_after)
+        is_cut_off = _is_cut_off(error)
+        self._failures = 1 if is_cut_off else self._failures + 1
+        wait = max(_backoff(self._failures), min(asked_to_wait(error), RETRY_AFTER_MOST))
         level = logging.ERROR if is_refusal else logging.WARNING
-        log.log(level, "cannot claim work, retrying in %.1f s: %s", pause - error.elapsed, error)
-        return pause
+        hint = "; a response without work takes 20 s, and a proxy did not wait for it" if is_cut_off else ""
+        log.log(level, "cannot claim work, retrying in %.1f s: %s%s", wait, error, hint)
+        return error.elapsed + wait
+
+
+def _is_cut_off(error: errors.CallFailed) -> bool:
+    is_timeout = isinstance(error, errors.ServerError) and error.status == HTTPStatus.GATEWAY_TIMEOUT
+    return is_timeout and error.elapsed >= CUT_AFTER
 
 
 def _backoff(failures: int) -> float:
