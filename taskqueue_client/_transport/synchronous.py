@@ -131,14 +131,24 @@ def _pieces(raw: Any, status: int) -> Iterator[bytes]:
 # Below urllib3 and http.client: one send for a request, and the deadline
 
 
-class _JoinedSends:
-    """Mixin for urllib3's connections: the head of a request is sent together with its body.
+class _Sends:
+    """Mixin for urllib3's connections: how requests are sent.
 
-    `http.client` sends them one after the other: two packets, or two TLS records, for which the server wakes
-    up twice. Large bodies take several packets in any case, and are not copied.
+    The head is sent together with the body. `http.client` sends them one after the other: two packets, or two
+    TLS records, for which the server wakes up twice. Large bodies take several packets in any case, and are
+    not copied. They may take as long as the attempt; urllib3 bounds them by the time to connect.
     """
 
+    sock: socket.socket | None
     _head: bytes | None = None  # of the request that is being sent with its body; empty: still to come
+
+    def connect(self) -> None:
+        cast("Any", super()).connect()
+        self._be_patient()
+
+    def _be_patient(self) -> None:
+        if self.sock is not None and _attempt.ends < math.inf:
+            self.sock.settimeout(_left())
 
     def request(self, method: str, url: str, body: Any = None, *args: Any, **options: Any) -> None:
         self._head = b"" if isinstance(body, bytes) and 0 < len(body) <= _LARGEST_JOINED else None
@@ -152,6 +162,7 @@ class _JoinedSends:
             self._head = data
             return
         head, self._head = self._head, None  # sending may open the connection, and send to a proxy before
+        self._be_patient()
         cast("Any", super()).send(head + data if head else data)
 
 
@@ -232,7 +243,7 @@ def _add_deadline(pool: Any) -> None:
     kind: Any = getattr(pool, "ConnectionCls", None)
     if getattr(kind, "response_class", None) is not HTTPResponse:  # has one, or a class of its owner
         return
-    pool.ConnectionCls = type(f"Timed{kind.__name__}", (_JoinedSends, kind), {"response_class": _Response})
+    pool.ConnectionCls = type(f"Timed{kind.__name__}", (_Sends, kind), {"response_class": _Response})
     for idle in list(pool.pool.queue):
         if idle is not None:
             idle.response_class = _Response

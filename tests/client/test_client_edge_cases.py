@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from email.utils import formatdate
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -22,7 +22,7 @@ import aiohttp
 import pytest
 import requests
 
-from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy, calls
+from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy, calls, task_definition
 from taskqueue_client._client import ClientOptions
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.credentials import temporary_credentials
@@ -31,8 +31,10 @@ from taskqueue_client.errors import (
     InvalidArgument,
     ResourceNotFound,
     ServerError,
+    TaskQueueError,
     UnreadableResponse,
 )
+from tests.artifacts.raw_server import RawServer, json_response
 from tests.client.scripted import Received, Say, ScriptedServer, say
 
 TASK = "Y9IplizWTj-eOJfHEC71Rw"
@@ -356,3 +358,30 @@ class TestOptions:
     def test_from_env_refuses_an_unknown_option(self, kind: type[Queue | AsyncQueue]) -> None:
         with pytest.raises(TypeError, match="unknown"):
             kind.from_env({"TASKCLUSTER_ROOT_URL": "http://tc.example.test"}, unknown=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("has_session", [False, True])
+def test_a_large_body_may_take_longer_to_send_than_a_connection_to_open(
+    *, has_session: bool, is_new: bool
+) -> None:
+    definition = task_definition(
+        "p/w", {"x": "x" * 10**7}, name="large", owner="me@example.com", source="https://example.com"
+    )
+    quick = RetryPolicy(attempts=1, connect_timeout=0.5)
+    with RawServer() as server, requests.Session() as session:
+        queue = Queue(server.url, CREDENTIALS, session=session if has_session else None, retry=quick)
+        server.respond = lambda _: json_response({"alive": True, "uptime": 1})
+        if not is_new:
+            queue.ping()
+        calling = threading.Thread(target=lambda: suppressed(queue.create_task, TASK, definition))
+        server.while_receiving = lambda: calling.join(0.8)
+        calling.start()
+        calling.join(30)
+        queue.close()
+    assert len(server.requests[-1].body) > 10**7
+
+
+def suppressed(call: Callable[..., object], *arguments: object) -> None:
+    with suppress(TaskQueueError):
+        call(*arguments)
