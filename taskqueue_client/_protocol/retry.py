@@ -107,8 +107,8 @@ class RetryPolicy:
         wait_max: The longest wait between two attempts.
         wait_jitter: The largest random addition to a wait.
         connect_timeout: The longest time that an attempt may take to connect.
-        read_timeout: The longest time that an attempt may wait for the response. `claim_work`, a long poll
-            of 20 s, waits for at least 45 s.
+        read_timeout: The longest time that an attempt may take to send the request, and may wait for the
+            response. `claim_work`, a long poll of 20 s, waits for at least 45 s.
         min_rate: The least bytes per second of an upload's or download's content; 0 for any rate.
             `timeout` does not bound the transfer of content, only a wait that storage asks for.
         min_rate_window: The time over which that rate is measured.

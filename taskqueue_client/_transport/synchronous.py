@@ -70,7 +70,7 @@ class SyncTransport:
             self._session.close()
 
     def request(self, request: Request, timeouts: Timeouts) -> Response:
-        _attempt.ends = time.monotonic() + timeouts.total
+        _attempt.ends, _attempt.patience = time.monotonic() + timeouts.total, timeouts.read
         try:
             response = self._send(request, timeouts)
             body = _read(response)
@@ -136,19 +136,23 @@ class _Sends:
 
     The head is sent together with the body. `http.client` sends them one after the other: two packets, or two
     TLS records, for which the server wakes up twice. Large bodies take several packets in any case, and are
-    not copied. They may take as long as the attempt; urllib3 bounds them by the time to connect.
+    not copied. Sending may take as long as a response; urllib3 bounds it by the time to connect.
     """
 
     sock: socket.socket | None
     _head: bytes | None = None  # of the request that is being sent with its body; empty: still to come
 
     def connect(self) -> None:
-        cast("Any", super()).connect()
-        self._be_patient()
+        cast("Any", super()).connect()  # with TLS, and a proxy's response
+        self._bound_sending()
 
-    def _be_patient(self) -> None:
+    def putrequest(self, *args: Any, **options: Any) -> None:
+        self._bound_sending()
+        cast("Any", super()).putrequest(*args, **options)
+
+    def _bound_sending(self) -> None:
         if self.sock is not None and _attempt.ends < math.inf:
-            self.sock.settimeout(_left())
+            self.sock.settimeout(min(_attempt.patience, _left()))
 
     def request(self, method: str, url: str, body: Any = None, *args: Any, **options: Any) -> None:
         self._head = b"" if isinstance(body, bytes) and 0 < len(body) <= _LARGEST_JOINED else None
@@ -162,7 +166,6 @@ class _Sends:
             self._head = data
             return
         head, self._head = self._head, None  # sending may open the connection, and send to a proxy before
-        self._be_patient()
         cast("Any", super()).send(head + data if head else data)
 
 
@@ -171,9 +174,11 @@ class _Attempt(local):
 
     Attributes:
         ends: When it ends, on the monotonic clock; infinity for requests that are not ours.
+        patience: The seconds that sending may take.
     """
 
     ends = math.inf
+    patience = math.inf
 
 
 _attempt = _Attempt()

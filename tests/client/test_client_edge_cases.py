@@ -11,7 +11,9 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from contextlib import contextmanager
 from email.utils import formatdate
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -31,7 +33,6 @@ from taskqueue_client.errors import (
     InvalidArgument,
     ResourceNotFound,
     ServerError,
-    TaskQueueError,
     UnreadableResponse,
 )
 from tests.artifacts.raw_server import RawServer, json_response
@@ -360,28 +361,38 @@ class TestOptions:
             kind.from_env({"TASKCLUSTER_ROOT_URL": "http://tc.example.test"}, unknown=1)  # type: ignore[call-arg]
 
 
+def error_of_a_large_task(wait: float, *, has_session: bool, is_new: bool, **timeouts: float) -> object:
+    """Create a large task at a server that stops receiving it for `wait` seconds; return the error.
+
+    No buffer holds the definition. What the server responds is not the status of a task, which is an error.
+    """
+    definition = task_definition(
+        "p/w", {"x": "x" * 10**7}, name="large", owner="me@example.com", source="https://example.com"
+    )
+    retry = RetryPolicy(attempts=1, **timeouts)
+    with RawServer() as server, requests.Session() as session, ThreadPoolExecutor(1) as threads:
+        server.respond = lambda _: json_response({"alive": True, "uptime": 1})
+        with Queue(server.url, CREDENTIALS, session=session if has_session else None, retry=retry) as queue:
+            if not is_new:
+                queue.ping()
+            creating = threads.submit(queue.create_task, TASK, definition)
+            server.while_receiving = lambda: wait_for([creating], wait)
+            return creating.exception(60)
+
+
 @pytest.mark.parametrize("is_new", [True, False])
 @pytest.mark.parametrize("has_session", [False, True])
 def test_a_large_body_may_take_longer_to_send_than_a_connection_to_open(
     *, has_session: bool, is_new: bool
 ) -> None:
-    definition = task_definition(
-        "p/w", {"x": "x" * 10**7}, name="large", owner="me@example.com", source="https://example.com"
-    )
-    quick = RetryPolicy(attempts=1, connect_timeout=0.5)
-    with RawServer() as server, requests.Session() as session:
-        queue = Queue(server.url, CREDENTIALS, session=session if has_session else None, retry=quick)
-        server.respond = lambda _: json_response({"alive": True, "uptime": 1})
-        if not is_new:
-            queue.ping()
-        calling = threading.Thread(target=lambda: suppressed(queue.create_task, TASK, definition))
-        server.while_receiving = lambda: calling.join(0.8)
-        calling.start()
-        calling.join(30)
-        queue.close()
-    assert len(server.requests[-1].body) > 10**7
+    error = error_of_a_large_task(0.8, has_session=has_session, is_new=is_new, connect_timeout=0.5)
+    assert isinstance(error, UnreadableResponse)  # of a server that has the whole body
 
 
-def suppressed(call: Callable[..., object], *arguments: object) -> None:
-    with suppress(TaskQueueError):
-        call(*arguments)
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("has_session", [False, True])
+def test_a_large_body_is_given_up_when_the_server_receives_no_more(
+    *, has_session: bool, is_new: bool
+) -> None:
+    error = error_of_a_large_task(30, has_session=has_session, is_new=is_new, read_timeout=0.5)
+    assert isinstance(error, CallTimedOut)

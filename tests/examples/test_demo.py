@@ -44,12 +44,6 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     return completed.stdout, folder
 
 
-@pytest.fixture
-def console() -> Console:
-    """A terminal that no program reads."""
-    return Console(force_terminal=True, width=120, height=50)
-
-
 def row(output: str, *cells: str) -> re.Match[str] | None:
     """A row of a table with these cells at its beginning."""
     return re.search("│ " + r" +│ +".join(map(re.escape, cells)) + " ", output)
@@ -96,7 +90,8 @@ def test_it_draws_a_line_for_each_run_and_says_how_to_go_on(shown: tuple[str, Pa
     assert "taskqueue work examples.demo.worker:PipelineWorker" in output
 
 
-def test_the_live_table_shows_the_states_as_they_change(local_queue: LocalQueue, console: Console) -> None:
+def test_the_live_table_shows_the_states_as_they_change(local_queue: LocalQueue) -> None:
+    console = Console(force_terminal=True, width=120, height=50)
     with Queue(local_queue.root_url, local_queue.credentials) as queue, console.capture() as capture:
         group = demo.submitted(queue).task_group_id
         pending = list(queue.iter_task_group(group))

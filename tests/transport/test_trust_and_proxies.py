@@ -20,7 +20,7 @@ import pytest
 
 from taskqueue_client import AsyncQueue, Queue, RetryPolicy
 from taskqueue_client._protocol.conversation import Call
-from taskqueue_client.errors import ConnectionFailed
+from taskqueue_client.errors import CallTimedOut, ConnectionFailed
 from tests.certificates import Authority
 
 CALL = Call("createTask", "PUT", "/task/x", dict[str, Any], body={"a": "body"})
@@ -241,6 +241,21 @@ def test_a_proxy_that_refuses_is_an_error_without_its_password(
         with pytest.raises(ConnectionFailed, match="407") as failed:
             put(api)
     assert "hidden" not in str(failed.value)
+
+
+def test_a_proxy_that_does_not_respond_is_waited_for_as_long_as_a_connection(
+    api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For `AsyncQueue`, the tests of its transport have the same."""
+
+    async def wait(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    patient = RetryPolicy(attempts=1, connect_timeout=0.1, read_timeout=3600, timeout=3600)
+    with listening(wait) as port:
+        _only(monkeypatch, HTTPS_PROXY=f"http://127.0.0.1:{port}")
+        with Queue(api, retry=patient) as queue, pytest.raises(CallTimedOut):
+            queue.send(CALL)
 
 
 def _only(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:

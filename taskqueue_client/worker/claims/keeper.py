@@ -46,8 +46,8 @@ BETWEEN_EMPTY = 1.0
 takes longer, but a proxy may respond at once."""
 
 CUT_AFTER = 5.0
-"""Seconds after which a 504 is no sign of an outage: a proxy does not wait for the end of the long poll, and
-says so again and again as long as there is no work. Pauses that double would let new tasks wait."""
+"""Seconds after which a 504 is taken for a proxy that does not wait for the end of the long poll. This is no
+outage, and happens as long as there is no work: with pauses that double, new tasks would wait."""
 
 OUTAGE_MOST = 180.0
 """Seconds after an outage in which a worker remembers it at most: see `Claiming.outage`."""
@@ -221,7 +221,7 @@ class Claiming:
             self._events.claiming_refused(error)
             return 0.0
         is_cut_off = _is_cut_off(error)
-        self._failures = 1 if is_cut_off else self._failures + 1
+        self._failures = 0 if is_cut_off else self._failures + 1
         wait = max(_backoff(self._failures), min(asked_to_wait(error), RETRY_AFTER_MOST))
         level = logging.ERROR if is_refusal else logging.WARNING
         hint = "; a response without work takes 20 s, and a proxy did not wait for it" if is_cut_off else ""
