@@ -123,7 +123,7 @@ class Session:
             SystemExit: A hook exits.
         """
         handled = shutdown.signals_handled(self._on_signal, self._hooks) if signals else nullcontext()
-        with handled:
+        with handled, self._hooks.watched():
             async with AsyncExitStack() as stack:
                 await self._start(stack)
                 await self._finished.wait()
@@ -274,7 +274,9 @@ class Session:
             queue=uploads,
             schema=worker.schema,
             call_handler=handlers.call,
-            run_time_limit=lambda task: self._hooks.call(partial(worker.run_time_limit, task)),
+            run_time_limit=lambda task: self._hooks.call(
+                "run_time_limit", partial(worker.run_time_limit, task)
+            ),
             calls=self._calls,
             metrics=self._metrics,
             clock=worker.clock,
@@ -393,7 +395,7 @@ class Session:
     def _call_hook(self, name: str, hook: Callable[[], object]) -> None:
         """Call a hook of the worker. If it exits, the worker shuts down before, and leaves no run behind."""
         try:
-            self._hooks.call(hook)
+            self._hooks.call(name, hook)
         except (SystemExit, KeyboardInterrupt) as error:
             log.warning("%s raised %s: shutting down", name, type(error).__name__)
             self._failure = self._failure or error

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -28,7 +29,7 @@ from .outcomes import InternalError, WorkerShutdown, text_of
 from .run.handlers import ThreadCall
 from .run.lifecycle import LiveRuns, TaskEnd
 from .run.upload_retries import RetryClock
-from .threads import DaemonThreads, ThreadsafeCalls
+from .threads import DaemonThreads, ThreadsafeCalls, stack_of
 from .worker_log import log
 
 T = TypeVar("T")
@@ -49,6 +50,9 @@ PROGRAM_INTERVAL = 0.25
 HOOK_PATIENCE = 10.0
 """Seconds after which a hook is interrupted when a signal has come: it keeps the worker from reporting and
 shutting down."""
+
+HOOK_WARNING = 5.0
+"""Seconds that a hook has taken at the first warning about it. Hooks that make a request take less."""
 
 HANDED_OVER_AFTER = 2.0
 """Seconds between the start of a shutdown and the first `worker-shutdown` report. Workers that are told at
@@ -76,18 +80,43 @@ class Hooks:
     """Calls hooks of a worker in the thread of its loop, one at a time."""
 
     def __init__(self) -> None:
+        self._name = ""
         self._began = math.inf
         self._signal: int | None = None
         self._alarm_before: _Handler = None
 
-    def call(self, hook: Callable[[], T]) -> T:
+    @contextmanager
+    def watched(self) -> Generator[None]:
+        """Warn about hooks of this thread that take long, from another one, which a log may block."""
+        ended = threading.Event()
+        watch = partial(self._watch, threading.get_ident(), ended)
+        threading.Thread(target=watch, name="taskqueue hooks", daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+    def _watch(self, thread: int, ended: threading.Event) -> None:
+        warned, limit = math.inf, HOOK_WARNING
+        while not ended.wait(HOOK_WARNING / 2):
+            began = self._began
+            limit = limit if began == warned else HOOK_WARNING
+            seconds = time.monotonic() - began
+            if seconds >= limit:
+                log.warning(
+                    "%s has blocked the worker for %.0f s; meanwhile no run is reported; it is here:\n%s",
+                    *(self._name, seconds, stack_of(thread)),
+                )
+                warned, limit = began, 2 * seconds
+
+    def call(self, name: str, hook: Callable[[], T]) -> T:
         """Call a hook, and return what it returns.
 
         Raises:
             HookInterrupted: A signal has come, and the hook has blocked the loop for `HOOK_PATIENCE` seconds.
             BaseException: The hook raised it.
         """
-        self._began = time.monotonic()
+        self._name, self._began = name, time.monotonic()
         try:
             if self._signal is not None:
                 self._interrupt_later(self._signal, HOOK_PATIENCE)

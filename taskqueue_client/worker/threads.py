@@ -218,7 +218,7 @@ class EventThread:
 
     @property
     def ident(self) -> int | None:
-        """The thread's identifier, for `sys._current_frames`."""
+        """The thread's identifier, for `stack_of`."""
         return self._thread.ident
 
     def call(self, function: Callable[[*Args], object], *args: *Args) -> None:
@@ -304,18 +304,25 @@ class BlockedLoopWatch:
                 wait *= 2
 
     def _warn(self, seconds: float) -> None:
-        frame = _frame_of(self._thread)
-        stack = "".join(traceback.format_stack(frame)) if frame is not None else "(the thread has ended)"
         log.warning(
             "a handler has blocked the event loop of all handlers for %.1f s; it should await, or be a "
             "plain function; it is here:\n%s",
-            seconds,
-            stack,
+            *(seconds, stack_of(self._thread.ident or 0)),
         )
 
 
-def _frame_of(thread: EventThread) -> FrameType | None:
-    """Return what a thread is executing.
+def stack_of(thread: int) -> str:
+    """Return what a thread is executing, as in a traceback.
+
+    Args:
+        thread: Its identifier; see `threading.get_ident`.
+    """
+    frame = _frame_of(thread)
+    return "".join(traceback.format_stack(frame)) if frame is not None else "(the thread has ended)"
+
+
+def _frame_of(thread: int) -> FrameType | None:
+    """Return the frame in which a thread is.
 
     Meanwhile there is no garbage collection: with one, the call may stop all threads for good, up to Python
     3.11.8 (https://github.com/python/cpython/issues/106883).
@@ -323,7 +330,7 @@ def _frame_of(thread: EventThread) -> FrameType | None:
     collects = gc.isenabled()
     gc.disable()
     try:
-        return sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - the documented way to another thread's stack  # pyright: ignore[reportPrivateUsage]
+        return sys._current_frames().get(thread)  # noqa: SLF001 - the documented way to another thread's stack  # pyright: ignore[reportPrivateUsage]
     finally:
         if collects:
             gc.enable()

@@ -258,6 +258,36 @@ def test_a_signal_interrupts_a_hook_that_blocks_the_worker(
     assert world.run(task_id).reason_resolved == reason
 
 
+@pytest.mark.parametrize("hook", ["on_task_end", "run_time_limit"])
+def test_a_hook_that_blocks_the_worker_is_named_and_shown_again_and_again(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, hook: str
+) -> None:
+    monkeypatch.setattr(shutdown, "HOOK_WARNING", 0.02)
+    finish = threading.Event()
+    worker = worker_for(world, lambda _: None)
+
+    def wait_for_the_network(_: object) -> None:
+        assert finish.wait(WAIT)
+
+    monkeypatch.setattr(worker, hook, wait_for_the_network)
+    world.create()
+    with Working(world, worker):
+        until(lambda: caplog.text.count(f"{hook} has blocked the worker for") >= 3)
+        finish.set()
+    assert "in wait_for_the_network" in caplog.text
+
+
+def test_a_hook_that_has_returned_is_not_warned_about(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutdown, "HOOK_WARNING", 0.02)
+    hooks = shutdown.Hooks()
+    with hooks.watched():
+        hooks.call("on_idle", lambda: None)
+        hooks.call("on_task_end", lambda: until(lambda: "on_task_end" in caplog.text))
+    assert "on_idle" not in caplog.text
+
+
 def test_a_signal_interrupts_a_hook_only_once_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutdown, "HOOK_PATIENCE", 0.0)
     hooks = shutdown.Hooks()
@@ -268,7 +298,7 @@ def test_a_signal_interrupts_a_hook_only_once_and_nothing_else(monkeypatch: pyte
         hooks.interrupt(signal.SIGTERM, None)
 
     hooks.interrupt(signal.SIGTERM, None)
-    hooks.call(hook)
+    hooks.call("on_idle", hook)
     hooks.interrupt(signal.SIGTERM, None)
 
 
@@ -294,7 +324,7 @@ def test_an_alarm_of_a_hook_itself_is_kept_when_a_signal_comes() -> None:
 
     before = signal.signal(signal.SIGALRM, ring)
     try:
-        hooks.call(hook)
+        hooks.call("on_idle", hook)
     finally:
         signal.signal(signal.SIGALRM, before)
 
@@ -302,7 +332,7 @@ def test_an_alarm_of_a_hook_itself_is_kept_when_a_signal_comes() -> None:
 @pytest.mark.usefixtures("no_alarm")
 def test_a_hook_that_returns_in_time_leaves_no_alarm_behind() -> None:
     hooks, before = shutdown.Hooks(), signal.getsignal(signal.SIGALRM)
-    hooks.call(lambda: hooks.interrupt(signal.SIGTERM, None))
+    hooks.call("on_idle", lambda: hooks.interrupt(signal.SIGTERM, None))
     assert not any(signal.getitimer(signal.ITIMER_REAL))
     assert signal.getsignal(signal.SIGALRM) is before
 
@@ -314,7 +344,7 @@ def test_a_hook_that_begins_after_the_signal_is_interrupted_too(monkeypatch: pyt
     hooks, before = shutdown.Hooks(), signal.getsignal(signal.SIGALRM)
     hooks.interrupt(signal.SIGTERM, None)
     with pytest.raises(shutdown.HookInterrupted, match="SIGTERM"):
-        hooks.call(lambda: threading.Event().wait(WAIT))
+        hooks.call("on_idle", lambda: threading.Event().wait(WAIT))
     assert signal.getsignal(signal.SIGALRM) is before
 
 
