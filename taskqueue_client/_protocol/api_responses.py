@@ -25,6 +25,9 @@ Responses with claims are requested uncompressed: a claim that is not read is lo
 
 _CUT_GZIP = "the response is incomplete: its compressed body ends too early"
 
+_FIRST_ERROR = 400
+"""The lowest status of an error."""
+
 _GZIP_OR_ZLIB = 47
 """The `wbits` that let zlib detect the format."""
 
@@ -74,7 +77,10 @@ def unpacked(status: int, headers: Mapping[str, str], body: bytes, limit: int) -
     if coding in {"identity", ""} or not body:
         return body
     if coding not in {"gzip", "x-gzip", "deflate"}:
-        raise ResponseRefused(status, f"Content-Encoding: expected gzip or deflate, found {coding!r}")
+        why = f"Content-Encoding: expected gzip or deflate, found {coding!r}"
+        if status >= _FIRST_ERROR:
+            return why.encode()  # in place of the message: the status says what kind of error it is
+        raise ResponseRefused(status, why)
     limit = min(limit, MAX_UNPACKED)
     try:
         return _unpacked(status, body, limit)

@@ -18,6 +18,7 @@ from taskqueue_client.errors import (
     ConnectionFailed,
     InternalServerError,
     InvalidArgument,
+    NotFound,
     ResourceNotFound,
     ServerError,
     TaskQueueError,
@@ -161,6 +162,20 @@ def test_a_response_that_is_not_read_names_the_call_and_the_reason(server: Scrip
     ):
         queue.send(DECLARE)
     assert caught.value.attempted.endpoint == "declareWorker"
+
+
+@pytest.mark.parametrize(("status", "attempts"), [(502, 3), (404, 1)])
+def test_an_error_in_an_unknown_encoding_counts_by_its_status(
+    server: ScriptedServer, clock: Any, status: int, attempts: int
+) -> None:
+    """A proxy may send its page compressed with brotli, which the client has not offered."""
+    server.otherwise = Say(status, b"\x0b\x02\x80<html>\x03", {"Content-Encoding": "br"})
+    with (
+        Queue(server.root_url, clock=clock, retry=RetryPolicy(attempts=3)) as queue,
+        pytest.raises((ServerError, NotFound), match="expected gzip or deflate, found 'br'"),
+    ):
+        queue.send(DECLARE)
+    assert len(server.received) == attempts
 
 
 def test_all_attempts_together_end_in_time(make_client: Any, server: ScriptedServer, clock: Any) -> None:
