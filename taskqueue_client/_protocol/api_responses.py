@@ -1,4 +1,4 @@
-"""Responses: decompressed within limits, readable by depth, and the errors that refusals stand for."""
+"""Responses: decompressed within limits, and the errors that refusals stand for."""
 
 from __future__ import annotations
 
@@ -218,35 +218,3 @@ def _message(status: int, document: Mapping[str, Any], body: bytes) -> str:
 def text_of_page(page: str) -> str:
     """Return what a reader of a proxy's page sees, shortened."""
     return errors.shortened(_WHITE.sub(" ", _TAG.sub(" ", page[: 20 * errors.LONGEST])).strip())
-
-
-DEEPEST = 500
-"""Levels of lists and objects that are kept: Python's limit of 1,000 includes the calls around them."""
-
-CUT_OFF = f"<cut off by taskqueue_client: nested more than {DEEPEST} levels deep>"
-"""The text that replaces a list or an object that is nested too deeply."""
-
-_MARK = f'"{CUT_OFF}"'.encode()
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
-
-
-def cut(document: bytes) -> bytes:
-    """Return a JSON document without the lists and objects below `DEEPEST` levels.
-
-    A document that is not valid JSON does not become valid by it.
-    """
-    kept: list[bytes] = []
-    level = start = 0
-    for token in _TOKEN.finditer(document):
-        match token[0]:
-            case b"[" | b"{":
-                level += 1
-                if level == DEEPEST + 1:
-                    kept += document[start : token.start()], _MARK
-            case b"]" | b"}":
-                if level == DEEPEST + 1:
-                    start = token.end()
-                level -= 1
-            case _:
-                pass  # a text, whose brackets are not levels
-    return b"".join([*kept, document[start:]])

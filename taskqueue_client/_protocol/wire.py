@@ -31,8 +31,9 @@ from taskqueue_client import errors
 from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials, checked, checked_root_url
 from taskqueue_client.models import ClaimWorkResponse, Redirect, TaskClaim
+from taskqueue_client.models._base import cut
 
-from .api_responses import NO_CONTENT, Response, cut, date_of, error_of_response, is_framed, retry_after
+from .api_responses import NO_CONTENT, Response, date_of, error_of_response, is_framed, retry_after
 from .conversation import Call
 
 R = TypeVar("R")

@@ -1,7 +1,8 @@
-"""Base classes of the models, and the models that all services share: credentials, scopes, states."""
+"""Base classes of the models, JSON in models, and what all services share: credentials, scopes, states."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -14,6 +15,49 @@ from taskqueue_client._dates import timestamp
 from taskqueue_client.errors import InvalidArgument
 
 _URLS = frozenset({"url", "put_url", "signed_poll_task_url", "signed_poll_url", "signed_delete_url"})
+
+
+DEEPEST = 500
+"""Levels of lists and objects that are kept: Python's limit of 1,000 includes the calls around them."""
+
+CUT_OFF = f"<cut off by taskqueue_client: nested more than {DEEPEST} levels deep>"
+"""The text that replaces a list or an object that is nested too deeply."""
+
+_MARK = f'"{CUT_OFF}"'.encode()
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+
+
+def decoded(document: bytes | msgspec.Raw) -> Any:
+    """Return a JSON document that is inside of a response, cut where it is too deep for this Python.
+
+    Since Python 3.14, what can be read depends on the stack: it may be less than when the response came.
+    """
+    try:
+        return msgspec.json.decode(document)
+    except RecursionError:
+        return msgspec.json.decode(cut(bytes(document)))
+
+
+def cut(document: bytes) -> bytes:
+    """Return a JSON document without the lists and objects below `DEEPEST` levels.
+
+    A document that is not valid JSON does not become valid by it.
+    """
+    kept: list[bytes] = []
+    level = start = 0
+    for token in _TOKEN.finditer(document):
+        match token[0]:
+            case b"[" | b"{":
+                level += 1
+                if level == DEEPEST + 1:
+                    kept += document[start : token.start()], _MARK
+            case b"]" | b"}":
+                if level == DEEPEST + 1:
+                    start = token.end()
+                level -= 1
+            case _:
+                pass  # a text, whose brackets are not levels
+    return b"".join([*kept, document[start:]])
 
 
 class Model(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -48,7 +92,7 @@ def _json_value(value: object) -> Any:
         return timestamp(value)
     if isinstance(value, list | tuple):
         return [_json_value(each) for each in cast("Iterable[object]", value)]
-    return msgspec.to_builtins(value, enc_hook=msgspec.json.decode)
+    return msgspec.to_builtins(value, enc_hook=decoded)
 
 
 def _shown(name: str, value: object) -> object:

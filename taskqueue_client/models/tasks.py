@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ._base import Credentials, Model, OpenEnum, Page
+from ._base import Credentials, Model, OpenEnum, Page, decoded
 
 
 class TaskState(OpenEnum):
@@ -126,8 +126,8 @@ class TaskClaim(Model, frozen=True, kw_only=True, dict=True, gc=True):
     """A claimed run: the task, the end of the claim, and the credentials of the run.
 
     `task_json` is the task definition as JSON text. If it is nested deeper than Python can parse (1,000
-    levels before Python 3.12, 10,000 since), the parts more than 500 levels deep in the response are replaced
-    by the text `CUT_OFF`.
+    levels before Python 3.12, 10,000 or more since), the parts more than 500 levels deep in the response are
+    replaced by the text `CUT_OFF`.
 
     The credentials are temporary; `expiry` in their certificate is in milliseconds since the epoch.
     """
@@ -143,7 +143,8 @@ class TaskClaim(Model, frozen=True, kw_only=True, dict=True, gc=True):
     @cached_property
     def task(self) -> dict[str, Any]:
         """The task definition, a plain dict as in the Queue's schema; decoded when it is first looked at."""
-        return msgspec.json.decode(self.task_json, type=dict[str, Any])
+        definition: dict[str, Any] = decoded(self.task_json)
+        return definition
 
 
 class ClaimWorkResponse(Model, frozen=True):

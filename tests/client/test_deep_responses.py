@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from taskqueue_client._protocol.api_responses import CUT_OFF, DEEPEST, cut
 from taskqueue_client.errors import UnreadableResponse
+from taskqueue_client.models import TaskClaim
+from taskqueue_client.models._base import CUT_OFF, DEEPEST, cut
 from tests.client.scripted import Say, ScriptedServer
 from tests.words.test_models import CLAIM
 
@@ -56,6 +57,14 @@ def test_a_deep_payload_of_a_task_claimed_by_its_id_is_read_too(client: Any, ser
     server.otherwise = Say(200, claim_with(nested(TOO_DEEP)))
     claim = client.claim_task(TASK, 0, worker_group="g", worker_id="w")
     assert levels_of(claim.task["payload"])[1] == CUT_OFF
+
+
+def test_a_claim_that_was_read_when_more_levels_were_possible_is_read_later() -> None:
+    """Since Python 3.14, the number of levels depends on the stack that is left."""
+    claim = msgspec.json.decode(claim_with(b"1"), type=TaskClaim)
+    later = msgspec.structs.replace(claim, task_json=msgspec.Raw(nested(TOO_DEEP)))
+    for task in (later.task, later.to_dict()["task"]):
+        assert levels_of(task)[1] == CUT_OFF
 
 
 @pytest.mark.parametrize(

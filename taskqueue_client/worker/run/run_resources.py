@@ -9,12 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials
+from taskqueue_client.models._base import decoded
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
 from taskqueue_client.worker.commands.command import CommandContext
 from taskqueue_client.worker.commands.environment import CommandEnvironment, protect_process
@@ -127,7 +126,7 @@ class RunResources:
 
     def definition(self) -> dict[str, Any]:
         """Return the task definition, a copy of the caller's own: one that is kept is memory for each run."""
-        definition: dict[str, Any] = msgspec.json.decode(self.run.claim.task_json)
+        definition: dict[str, Any] = decoded(self.run.claim.task_json)
         return definition
 
     @property
