@@ -112,7 +112,7 @@ def test_a_message_that_cannot_be_formatted_is_skipped(
     pipe.log("%d", "one")
     pipe.log("two")
     assert pipe.read() == "two\n"
-    assert "TypeError: %d format" in capsys.readouterr().err
+    assert "Arguments: ('one',)" in capsys.readouterr().err
 
 
 def test_a_closed_standard_error_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
