@@ -39,6 +39,12 @@ _SAMPLE_SECONDS = 1.0
 """The history of a task queue: so many samples, so far apart at least."""
 
 _STATE = "ifnull(json_extract(CAST(runs AS TEXT), '$[#-1].state'), 'unscheduled')"
+_IS_HELD = f"""
+{_STATE} = 'running' AND run_id = json_array_length(CAST(runs AS TEXT)) - 1
+AND json_extract(CAST(runs AS TEXT), '$[#-1].takenUntil')
+    = strftime('%Y-%m-%dT%H:%M:%fZ', taken_until / 1000.0, 'unixepoch')
+"""
+"""Whether a claim record is the one that a run is held by; others are of refused or earlier claims."""
 
 _COUNTS = """
 SELECT task_queue_id, sum(pending), min(oldest), sum(claimed) FROM (
@@ -72,11 +78,12 @@ _TASKS = """
 SELECT task_id, task_queue_id, priority, retries_left, deadline, runs, definition FROM tasks
 WHERE task_group_id = ? ORDER BY rowid
 """
-_MOMENTS = """
-SELECT (SELECT min(taken_until) FROM claims WHERE taken_until > ?1),
+_MOMENTS = f"""
+SELECT (SELECT min(taken_until) FROM claims JOIN tasks USING (task_id)
+        WHERE taken_until > ?1 AND taken_until < deadline AND {_IS_HELD}),
     (SELECT min(deadline) FROM tasks WHERE deadline_open AND deadline > ?1),
     (SELECT min(inserted) FROM resolved)
-"""
+"""  # noqa: S608 - constants
 
 
 class _Metadata(msgspec.Struct):

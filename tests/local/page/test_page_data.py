@@ -1,0 +1,49 @@
+"""What the page reads from the store, without a browser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from taskqueue_client.local.page.views import Views
+from tests.local.engine.engine_world import World, refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TIMEOUT = 1200
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World(claim_timeout=TIMEOUT)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def views(world: World) -> Views:
+    return Views(world.store, world.clock)
+
+
+def next_moment(world: World, views: Views, name: str) -> float | None:
+    """Seconds until the clock's dialog moves on to this moment; None if there is none."""
+    moment = views.moments()[name]
+    return None if moment is None else round(moment - world.clock.now(), 3)
+
+
+def test_the_next_claim_expiry_is_that_of_the_latest_reclaim(world: World, views: Views) -> None:
+    task_id = world.running()
+    world.clock.advance(600)
+    world.engine.reclaim_task(world.caller, task_id, 0)
+    assert next_moment(world, views, "claimExpiry") == TIMEOUT
+    world.clock.advance(TIMEOUT)
+    assert world.status(task_id)["runs"][0]["reasonResolved"] == "claim-expired"
+
+
+def test_a_claim_that_cannot_expire_any_more_is_not_the_next_one(world: World, views: Views) -> None:
+    world.fail(world.running(), "worker-shutdown")  # the record of a retried run stays until its time
+    refused(world.claim, world.create(), 1)
+    world.running(deadline=world.now(TIMEOUT / 2))  # ends as deadline-exceeded
+    assert next_moment(world, views, "claimExpiry") is None
