@@ -62,11 +62,10 @@ SELECT task_queue_id, worker_group, worker_id, quarantine_until, last_date_activ
 FROM workers WHERE max(expires, quarantine_until) > ? ORDER BY last_date_active DESC, worker_id LIMIT ?
 """
 _RUNNING = f"""
-SELECT task_queue_id, worker_group, worker_id, task_id, run_id, max(taken_until),
+SELECT task_queue_id, worker_group, worker_id, task_id, run_id, taken_until,
     json_extract(CAST(definition AS TEXT), '$.metadata.name')
-FROM claims JOIN tasks USING (task_queue_id, task_id)
-WHERE taken_until > ? AND {_STATE} = 'running' AND run_id = json_array_length(CAST(runs AS TEXT)) - 1
-GROUP BY task_id, run_id
+FROM claims JOIN tasks USING (task_queue_id, task_id) WHERE taken_until > ? AND {_IS_HELD}
+ORDER BY task_id
 """  # noqa: S608 - constants
 _GROUPS = f"""
 SELECT task_group_id, {_STATE} AS state, count(*), max(rowid), min(rowid)

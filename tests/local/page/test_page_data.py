@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from taskqueue_client.local.page.views import Views
-from tests.local.engine.engine_world import World, refused
+from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, WORKER, World, refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,3 +47,18 @@ def test_a_claim_that_cannot_expire_any_more_is_not_the_next_one(world: World, v
     refused(world.claim, world.create(), 1)
     world.running(deadline=world.now(TIMEOUT / 2))  # ends as deadline-exceeded
     assert next_moment(world, views, "claimExpiry") is None
+
+
+def test_a_run_is_shown_at_the_worker_that_holds_it_after_others_asked_for_it(
+    world: World, views: Views
+) -> None:
+    task_id = world.running()
+    world.clock.advance(60)
+    refused(world.claim, task_id, 0, "w2")
+    for worker in (WORKER, "w2"):
+        until = {"expires": world.now(HOUR)}
+        world.engine.declare_worker(world.caller, *QUEUE.split("/"), GROUP, worker, until)
+    running = {each["workerId"]: each["running"] for each in views.overview()["workers"]}
+    (run,) = running[WORKER]
+    assert (run["taskId"], run["takenUntil"]) == (task_id, world.clock.now() - 60 + TIMEOUT)
+    assert running["w2"] == []
