@@ -80,7 +80,8 @@ WHERE task_group_id = ? ORDER BY rowid
 _MOMENTS = f"""
 SELECT (SELECT min(taken_until) FROM claims JOIN tasks USING (task_id)
         WHERE taken_until > ?1 AND taken_until < deadline AND {_IS_HELD}),
-    (SELECT min(deadline) FROM tasks WHERE deadline_open AND deadline > ?1),
+    (SELECT min(deadline) FROM tasks
+        WHERE deadline_open AND deadline > ?1 AND {_STATE} IN ('unscheduled', 'pending', 'running')),
     (SELECT min(inserted) FROM resolved)
 """  # noqa: S608 - constants
 

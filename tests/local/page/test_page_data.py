@@ -62,3 +62,13 @@ def test_a_run_is_shown_at_the_worker_that_holds_it_after_others_asked_for_it(
     (run,) = running[WORKER]
     assert (run["taskId"], run["takenUntil"]) == (task_id, world.clock.now() - 60 + TIMEOUT)
     assert running["w2"] == []
+
+
+def test_the_next_deadline_is_that_of_a_task_that_it_will_end(world: World, views: Views) -> None:
+    world.completed(deadline=world.now(60))
+    world.cancel(world.create(deadline=world.now(70)))
+    assert next_moment(world, views, "deadline") is None
+    task_id = world.create(deadline=world.now(HOUR))
+    assert next_moment(world, views, "deadline") == HOUR
+    world.clock.advance(HOUR)
+    assert world.status(task_id)["runs"][0]["reasonResolved"] == "deadline-exceeded"
