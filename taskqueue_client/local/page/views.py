@@ -82,7 +82,7 @@ SELECT (SELECT min(taken_until) FROM claims JOIN tasks USING (task_id)
         WHERE taken_until > ?1 AND taken_until < deadline AND {_IS_HELD}),
     (SELECT min(deadline) FROM tasks
         WHERE deadline_open AND deadline > ?1 AND {_STATE} IN ('unscheduled', 'pending', 'running')),
-    (SELECT min(inserted) FROM resolved)
+    (SELECT min(inserted + ?2 - 1) / ?2 * ?2 FROM resolved)
 """  # noqa: S608 - constants
 
 
@@ -100,10 +100,17 @@ _decode_definition = msgspec.json.Decoder(_Definition).decode
 
 @dataclass(slots=True)
 class Views:
-    """Reads the store for the page."""
+    """Reads the store for the page.
+
+    Attributes:
+        store: The queue's store.
+        clock: The queue's clock.
+        resolver_interval: The interval at which resolvers look for work, in seconds; 0: they work at once.
+    """
 
     store: Store
     clock: Clock
+    resolver_interval: float = 0
     _sampled: float = -math.inf
     _history: dict[str, deque[tuple[float, int, int]]] = field(
         default_factory=dict[str, "deque[tuple[float, int, int]]"]
@@ -135,7 +142,8 @@ class Views:
 
     def moments(self) -> dict[str, float | None]:
         """Return when claims expire, deadlines pass and dependents become pending next, in seconds."""
-        row = self.store.row(_MOMENTS, self._now())
+        interval = max(1, int(1000 * self.resolver_interval))
+        row = self.store.row(_MOMENTS, self._now(), interval)
         names = ("claimExpiry", "deadline", "dependencies")
         return {name: moment and moment / 1000 for name, moment in zip(names, row or (), strict=True)}
 

@@ -72,3 +72,18 @@ def test_the_next_deadline_is_that_of_a_task_that_it_will_end(world: World, view
     assert next_moment(world, views, "deadline") == HOUR
     world.clock.advance(HOUR)
     assert world.status(task_id)["runs"][0]["reasonResolved"] == "deadline-exceeded"
+
+
+def test_pending_dependents_are_due_when_the_resolver_looks_next() -> None:
+    world = World(resolver_interval=5)
+    views = Views(world.store, world.clock, 5)
+    world.clock.advance(3)
+    required = world.running()
+    dependent = world.create(dependencies=[required])
+    assert next_moment(world, views, "dependencies") is None
+    world.engine.report_completed(world.caller, required, 0, {})
+    seconds = next_moment(world, views, "dependencies")
+    assert seconds == 4
+    world.clock.advance(seconds)
+    assert world.status(dependent)["state"] == "pending"
+    world.close()
