@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, cast
 
+from taskqueue_client._dates import instant
 from taskqueue_client._protocol.conversation import (
     AsyncClient,
     Client,
@@ -18,7 +20,7 @@ from taskqueue_client._protocol.conversation import (
 )
 from taskqueue_client.calls import iter_task_group
 from taskqueue_client.clock import Clock, SystemClock
-from taskqueue_client.models import TaskAndStatus, TaskState, TaskStatus
+from taskqueue_client.models import RunState, TaskAndStatus, TaskState, TaskStatus
 
 _UNSUCCESSFUL = frozenset({TaskState.FAILED, TaskState.EXCEPTION})
 _RESOLVED = frozenset({TaskState.COMPLETED, *_UNSUCCESSFUL})
@@ -98,13 +100,13 @@ def blocked_tasks(members: Iterable[TaskAndStatus]) -> frozenset[str]:
         members: Tasks; dependencies that are not among them are assumed to be able to complete.
     """
     members = list(members)
-    states = {member.status.task_id: member.status.state for member in members}
+    statuses = {member.status.task_id: member.status for member in members}
     waiting = [member for member in members if member.status.state is TaskState.UNSCHEDULED]
     dependents: defaultdict[str, list[str]] = defaultdict(list)
     for member in waiting:
         for dependency in member.task["dependencies"]:
             dependents[dependency].append(member.status.task_id)
-    found = [member.status.task_id for member in waiting if _waits_in_vain(member.task, states)]
+    found = [member.status.task_id for member in waiting if _waits_in_vain(member.task, statuses)]
     blocked: set[str] = set()
     while found:
         task_id = found.pop()
@@ -114,8 +116,21 @@ def blocked_tasks(members: Iterable[TaskAndStatus]) -> frozenset[str]:
     return frozenset(blocked)
 
 
-def _waits_in_vain(task: Mapping[str, Any], states: Mapping[str, TaskState]) -> bool:
+def _waits_in_vain(task: Mapping[str, Any], statuses: Mapping[str, TaskStatus]) -> bool:
     """Return whether a dependency of a task has failed that would have to be completed."""
+    known = [statuses[dependency] for dependency in task["dependencies"] if dependency in statuses]
     return task["requires"] == "all-completed" and any(
-        states.get(dependency) in _UNSUCCESSFUL for dependency in task["dependencies"]
+        status.state in _UNSUCCESSFUL and not _was_completed(status, task) for status in known
+    )
+
+
+def _was_completed(dependency: TaskStatus, task: Mapping[str, Any]) -> bool:
+    """Return whether a dependency was completed when a task was created, or later.
+
+    Then it satisfies the task for ever: the Queue does not take that back if a rerun fails.
+    """
+    created = instant(task["created"]) if len(dependency.runs) > 1 else None
+    return created is not None and any(
+        run.state is RunState.COMPLETED and rerun.scheduled >= created
+        for run, rerun in pairwise(dependency.runs)
     )

@@ -449,6 +449,27 @@ def test_a_task_that_requires_only_resolved_dependencies_is_not_blocked(
     assert not are_settled(members)
 
 
+def test_a_dependency_that_was_completed_satisfies_the_tasks_of_that_time_though_its_rerun_fails(
+    queue: Queue, local_queue: LocalQueue
+) -> None:
+    graph = plan_graph(document(a={}, b={"dependencies": ["a", "c"]}, c={"taskQueueId": "proj/other"}))
+    submit_graph(queue, graph)
+    Worker(queue, {"a": "completed"}).work()
+    local_queue.clock.advance(1)
+    queue.rerun_task(graph.task_ids["a"])
+    Worker(queue, {"a": "failed"}).work()
+    local_queue.clock.advance(1)
+    late: Any = {**queue.task(graph.task_ids["b"]), "created": timestamp(local_queue)}
+    late["metadata"]["name"] = "late"
+    queue.create_task(slugid(), late)
+    members = list(queue.iter_task_group(graph.task_group_id))
+    assert names_of(members, blocked_tasks(members)) == {"late"}
+
+
+def timestamp(local_queue: LocalQueue) -> str:
+    return datetime.fromtimestamp(local_queue.clock.now(), UTC).isoformat()
+
+
 def test_following_a_group_yields_each_change_and_ends_when_all_tasks_are_settled(queue: Queue) -> None:
     graph = plan_graph(document(a={}, b={"dependencies": ["a"]}))
     submit_graph(queue, graph)
