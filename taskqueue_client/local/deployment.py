@@ -96,10 +96,6 @@ class Deployment:
             raise
         return self
 
-    def _remove_worker(self, task_queue_id: str, worker_group: str, worker_id: str) -> None:
-        self.background.worker_removed(task_queue_id, worker_group, worker_id)
-        self._look_for_work()
-
     async def __aexit__(self, *_: object) -> None:
         await self._cleanup.aclose()
 
@@ -150,7 +146,7 @@ class Deployment:
         own = hashlib.sha256(self._issuer.access_token.encode()).hexdigest()[:22]
         name = f"queue/taskqueue-local/{own}/worker-removed-resolver"
         self.removals = await self._cleanup.enter_async_context(
-            WorkerRemovals(amqp_url, name, self._remove_worker)
+            WorkerRemovals(amqp_url, name, self.remove_worker)
         )
 
     def _engine_settings(self) -> EngineSettings:
@@ -217,6 +213,11 @@ class Deployment:
     def run_due(self) -> None:
         """Do all background work that is due, and set an alarm for the next."""
         self.background.run_due()
+        self._look_for_work()
+
+    def remove_worker(self, task_queue_id: str, worker_group: str, worker_id: str) -> None:
+        """End the runs of a worker that was stopped or removed; may be repeated."""
+        self.background.worker_removed(task_queue_id, worker_group, worker_id)
         self._look_for_work()
 
     def _look_for_work(self) -> None:

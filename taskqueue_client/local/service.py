@@ -174,7 +174,7 @@ class LocalQueue:
 
     def remove_worker(self, task_queue_id: str, worker_group: str, worker_id: str) -> None:
         """Remove a worker, as its provider does: its runs end with `worker-shutdown`."""
-        self.call(lambda: self._running.background.worker_removed(task_queue_id, worker_group, worker_id))
+        self.call(lambda: self._running.remove_worker(task_queue_id, worker_group, worker_id))
 
     def run_expirers(self) -> None:
         """Run the nightly jobs now, which remove what has expired."""

@@ -276,6 +276,16 @@ class TestMessages:
         world.queue.claim_work(task_queue_id, worker_group="g", worker_id="w")
         until(lambda: storage.count() == 0)
 
+    def test_of_the_runs_of_a_removed_worker_can_be_polled_at_once(
+        self, world: World, storage: StorageView, create: Callable[..., str], task_queue_id: str
+    ) -> None:
+        world.queue.send(poll_task_urls(task_queue_id))
+        task_id = create()
+        (claim,) = world.queue.claim_work(task_queue_id, worker_group="g", worker_id="w").tasks
+        until(lambda: self._maintained(world, task_id) == (1, claim.taken_until))
+        world.local.remove_worker(task_queue_id, "g", "w")
+        until(lambda: storage.runs() == [(task_id, 1)])
+
     def test_that_somebody_has_polled_are_replaced_by_another_one(
         self,
         polling: Polling,
