@@ -143,3 +143,29 @@ def test_a_cancellation_is_noticed_before_the_interval_is_over(
         working.wait_for_end()
     assert holders.told == {task_id}
     until(lambda: looks(requests))  # the response arrives before it is noted
+
+
+def test_a_canceled_run_is_noticed_while_the_worker_runs_the_rerun_of_its_task(
+    world: World, holders: Holders
+) -> None:
+    task_id = world.create()
+    told: set[int] = set()
+
+    def handler(task: TaskRun) -> None:
+        try:
+            holders.run(task)
+        finally:
+            if task.canceled.is_set():
+                told.add(task.run_id)
+
+    worker = worker_for(world, handler, concurrency=2, max_tasks=2, cancellation_poll_interval=100)
+    worker.clock = world.local.clock
+    with Working(world, worker):
+        holders.until_begun(1)
+        world.queue.cancel_task(task_id)
+        world.queue.rerun_task(task_id)
+        holders.until_begun(1)
+        world.local.clock.advance(100 * (1 + JITTER) + A_LITTLE)
+        until(lambda: told)
+        holders.finish.set()
+    assert told == {0}

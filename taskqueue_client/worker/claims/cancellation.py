@@ -6,6 +6,7 @@ The statuses of all runs are polled, and the Queue's messages tell when to poll 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from random import uniform
 from typing import TYPE_CHECKING
@@ -72,10 +73,13 @@ class CancellationWatch:
     async def _poll(self, runs: list[ClaimedRun]) -> None:
         if not runs:
             return
-        by_task = {run.task_id: run for run in runs}
+        by_task: defaultdict[str, list[ClaimedRun]] = defaultdict(list)
+        for run in runs:  # there are two of a task that was canceled and rerun
+            by_task[run.task_id].append(run)
         try:
             async for each in self._queue.iter_statuses(list(by_task)):
-                _compare(by_task[each.task_id], each.status)
+                for run in by_task[each.task_id]:
+                    _compare(run, each.status)
             self._is_refused = False
         except InsufficientScopes as error:
             self._say_refused(error)
