@@ -146,14 +146,22 @@ def reconcile_by_status(
         task_ids: Called at each gap; returns the tasks to read.
         on_status: Called with the status of each task, changed or not. A message about the same change
             may still arrive.
+
+    Raises:
+        InvalidArgument: `task_ids` or `on_status` is asynchronous.
     """
+    _check_functions(task_ids, on_status)
     return lambda _: converse(queue, _read_statuses(task_ids, on_status))
 
 
 def reconcile_by_status_async(
     queue: AsyncClient, task_ids: Callable[[], Iterable[str]], on_status: Callable[[TaskStatus], object]
 ) -> Callable[[Gap], Awaitable[None]]:
-    """Return a `reconcile` hook for `AsyncListener`; see `reconcile_by_status`."""
+    """Return a `reconcile` hook for `AsyncListener`; see `reconcile_by_status`.
+
+    `task_ids` and `on_status` are not asynchronous here, either.
+    """
+    _check_functions(task_ids, on_status)
     return lambda _: converse_async(queue, _read_statuses(task_ids, on_status))
 
 
@@ -244,6 +252,11 @@ def _request_status(task_id: str) -> Conversation[TaskStatus]:
 def _request_statuses(task_group_id: str) -> Conversation[list[TaskStatus]]:
     members = yield from calls.iter_task_group(task_group_id).everything()
     return [each.status for each in members]
+
+
+def _check_functions(task_ids: object, on_status: object) -> None:
+    check_callback("task_ids", task_ids)
+    check_callback("on_status", on_status)
 
 
 def _read_statuses(

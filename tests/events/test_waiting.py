@@ -314,3 +314,14 @@ def test_reconciling_with_a_synchronous_client_is_synchronous() -> None:
     hook = reconcile_by_status(Scripted(*LIFE), lambda: [TASK, TASK], got.append)
     assert hook(GAP) is None
     assert got == LIFE[:2]
+
+
+@pytest.mark.parametrize("reconcile", [reconcile_by_status, reconcile_by_status_async])
+@pytest.mark.parametrize("argument", ["task_ids", "on_status"])
+def test_reconciling_by_status_refuses_an_asynchronous_function(reconcile: Any, argument: str) -> None:
+    async def function(*_: object) -> None:
+        pytest.fail("it is awaited")
+
+    functions = {"task_ids": lambda: [TASK], "on_status": print, argument: function}
+    with pytest.raises(InvalidArgument, match=f"{argument}: .* expected a function that is not asynchronous"):
+        reconcile(AsyncScripted(*LIFE), **functions)
