@@ -112,7 +112,8 @@ def command(
         if as_json:
             print_json(finding)
         else:
-            click.secho(f"{finding.verdict:<6}", fg=_COLORS[finding.verdict], nl=False)
+            colors = False if os.environ.get("NO_COLOR") else None  # None: on a terminal
+            click.secho(f"{finding.verdict:<6}", fg=_COLORS[finding.verdict], nl=False, color=colors)
             click.echo(f"{finding.check}: {finding.message}")
     ctx.exit(worst)
 

@@ -18,6 +18,7 @@ from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import ExpireUrl
 from taskqueue_client.worker import WorkerConfig
 from tests.cli.command import run, run_json
+from tests.cli.terminal import on_a_terminal
 
 
 def verdicts(*arguments: str) -> dict[str, tuple[str, str]]:
@@ -49,6 +50,18 @@ def test_doctor_without_problems_reports_good_findings_and_exits_with_0(
     assert {check for check, (verdict, _) in found.items() if verdict != "good"} == set()
     assert found["storage"][1] == f"public/a.txt of task {task_id} can be downloaded"
     assert found["root URL"][1] == deployment.root_url
+
+
+@pytest.mark.parametrize(("value", "first"), [("1", "good"), ("", "\x1b[32mgood")])
+def test_no_color_turns_the_colors_of_verdicts_off(
+    deployment: LocalQueue, monkeypatch: pytest.MonkeyPatch, value: str, first: str
+) -> None:
+    monkeypatch.setenv("NO_COLOR", value)
+    with on_a_terminal("doctor") as (_, terminal):
+        shown = terminal.read_all()
+    assert shown.startswith(first)
+    assert f"root URL: {deployment.root_url}" in shown
+    assert ("\x1b" in shown) == (not value)
 
 
 def test_doctor_without_a_root_url_names_the_variable() -> None:
