@@ -14,11 +14,13 @@ and a comment that begins with `hidden` holds Python that readers don't see.
 from __future__ import annotations
 
 import ast
+import builtins
 import doctest
 import inspect
 import re
 import signal
 import subprocess
+import symtable
 import textwrap
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -34,6 +36,7 @@ from sybil.typing import Evaluator
 
 _COMMENT = re.compile(r"<!-- (file|until|not run): (.+?) -->\s*\Z")
 _COMMAND = re.compile(r"^\$ (.*(?:\n> .*)*)\n?", re.MULTILINE)
+_HIDDEN = re.compile(r"<!--.*?-->", re.DOTALL)
 _SHELL_TIMEOUT = 120  # seconds: a command that hangs must not hang the tests
 
 _fences = RawFencedCodeBlockLexer(re.compile(r"\{?(?P<language>[\w-]*)\}?[^\n]*\n"))
@@ -82,6 +85,32 @@ def left_alone(path: Path) -> list[str]:
     page = Document(path.read_text(), str(path))
     blocks = [(region.lexemes["language"], _said_before(page, region.start)) for region in _fences(page)]
     return [language for language, (kind, _) in blocks if kind == "not run" or language == "text"]
+
+
+def unexplained_names(path: Path) -> set[str]:
+    """The names that examples of a page use, and that neither they define nor the page's text has as code.
+
+    Readers don't see the hidden blocks.
+    """
+    page = Document(path.read_text(), str(path))
+    text, known, unknown = _HIDDEN.sub("", page.text), set(dir(builtins)), set[str]()
+    for region in _fences(page):
+        text = text.replace(region.lexemes["source"], "")
+        if region.lexemes["language"] == "python" and not _said_before(page, region.start)[0]:
+            block = symtable.symtable(region.lexemes["source"], path.name, "exec")
+            known |= {each.get_name() for each in block.get_symbols() if _is_defined(each)}
+            unknown |= _names_read(block) - known
+    return {name for name in unknown if f"`{name}`" not in text}
+
+
+def _is_defined(symbol: symtable.Symbol) -> bool:
+    return symbol.is_assigned() or symbol.is_imported()
+
+
+def _names_read(block: symtable.SymbolTable) -> set[str]:
+    """The names of the module that a block reads, also in its functions and classes."""
+    read = {each.get_name() for each in block.get_symbols() if each.is_global() and each.is_referenced()}
+    return read.union(*map(_names_read, block.get_children()))
 
 
 def left_alone_in_docstrings(path: Path) -> list[str]:

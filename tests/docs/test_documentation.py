@@ -84,6 +84,11 @@ def test_only_known_blocks_of_pages_are_not_run() -> None:
     assert {name: blocks for name, blocks in found.items() if blocks} == NOT_RUN
 
 
+def test_readers_see_where_each_name_of_an_example_comes_from() -> None:
+    found = {name_of(page): documents.unexplained_names(page) for page in PAGES}
+    assert {name: names for name, names in found.items() if names} == {}
+
+
 def test_all_code_in_docstrings_is_run() -> None:
     found = {name_of(module): documents.left_alone_in_docstrings(module) for module in MODULES}
     assert {name: code for name, code in found.items() if code} == {}

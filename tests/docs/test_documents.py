@@ -31,6 +31,16 @@ def test_examples_share_their_names_and_hidden_ones_with_them() -> None:
     assert run("<!-- hidden:\na = 1\n-->\n```python\nb = a + 1\n```\n```python\nassert b == 2\n```\n") == 3
 
 
+def test_a_name_that_readers_do_not_see_is_noticed() -> None:
+    page = Path("page.md")
+    page.write_text(
+        "`said` is a list.\n<!-- hidden:\na = b = 1  # `a`\n-->\n"
+        "```python\nimport os\n\ndef f(own):\n    return a, own, said, os, later, [x for x in own]\n```\n"
+        "```python\nlater = len(b)\n```\n"
+    )
+    assert documents.unexplained_names(page) == {"a", "b", "later"}
+
+
 def test_a_command_that_fails_is_noticed() -> None:
     with pytest.raises(SybilFailure, match="exit status 3"):
         run("```console\n$ exit 3\n```\n")
