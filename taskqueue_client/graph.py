@@ -33,7 +33,14 @@ from typing import Any, Protocol, cast
 
 from taskqueue_client._dates import epoch_seconds, is_date_time, moment_of, timestamp
 from taskqueue_client._following import are_settled, blocked_tasks, follow, follow_group, follow_group_async
-from taskqueue_client._protocol.conversation import Conversation, Together, performed, performed_async
+from taskqueue_client._protocol.conversation import (
+    AsyncClient,
+    Client,
+    Conversation,
+    Together,
+    converse,
+    converse_async,
+)
 from taskqueue_client._protocol.schemas import check_definition
 from taskqueue_client.calls import create_task, status
 from taskqueue_client.calls import task as read_task
@@ -394,11 +401,17 @@ class SubmissionFailed(TaskQueueError):
         return f"task {self.name!r} was not created: {self.__cause__} ({count} in task group {group})"
 
 
-class _TimedClient(Protocol):
+class _Timed(Protocol):
     def now(self) -> datetime: ...
 
 
-def _creation(client: _TimedClient, /, graph: Graph) -> Conversation[dict[str, TaskStatus]]:
+class _TimedClient(Client, _Timed, Protocol): ...
+
+
+class _TimedAsyncClient(AsyncClient, _Timed, Protocol): ...
+
+
+def submit_graph(client: _TimedClient, graph: Graph) -> dict[str, TaskStatus]:
     """Create all tasks of a graph, each after those that it depends on, 16 at the same time.
 
     Safe to repeat until the deadlines of the tasks. A task that exists is left as it is, also in a sealed
@@ -415,8 +428,20 @@ def _creation(client: _TimedClient, /, graph: Graph) -> Conversation[dict[str, T
         The status of each task by its name, as it was when the task was created or found.
 
     Raises:
+        InvalidArgument: `graph` is not a graph from `plan_graph`.
         SubmissionFailed: A task could not be created. The tasks that it depends on exist.
     """
+    return converse(client, _creation(client, graph))
+
+
+async def submit_graph_async(client: _TimedAsyncClient, graph: Graph) -> dict[str, TaskStatus]:
+    """Create all tasks of a graph with an asynchronous client; see `submit_graph`."""
+    return await converse_async(client, _creation(client, graph))
+
+
+def _creation(client: _Timed, graph: Graph) -> Conversation[dict[str, TaskStatus]]:
+    if not isinstance(graph, Graph):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
+        raise InvalidArgument("graph", type(graph), "a graph from plan_graph")
     statuses: dict[str, TaskStatus] = {}
 
     def creation(task: GraphTask) -> Conversation[None]:
@@ -449,7 +474,7 @@ def _waves(tasks: Iterable[GraphTask]) -> list[list[GraphTask]]:
     return waves
 
 
-def _created(client: _TimedClient, task: GraphTask) -> Conversation[TaskStatus]:
+def _created(client: _Timed, task: GraphTask) -> Conversation[TaskStatus]:
     """Create a task, unless an earlier submission did."""
     try:
         response = yield from create_task(task.task_id, _up_to_date(task.definition, client.now()))
@@ -476,7 +501,3 @@ def _exists(task: GraphTask) -> Conversation[bool]:
         return False
     kept = {key: stored[key] for key in ("created", "priority") if key in stored}
     return same_definition(cast("TaskDefinition", {**task.definition, **kept}), task.task_id, stored)
-
-
-submit_graph = performed(_creation)
-submit_graph_async = performed_async(_creation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from taskqueue_client import AsyncQueue, Queue, slugid
+from taskqueue_client import graph as graph_module
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import (
     InputError,
@@ -279,7 +281,20 @@ def test_all_tasks_are_created_in_one_group(queue: Queue) -> None:
 
 async def test_the_asynchronous_client_submits_graphs_too(async_queue: AsyncQueue) -> None:
     graph = plan_graph(document(a={}, b={"dependencies": ["a"]}))
-    assert (await submit_graph_async(async_queue, graph)).keys() == {"a", "b"}
+    assert (await submit_graph_async(client=async_queue, graph=graph)).keys() == {"a", "b"}
+
+
+@pytest.mark.parametrize("name", ["submit_graph", "submit_graph_async"])
+def test_help_shows_how_a_graph_is_submitted(name: str) -> None:
+    submit = getattr(graph_module, name)
+    assert submit.__name__ == name
+    assert [*inspect.signature(submit).parameters] == ["client", "graph"]
+
+
+def test_a_document_has_to_be_planned_before_it_is_submitted(queue: Queue) -> None:
+    unplanned: Any = document(a={})
+    with pytest.raises(InvalidArgument, match=r"graph: .* expected a graph from plan_graph"):
+        submit_graph(queue, unplanned)
 
 
 def test_a_lost_response_does_not_create_a_task_twice(queue: Queue, local_queue: LocalQueue) -> None:
