@@ -24,5 +24,6 @@ def blocking(queue: Queue) -> None:
 
 async def awaited(queue: AsyncQueue) -> None:
     _ = queue.claim_work("p/w", worker_group="g", worker_id="w").tasks  # no: not awaited
+    queue.report_completed("abc", 0)  # no: not awaited
     for _ in queue.iter_artifacts("abc", 0):  # no: async for
         pass

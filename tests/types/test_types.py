@@ -13,7 +13,8 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-MYPY = [sys.executable, "-m", "mypy", "--no-error-summary", "--no-incremental"]
+AWAIT = "--enable-error-code=unused-awaitable"  # as docs/how-to/client.md advises
+MYPY = [sys.executable, "-m", "mypy", "--no-error-summary", "--no-incremental", AWAIT]
 PYRIGHT = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable]
 FILES = ("accepted.py", "rejected.py")
 Complaints = dict[str, set[int]]
