@@ -214,7 +214,7 @@ def _shape_problems(document: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("$.taskGroupId", group, "a slugid, or no key for a new task group")
     tasks = _named_tasks(document)
     if not tasks:
-        yield Problem("$.tasks", document.get("tasks"), "an object of task definitions by name")
+        yield Problem("$.tasks", document.get("tasks"), "an object of one or more task definitions by name")
     for name, task in tasks.items():
         if not (isinstance(name, str) and _NAME.fullmatch(name)):
             yield Problem("$.tasks", name, "a name of a-z A-Z 0-9 _ . : / -, with a letter or digit first")
