@@ -567,7 +567,18 @@ class TestClaiming:
             clock.sleep(0.02)
             assert claiming.outage() == 0
 
-    @pytest.mark.parametrize(("seconds", "longest"), [(10.0, 0.75), (1.0, 90.0)])
+    @pytest.mark.parametrize(
+        ("seconds", "refused", "longest"),
+        [
+            (10.0, Refused(504, message="Gateway Timeout"), 0.75),
+            (10.0, Refused(502, message="Proxy Error Reason: Error reading from remote server"), 0.75),
+            (10.0, Refused(503, message="Backend fetch failed"), 0.75),
+            (1.0, Refused(504, message="Gateway Timeout"), 90.0),
+            (10.0, Refused(503, "ServiceUnavailable", "not a proxy's response"), 90.0),
+            (10.0, Refused(500, message="Internal Server Error"), 90.0),
+        ],
+        ids=["nginx", "Apache", "Varnish", "at once", "the Queue", "another error"],
+    )
     async def test_a_long_poll_that_a_proxy_cuts_off_is_no_outage(
         self,
         queue: AsyncQueue,
@@ -575,10 +586,10 @@ class TestClaiming:
         clock: PassingClock,
         caplog: pytest.LogCaptureFixture,
         seconds: float,
+        refused: Refused,
         longest: float,
     ) -> None:
-        cut_off = Attempted("claimWork", "POST", "/", elapsed=seconds)
-        source = Recovering(8, ServerError(cut_off, Refused(504, message="Gateway Timeout")))
+        source = Recovering(8, ServerError(Attempted("claimWork", "POST", "/", elapsed=seconds), refused))
         async with self.claiming(queue, told, clock, source=source) as (claiming, _):
             await holds(lambda: source.calls == 2)
             assert (claiming.outage() == 0) == (longest < 1)

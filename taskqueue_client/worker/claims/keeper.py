@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from http import HTTPStatus
 from random import random
 
 from taskqueue_client import errors
@@ -46,8 +45,11 @@ BETWEEN_EMPTY = 1.0
 takes longer, but a proxy may respond at once."""
 
 CUT_AFTER = 5.0
-"""Seconds after which a 504 is taken for a proxy that does not wait for the end of the long poll. This is no
+"""Seconds after which a proxy's error is taken for the end of its patience with the long poll. This is no
 outage, and happens as long as there is no work: with pauses that double, new tasks would wait."""
+
+CUT_STATUSES = frozenset({502, 503, 504})
+"""What proxies respond then: Apache httpd 502, Varnish 503, nginx and most others 504."""
 
 OUTAGE_MOST = 180.0
 """Seconds after an outage in which a worker remembers it at most: see `Claiming.outage`."""
@@ -230,8 +232,9 @@ class Claiming:
 
 
 def _is_cut_off(error: errors.CallFailed) -> bool:
-    is_timeout = isinstance(error, errors.ServerError) and error.status == HTTPStatus.GATEWAY_TIMEOUT
-    return is_timeout and error.elapsed >= CUT_AFTER
+    if not isinstance(error, errors.ServerError) or error.code is not None:  # the Queue's own have a code
+        return False
+    return error.status in CUT_STATUSES and error.elapsed >= CUT_AFTER
 
 
 def _backoff(failures: int) -> float:
