@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+import aiohttp
 import psutil
 import pytest
 import requests
@@ -390,6 +391,21 @@ def test_no_response_at_all_is_a_500_that_says_why() -> None:
     assert response.text.startswith("Failed during proxy request: ServerDisconnected")
     assert "hidden" not in response.text
     assert len(upstream.requests) == proxy_module.ATTEMPTS
+
+
+def test_an_http_proxy_that_does_not_respond_is_waited_for_as_long_as_a_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = proxy_module.TIMEOUT
+    impatient = aiohttp.ClientTimeout(connect=limits.connect and 0.05, sock_connect=limits.sock_connect)
+    monkeypatch.setattr(proxy_module, "TIMEOUT", impatient)
+    monkeypatch.setattr(proxy_module, "ATTEMPTS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with TaskProxy("https://tc.example.com", Credentials("me", "token"), [], lambda: 1e9) as url:
+            found = requests.get(f"{url}/api/queue/v1/ping", timeout=60)
+    assert found.status_code == 500
+    assert "ConnectionTimeoutError" in found.text
 
 
 def test_a_response_that_is_cut_does_not_look_whole() -> None:

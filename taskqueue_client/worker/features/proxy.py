@@ -40,6 +40,9 @@ RETRIED_BODY = 1024 * 1024
 ATTEMPTS = 5
 """How often a call is sent that gets no response or a 5xx."""
 
+TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10, sock_read=60)
+"""Seconds; `sock_connect` would not bound the response of an HTTP proxy to `CONNECT`."""
+
 BEWIT_LIFETIME = 3600
 """Seconds that a URL signed by `/bewit` works."""
 
@@ -52,7 +55,6 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost"})
 _NO_RESPONSE = (aiohttp.ClientError, OSError)
 
 _BLOCK = 256 * 1024
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)
 _HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"}
     | {"te", "trailer", "transfer-encoding", "upgrade", "host", "authorization", "content-length", "expect"}
@@ -127,7 +129,7 @@ class TaskProxy:
             connector=aiohttp.TCPConnector(limit=0),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
-            timeout=_TIMEOUT,
+            timeout=TIMEOUT,
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
             read_bufsize=_BLOCK,
         )
