@@ -393,6 +393,23 @@ def test_no_response_at_all_is_a_500_that_says_why() -> None:
     assert len(upstream.requests) == proxy_module.ATTEMPTS
 
 
+@pytest.mark.parametrize("user", ["", "me:hid%20den@"])
+def test_calls_over_http_go_through_the_http_proxy_of_the_environment_with_its_credentials(
+    monkeypatch: pytest.MonkeyPatch, user: str
+) -> None:
+    with Upstream(lambda handler: respond(handler, 200, b"{}")) as http_proxy:
+        monkeypatch.setenv("http_proxy", f"http://{user}{http_proxy.url.removeprefix('http://')}")
+        with TaskProxy("http://tc.example.com", Credentials("me", "token"), [], lambda: 1e9) as url:
+            direct = {"http": "", "no": "*"}
+            headers = {"Proxy-Authorization": "Basic of the command"}
+            found = requests.get(f"{url}/api/queue/v1/ping", timeout=60, proxies=direct, headers=headers)
+    assert found.text == "{}"
+    ((_, target, sent),) = http_proxy.requests
+    assert target == "http://tc.example.com/api/queue/v1/ping"
+    assert sent.get("Proxy-Authorization") == ("Basic bWU6aGlkIGRlbg==" if user else None)
+    assert "Proxy-Authorization" not in found.headers
+
+
 def test_an_http_proxy_that_does_not_respond_is_waited_for_as_long_as_a_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -232,6 +232,8 @@ class TaskProxy:
         if not whole and request.content_length is None:
             del headers["Content-Length"]  # sent in chunks, as it comes
         proxy = self._network.proxy(target)
+        if proxy is not None and target.startswith("http:"):  # `proxy_headers` are those of a CONNECT
+            headers.update(proxy.headers)
         return await self._session.request(
             request.method,
             URL(target, encoded=True),
