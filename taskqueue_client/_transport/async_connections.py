@@ -82,7 +82,12 @@ async def connect(
     deadlines: ConnectionDeadlines,
     idle: dict[HttpConnection, None],
 ) -> HttpConnection:
-    opened = await connector.connect(to, [], _timeout(min(timeouts.connect, timeouts.total)))
+    try:
+        opened = await connector.connect(to, [], _timeout(min(timeouts.connect, timeouts.total)))
+    except TimeoutError as error:  # which has no text
+        through = "" if to.proxy is None else f" through the proxy {to.proxy}"
+        reason = f"could not connect to {to.url.host}:{to.url.port} in time{through}"
+        raise TransportFailed(reason, timed_out=True) from error
     return HttpConnection(opened, deadlines, idle)
 
 

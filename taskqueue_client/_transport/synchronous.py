@@ -19,7 +19,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from urllib3.connectionpool import HTTPConnectionPool
-from urllib3.exceptions import HTTPError, ReadTimeoutError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, ReadTimeoutError
 
 from taskqueue_client._protocol.api_responses import (
     MAX_RESPONSE,
@@ -343,7 +343,8 @@ def _failure(error: Exception) -> TransportFailed:
     timed_out = isinstance(error, requests.Timeout) or isinstance(cause, (ReadTimeoutError, TimeoutError))
     if isinstance(error, requests.RequestException):
         error.request = error.response = None  # the request, and so the signature, of an error that is logged
-    return TransportFailed(f"{type(cause).__name__}: {cause}", timed_out=timed_out)
+    text = cause.args[-1] if isinstance(cause, ConnectTimeoutError) else cause  # the first is the connection
+    return TransportFailed(f"{type(cause).__name__}: {text}", timed_out=timed_out)
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -435,17 +435,20 @@ async def test_a_connection_is_waited_for_as_long_as_was_said(
     with pytest.raises(TransportFailed) as failed:
         await transport.request(request, Timeouts(0.05, FOREVER, FOREVER))
     assert failed.value.timed_out
+    assert failed.value.reason == "could not connect to 127.0.0.1:9 in time"
 
 
 async def test_a_proxy_that_does_not_respond_is_waited_for_as_long_as_a_connection(
     transport: ConnectorTransport, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("https_proxy", server.origin)
+    monkeypatch.setenv("https_proxy", server.origin.replace("://", "://me:hidden@"))
     monkeypatch.setenv("no_proxy", "localhost")
     request = Request("GET", "https://tc.example.com/", {}, None)
     with pytest.raises(TransportFailed) as failed:
         await transport.request(request, Timeouts(0.05, FOREVER, FOREVER))
     assert failed.value.timed_out
+    through = f"through the proxy {server.origin}"
+    assert failed.value.reason == f"could not connect to tc.example.com:443 in time {through}"
     assert len(server.accepted) == 1
 
 

@@ -258,6 +258,23 @@ def test_a_proxy_that_does_not_respond_is_waited_for_as_long_as_a_connection(
             queue.send(CALL)
 
 
+def test_the_error_of_a_connection_that_takes_too_long_says_where_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For `AsyncQueue`, the tests of its transport have the same."""
+
+    def time_out(*_: object, **__: object) -> None:
+        raise TimeoutError
+
+    _only(monkeypatch)
+    monkeypatch.setattr("urllib3.util.connection.create_connection", time_out)
+    with (
+        Queue("http://tc.example.com", retry=RetryPolicy(attempts=1, connect_timeout=7)) as queue,
+        pytest.raises(CallTimedOut) as failed,
+    ):
+        queue.send(CALL)
+    why = "no response: ConnectTimeoutError: Connection to tc.example.com timed out. (connect timeout=7)"
+    assert str(failed.value).endswith(why)
+
+
 def _only(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
     """The environment has no network settings but these."""
     settings = {"REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"}
