@@ -136,7 +136,7 @@ class Signer:
         """
         hashed = "" if body is None else payload_hash(content_type, body)
         ext = self.ext
-        host, port = origin
+        host, port = origin.host.rstrip("."), origin.port  # as requests and aiohttp send them in `Host`
         mac = self._mac(
             f"hawk.1.header\n{timestamp}\n{nonce}\n{method}\n{resource}\n{host}\n{port}\n{hashed}\n{ext}\n"
         )

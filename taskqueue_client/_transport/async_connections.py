@@ -67,7 +67,7 @@ def destination(origin: str, proxy: Proxy | None, tls: ssl.SSLContext | None) ->
     """Return what the connector connects to: a request of which only the address is used."""
     return aiohttp.ClientRequest(
         "GET",
-        URL(origin),
+        URL(origin, encoded=True),  # `Host` has the address as it was signed, and not shortened
         loop=asyncio.get_running_loop(),
         ssl=True if tls is None else tls,
         proxy=None if proxy is None else URL(proxy.url),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import socket
 import urllib.request
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -191,6 +192,28 @@ def test_an_ipv6_address_is_signed_as_in_the_host_header(make_client: Any) -> No
         assert list(queue.list_task_queues().task_queues) == []
         url = queue.queue.signed_url(calls.list_task_queues())
         assert b"taskQueues" in urllib.request.urlopen(url).read()
+
+
+def test_a_host_with_a_dot_at_its_end_is_signed_as_in_the_host_header(
+    make_client: Any, local: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve: Any = socket.getaddrinfo
+
+    def resolve_any(_: str, *rest: Any, **more: Any) -> Any:
+        return resolve("127.0.0.1", *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_any)
+    queue = make_client(local.root_url.replace("127.0.0.1", "localhost."), local.credentials)
+    assert queue.current_scopes().scopes == ["*"]
+
+
+@pytest.mark.parametrize("address", ["0:0:0:0:0:0:0:1", "0000::0001", "::1"])
+def test_an_ipv6_address_may_be_written_in_any_form(make_client: Any, address: str) -> None:
+    if not has_ipv6():
+        pytest.skip("this machine has no address ::1")
+    with LocalQueue(host="::1") as local:
+        queue = make_client(local.root_url.replace("::1", address), local.credentials)
+        assert queue.current_scopes().scopes == ["*"]
 
 
 def test_a_signed_url_works_without_credentials(queue: Any) -> None:
