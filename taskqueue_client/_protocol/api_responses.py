@@ -110,10 +110,18 @@ def is_framed(response: Response) -> bool:
     return response.status == NO_CONTENT or "content-length" in headers or "transfer-encoding" in headers
 
 
+_MOST_AGE = 2**31
+"""Seconds, as RFC 9111, 1.2.2 bounds them: with more, the time could be out of range."""
+
+
 def date_of(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds since the epoch of the `Date` header; None if it is missing or malformed."""
+    """Return the server's time in seconds since the epoch; None if `Date` is missing or malformed.
+
+    A cache adds the seconds since then as `Age` (RFC 9111, 5.1).
+    """
+    age = headers.get("age", "")
     try:
-        return _moment_of(headers["date"])
+        return _moment_of(headers["date"]) + (min(int(age), _MOST_AGE) if age.isdecimal() else 0)
     except (KeyError, ValueError, OverflowError):
         return None
 

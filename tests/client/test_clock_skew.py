@@ -68,6 +68,17 @@ def test_a_client_with_other_credentials_knows_the_service_s_time(
     assert len(caplog.records) == 1
 
 
+@pytest.mark.parametrize(("age", "skew"), [("3600", 0), ("0", -HOUR), ("x", -HOUR), ("9" * 99, 2**31 - HOUR)])
+def test_a_response_that_a_cache_has_kept_does_not_make_the_clock_look_wrong(
+    client: Any, server: ScriptedServer, clock: Any, caplog: pytest.LogCaptureFixture, age: str, skew: float
+) -> None:
+    """RFC 9111, 5.1: `Date` is the time of the origin's response, which was so many seconds ago."""
+    server.otherwise = say({"fine": True}, Date=formatdate(clock.now() - HOUR, usegmt=True), Age=age)
+    client.send(CALLS[0])
+    assert abs(client.now().timestamp() - clock.now() - skew) < 10
+    assert ("clock" in caplog.text) == bool(skew)
+
+
 def test_a_date_without_a_zone_is_gmt(
     client: Any, server: ScriptedServer, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
