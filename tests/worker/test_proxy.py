@@ -425,6 +425,21 @@ def test_an_http_proxy_that_does_not_respond_is_waited_for_as_long_as_a_connecti
     assert "ConnectionTimeoutError" in found.text
 
 
+def test_a_deployment_that_does_not_take_the_body_of_a_call_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(proxy_module, "SENT_WITHIN", 0.2, raising=False)
+    monkeypatch.setattr(proxy_module, "ATTEMPTS", 2)
+    body = bytes(proxy_module.RETRIED_BODY - 1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # for its connections, too
+        root_url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with TaskProxy(root_url, Credentials("me", "token"), [], lambda: 1e9) as url:
+            found = requests.put(f"{url}/api/queue/v1/task/x", body, timeout=60)
+    assert found.status_code == 500
+    assert "TimeoutError" in found.text
+
+
 def test_a_response_that_is_cut_does_not_look_whole() -> None:
     def cut(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)

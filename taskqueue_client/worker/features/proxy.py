@@ -7,6 +7,7 @@ taskcluster-proxy, described in Taskcluster's documents on the task environment.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import re
 import secrets
@@ -42,6 +43,10 @@ ATTEMPTS = 5
 
 TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10, sock_read=60)
 """Seconds; `sock_connect` would not bound the response of an HTTP proxy to `CONNECT`."""
+
+SENT_WITHIN = 120.0
+"""Seconds for sending a call whose body is kept, and for the head of its response. aiohttp does not bound
+sending: a network that loses all packets would delay the call by a quarter of an hour."""
 
 BEWIT_LIFETIME = 3600
 """Seconds that a URL signed by `/bewit` works."""
@@ -234,16 +239,17 @@ class TaskProxy:
         proxy = self._network.proxy(target)
         if proxy is not None and target.startswith("http:"):  # `proxy_headers` are those of a CONNECT
             headers.update(proxy.headers)
-        return await self._session.request(
-            request.method,
-            URL(target, encoded=True),
-            headers=headers,
-            data=(body if whole else _all(body, request)) if request.body_exists else None,
-            allow_redirects=False,
-            ssl=self._network.tls if target.startswith("https:") else True,
-            proxy=None if proxy is None else proxy.url,
-            proxy_headers=None if proxy is None else proxy.headers,
-        )
+        async with asyncio.timeout(SENT_WITHIN if whole else None):
+            return await self._session.request(
+                request.method,
+                URL(target, encoded=True),
+                headers=headers,
+                data=(body if whole else _all(body, request)) if request.body_exists else None,
+                allow_redirects=False,
+                ssl=self._network.tls if target.startswith("https:") else True,
+                proxy=None if proxy is None else proxy.url,
+                proxy_headers=None if proxy is None else proxy.headers,
+            )
 
     def _authorization(self, method: str, target: str) -> str:
         """The header for one attempt. It has no hash of the body, which may be longer than the memory."""
