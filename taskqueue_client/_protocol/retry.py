@@ -106,7 +106,8 @@ class RetryPolicy:
         wait_initial: The wait after the first failure; it doubles with each further failure.
         wait_max: The longest wait between two attempts.
         wait_jitter: The largest random addition to a wait.
-        connect_timeout: The longest time that an attempt may take to connect.
+        connect_timeout: The longest time that an attempt may take to connect; in `Queue` to each address of
+            the host.
         read_timeout: The longest time that an attempt may take to send the request, and may wait for the
             response. `claim_work`, a long poll of 20 s, waits for at least 45 s.
         min_rate: The least bytes per second of an upload's or download's content; 0 for any rate.
