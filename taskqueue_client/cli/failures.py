@@ -18,6 +18,10 @@ from .output import printable
 _EXPIRED = re.compile(r"has expired|\.expiry < now")
 """The texts of the auth service about expired clients and certificates."""
 
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
+_WANTS_USER = re.compile(r"(Tunnel connection failed|ClientHttpProxyError): 407\b")
+_PROXY_AUTHENTICATION_REQUIRED = 407
+
 
 class ExitStatus(IntEnum):
     """How a command ended; the group's help says the same."""
@@ -86,15 +90,34 @@ def _of_call(error: errors.CallFailed) -> str:
     if isinstance(error, errors.ErrorArtifact):
         return f"an error artifact, without content: {error.reason}: {error.message}"
     if isinstance(error, errors.ConnectionFailed):
-        return f"cannot reach {_root_url(error)} ({error.reason}): check TASKCLUSTER_ROOT_URL and the network"
+        return f"cannot reach {_root_url(error)} ({error.reason}): check {_suspects(error)}"
     if isinstance(error, errors.UnreadableResponse):
         return _of_another_server(error, f"an unreadable response ({error.reason})")
     if isinstance(error, errors.ServerError) or (isinstance(error, errors.ApiError) and error.code):
         return _of_response(error)
     if isinstance(error, errors.ApiError):
-        said = " ".join(error.message.split())
-        return _of_another_server(error, f"no error code of Taskcluster ({said})")
+        return _of_proxy(error)
     return str(error)
+
+
+def _of_proxy(error: errors.ApiError) -> str:
+    if error.status == _PROXY_AUTHENTICATION_REQUIRED:
+        problem = f"cannot reach {_root_url(error)} (HTTP 407: the proxy wants a user and password)"
+        return f"{problem}: check user and password in {_proxy_variable(error)}"
+    said = " ".join(error.message.split())
+    return _of_another_server(error, f"no error code of Taskcluster ({said})")
+
+
+def _suspects(error: errors.ConnectionFailed) -> str:
+    if _WANTS_USER.search(error.reason):
+        return f"user and password in {_proxy_variable(error)}"
+    if _UNTRUSTED in error.reason:
+        return "TASKCLUSTER_ROOT_URL and the trusted certificates (REQUESTS_CA_BUNDLE)"
+    return "TASKCLUSTER_ROOT_URL and the network"
+
+
+def _proxy_variable(error: errors.CallFailed) -> str:
+    return "HTTPS_PROXY" if error.attempted.url.startswith("https:") else "HTTP_PROXY"
 
 
 def _of_submission(error: SubmissionFailed) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -10,13 +12,18 @@ from typing import Any
 
 import pytest
 
-from taskqueue_client import Queue, slugid
+from taskqueue_client import Queue, RetryPolicy, slugid
 from taskqueue_client.__main__ import main
 from taskqueue_client.cli import taskqueue
-from taskqueue_client.cli.failures import ExitStatus
+from taskqueue_client.cli.failures import ExitStatus, in_one_line
+from taskqueue_client.errors import CallFailed
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
+from tests.certificates import Authority
 from tests.cli.command import COMMAND, run
+from tests.transport.test_trust_and_proxies import listening
+
+ONCE = RetryPolicy(attempts=1)
 
 COMMANDS = sorted(taskqueue.list_commands(taskqueue.make_context("taskqueue", [], resilient_parsing=True)))
 LEAVES = [[name] for name in COMMANDS if name != "artifacts"] + [["artifacts", "list"], ["artifacts", "get"]]
@@ -94,6 +101,46 @@ def test_a_root_url_of_a_server_that_responds_with_a_web_page_is_named(
     assert f"{deployment.root_url} responded to" in result.output
     assert "with HTTP 200 and an unreadable response (" in result.output
     assert "): check TASKCLUSTER_ROOT_URL\n" in result.output
+
+
+@pytest.mark.parametrize(
+    ("root_url", "variable"),
+    [("http://tc.example.com", "HTTP_PROXY"), ("https://tc.example.com", "HTTPS_PROXY")],
+)
+def test_the_variable_of_a_proxy_that_wants_a_password_is_named(
+    monkeypatch: pytest.MonkeyPatch, root_url: str, variable: str
+) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    with listening(refuse) as port:
+        monkeypatch.setenv(variable, f"http://me:hidden@127.0.0.1:{port}")
+        with Queue(root_url, retry=ONCE) as queue, pytest.raises(CallFailed) as failed:
+            queue.ping()
+    said = in_one_line(failed.value)
+    assert said.startswith(f"cannot reach {root_url} (")
+    assert said.endswith(f": check user and password in {variable}")
+    assert "hidden" not in said
+
+
+def test_the_variable_of_trusted_certificates_is_named(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> None: ...
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.server)
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    with (
+        listening(never, context) as port,
+        Queue(f"https://localhost:{port}", retry=ONCE) as queue,
+        pytest.raises(CallFailed) as failed,
+    ):
+        queue.ping()
+    advice = "): check TASKCLUSTER_ROOT_URL and the trusted certificates (REQUESTS_CA_BUNDLE)"
+    assert in_one_line(failed.value).endswith(advice)
 
 
 def test_an_invalid_task_id_is_refused_before_any_request() -> None:
