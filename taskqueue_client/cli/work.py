@@ -6,11 +6,8 @@ import importlib
 import inspect
 import logging
 import os
-import select
 import sys
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,15 +20,13 @@ from taskqueue_client.worker.config_sources import setting_of_text
 from taskqueue_client.worker.loop import WorkerLoop
 from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.runner import JsonFormatter, RunnerLog, WorkerRunner
+from taskqueue_client.worker.standard_error import log_handler
 
 from .arguments import connect_with_credentials
 from .failures import ExitStatus, Failure, in_one_line
 from .output import json_option
 
 F = TypeVar("F", bound=Callable[..., object])
-
-PATIENCE = 1.0
-"""Seconds to wait for the reader of standard error, which may be busy."""
 
 
 def _setting_options(command: F) -> F:
@@ -147,58 +142,3 @@ def _set_up_logs(runner: WorkerRunner | None, *, as_json: bool) -> None:
         JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     )
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-
-
-def log_handler() -> logging.Handler:
-    """Return a handler that writes to standard error."""
-    try:
-        return StandardErrorLog(sys.stderr.fileno(), sys.stderr.encoding)
-    except (AttributeError, OSError):  # it is closed, or no file; its number may be another file's by now
-        return logging.StreamHandler()
-
-
-class StandardErrorLog(logging.Handler):
-    """Writes log records, and drops them while nobody reads or the disk is full.
-
-    To wait would block the worker. After a dropped record, the reader is not waited for. How many were
-    dropped is logged when they can be written again.
-    """
-
-    def __init__(self, file: int, encoding: str, patience: float = PATIENCE) -> None:
-        super().__init__()
-        self._file = file
-        self._encoding = encoding
-        self._patience = patience
-        self._dropped = 0
-        self._is_cut = False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, or drop it."""
-        if self._dropped and self._write(self._note()):
-            self._dropped = 0
-        if self._dropped or not self._write(record):
-            self._dropped += 1
-
-    def _note(self) -> logging.LogRecord:
-        text = "%d lines of this log are missing: standard error took no more"
-        return logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, (self._dropped,), None)
-
-    def _write(self, record: logging.LogRecord) -> bool:
-        """Write a record; return whether all of it was written."""
-        try:
-            text = "\n" * self._is_cut + self.format(record) + "\n"
-        except Exception:  # noqa: BLE001 - as in logging's handlers: the program goes on after a bad message
-            self.handleError(record)
-            return True
-        content = rest = text.encode(self._encoding, "backslashreplace")
-        until = time.monotonic() + (0 if self._dropped else self._patience)
-        with suppress(OSError):  # the reader is gone, or the disk is full
-            while rest and self._is_read(until):
-                rest = rest[os.write(self._file, rest[: select.PIPE_BUF]) :]  # no more would surely fit
-        self._is_cut = bool(rest) and (self._is_cut or len(rest) < len(content))
-        return not rest
-
-    def _is_read(self, until: float) -> bool:
-        poll = select.poll()  # a new one: a child that was forked during a wait could not use the same again
-        poll.register(self._file, select.POLLOUT)
-        return bool(poll.poll(max(0, until - time.monotonic()) * 1000))

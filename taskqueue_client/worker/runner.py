@@ -24,6 +24,7 @@ from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client.credentials import Credentials, checked
 from taskqueue_client.errors import InvalidArgument
 
+from .standard_error import log_handler
 from .worker_log import log
 
 CAPABILITIES = frozenset({"error-report", "graceful-termination", "log", "new-credentials", "shutdown"})
@@ -318,14 +319,18 @@ class JsonFormatter(logging.Formatter):
         return document
 
 
-class RunnerLog(logging.StreamHandler[Any]):
-    """Sends log records to the runner; writes them to standard error while the runner cannot take them."""
+class RunnerLog(logging.Handler):
+    """Sends log records to the runner; writes them to standard error while the runner cannot take them.
+
+    While nobody reads standard error either, records are dropped, and their number is logged afterwards.
+    """
 
     _json = JsonFormatter()
 
     def __init__(self, runner: WorkerRunner) -> None:
         super().__init__()
         self._runner = runner
+        self._standard_error = log_handler()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send or write a record."""
@@ -336,7 +341,8 @@ class RunnerLog(logging.StreamHandler[Any]):
             self.handleError(record)
             return
         if not is_sent:
-            super().emit(record)
+            self._standard_error.setFormatter(self.formatter)
+            self._standard_error.handle(record)
 
     def close(self) -> None:
         """Send everything; called when the process ends."""

@@ -126,6 +126,8 @@ class Runnable(WorkerLoop):
     def run_task(self, task):
         print("noise of a handler")
         subprocess.run(["sh", "-c", "echo noise of a child; cat"], check=True)
+        if "log" in task.payload:
+            logging.getLogger("library").warning(task.payload["log"])
         if "error" in task.payload:
             task.register_secret("of the run")
             raise ValueError(task.payload["error"])
@@ -144,13 +146,14 @@ class Runnable(WorkerLoop):
 class Parent:
     """Starts a worker, and speaks with it over its standard input and output."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], *, reads_errors: bool) -> None:
         self.process = process
         self.messages: list[Message] = []
         self.noise: list[bytes] = []
         self.errors: list[str] = []
         self._changed = threading.Condition()
-        self._threads = [threading.Thread(target=self._read), threading.Thread(target=self._read_errors)]
+        reads = [self._read, self._read_errors] if reads_errors else [self._read]
+        self._threads = [threading.Thread(target=each) for each in reads]
         for thread in self._threads:
             thread.start()
 
@@ -201,7 +204,9 @@ def start(world: World, tmp_path: Path) -> Start:
     (tmp_path / "runnable.py").write_text(WORKER)
 
     @contextmanager
-    def starting(*options: str, credentials: Credentials = world.local.credentials) -> Generator[Parent]:
+    def starting(
+        *options: str, credentials: Credentials = world.local.credentials, reads_errors: bool = True
+    ) -> Generator[Parent]:
         environment = {
             **os.environ,
             "TASKCLUSTER_ROOT_URL": world.local.root_url,
@@ -216,7 +221,7 @@ def start(world: World, tmp_path: Path) -> Start:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with subprocess.Popen(command, env=environment, cwd=tmp_path, **pipes) as process:  # type: ignore[call-overload] # the pipes
             try:
-                yield Parent(process)
+                yield Parent(process, reads_errors=reads_errors)
             finally:
                 process.kill()
 
@@ -399,6 +404,16 @@ def test_log_lines_go_to_standard_error_once_the_runner_does_not_read(
     runner.flush()
     os.close(to_worker)
     assert "last" in capsys.readouterr().err
+
+
+def test_a_log_that_neither_the_runner_nor_anybody_else_reads_does_not_hold_up_the_worker(
+    world: World, start: Start
+) -> None:
+    task_id = world.create({"log": "y" * 100_000})
+    with start("--max-tasks", "1", reads_errors=False) as parent:
+        parent.send(line("welcome", capabilities=["shutdown"]))
+        assert parent.process.wait(WAIT) == 0
+    assert world.run(task_id).state == "completed"
 
 
 def test_a_message_whose_arguments_do_not_fit_does_not_fail_the_code_that_logs_it(
