@@ -97,6 +97,14 @@ def share_time(first: ClientBase[Any], second: ClientBase[Any]) -> None:
     second._wire.share_time(first._wire)  # noqa: SLF001 - this is one of their methods  # pyright: ignore[reportPrivateUsage]
 
 
+def known_time(client: ClientBase[Any]) -> float:
+    """Return the service's time in seconds since the epoch; NaN before the first response.
+
+    Unlike `ClientBase.now`, which returns this machine's time then.
+    """
+    return client._wire.known_server_time()  # noqa: SLF001 - as above  # pyright: ignore[reportPrivateUsage]
+
+
 def with_retries(client: ClientT, retries: Retries) -> ClientT:
     """Return a client that retries in another way, with the same credentials and the same connections."""
     other = with_attributes(type(client), client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import resource
 import signal
@@ -12,7 +13,7 @@ from contextlib import AsyncExitStack, closing, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from taskqueue_client._client import share_time
+from taskqueue_client._client import known_time, share_time
 from taskqueue_client._version import __version__
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.client import Queue
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
 
 EXPIRY_WARNING = 300.0
 """The worker warns so many seconds before its credentials expire. A runner replaces them earlier."""
+
+FIRST_RESPONSE_INTERVAL = 1.0
+"""Seconds between looks whether the Queue has responded, so that its time is known."""
 
 
 class _ClientOptions(TypedDict):
@@ -292,7 +296,7 @@ class Session:
         worker = self._worker
         self._claiming = asyncio.create_task(self._claiming_ended())
         self._claiming.add_done_callback(self._check_finished)
-        self._expiry = self._in_background(_warn_of_expiry(self._credentials, worker.clock))
+        self._expiry = self._in_background(self._warn_of_expiry(self._credentials))
         self._in_background(self._watch_for_notice())
         if threading.current_thread() is not threading.main_thread():
             self._in_background(self._watch_program())
@@ -350,8 +354,26 @@ class Session:
     def _use_credentials(self, credentials: Credentials) -> None:
         self._keeper.use_credentials(credentials)
         self._expiry.cancel()
-        self._expiry = self._in_background(_warn_of_expiry(credentials, self._worker.clock))
+        self._expiry = self._in_background(self._warn_of_expiry(credentials))
         log.info("the worker's own credentials were replaced: client %s", credentials.client_id)
+
+    async def _warn_of_expiry(self, credentials: Credentials | None) -> None:
+        """Say that the worker's own credentials expire, in time to replace them."""
+        expires, sleep = expires_at(credentials), self._worker.clock.sleep_async
+        if credentials is None or expires is None:
+            return
+        while math.isnan(left := expires - known_time(self._queue)):  # this machine's clock may be wrong
+            await sleep(FIRST_RESPONSE_INTERVAL)
+        await sleep(max(left - EXPIRY_WARNING, 0))
+        if left > 0:
+            left = min(left, EXPIRY_WARNING)
+            log.warning(
+                "the worker's own credentials expire in %.0f s (client %s): claim requests will then be "
+                "refused",
+                *(left, credentials.client_id),
+            )
+            await sleep(left)
+        log.error("the worker's own credentials have expired (client %s)", credentials.client_id)
 
     async def _end_tasks(self) -> None:
         for task in self._background:
@@ -441,19 +463,3 @@ def _tracing_of(config: WorkerConfig, root_url: str) -> Tracing:
     from .monitoring.run_spans import OpenTelemetryTracing  # noqa: PLC0415 - only if tracing is on
 
     return OpenTelemetryTracing(config.identities[0], root_url)
-
-
-async def _warn_of_expiry(credentials: Credentials | None, clock: Clock) -> None:
-    """Say that the worker's own credentials expire, in time to replace them."""
-    expires = expires_at(credentials)
-    if credentials is None or expires is None:
-        return
-    await clock.sleep_async(max(expires - EXPIRY_WARNING - clock.now(), 0))
-    left = expires - clock.now()
-    if left > 0:
-        log.warning(
-            "the worker's own credentials expire in %.0f s (client %s): claim requests will then be refused",
-            *(left, credentials.client_id),
-        )
-        await clock.sleep_async(left)
-    log.error("the worker's own credentials have expired (client %s)", credentials.client_id)

@@ -304,6 +304,8 @@ def test_an_idle_worker_says_that_its_credentials_expire_before_they_do(world: W
     short = temporary_credentials(world.local.credentials, ["*"], lifetime=timedelta(minutes=1, seconds=30))
     with start(credentials=short) as parent:
         parent.send(WELCOME)
+        until(lambda: world.queue.list_workers(TASK_QUEUE_ID).workers)  # its claim request is open
+        world.local.clock.advance(seconds=21)
         parent.until_logged("own credentials expire in")
         parent.send(line("graceful-termination", **{"finish-tasks": False}))
         assert parent.ended() == 0

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import pytest
 
 from taskqueue_client import Credentials, temporary_credentials
-from taskqueue_client.clock import SystemClock
+from taskqueue_client.clock import MovableClock, SystemClock
 from taskqueue_client.errors import AuthenticationFailed, InsufficientScopes, InvalidArgument
 from taskqueue_client.events import PulseSettings
 from taskqueue_client.local import Client, LocalQueue
@@ -560,6 +560,22 @@ class TestStart:
             working.worker.credentials = expired
             until(lambda: "own credentials have expired" in caplog.text)
         assert "own credentials expire in" not in caplog.text
+
+    @pytest.mark.parametrize("hours", [-1, 1])
+    def test_a_wrong_clock_does_not_make_the_warning_early_or_late_that_credentials_expire(
+        self, world: World, caplog: pytest.LogCaptureFixture, hours: int
+    ) -> None:
+        worker = worker_for(world, lambda _: None)
+        worker.clock = clock = MovableClock(world.local.clock.now() + hours * 3600)
+        worker.credentials = temporary_credentials(
+            world.local.credentials, ["*"], lifetime=timedelta(minutes=30)
+        )
+        task_id = world.create()
+        with Working(world, worker):
+            until(lambda: world.run(task_id).state == "completed")
+            clock.advance(minutes=26)
+            until(lambda: "own credentials expire in" in caplog.text)
+        assert "own credentials have expired" not in caplog.text
 
     def test_a_queue_that_cannot_be_reached_is_tried_again_and_said_so(
         self, world: World, caplog: pytest.LogCaptureFixture
