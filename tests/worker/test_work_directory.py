@@ -359,3 +359,24 @@ def test_a_work_directory_on_a_read_only_file_system_names_the_setting(
     monkeypatch.setattr(tempfile, "mkdtemp", refuse)
     with pytest.raises(InvalidArgument, match=f"^work_directory: .*{tmp_path}.*Read-only file system"):
         worker_for(world, work_directory=tmp_path).serve()
+
+
+ON_A_FULL_DISK = """
+import resource
+from taskqueue_client.worker.commands.work_directory import WorkDirectories
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    WorkDirectories()
+except OSError as error:
+    print(type(error).__name__, error.errno, error.filename)
+"""
+
+
+def test_a_full_disk_is_no_wrong_setting_as_a_restart_helps_later(tmp_path: Path) -> None:
+    """A service manager does not restart a worker whose setting is wrong."""
+    command = [sys.executable, "-c", ON_A_FULL_DISK]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    result = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (result.stdout, result.stderr) == (f"OSError {errno.EFBIG} {tmp_path}\n", "")

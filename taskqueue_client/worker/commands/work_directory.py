@@ -75,7 +75,7 @@ class WorkDirectories:
             self._lock = -1
 
     def _create(self, parent: Path | None) -> tuple[Path, int]:
-        parent = Path(tempfile.gettempdir()) if parent is None else parent.absolute()
+        parent = _temporary_directory() if parent is None else parent.absolute()
         parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(parent)
         return _locked_directory(parent, _KEPT_PREFIX if self._keep else _PREFIX)
@@ -147,6 +147,29 @@ class WorkDirectories:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _temporary_directory() -> Path:
+    """Return the directory for temporary files.
+
+    Raises:
+        OSError: None can be written to; the cause is that of `TMPDIR`, or of `/tmp`. Python's own error is
+            that of a missing directory, also if the disk is full.
+    """
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        path = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - where Python looks, too
+        _check_writable(path)
+        return path
+
+
+def _check_writable(directory: Path) -> None:
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(b"written")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(directory)) from error
 
 
 def _locked_directory(parent: Path, prefix: str) -> tuple[Path, int]:
