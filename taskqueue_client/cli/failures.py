@@ -53,15 +53,16 @@ def failure_of(error: Exception) -> Failure | None:
     if isinstance(error, BrokenPipeError):
         return None
     if isinstance(error, (errors.TaskQueueError, OSError)):
-        return Failure(in_one_line(error), _status(error))
+        return Failure(in_one_line(error), status_of(error))
     if isinstance(error, RecursionError):
         return Failure("the input is nested too deeply")
     return None
 
 
-def _status(error: BaseException | None) -> ExitStatus:
+def status_of(error: BaseException | None) -> ExitStatus:
+    """Return the exit status of a command that an error ends."""
     if isinstance(error, SubmissionFailed):
-        return _status(error.__cause__)
+        return status_of(error.__cause__)
     if isinstance(error, errors.ServerError):
         return ExitStatus.NO_RESPONSE
     if isinstance(error, errors.ApiError):

@@ -7,13 +7,16 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from taskqueue_client.artifacts import ArtifactError
+from taskqueue_client.errors import CallFailed
 from taskqueue_client.events.settings import PulseSettings
 from taskqueue_client.worker.config import WorkerConfig, meaning_of
 from taskqueue_client.worker.config_sources import setting_of_text
@@ -23,7 +26,7 @@ from taskqueue_client.worker.runner import JsonFormatter, RunnerLog, WorkerRunne
 from taskqueue_client.worker.standard_error import log_handler
 
 from .arguments import connect_with_credentials
-from .failures import ExitStatus, Failure, in_one_line
+from .failures import ExitStatus, Failure, in_one_line, status_of
 from .output import json_option
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -96,13 +99,22 @@ def command(
 
         given["task_source"] = AzureTaskSource
     kind = _worker_class(worker)
-    try:
-        made = kind(config_file=config_file, runner=runner, pulse=pulse, **given)
-    except ImportError as error:
-        raise Failure(str(error)) from error  # names the extra
-    try:
+    with _errors_of_machine():
+        try:
+            made = kind(config_file=config_file, runner=runner, pulse=pulse, **given)
+        except ImportError as error:
+            raise Failure(str(error)) from error  # names the extra
         made.run()
-    except (InternalError, OSError) as error:
+
+
+@contextmanager
+def _errors_of_machine() -> Generator[None]:
+    """Give errors of the machine and the network a status of their own: a restart may help against them."""
+    try:
+        yield
+    except (InternalError, OSError, CallFailed, ArtifactError) as error:
+        if status_of(error) is ExitStatus.REFUSED:
+            raise
         raise Failure(in_one_line(error), ExitStatus.NOT_COMPLETED) from error
 
 
@@ -114,9 +126,10 @@ def _worker_class(name: str) -> type[WorkerLoop]:
     sys.path.insert(0, _current_directory())
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
+    except (ImportError, OSError) as error:
         message = f"cannot import {module_name!r}: {error}; see python -c 'import {module_name}'"
-        raise Failure(message) from error
+        is_missing = isinstance(error, ImportError)
+        raise Failure(message, ExitStatus.WRONG_USE if is_missing else ExitStatus.NOT_COMPLETED) from error
     found = getattr(module, class_name, None)
     if not (isinstance(found, type) and issubclass(found, WorkerLoop)):
         finding = "does not exist" if found is None else "is not a subclass of WorkerLoop"

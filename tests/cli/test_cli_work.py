@@ -187,6 +187,44 @@ def test_a_worker_that_gives_up_after_internal_errors_may_be_restarted(
     assert errors.splitlines()[-1].startswith("Error: 1 internal errors in a row")
 
 
+UNLUCKY = """
+import socket
+from taskqueue_client import Queue, WorkerLoop
+
+def connect():
+    socket.create_connection(("127.0.0.1", 1))
+
+class Worker(WorkerLoop):
+    def run_task(self, task):
+        pass
+"""
+
+
+@pytest.mark.usefixtures("deployment", "files")
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("connect()", "Error: cannot import 'unlucky': [Errno "),
+        ("    def __init__(self, **_):\n        connect()", "Error: [Errno "),
+        (
+            "    def on_start(self):\n        Queue('http://127.0.0.1:1').with_options(attempts=1).ping()",
+            "Error: cannot reach http://127.0.0.1:1",
+        ),
+    ],
+    ids=["import", "init", "on_start"],
+)
+def test_a_worker_that_cannot_reach_what_it_needs_may_be_restarted(
+    code: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "unlucky", raising=False)
+    (folder / "unlucky.py").write_text(UNLUCKY + code)
+    result = run("work", "unlucky:Worker", "--config", "worker.yml")
+    assert result.exit_code == ExitStatus.NOT_COMPLETED
+    assert result.stderr.startswith(message)
+    assert "Connection refused" in result.stderr
+
+
 @pytest.mark.usefixtures("deployment", "files")
 def test_hooks_are_called_with_the_workers_own_settings_and_every_setting_is_an_option(
     folder: Path, queue: Queue, task_factory: Any
