@@ -391,6 +391,11 @@ def test_a_key_that_cannot_be_opened_is_refused(world: World, path: str) -> None
         worker_for(world, make_artifacts, signing_key=path)
 
 
+def test_a_key_that_cannot_be_read_is_refused_with_the_cause(world: World, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=rf"signing_key: {tmp_path} cannot be read: .*Is a directory"):
+        worker_for(world, make_artifacts, signing_key=tmp_path)
+
+
 def test_commands_find_the_key_in_no_descriptor_variable_or_log(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -94,7 +94,11 @@ def load_signing_key(path: Path) -> SigningKey:
         descriptor = _opened(path)
     except (OSError, ValueError) as error:
         raise InvalidArgument("signing_key", str(path), "", f"{path} cannot be opened: {error}") from error
-    seed = _seed(descriptor)
+    try:
+        seed = _seed(descriptor)
+    except OSError as error:
+        os.close(descriptor)
+        raise InvalidArgument("signing_key", str(path), "", f"{path} cannot be read: {error}") from error
     if seed is None:
         os.close(descriptor)
         finding = f"the content of {path} is not a key"
@@ -116,11 +120,11 @@ def _opened(path: Path) -> int:
 
 def _seed(descriptor: int) -> bytes | None:
     text = b""
+    while len(text) < _LONGEST and b"\n" not in text and (block := os.read(descriptor, _LONGEST)):
+        text += block
     try:
-        while len(text) < _LONGEST and b"\n" not in text and (block := os.read(descriptor, _LONGEST)):
-            text += block
         seed = decoded_key(text.decode("ascii"))
-    except (OSError, ValueError):
+    except ValueError:
         return None
     return seed if len(seed) == KEY_LENGTH else None
 
