@@ -24,8 +24,7 @@ from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client.credentials import Credentials, checked
 from taskqueue_client.errors import InvalidArgument
 
-from .standard_error import log_handler
-from .worker_log import log
+from .worker_log import log, log_handler
 
 CAPABILITIES = frozenset({"error-report", "graceful-termination", "log", "new-credentials", "shutdown"})
 

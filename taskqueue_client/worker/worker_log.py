@@ -1,7 +1,73 @@
-"""The worker's own log: events of the worker and its runs. `commands/task_log.py` has the logs of tasks."""
+"""The worker's own log: its logger, and a handler for standard error that never waits for a reader.
+
+The log has events of the worker and its runs. `commands/task_log.py` has the logs of tasks.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import select
+import sys
+import time
+from contextlib import suppress
 
 log = logging.getLogger("taskqueue_client.worker")
+
+PATIENCE = 1.0
+"""Seconds to wait for the reader of standard error, which may be busy."""
+
+
+def log_handler() -> logging.Handler:
+    """Return a handler that writes to standard error."""
+    try:
+        return StandardErrorLog(sys.stderr.fileno(), sys.stderr.encoding)
+    except (AttributeError, OSError):  # it is closed, or no file; its number may be another file's by now
+        return logging.StreamHandler()
+
+
+class StandardErrorLog(logging.Handler):
+    """Writes log records, and drops them while nobody reads or the disk is full.
+
+    To wait would block the worker. After a dropped record, the reader is not waited for. How many were
+    dropped is logged when they can be written again.
+    """
+
+    def __init__(self, file: int, encoding: str, patience: float = PATIENCE) -> None:
+        super().__init__()
+        self._file = file
+        self._encoding = encoding
+        self._patience = patience
+        self._dropped = 0
+        self._is_cut = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, or drop it."""
+        if self._dropped and self._write(self._note()):
+            self._dropped = 0
+        if self._dropped or not self._write(record):
+            self._dropped += 1
+
+    def _note(self) -> logging.LogRecord:
+        text = "%d lines of this log are missing: standard error took no more"
+        return logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, (self._dropped,), None)
+
+    def _write(self, record: logging.LogRecord) -> bool:
+        """Write a record; return whether all of it was written."""
+        try:
+            text = "\n" * self._is_cut + self.format(record) + "\n"
+        except Exception:  # noqa: BLE001 - as in logging's handlers: the program goes on after a bad message
+            self.handleError(record)
+            return True
+        content = rest = text.encode(self._encoding, "backslashreplace")
+        until = time.monotonic() + (0 if self._dropped else self._patience)
+        with suppress(OSError):  # the reader is gone, or the disk is full
+            while rest and self._is_read(until):
+                rest = rest[os.write(self._file, rest[: select.PIPE_BUF]) :]  # no more would surely fit
+        self._is_cut = bool(rest) and (self._is_cut or len(rest) < len(content))
+        return not rest
+
+    def _is_read(self, until: float) -> bool:
+        poll = select.poll()  # a new one: a child that was forked during a wait could not use the same again
+        poll.register(self._file, select.POLLOUT)
+        return bool(poll.poll(max(0, until - time.monotonic()) * 1000))

@@ -11,7 +11,7 @@ from io import StringIO
 
 import pytest
 
-from taskqueue_client.worker.standard_error import StandardErrorLog, log_handler
+from taskqueue_client.worker.worker_log import StandardErrorLog, log_handler
 
 MISSING = "%d lines of this log are missing: standard error took no more\n"
 
