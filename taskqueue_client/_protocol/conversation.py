@@ -29,6 +29,7 @@ import msgspec
 
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.credentials import Credentials
+from taskqueue_client.errors import InvalidArgument
 
 from .threads_and_tasks import call_on_threads
 
@@ -209,7 +210,7 @@ def _next_step(client: Client, conversation: Conversation[Any], step: Step) -> S
 def _perform(client: Client, step: Step) -> Any:
     match step:
         case Call():
-            return client.send(step)
+            return _sent(client, step)
         case CallAs():
             return client.with_credentials(step.credentials).send(step.call)
         case Work():
@@ -222,6 +223,15 @@ def _perform(client: Client, step: Step) -> Any:
             return _together_in_loop(step.in_loop, step)
         case Item():
             raise TypeError(step)
+
+
+def _sent(client: Client, call: Call[Any]) -> Any:
+    response: object = client.send(call)
+    if isinstance(response, CoroutineType):
+        response.close()  # nothing was sent
+        allowed = "a Queue; for an AsyncQueue, there is the function that ends with _async"
+        raise InvalidArgument("client", type(client), allowed)
+    return response
 
 
 def _together_in_loop(client: AbstractAsyncContextManager[AsyncClient], step: Together[R]) -> list[R]:

@@ -90,6 +90,12 @@ def test_the_status_of_a_task_is_polled_with_jitter_until_it_is_resolved() -> No
     assert len(set(clock.slept)) > 1
 
 
+@pytest.mark.parametrize("function", [wait_for_task, wait_for_group])
+def test_an_asynchronous_client_is_refused_where_nothing_is_awaited(function: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"client: .*AsyncScripted.* there is the function .* _async"):
+        function(AsyncScripted(*LIFE), TASK, clock=RestlessClock())
+
+
 async def test_an_asynchronous_client_waits_for_a_task() -> None:
     clock, progress = RestlessClock(), list[TaskStatus]()
     resolved = await wait_for_task_async(AsyncScripted(*LIFE), TASK, on_progress=progress.append, clock=clock)
