@@ -81,7 +81,7 @@ class Upstream:
                 upstream.requests.append((self.command, self.path, dict(self.headers)))
                 answer(self)
 
-            do_PUT = do_POST = do_HEAD = do_GET  # noqa: N815 - http.server's names
+            do_PUT = do_POST = do_HEAD = do_CONNECT = do_GET  # noqa: N815 - http.server's names
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's name
                 pass
@@ -423,6 +423,25 @@ def test_an_http_proxy_that_does_not_respond_is_waited_for_as_long_as_a_connecti
             found = requests.get(f"{url}/api/queue/v1/ping", timeout=60)
     assert found.status_code == 500
     assert "ConnectionTimeoutError" in found.text
+
+
+@pytest.mark.parametrize("is_proxied", [False, True], ids=["nobody listens", "the HTTP proxy refuses"])
+def test_the_reason_why_there_is_no_response_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_proxied: bool
+) -> None:
+    monkeypatch.setattr(proxy_module, "ATTEMPTS", 1)
+    with Upstream(lambda handler: respond(handler, 407)) as http_proxy:
+        if is_proxied:
+            root_url, cause = "https://tc.example.com", "ClientHttpProxyError (407)"
+            monkeypatch.setenv("https_proxy", http_proxy.url.replace("://", "://me:hidden@"))
+        else:
+            root_url = "http://127.0.0.1:9"
+            cause = "ClientConnectorError (Connect call failed ('127.0.0.1', 9))"
+        with TaskProxy(root_url, Credentials("me", "token"), [], lambda: 1e9) as url:
+            found = requests.get(f"{url}/api/queue/v1/ping?bewit=hidden", timeout=60)
+    assert found.text == f"Failed during proxy request: {cause}: {root_url}/api/queue/v1/ping\n"
+    assert f"failed: {cause}" in caplog.text
+    assert "hidden" not in found.text + caplog.text
 
 
 def test_a_deployment_that_does_not_take_the_body_of_a_call_is_not_waited_for_without_end(

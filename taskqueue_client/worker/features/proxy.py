@@ -218,8 +218,8 @@ class TaskProxy:
         try:
             received = await (send() if once else _with_retries(send))
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            log.warning("proxy: %s %s failed: %s", request.method, _shown(target), type(error).__name__)
-            failed = _text(500, f"Failed during proxy request: {type(error).__name__}: {_shown(target)}")
+            log.warning("proxy: %s %s failed: %s", request.method, _shown(target), _cause(error))
+            failed = _text(500, f"Failed during proxy request: {_cause(error)}: {_shown(target)}")
             failed.headers["X-Taskcluster-Endpoint"] = target
             return failed
         return await self._pass_back(request, received, target)
@@ -376,6 +376,13 @@ async def _with_retries(send: Callable[[], Awaitable[aiohttp.ClientResponse]]) -
         retry_error_callback=_last_result,
     )(attempt)
     return result
+
+
+def _cause(error: Exception) -> str:
+    """Return an error's kind, and what is safe to show of its reason: its text may have a signed URL."""
+    reasons = (getattr(error, name, None) for name in ("status", "certificate_error", "strerror"))
+    reason = next(filter(None, reasons), None)
+    return type(error).__name__ + (f" ({reason})" if reason else "")
 
 
 def _is_server_error(received: aiohttp.ClientResponse) -> bool:
