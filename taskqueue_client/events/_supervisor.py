@@ -156,6 +156,10 @@ class Supervisor:
                 return BrokerLost(f"{self.plan.settings}: not connected within {RESPONSE_TIMEOUT:g} s")
             except (BrokerLost, BrokerRefused) as error:
                 return error
+            except OSError as error:
+                if not self._counts.connections:
+                    raise
+                return error  # `ca_file` is unreadable, maybe while it is replaced
             self._session = session
             try:
                 await self._begin(session)

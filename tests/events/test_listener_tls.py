@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from taskqueue_client import events
-from taskqueue_client.events import AsyncListener, BrokerRefused, PulseSettings
+from taskqueue_client.events import AsyncListener, BrokerRefused, PulseSettings, State
 from tests.certificates import Authority, make_authority
+from tests.events.conftest import States
 from tests.events.messages_published import Publisher, task_ids
 from tests.events.proxy import Proxy
 
@@ -22,14 +25,20 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture
-async def encrypted(settings: PulseSettings, authority: Authority) -> AsyncIterator[PulseSettings]:
-    """The broker behind a wire that speaks TLS; the certificate is not trusted yet."""
+async def encrypting(settings: PulseSettings, authority: Authority) -> AsyncIterator[Proxy]:
+    """A wire to the broker that speaks TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.server)
     proxy = Proxy(settings.host, settings.effective_port, context)
     await proxy.open()
-    yield replace(settings, host="localhost", port=proxy.port, tls=True)
+    yield proxy
     await proxy.shut()
+
+
+@pytest.fixture
+def encrypted(settings: PulseSettings, encrypting: Proxy) -> PulseSettings:
+    """The broker behind that wire; the certificate is not trusted yet."""
+    return replace(settings, host="localhost", port=encrypting.port, tls=True)
 
 
 async def test_messages_are_received_over_tls(
@@ -63,3 +72,24 @@ async def test_a_missing_file_of_authorities_raises_an_error(encrypted: PulseSet
     with pytest.raises(FileNotFoundError):
         async with AsyncListener(replace(encrypted, ca_file="/nowhere/ca.pem"), [events.task_completed()]):
             pytest.fail("it listens")
+
+
+async def test_a_listener_reconnects_when_its_file_of_authorities_is_back(
+    encrypted: PulseSettings, encrypting: Proxy, authority: Authority, tmp_path: Path, states: States
+) -> None:
+    trusted = Path(shutil.copy(authority.certificate, tmp_path / "ca.pem"))
+    listener = AsyncListener(
+        replace(encrypted, ca_file=str(trusted)),
+        [events.task_completed()],
+        on_state=states,
+        wait_initial=0.01,
+        wait_max=0.01,
+    )
+    async with listener:
+        trusted.unlink()
+        encrypting.cut()
+        await states.until(
+            lambda _: any(isinstance(each.reason, FileNotFoundError) for each in states.changes)
+        )
+        shutil.copy(authority.certificate, trusted)
+        await states.until(lambda names: names.count(State.LISTENING) == 2)

@@ -76,3 +76,14 @@ async def test_a_broker_that_refuses_the_worker_is_one_line_of_its_log_with_the_
     assert record.exc_info is None
     assert "polling for canceled runs instead: amqp://" in record.getMessage()
     assert "ACCESS_REFUSED" in record.getMessage()
+
+
+async def test_an_unreadable_file_of_authorities_is_one_line_of_the_worker_s_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker = PulseSettings(host="127.0.0.1", user="user", password="secret", ca_file="/nowhere/ca.pem")
+    await consume_cancellations(broker, [WorkerIdentity("proj/linux", "group", "worker")], lambda _: None)
+    [record] = [each for each in caplog.records if each.name == "taskqueue_client.worker"]
+    assert record.levelno == logging.ERROR
+    assert "polling for canceled runs instead: [Errno 2]" in record.getMessage()
+    assert "/nowhere/ca.pem" in record.getMessage()

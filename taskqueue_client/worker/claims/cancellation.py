@@ -134,7 +134,7 @@ async def consume_cancellations(
             async for message in listener:
                 if (task_id := _canceled_task(message)) is not None:
                     hint(task_id)
-    except TaskQueueError as error:
+    except (TaskQueueError, OSError) as error:  # an OSError if the `ca_file` of `pulse` is unreadable
         log.error("not consuming cancellation messages, polling for canceled runs instead: %s", error)  # noqa: TRY400 - the error says it all; its traceback shows only the insides of the connection
 
 
