@@ -24,6 +24,8 @@ _LOG = logging.getLogger(__name__)
 
 RESPONSE_TIMEOUT: Final = 30.0
 """Seconds the broker has for connecting and declaring, and for each check."""
+BINDING_TIMEOUT: Final = 1.0
+"""Seconds it has for each binding, if that is more in total: each one takes a round trip."""
 MOST_DOUBLINGS: Final = 16
 """How often the wait between retries is doubled; bounds the power of two in a long outage."""
 
@@ -150,10 +152,11 @@ class Supervisor:
     async def _listen(self) -> Exception:
         """Connect and receive messages; return why the session ended."""
         async with AsyncExitStack() as at_end:
+            limit = max(RESPONSE_TIMEOUT, BINDING_TIMEOUT * len(self.plan.bindings))
             try:
-                session = await within(self._clock, RESPONSE_TIMEOUT, self._open(at_end))
+                session = await within(self._clock, limit, self._open(at_end))
             except TimeoutError:
-                return BrokerLost(f"{self.plan.settings}: not connected within {RESPONSE_TIMEOUT:g} s")
+                return BrokerLost(f"{self.plan.settings}: not connected within {limit:g} s")
             except (BrokerLost, BrokerRefused) as error:
                 return error
             except OSError as error:

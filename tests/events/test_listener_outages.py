@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from taskqueue_client import events
+from taskqueue_client import events, slugid
+from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from taskqueue_client.events import (
     AsyncListener,
     BrokerLost,
@@ -161,6 +162,21 @@ async def test_a_broker_that_accepts_a_connection_and_never_responds_is_given_up
     await entering
     assert states.names[-1] is State.LISTENING
     await listener.__aexit__(None, None, None)
+
+
+async def test_a_listener_with_many_bindings_has_a_second_for_each_of_them(
+    through_wire: PulseSettings, wire: Proxy, states: States
+) -> None:
+    clock = WatchedClock()
+    wire.silence()
+    bindings = [events.for_task(slugid()) for _ in range(50)]
+    listener = AsyncListener(through_wire, bindings, on_state=states, clock=clock)
+    entering = asyncio.create_task(listener.__aenter__())
+    count = sum(len(each) for each in bindings)
+    await clock.move_a_sleeper(count)
+    await states.until(lambda names: State.DISCONNECTED in names)
+    assert f"not connected within {count} s" in str(states.changes[-1].reason)
+    await end_tasks(entering)
 
 
 async def test_a_listener_keeps_its_connection_while_the_broker_responds(

@@ -77,7 +77,8 @@ async def test_a_missing_file_of_authorities_raises_an_error(encrypted: PulseSet
 async def test_a_listener_reconnects_when_its_file_of_authorities_is_back(
     encrypted: PulseSettings, encrypting: Proxy, authority: Authority, tmp_path: Path, states: States
 ) -> None:
-    trusted = Path(shutil.copy(authority.certificate, tmp_path / "ca.pem"))
+    trusted, elsewhere = tmp_path / "ca.pem", tmp_path / "elsewhere"
+    shutil.copy(authority.certificate, trusted)
     listener = AsyncListener(
         replace(encrypted, ca_file=str(trusted)),
         [events.task_completed()],
@@ -86,10 +87,10 @@ async def test_a_listener_reconnects_when_its_file_of_authorities_is_back(
         wait_max=0.01,
     )
     async with listener:
-        trusted.unlink()
+        shutil.move(trusted, elsewhere)
         encrypting.cut()
         await states.until(
             lambda _: any(isinstance(each.reason, FileNotFoundError) for each in states.changes)
         )
-        shutil.copy(authority.certificate, trusted)
+        shutil.move(elsewhere, trusted)
         await states.until(lambda names: names.count(State.LISTENING) == 2)
