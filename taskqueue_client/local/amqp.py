@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
@@ -21,7 +21,7 @@ from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from .messages import EXCHANGE_PREFIX, EXCHANGES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage, AbstractQueue
 
@@ -198,7 +198,8 @@ class AmqpPublisher:
     async def _send_always(self) -> None:
         while True:
             try:
-                await self._send_while_connected()
+                with _lost_connections():
+                    await self._send_while_connected()
             except CONNECTION_ERRORS as error:
                 _log.warning(
                     "RabbitMQ at %s is unreachable (%s): %d messages wait",
@@ -236,6 +237,19 @@ class AmqpPublisher:
         if not self._outbox:
             self._filled.clear()
             self._emptied.set()
+
+
+@contextmanager
+def _lost_connections() -> Generator[None]:
+    """Raise a ConnectionError when aiormq cancels its caller because the broker sends no heartbeats."""
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        message = "the broker sent no heartbeat"
+        raise ConnectionError(message) from error
 
 
 async def _end(task: asyncio.Task[None]) -> None:
@@ -310,7 +324,8 @@ class WorkerRemovals:
     async def _consume_always(self) -> None:
         while True:
             try:
-                await self._consume_while_connected()
+                with _lost_connections():
+                    await self._consume_while_connected()
             except CONNECTION_ERRORS as error:
                 _log.warning(
                     "not consuming worker-manager messages: RabbitMQ at %s is unreachable (%s)",

@@ -21,7 +21,7 @@ from taskqueue_client import Queue, slugid
 from taskqueue_client._protocol import threads_and_tasks
 from taskqueue_client.definitions import task_definition
 from taskqueue_client.local import LocalQueue, amqp
-from taskqueue_client.local.amqp import AmqpPublisher, Outbox
+from taskqueue_client.local.amqp import AmqpPublisher, Outbox, WorkerRemovals
 from taskqueue_client.local.messages import EXCHANGE_PREFIX, EXCHANGES, Message
 from tests.broker import BROKER, require_broker
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from aio_pika.abc import AbstractIncomingMessage, AbstractQueue
 
 DEFINED = EXCHANGE_PREFIX + "task-defined"
+EXCHANGE_DECLARE = bytes([0, 40, 0, 10])
+QUEUE_DECLARE = bytes([0, 50, 0, 10])
+"""The class and the method at the beginning of an AMQP frame."""
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +94,29 @@ class Line:
             self._writers -= {writer, to_broker}
 
 
+class SilentLine(Line):
+    """A line whose first connection carries nothing more as soon as a method of AMQP is called."""
+
+    def __init__(self, method: bytes) -> None:
+        super().__init__()
+        self._method = method
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.opened.is_set():
+            await super().carry(reader, writer)
+            return
+        self.opened.set()
+        broker = URL(BROKER)
+        (from_broker, to_broker) = await asyncio.open_connection(broker.host, broker.port or 5672)
+        responses = asyncio.create_task(copy(from_broker, writer))
+        while (data := await reader.read(65536)) and self._method not in data:
+            to_broker.write(data)
+        responses.cancel()
+        await reader.read()  # until the client gives up
+        to_broker.close()
+        writer.close()
+
+
 async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with suppress(ConnectionError):
         while data := await reader.read(65536):
@@ -100,9 +126,9 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 @asynccontextmanager
-async def line_to_broker() -> AsyncGenerator[tuple[Line, str]]:
+async def line_to_broker(line: Line | None = None) -> AsyncGenerator[tuple[Line, str]]:
     """A line, and the AMQP URL at its near end."""
-    line = Line()
+    line = line or Line()
     server = await asyncio.start_server(line.carry, "127.0.0.1", 0)
     (_, port) = server.sockets[0].getsockname()
     try:
@@ -265,6 +291,36 @@ def _create_tasks(local: LocalQueue, task_ids: list[str]) -> None:
     with Queue(local.root_url, local.credentials) as queue:
         for task_id in task_ids:
             queue.create_task(task_id, definition)
+
+
+@pytest.fixture
+def short_heartbeats(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The parameter of an AMQP URL with which a silent broker is noticed within 3 seconds."""
+    monkeypatch.setattr("aiormq.Connection.HEARTBEAT_GRACE_MULTIPLIER", 1)
+    return "?heartbeat=1"
+
+
+async def test_messages_are_sent_after_a_broker_went_silent_while_exchanges_were_declared(
+    key: str, short_heartbeats: str
+) -> None:
+    async with (
+        line_to_broker(SilentLine(EXCHANGE_DECLARE)) as (_, url),
+        listening(key) as queue,
+        Publisher(url + short_heartbeats) as publisher,
+    ):
+        publisher.publish(message(key))
+        assert await bodies(queue, last=0) == [0]
+
+
+async def test_removals_are_consumed_after_a_broker_went_silent_while_their_queue_was_declared(
+    short_heartbeats: str,
+) -> None:
+    name = f"queue/guest/{uuid4()}"
+    async with line_to_broker(SilentLine(QUEUE_DECLARE)) as (_, url):
+        async with WorkerRemovals(url + short_heartbeats, name, print) as removals:
+            await asyncio.wait_for(removals.consuming.wait(), 60)
+        async with await aio_pika.connect(BROKER) as connection:
+            await (await connection.channel()).queue_delete(name)
 
 
 async def test_an_outbox_has_an_end_and_says_so_once(
