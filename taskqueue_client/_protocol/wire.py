@@ -325,8 +325,8 @@ class Wire:
             return
         difference = date - self.clock.now()
         skew = self._skew
-        skew.known = True
         skew.offset = difference if abs(difference) > _SKEW_NOTICED else 0.0
+        skew.known = True  # last, as another thread may look at the time now
         if abs(difference) > _SKEW_WARNED and not skew.warned:
             skew.warned = True
             log.warning(

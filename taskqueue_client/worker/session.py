@@ -365,8 +365,8 @@ class Session:
         while math.isnan(left := expires - known_time(self._queue)):  # this machine's clock may be wrong
             await sleep(FIRST_RESPONSE_INTERVAL)
         await sleep(max(left - EXPIRY_WARNING, 0))
+        left = expires - known_time(self._queue)  # less than expected if the machine was suspended
         if left > 0:
-            left = min(left, EXPIRY_WARNING)
             log.warning(
                 "the worker's own credentials expire in %.0f s (client %s): claim requests will then be "
                 "refused",

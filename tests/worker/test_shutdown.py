@@ -577,6 +577,24 @@ class TestStart:
             until(lambda: "own credentials expire in" in caplog.text)
         assert "own credentials have expired" not in caplog.text
 
+    def test_credentials_that_expired_while_the_machine_was_suspended_are_not_said_to_expire_later(
+        self, world: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        worker = worker_for(world, lambda _: None)
+        worker.clock = clock = NotingClock(world.local.clock.now())
+        worker.credentials = temporary_credentials(
+            world.local.credentials, ["*"], lifetime=timedelta(minutes=30)
+        )
+        task_id = world.create()
+        with Working(world, worker):
+            until(lambda: world.run(task_id).state == "completed")  # so the service's time is known
+            clock.advance(seconds=session.FIRST_RESPONSE_INTERVAL)
+            until(lambda: any(seconds > 20 * 60 for seconds in clock.sleeps))
+            clock.advance(minutes=31)
+            until(lambda: "the worker's own credentials" in caplog.text)
+        assert "own credentials have expired" in caplog.text
+        assert "own credentials expire in" not in caplog.text
+
     def test_a_queue_that_cannot_be_reached_is_tried_again_and_said_so(
         self, world: World, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -710,6 +728,18 @@ class OneThreadTooMany(DaemonThreads):
             message = "can't start new thread"
             raise RuntimeError(message)
         super().start(job)
+
+
+class NotingClock(MovableClock):
+    """Notes how long each coroutine sleeps, in seconds."""
+
+    def __init__(self, start: float) -> None:
+        super().__init__(start)
+        self.sleeps: list[float] = []
+
+    async def sleep_async(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        await super().sleep_async(seconds)
 
 
 class NoWaits(SystemClock):
