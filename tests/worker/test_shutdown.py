@@ -558,6 +558,7 @@ class TestStart:
         with Working(world, worker_for(world, lambda _: None)) as working:
             until(lambda: world.queue.list_workers(TASK_QUEUE_ID).workers)
             working.worker.credentials = expired
+            world.local.clock.advance(seconds=21)  # its first claim request ends
             until(lambda: "own credentials have expired" in caplog.text)
         assert "own credentials expire in" not in caplog.text
 
