@@ -72,7 +72,7 @@ class NetworkSettings:
             self._proxies[origin] = _environment_proxy(origin)
         proxy = self._proxies[origin]
         if proxy is not None and not socks and proxy.url.startswith(SOCKS_PROXIES):
-            raise InvalidArgument(_variable(origin), proxy.url, f"{_HTTP}; SOCKS is not supported here")
+            raise InvalidArgument(proxy_variable(origin), proxy.url, f"{_HTTP}; SOCKS is not supported here")
         return proxy
 
     def has_socks(self) -> bool:
@@ -169,14 +169,14 @@ def _environment_proxy(origin: str) -> Proxy | None:
         scheme, _, rest = url.partition("://")
         shown = f"{scheme}://{rest.rpartition('@')[2]}"  # without a user and password
         socks = f"; or {_SOCKS}" if find_spec("socks") else "; SOCKS needs PySocks (requests[socks])"
-        raise InvalidArgument(_variable(origin), shown, _HTTP + socks)
+        raise InvalidArgument(proxy_variable(origin), shown, _HTTP + socks)
     userinfo, _, host = parts.netloc.rpartition("@")
     return Proxy(f"{parts.scheme}://{host}", unquote(userinfo))
 
 
-def _variable(origin: str) -> str:
-    """Return the variable that names the proxy for an origin, for an error message."""
-    scheme = origin.partition(":")[0]
+def proxy_variable(url: str) -> str:
+    """Return the variable that names the proxy for a URL, for an error message."""
+    scheme = url.partition(":")[0]
     return f"{scheme if getproxies().get(scheme) else 'all'}_PROXY".upper()
 
 

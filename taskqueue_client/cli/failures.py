@@ -9,6 +9,7 @@ from enum import IntEnum
 import click
 
 from taskqueue_client import errors
+from taskqueue_client._transport.network import proxy_variable
 from taskqueue_client.artifacts import ArtifactError
 from taskqueue_client.graph import SubmissionFailed
 from taskqueue_client.scopes import in_words
@@ -104,21 +105,17 @@ def _of_call(error: errors.CallFailed) -> str:
 def _of_proxy(error: errors.ApiError) -> str:
     if error.status == _PROXY_AUTHENTICATION_REQUIRED:
         problem = f"cannot reach {_root_url(error)} (HTTP 407: the proxy wants a user and password)"
-        return f"{problem}: check user and password in {_proxy_variable(error)}"
+        return f"{problem}: check user and password in {proxy_variable(error.attempted.url)}"
     said = " ".join(error.message.split())
     return _of_another_server(error, f"no error code of Taskcluster ({said})")
 
 
 def _suspects(error: errors.ConnectionFailed) -> str:
     if _WANTS_USER.search(error.reason):
-        return f"user and password in {_proxy_variable(error)}"
+        return f"user and password in {proxy_variable(error.attempted.url)}"
     if _UNTRUSTED in error.reason:
         return "TASKCLUSTER_ROOT_URL and the trusted certificates (REQUESTS_CA_BUNDLE)"
     return "TASKCLUSTER_ROOT_URL and the network"
-
-
-def _proxy_variable(error: errors.CallFailed) -> str:
-    return "HTTPS_PROXY" if error.attempted.url.startswith("https:") else "HTTP_PROXY"
 
 
 def _of_submission(error: SubmissionFailed) -> str:

@@ -105,7 +105,11 @@ def test_a_root_url_of_a_server_that_responds_with_a_web_page_is_named(
 
 @pytest.mark.parametrize(
     ("root_url", "variable"),
-    [("http://tc.example.com", "HTTP_PROXY"), ("https://tc.example.com", "HTTPS_PROXY")],
+    [
+        ("http://tc.example.com", "HTTP_PROXY"),
+        ("https://tc.example.com", "HTTPS_PROXY"),
+        ("https://tc.example.com", "ALL_PROXY"),
+    ],
 )
 def test_the_variable_of_a_proxy_that_wants_a_password_is_named(
     monkeypatch: pytest.MonkeyPatch, root_url: str, variable: str
