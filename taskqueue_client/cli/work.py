@@ -83,8 +83,9 @@ def command(
     SIGTERM or Ctrl-C shuts down gracefully within `graceful_shutdown_timeout`; a second one stops the runs.
     Logs go to standard error, as text or, with --json, as an object per line.
 
-    The exit status is 1 after `max_internal_errors` or an error of the machine: restart the worker. It is 2
-    for a wrong setting and 3 if the Queue refused the first claim request: correct the configuration.
+    The exit status is 1 after `max_internal_errors` or an error of the machine or the network: restart the
+    worker. It is 2 for a wrong setting and 3 if the Queue refused the first claim request: correct the
+    configuration.
     """
     runner = WorkerRunner.on_stdio() if worker_runner else None
     _set_up_logs(runner, as_json=as_json)
