@@ -311,6 +311,10 @@ class BlockedLoopWatch:
         )
 
 
+_LOOKING = threading.Lock()
+"""Held while the garbage collector is off: another thread would leave it off for good."""
+
+
 def stack_of(thread: int) -> str:
     """Return what a thread is executing, as in a traceback.
 
@@ -327,10 +331,11 @@ def _frame_of(thread: int) -> FrameType | None:
     Meanwhile there is no garbage collection: with one, the call may stop all threads for good, up to Python
     3.11.8 (https://github.com/python/cpython/issues/106883).
     """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return sys._current_frames().get(thread)  # noqa: SLF001 - the documented way to another thread's stack  # pyright: ignore[reportPrivateUsage]
-    finally:
-        if collects:
-            gc.enable()
+    with _LOOKING:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames().get(thread)  # noqa: SLF001 - the documented way to another thread's stack  # pyright: ignore[reportPrivateUsage]
+        finally:
+            if collects:
+                gc.enable()
