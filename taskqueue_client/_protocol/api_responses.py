@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Any, NamedTuple, Self, cast
 
 import msgspec
@@ -24,9 +25,6 @@ MAX_UNPACKED = 64 * 2**20
 Responses with claims are requested uncompressed: a claim that is not read is lost until it expires."""
 
 _CUT_GZIP = "the response is incomplete: its compressed body ends too early"
-
-_FIRST_ERROR = 400
-"""The lowest status of an error."""
 
 _GZIP_OR_ZLIB = 47
 """The `wbits` that let zlib detect the format."""
@@ -78,7 +76,7 @@ def unpacked(status: int, headers: Mapping[str, str], body: bytes, limit: int) -
         return body
     if coding not in {"gzip", "x-gzip", "deflate"}:
         why = f"Content-Encoding: expected gzip or deflate, found {coding!r}"
-        if status >= _FIRST_ERROR:
+        if status >= HTTPStatus.BAD_REQUEST:
             return why.encode()  # in place of the message: the status says what kind of error it is
         raise ResponseRefused(status, why)
     limit = min(limit, MAX_UNPACKED)

@@ -93,6 +93,17 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
         await asyncio.wait(left, timeout=_PATIENCE)
 
 
+def is_canceled() -> bool:
+    """Return whether this task was asked to end, when it has caught a `CancelledError`.
+
+    aiormq raises one, too, in what waits for the broker when a connection ends.
+    """
+    import asyncio  # noqa: PLC0415 - loaded already
+
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 async def end_other_tasks() -> None:
     """End all other tasks of the event loop, and those that they begin meanwhile, before it is closed.
 

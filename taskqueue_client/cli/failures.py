@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import IntEnum
+from http import HTTPStatus
 
 import click
 
@@ -21,7 +22,6 @@ _EXPIRED = re.compile(r"has expired|\.expiry < now")
 
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 _WANTS_USER = re.compile(r"(Tunnel connection failed|ClientHttpProxyError): 407\b")
-_PROXY_AUTHENTICATION_REQUIRED = 407
 
 
 class ExitStatus(IntEnum):
@@ -98,12 +98,12 @@ def _of_call(error: errors.CallFailed) -> str:
     if isinstance(error, errors.ServerError) or (isinstance(error, errors.ApiError) and error.code):
         return _of_response(error)
     if isinstance(error, errors.ApiError):
-        return _of_proxy(error)
+        return _without_code(error)
     return str(error)
 
 
-def _of_proxy(error: errors.ApiError) -> str:
-    if error.status == _PROXY_AUTHENTICATION_REQUIRED:
+def _without_code(error: errors.ApiError) -> str:
+    if error.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
         problem = f"cannot reach {_root_url(error)} (HTTP 407: the proxy wants a user and password)"
         return f"{problem}: check user and password in {proxy_variable(error.attempted.url)}"
     said = " ".join(error.message.split())

@@ -110,7 +110,7 @@ def command(
 
 @contextmanager
 def _errors_of_machine() -> Generator[None]:
-    """Give errors of the machine and the network a status of their own: a restart may help against them."""
+    """End with status 1 after an error of the machine or the network, as a restart may help."""
     try:
         yield
     except (InternalError, OSError, CallFailed, ArtifactError) as error:

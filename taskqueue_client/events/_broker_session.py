@@ -19,6 +19,7 @@ from pamqp.commands import Basic
 from pamqp.exceptions import PAMQPException
 from yarl import URL
 
+from taskqueue_client._protocol.threads_and_tasks import is_canceled
 from taskqueue_client.errors import BrokerLost, BrokerRefused, QueueDeleted
 from taskqueue_client.slugid import slugid
 
@@ -197,8 +198,7 @@ def broker_errors(settings: PulseSettings | None) -> Generator[None]:
         message = where + _message(error)
         raise (BrokerRefused if _is_refusal(error) else BrokerLost)(message) from error
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if is_canceled():
             raise
         message = f"{where}the connection ended"  # how aiormq tells waiting callers
         raise BrokerLost(message) from error

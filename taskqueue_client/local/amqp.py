@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from taskqueue_client._protocol.threads_and_tasks import end_tasks
+from taskqueue_client._protocol.threads_and_tasks import end_tasks, is_canceled
 
 from .messages import EXCHANGE_PREFIX, EXCHANGES
 
@@ -241,12 +241,11 @@ class AmqpPublisher:
 
 @contextmanager
 def _lost_connections() -> Generator[None]:
-    """Raise a ConnectionError when aiormq cancels its caller because the broker sends no heartbeats."""
+    """Raise a ConnectionError in place of the `CancelledError` of a broker that sends no heartbeats."""
     try:
         yield
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if is_canceled():
             raise
         message = "the broker sent no heartbeat"
         raise ConnectionError(message) from error

@@ -87,7 +87,7 @@ class Hooks:
 
     @contextmanager
     def watched(self) -> Generator[None]:
-        """Warn about hooks of this thread that take long, from another one, which a log may block."""
+        """Log a warning about hooks that take long. A separate thread does it, as a log may block, too."""
         ended = threading.Event()
         watch = partial(self._watch, threading.get_ident(), ended)
         threading.Thread(target=watch, name="taskqueue hooks", daemon=True).start()

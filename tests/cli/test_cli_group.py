@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import ssl
 import subprocess
@@ -21,7 +20,7 @@ from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
 from tests.certificates import Authority
 from tests.cli.command import COMMAND, run
-from tests.transport.test_trust_and_proxies import listening
+from tests.servers import listening, want_a_password
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -114,12 +113,7 @@ def test_a_root_url_of_a_server_that_responds_with_a_web_page_is_named(
 def test_the_variable_of_a_proxy_that_wants_a_password_is_named(
     monkeypatch: pytest.MonkeyPatch, root_url: str, variable: str
 ) -> None:
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
-        writer.close()
-
-    with listening(refuse) as port:
+    with listening(want_a_password) as port:
         monkeypatch.setenv(variable, f"http://me:hidden@127.0.0.1:{port}")
         with Queue(root_url, retry=ONCE) as queue, pytest.raises(CallFailed) as failed:
             queue.ping()

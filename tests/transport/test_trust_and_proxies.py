@@ -10,9 +10,7 @@ import contextlib
 import os
 import ssl
 import subprocess
-import threading
-from collections.abc import Callable, Coroutine, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,48 +20,11 @@ from taskqueue_client import AsyncQueue, Queue, RetryPolicy
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.errors import CallTimedOut, ConnectionFailed
 from tests.certificates import Authority
+from tests.servers import listening, want_a_password
 
 CALL = Call("createTask", "PUT", "/task/x", dict[str, Any], body={"a": "body"})
 BODY = b'{"a":"body"}'
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
-
-
-@contextmanager
-def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> Generator[int]:
-    """A server on a separate thread; gives its port."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    writers: list[asyncio.StreamWriter] = []
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
-        await serve(reader, writer)
-
-    async def start() -> asyncio.Server:
-        return await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
-
-    async def stop() -> None:
-        server.close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for writer in writers:
-            writer.transport.abort()
-        for _ in range(5):
-            await asyncio.sleep(0)
-
-    server = asyncio.run_coroutine_threadsafe(start(), loop).result()
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        asyncio.run_coroutine_threadsafe(stop(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -231,12 +192,7 @@ def test_calls_go_past_the_proxy_where_no_proxy_says_so(
 def test_a_proxy_that_refuses_is_an_error_without_its_password(
     put: Callable[[str], Any], api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
-        writer.close()
-
-    with listening(refuse) as port:
+    with listening(want_a_password) as port:
         _only(monkeypatch, HTTPS_PROXY=f"http://me:hidden@127.0.0.1:{port}")
         with pytest.raises(ConnectionFailed, match="407") as failed:
             put(api)

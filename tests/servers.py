@@ -1,0 +1,56 @@
+"""TCP servers on separate threads, for tests of clients that would block the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
+from typing import Any
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
+@contextmanager
+def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> Generator[int]:
+    """A server on a separate thread; gives its port."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    writers: list[asyncio.StreamWriter] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await serve(reader, writer)
+
+    async def start() -> asyncio.Server:
+        return await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
+
+    async def stop() -> None:
+        server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in writers:
+            writer.transport.abort()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result()
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        asyncio.run_coroutine_threadsafe(stop(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def want_a_password(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Respond as an HTTP proxy that refuses the user and the password."""
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+    writer.close()
