@@ -33,6 +33,9 @@ def main() -> None:
         if sys.argv[1:2] == ["work"]:  # the output of the others may wait for its reader
             status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
             end_process_within(LINGERING, status)
+            from taskqueue_client.worker.worker_log import drop_unread_output  # noqa: PLC0415 - see above
+
+            drop_unread_output()
         raise
 
 

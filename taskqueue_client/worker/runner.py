@@ -285,14 +285,15 @@ class WorkerRunner:
                 self._write_line(item)
 
     def _write_line(self, line: bytes) -> None:
+        rest = line
         try:
-            while line and not self._is_broken:
-                line = line[os.write(self._writing, line) :]
+            while rest and not self._is_broken:
+                rest = rest[os.write(self._writing, rest) :]
         except OSError as error:
             self._is_broken = True
             log.warning("cannot write to the runner, logging to standard error: %s", error)
-        if line:
-            sys.stderr.write(line.decode())
+        if rest:
+            log.warning("not sent to the runner: %s", line.decode().rstrip())
 
 
 class JsonFormatter(logging.Formatter):

@@ -62,12 +62,27 @@ class StandardErrorLog(logging.Handler):
         content = rest = text.encode(self._encoding, "backslashreplace")
         until = time.monotonic() + (0 if self._dropped else self._patience)
         with suppress(OSError):  # the reader is gone, or the disk is full
-            while rest and self._is_read(until):
+            while rest and _is_read(self._file, until):
                 rest = rest[os.write(self._file, rest[: select.PIPE_BUF]) :]  # no more would surely fit
         self._is_cut = bool(rest) and (self._is_cut or len(rest) < len(content))
         return not rest
 
-    def _is_read(self, until: float) -> bool:
-        poll = select.poll()  # a new one: a child that was forked during a wait could not use the same again
-        poll.register(self._file, select.POLLOUT)
-        return bool(poll.poll(max(0, until - time.monotonic()) * 1000))
+
+def drop_unread_output() -> None:
+    """Have what is left of a handler's output dropped if nobody reads it; call it when a worker has ended.
+
+    Python writes it at the end of the process, and would wait for the reader.
+    """
+    for file in (1, 2):
+        with suppress(OSError):  # it is closed
+            if not _is_read(file, time.monotonic() + PATIENCE):
+                nothing = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nothing, file)
+                os.close(nothing)
+
+
+def _is_read(file: int, until: float) -> bool:
+    """Whether a file takes at least `select.PIPE_BUF` bytes, or fails at once; wait for that until a time."""
+    poll = select.poll()  # a new one: a child that was forked during a wait could not use the same again
+    poll.register(file, select.POLLOUT)
+    return bool(poll.poll(max(0, until - time.monotonic()) * 1000))

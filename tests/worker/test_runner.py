@@ -392,7 +392,7 @@ def test_a_worker_whose_runner_is_gone_before_it_starts_ends_without_an_error(
 
 
 def test_log_lines_go_to_standard_error_once_the_runner_does_not_read(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     reading, to_worker = os.pipe()
     from_worker, writing = os.pipe()
@@ -406,11 +406,14 @@ def test_log_lines_go_to_standard_error_once_the_runner_does_not_read(
     runner.flush()
     os.close(to_worker)
     assert "last" in capsys.readouterr().err
+    assert 'not sent to the runner: ~{"type": "log", "body": {"textPayload": "more"}}' in caplog.text
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 def test_a_log_that_neither_the_runner_nor_anybody_else_reads_does_not_hold_up_the_worker(
-    world: World, start: Start
+    world: World, start: Start, monkeypatch: pytest.MonkeyPatch, unbuffered: str
 ) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)  # else Python writes what was printed at the end
     task_id = world.create({"log": "y" * 100_000})
     with start("--max-tasks", "1", reads_errors=False) as parent:
         parent.send(line("welcome", capabilities=["shutdown"]))
