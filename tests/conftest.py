@@ -28,6 +28,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+os.environ.pop("PYTHONUNBUFFERED", None)  # programs that the tests start write as they do on any machine
+
 LONGEST = (
     "tests/types/test_types.py",
     "tests/campaign/test_campaign.py",
