@@ -231,9 +231,6 @@ _CASES: dict[str, AnyFault] = {
     "unknown coding or charset": _defect("*", 400, "is not supported; use"),
     "payload hash of a wrong length": _defect("*", 401, "Invalid payload hash"),
     "client id of odd characters": _defect("*", 401, "has characters other than"),
-    "finishArtifact of another storage type": _defect(
-        "queue.finishArtifact", 400, "of storage type `object`"
-    ),
     "getArtifact of an object without simple downloads": _defect(
         "queue.get*Artifact", 404, "the method simple"
     ),

@@ -71,10 +71,6 @@ HELD_BY = {
         "engine/test_engine_creation.py",
         "test_nothing_is_sent_at_the_deadline_of_a_task_that_was_refused_for_its_dependencies",
     ),
-    "a task that was created again, with another deadline, after such a refusal": (
-        "engine/test_engine_creation.py",
-        "test_a_task_created_after_a_refusal_for_its_dependencies_is_resolved_at_its_own_deadline",
-    ),
     "a continuation token that is JSON of wrong types": (
         "engine/test_engine_values.py",
         "test_garbage_is_not_an_index_token",
@@ -82,10 +78,6 @@ HELD_BY = {
     "`createArtifact` of an `object` whose name is taken": (
         "test_service_defects.py",
         "test_an_object_artifact_that_is_created_again_is_given_up_and_stays_as_it_is",
-    ),
-    "`finishArtifact` of an artifact that is not an `object`": (
-        "test_service_defects.py",
-        "test_a_finish_of_what_is_no_object_gets_the_services_500",
     ),
     "`getArtifact` of an `object` whose back end lacks `simple`": (
         "test_variants.py",
