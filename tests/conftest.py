@@ -28,7 +28,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-os.environ.pop("PYTHONUNBUFFERED", None)  # programs that the tests start write as they do on any machine
+# Programs that the tests start write as they do on any machine, and do not compile the package again.
+os.environ.pop("PYTHONUNBUFFERED", None)
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 LONGEST = (
     "tests/types/test_types.py",
