@@ -135,6 +135,25 @@ def test_arguments_are_checked_in_the_call(world: World, argument: str, options:
     assert refusal.argument == argument
 
 
+def test_an_option_that_is_none_is_as_if_it_were_not_given(world: World) -> None:
+    """So a handler may pass `payload.get("expires")`."""
+    task_id = world.create()
+
+    def handler(task: TaskRun) -> None:
+        (task.work_directory / "dist").mkdir()
+        (task.work_directory / "dist/x.txt").write_text("x")
+        task.upload_artifact("public/x.txt", "dist/x.txt", expires=None, content_type=None, compress=None)
+        task.upload_artifacts("public/dist", "dist", expires=None, content_type=None)
+
+    work(world, handler)
+    assert reasons(world, task_id) == ["completed"]
+    expires = world.queue.status(task_id).status.expires
+    found = {each.name: each for each in world.queue.iter_latest_artifacts(task_id)}
+    for name in ("public/x.txt", "public/dist/x.txt"):
+        assert found[name].expires == expires
+        assert found[name].content_type == "text/plain"
+
+
 def _link(task: TaskRun) -> str:
     (task.work_directory / "link").symlink_to("/etc/passwd")
     return "link"

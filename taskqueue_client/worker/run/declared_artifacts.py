@@ -50,8 +50,8 @@ class ArtifactOptions(TypedDict, total=False):
         allow_outside: Upload files outside of the work directory too.
     """
 
-    content_type: str
-    expires: datetime | str
+    content_type: str | None
+    expires: datetime | str | None
     storage: Literal["s3", "object"]
     compress: bool | None
     allow_outside: bool
@@ -219,10 +219,13 @@ class DeclaredArtifacts:
     def _checked(self, options: ArtifactOptions) -> UploadOptions:
         if unknown := options.keys() - _OPTIONS:
             raise InvalidArgument("options", min(unknown), f"one of {', '.join(sorted(_OPTIONS))}")
-        if "expires" in options and moment_of("expires", options["expires"], self._now) < self._now():
-            raise InvalidArgument("expires", options["expires"], "a time that has not passed")
+        expires = options.get("expires")
+        if expires is None:
+            expires = self._task_expires
+        elif moment_of("expires", expires, self._now) < self._now():
+            raise InvalidArgument("expires", expires, "a time that has not passed")
         return UploadOptions.checked(
-            options.get("expires", self._task_expires),
+            expires,
             self._task_expires,
             options.get("storage", self._storage),
             options.get("content_type"),
