@@ -50,7 +50,7 @@ _ROOT_URL = re.compile(r"[!\"$->A-\[\]-~]+")  # printable ASCII except # ? @ \\ 
 _SCOPE = re.compile(r"[\x20-\x7e]*")
 
 
-def checked(credentials: Credentials) -> Credentials:
+def checked(credentials: Credentials, argument: str = "credentials") -> Credentials:
     """Return the credentials after checking their form.
 
     Raises:
@@ -58,7 +58,7 @@ def checked(credentials: Credentials) -> Credentials:
             show a token or a certificate.
     """
     if not isinstance(credentials, Credentials):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
-        raise InvalidArgument("credentials", type(credentials), "Credentials")
+        raise InvalidArgument(argument, type(credentials), "Credentials")
     if not _matches(_CLIENT_ID, credentials.client_id):
         allowed = "a str of letters, digits and !@/:.+|_-, not empty"
         raise InvalidArgument("client_id", credentials.client_id, allowed)
@@ -129,7 +129,7 @@ def temporary_credentials(
         InvalidArgument: The issuer is temporary, the lifetime is too long or not positive, the start
             has no time zone, or a scope or the name is malformed.
     """
-    if checked(issuer).certificate is not None:
+    if checked(issuer, "issuer").certificate is not None:
         raise InvalidArgument(
             "issuer", issuer.client_id, "permanent credentials: temporary credentials cannot issue others"
         )

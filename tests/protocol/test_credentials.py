@@ -100,6 +100,7 @@ def test_the_auth_service_accepts_fewer_scopes_than_a_restricted_issuer_has(loca
         ("name", lambda: temporary_credentials(ISSUER, [], name="with space")),
         ("name", lambda: temporary_credentials(ISSUER, [], name="static/tester")),
         ("issuer", lambda: temporary_credentials(temporary_credentials(ISSUER, []), [])),
+        ("issuer", lambda: temporary_credentials(None, [])),  # type: ignore[arg-type] # of a client without any
         ("client_id", lambda: checked(Credentials("", "token"))),
         ("access_token", lambda: checked(Credentials("me", ""))),
         ("access_token", lambda: checked(Credentials("me", "tok en"))),
