@@ -119,14 +119,39 @@ def _check_worker_table(tables: object, source: str) -> None:
 
 
 def _check_custom(kind: type[Any] | None, custom: Any) -> None:
-    """Refuse keys that the type does not have."""
+    """Refuse keys that the type does not have, also in the objects in it."""
     info = None if kind is None else msgspec.inspect.type_info(kind)
-    known = [] if info is None else [each.encode_name for each in getattr(info, "fields", ())]
-    given = cast("dict[str, Any]", custom) if isinstance(custom, dict) else {}
-    unknown = [key for key in given if key not in known]
+    if isinstance(custom, dict):
+        _check_object(info, cast("dict[str, Any]", custom), "")
+
+
+def _check_object(kind: Any, given: dict[str, Any], place: str) -> None:
+    types = {each.encode_name: each.type for each in getattr(kind, "fields", ())}
+    if (tag := getattr(kind, "tag_field", None)) is not None:
+        types[tag] = None
+    unknown = [key for key in given if key not in types]
     if unknown:
-        message = f"unknown key {unknown[0]!r}; known keys: {', '.join(known) or 'none'}"
+        where = f" - at `${place}`" if place else ""
+        message = f"unknown key {unknown[0]!r}; known keys: {', '.join(types) or 'none'}{where}"
         raise msgspec.ValidationError(message)
+    for key, value in given.items():
+        _check_nested(types[key], value, f"{place}.{key}")
+
+
+def _check_nested(kind: Any, given: Any, place: str) -> None:
+    """Refuse such keys in a value, unless it may be of several types, as msgspec decides which one it is."""
+    none = msgspec.inspect.NoneType
+    kinds = [each for each in getattr(kind, "types", [kind]) if not isinstance(each, none)]
+    if len(kinds) != 1:
+        return
+    if isinstance(given, list):
+        for number, each in enumerate(cast("list[object]", given)):
+            _check_nested(getattr(kinds[0], "item_type", None), each, f"{place}[{number}]")
+    elif isinstance(given, dict) and isinstance(kinds[0], msgspec.inspect.DictType):
+        for key, each in cast("dict[str, Any]", given).items():
+            _check_nested(kinds[0].value_type, each, f"{place}.{key}")
+    elif isinstance(given, dict) and hasattr(kinds[0], "fields"):
+        _check_object(kinds[0], cast("dict[str, Any]", given), place)
 
 
 def _check_variables(environ: Mapping[str, str]) -> None:

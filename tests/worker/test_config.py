@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+import msgspec
 import pytest
 
 from taskqueue_client.errors import InvalidArgument
@@ -322,6 +323,74 @@ def test_errors_of_custom_settings_do_not_show_values(tmp_path: Path, text: str)
     with pytest.raises(InvalidArgument) as caught:
         load_custom_settings(Own, written(tmp_path / "worker.yml", text))
     assert "hunter2" not in str(caught.value)
+
+
+class Limits(TypedDict, total=False):
+    parallel: int
+
+
+@dataclass
+class Server:
+    url: str
+    retries: int = 3
+    limits: Limits | None = None
+
+
+class File(msgspec.Struct, tag="file"):
+    path: str
+
+
+class Service(msgspec.Struct, tag="service"):
+    url: str
+
+
+@dataclass
+class Nested:
+    servers: list[Server] = field(default_factory=list[Server])
+    by_name: dict[str, Server] = field(default_factory=dict[str, Server])
+    keys: File | Service | None = None
+    extra: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@pytest.mark.parametrize(
+    ("text", "finding"),
+    [
+        (
+            "servers: [{url: u}, {url: u, retrys: 5}]",
+            "unknown key 'retrys'; known keys: url, retries, limits - at `$.servers[1]`",
+        ),
+        (
+            "by_name: {a: {url: u, limit: {}}}",
+            "unknown key 'limit'; known keys: url, retries, limits - at `$.by_name.a`",
+        ),
+        (
+            "servers: [{url: u, limits: {paralel: 5}}]",
+            "unknown key 'paralel'; known keys: parallel - at `$.servers[0].limits`",
+        ),
+    ],
+)
+def test_a_key_of_a_nested_object_that_its_type_does_not_have_is_refused(
+    tmp_path: Path, text: str, finding: str
+) -> None:
+    file = written(tmp_path / "worker.yml", f"worker: {{custom: {{{text}}}}}")
+    with pytest.raises(InvalidArgument) as caught:
+        load_custom_settings(Nested, file)
+    assert str(caught.value) == f"worker.custom in {file}: {finding}"
+
+
+def test_nested_settings_may_be_of_several_types_or_have_any_keys(tmp_path: Path) -> None:
+    text = """
+        worker:
+          custom:
+            servers: [{url: u, limits: {parallel: 2}}, {url: v, limits: null}]
+            keys: {type: service, url: w}
+            extra: {a: {b: [{c: 1}]}}
+    """
+    assert load_custom_settings(Nested, written(tmp_path / "worker.yml", text)) == Nested(
+        servers=[Server("u", limits={"parallel": 2}), Server("v")],
+        keys=Service("w"),
+        extra={"a": {"b": [{"c": 1}]}},
+    )
 
 
 def test_own_settings_that_are_required_need_a_file() -> None:
