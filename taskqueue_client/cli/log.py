@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from taskqueue_client.artifacts import StorageFailed, StorageRefused, StreamInterrupted
 from taskqueue_client.artifacts.compression import BadGzip
 from taskqueue_client.artifacts.growing_log import LOG_LINK, LOG_NAME, GrowingLog, LineWriter
-from taskqueue_client.artifacts.storage import Get
+from taskqueue_client.artifacts.storage import Get, Incoming
 from taskqueue_client.artifacts.storage_connections import Cancellation
 from taskqueue_client.artifacts.transfers import settings_of
 from taskqueue_client.artifacts.uploading import RunArtifact
@@ -283,6 +283,8 @@ class FollowedLog:
         get = Get(url, headers, settings.limits)
         with settings.storage.get(get, Cancellation()) as incoming:
             self._is_live = incoming.header("Preference-Applied") is not None
+            if _is_page(incoming):
+                raise StorageFailed("GET", url, "received a web page, which is not the log")
             if self._is_live:
                 self._say(
                     f"run {self._run_id} of task {self._task_id} is running; its worker streams the log"
@@ -291,3 +293,9 @@ class FollowedLog:
                 return self._is_live and self._log.received > before
         self._log.begin_again()
         return True
+
+
+def _is_page(incoming: Incoming) -> bool:
+    """Return whether a response is a web page, as from the login page of a network, not a part of a log."""
+    kind = incoming.header("Content-Type") or ""
+    return kind.lower().startswith("text/html") and incoming.header("Content-Range") is None

@@ -240,6 +240,19 @@ def test_after_the_end_of_a_stream_a_follower_does_not_say_that_there_was_no_log
     assert words.endswith("is running on worker g/w, which uploads new lines now and then")
 
 
+def test_a_web_page_in_place_of_a_stream_is_not_the_log(running: Running, queue: Queue) -> None:
+    task_id, run_client = running
+    page = (("Content-Type", "text/HTML; charset=utf-8"),)
+    with RawServer() as server:
+        server.respond = lambda _: RawResponse(headers=page, body=b"<html>\n<p>Please log in</p>\n</html>\n")
+        run_client.create_reference_artifact(
+            task_id, 0, LIVE, server.url, expires=EXPIRES, content_type="text/plain"
+        )
+        run_client.upload_artifact(task_id, 0, BACKING, b"one\n", expires=EXPIRES)
+        more = partial(run_client.upload_artifact, task_id, 0, BACKING, b"one\ntwo\n", expires=EXPIRES)
+        assert followed(running, queue, more) == "one\ntwo\n"
+
+
 @pytest.mark.parametrize("body", [gzip.compress(b"one\n" * 1000)[:-9], b"not gzip"], ids=["cut", "text"])
 def test_a_compressed_log_that_is_cut_off_is_an_error(running: Running, body: bytes) -> None:
     task_id, run_client = running
