@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -657,6 +657,25 @@ def test_nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         prefix = proxy.path
     ours = [each.getMessage() for each in caplog.records if not each.name.startswith("urllib3")]
     assert not any(secret in line for line in ours for secret in ("secret-token", "signature", prefix))
+
+
+def test_a_long_body_that_is_not_taken_shows_no_signature(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(beginning: bytes, _: object) -> AsyncIterator[bytes]:
+        yield beginning
+        raise ConnectionResetError(104, "Connection reset by peer")  # as writing does if a server hangs up
+
+    def swallow(handler: BaseHTTPRequestHandler) -> None:
+        handler.rfile.read()
+
+    monkeypatch.setattr(proxy_module, "_all", broken)
+    body = bytes(proxy_module.RETRIED_BODY + 1)
+    with Upstream(swallow) as upstream, scripted(upstream) as proxy:
+        found = requests.put(f"{proxy.url}/api/queue/v1/x?bewit=hidden", body, timeout=60)
+    assert "ConnectionResetError (Connection reset by peer)" in found.text
+    ours = [each.getMessage() for each in caplog.records if not each.name.startswith("urllib3")]
+    assert not any("hidden" in text for text in (found.text, *ours))
 
 
 COMMAND = """

@@ -380,6 +380,8 @@ async def _with_retries(send: Callable[[], Awaitable[aiohttp.ClientResponse]]) -
 
 def _cause(error: Exception) -> str:
     """Return an error's kind, and what is safe to show of its reason: its text may have a signed URL."""
+    if type(error) is aiohttp.ClientOSError and isinstance(error.__cause__, OSError):
+        error = error.__cause__  # the reason of the other one may have the URL, too
     reasons = (getattr(error, name, None) for name in ("status", "certificate_error", "strerror"))
     reason = next(filter(None, reasons), None)
     return type(error).__name__ + (f" ({reason})" if reason else "")
