@@ -244,7 +244,7 @@ class FollowedLog:
                     self._tell_of_dead_stream(error)
                 continue
             return True
-        return False
+        return self._log.received > 0
 
     def _tell_of_dead_stream(self, error: Exception) -> None:
         """Say once that only the uploaded log can be read."""

@@ -240,6 +240,21 @@ def test_after_the_end_of_a_stream_a_follower_does_not_say_that_there_was_no_log
     assert words.endswith("is running on worker g/w, which uploads new lines now and then")
 
 
+def test_after_a_stream_breaks_a_follower_does_not_say_that_there_was_no_log(
+    running: Running, queue: Queue
+) -> None:
+    task_id, run_client = running
+    lines = RawResponse(206, (("Preference-Applied", "wait=20"),), body=b"one\n")
+    responses = iter([lines])
+    with RawServer() as server:
+        server.respond = lambda _: next(responses, RawResponse(504))
+        run_client.create_reference_artifact(
+            task_id, 0, LIVE, server.url, expires=EXPIRES, content_type="text/plain"
+        )
+        told = told_of(running, queue)
+    assert told[-1].endswith("is running on worker g/w, which uploads new lines now and then")
+
+
 def test_a_web_page_in_place_of_a_stream_is_not_the_log(running: Running, queue: Queue) -> None:
     task_id, run_client = running
     page = (("Content-Type", "text/HTML; charset=utf-8"),)
