@@ -17,7 +17,7 @@ from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotF
 
 from .artifact_errors import ChainOfTrustError, StorageRefused
 from .destinations import MemoryDestination
-from .downloading import DownloadRequest, downloading
+from .downloading import ABSENT, DownloadRequest, downloading
 from .storage import VERIFIABLE
 from .transfers import TransferClient, silently
 
@@ -125,7 +125,7 @@ def _content(client: TransferClient, request: DownloadRequest) -> Conversation[b
     try:
         yield from downloading(client, request, memory, silently)
     except (ResourceNotFound, ErrorArtifact, StorageRefused) as error:
-        if isinstance(error, StorageRefused) and error.is_temporary:
+        if isinstance(error, StorageRefused) and error.status not in ABSENT:
             raise
         reason = f"run {request.run_id} has no {request.name!r}: {error}"
         raise ChainOfTrustError(request.task_id, reason) from error

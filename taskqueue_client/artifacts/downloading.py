@@ -47,7 +47,7 @@ GOES_ON_AFTER = 16 * 1024 * 1024
 connection after a while delays a large download, and does not make it impossible."""
 
 _WITH_URL = frozenset({StorageType.S3, StorageType.REFERENCE})
-_MISSING = frozenset({403, 404})
+ABSENT = frozenset({403, 404})
 """S3 responds with 403 where the reader may not list the bucket."""
 
 _PARTIAL = 206
@@ -186,7 +186,7 @@ class _Download:
         except StorageRefused as error:
             if is_expiry(error, location.expires, self._transfer.settings.server_time()):
                 self._location = None
-            elif error.status in _MISSING and content.storage_type == StorageType.S3 and not self._skips_cdn:
+            elif error.status in ABSENT and content.storage_type == StorageType.S3 and not self._skips_cdn:
                 self._skips_cdn, self._location = True, None  # a CDN keeps responses from before the upload
             raise
 

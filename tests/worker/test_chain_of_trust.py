@@ -27,7 +27,7 @@ import taskcluster.aio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from taskqueue_client import AsyncQueue, Queue, TaskFailed, slugid
-from taskqueue_client.artifacts import ChainOfTrust, ChainOfTrustError
+from taskqueue_client.artifacts import ChainOfTrust, ChainOfTrustError, StorageRefused
 from taskqueue_client.artifacts.sources import Source
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local.faults import Delay, Respond
@@ -728,6 +728,15 @@ def test_a_chain_that_is_not_valid_proves_nothing(
             uploader.task_id, "public/x.txt", to=tmp_path / "x.txt", verified_by=[KEY.public]
         )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_document_that_an_http_proxy_refuses_does_not_count_as_missing(
+    consumer: Consumer, uploader: Uploader, world: World
+) -> None:
+    uploader.sign()
+    world.local.faults.add(Respond(endpoint="storage.get", status=407))
+    with pytest.raises(StorageRefused, match="HTTP 407"):
+        consumer.verify_chain_of_trust(uploader.task_id, KEY.public)
 
 
 def test_the_chain_of_an_earlier_run_does_not_stand_for_the_latest(
