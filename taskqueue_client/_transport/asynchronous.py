@@ -185,10 +185,9 @@ class _Destination:
     """Where requests go, and what all of them begin with."""
 
     def __init__(self, origin: str, network: NetworkSettings) -> None:
-        is_tls = origin.startswith("https:")
         proxy = network.proxy(origin)
-        self.address = destination(origin, proxy, network.tls if is_tls else None)
-        is_forwarded = proxy is not None and not is_tls
+        self.address = destination(origin, proxy, network.tls_for(origin))
+        is_forwarded = proxy is not None and not origin.startswith("https:")
         self._prefix = origin if is_forwarded else ""
         headers = {"Host": self.address.headers["Host"], "User-Agent": USER_AGENT}
         if proxy is not None and is_forwarded:
@@ -333,8 +332,7 @@ class OwnSessionTransport(_OwnConnector):
                 connector=connector, connector_owner=False, cookie_jar=aiohttp.DummyCookieJar()
             )
         proxy, headers = self._network.proxy(request.url), {"User-Agent": USER_AGENT, **request.headers}
-        is_tls = request.url.startswith("https:")
-        if proxy is not None and not is_tls:
+        if proxy is not None and not request.url.startswith("https:"):
             headers |= proxy.headers
         return await _request_over(
             self._session,
@@ -343,7 +341,7 @@ class OwnSessionTransport(_OwnConnector):
             max_body,
             headers=headers,
             middlewares=(_sent_once,),
-            ssl=self._network.tls if is_tls else True,
+            ssl=self._network.tls_for(request.url) or True,
             proxy=None if proxy is None else proxy.url,
             proxy_headers=None if proxy is None else proxy.headers,
         )

@@ -82,8 +82,13 @@ class NetworkSettings:
     def check(self, url: str, *, socks: bool = False) -> None:
         """Read what requests to a URL will need, so that a mistake in the environment is found early."""
         self.proxy(url, socks=socks)
-        if url.startswith("https:"):
-            _ = self.tls
+        self.tls_for(url)
+
+    def tls_for(self, url: str) -> ssl.SSLContext | None:
+        """Return the TLS context for requests to a URL; None if neither it nor its proxy uses HTTPS."""
+        proxy = self.proxy(url, socks=True)
+        uses_tls = url.startswith("https:") or (proxy is not None and proxy.url.startswith("https:"))
+        return self.tls if uses_tls else None
 
     @cached_property
     def tls(self) -> ssl.SSLContext:

@@ -172,6 +172,14 @@ def test_calls_go_through_the_proxy_of_the_environment(
     assert "Authorization: Hawk" not in head
 
 
+def test_the_authority_is_trusted_for_an_https_proxy_of_an_http_root_url(
+    put: Callable[[str], Any], api: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server behind `api` responds as a proxy would."""
+    _only(monkeypatch, HTTP_PROXY=api, REQUESTS_CA_BUNDLE=str(authority.certificate))
+    assert put("http://tc.example.com") == {}
+
+
 @pytest.mark.parametrize("exception", ["localhost", "localhost:PORT", ".localhost", "*"])
 def test_calls_go_past_the_proxy_where_no_proxy_says_so(
     put: Callable[[str], Any],
