@@ -21,6 +21,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import cast
@@ -236,4 +237,4 @@ class Canceled(threading.Event):
             Outcome: The run has taken too long; a `TaskFailed` unless `max_run_time_outcome` says otherwise.
         """
         if self.reason is not None:
-            raise type(self.reason)(*self.reason.args)
+            raise copy(self.reason)  # without the traceback, which would grow with each call

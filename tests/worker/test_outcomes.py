@@ -9,7 +9,14 @@ import pytest
 from taskqueue_client.errors import InvalidArgument, TaskQueueError
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker import outcomes
-from taskqueue_client.worker.outcomes import Outcome, Uploads, outcome_for, resolution_of, ungrouped
+from taskqueue_client.worker.outcomes import (
+    LossReason,
+    Outcome,
+    Uploads,
+    outcome_for,
+    resolution_of,
+    ungrouped,
+)
 
 TABLE = [
     (None, "reportCompleted", "completed", Uploads.BEFORE_REPORT),
@@ -92,3 +99,12 @@ def test_an_exception_that_is_not_a_group_is_returned_unchanged() -> None:
     bug = ValueError("a bug")
     assert ungrouped(bug) is bug
     assert ungrouped(None) is None
+
+
+def test_a_handler_that_checks_whether_it_should_stop_learns_why_the_claim_was_lost() -> None:
+    canceled = outcomes.Canceled()
+    canceled.cancel(outcomes.ClaimLost("the task was canceled", reason=LossReason.CANCELED))
+    with pytest.raises(outcomes.ClaimLost, match="the task was canceled") as raised:
+        canceled.check()
+    assert raised.value.reason is LossReason.CANCELED
+    assert raised.value is not canceled.reason, "whose traceback would hold the frames of all its callers"
