@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from functools import partial
+from inspect import GEN_RUNNING, getgeneratorstate
 from io import BytesIO, FileIO
 from pathlib import Path
 
@@ -156,7 +157,12 @@ class StreamDestination(Destination):
 
     def take(self, pieces: Generator[Block], transfer: Transfer) -> Conversation[None]:
         """See `Destination`."""
-        return transfer.releasing(pieces.close, self._given_one_by_one(pieces, transfer))
+
+        def close() -> None:
+            if getgeneratorstate(pieces) != GEN_RUNNING:  # else its thread, which still connects, ends it
+                pieces.close()
+
+        return transfer.releasing(close, self._given_one_by_one(pieces, transfer))
 
     def _given_one_by_one(self, pieces: Generator[Block], transfer: Transfer) -> Conversation[None]:
         while (piece := (yield from transfer.work(partial(next, pieces, None)))) is not None:

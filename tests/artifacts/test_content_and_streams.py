@@ -263,3 +263,32 @@ def test_a_stream_after_close_begins_anew(server: RawServer) -> None:
     for _ in range(2):
         assert b"".join(queue.stream_artifact(slugid(), "x")) == b"x"
         queue.close()
+
+
+def test_a_stream_that_is_canceled_while_its_thread_connects_is_canceled(
+    server: RawServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = json_response({"storageType": "reference", "url": f"{server.url}/file"})
+    server.respond = lambda _: reference
+    connecting, may_end = Event(), Event()
+
+    def connect(*_: object) -> None:
+        connecting.set()
+        may_end.wait()
+
+    monkeypatch.setattr("taskqueue_client._protocol.conversation.STOPPING_TIMEOUT", 0.01)
+    monkeypatch.setattr("taskqueue_client.artifacts.storage.StorageAttempt.open", connect)
+
+    async def read(queue: AsyncQueue) -> None:
+        await anext(queue.stream_artifact(slugid(), "x"))
+
+    async def cancel() -> None:
+        async with AsyncQueue(server.url) as queue:
+            reading = asyncio.create_task(read(queue))
+            await asyncio.to_thread(connecting.wait)
+            reading.cancel()
+            await asyncio.wait([reading])
+            may_end.set()
+            assert reading.cancelled()
+
+    asyncio.run(cancel())
