@@ -325,9 +325,7 @@ def _pulse(subject: Subject) -> Finding:
         settings = PulseSettings.from_env()
         with Listener(settings, bindings, on_state=UntilConnected()):
             return Finding("pulse", Verdict.GOOD, f"{settings}: connected and bound")
-    except ImportError as error:
-        return Finding("pulse", Verdict.WRONG, str(error))
-    except TaskQueueError as error:
+    except (TaskQueueError, OSError, ImportError) as error:  # an OSError if the `cafile` is unreadable
         return Finding("pulse", Verdict.WRONG, in_one_line(error))
 
 

@@ -285,6 +285,15 @@ def test_doctor_reports_an_unreachable_broker_without_its_password(
 
 
 @pytest.mark.usefixtures("deployment")
+def test_certificates_of_the_broker_that_cannot_be_read_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULSE_URL", "amqps://u:p@127.0.0.1:1/?cafile=/nowhere/ca.pem")
+    found = verdicts()
+    assert found["pulse"][0] == "wrong"
+    assert "/nowhere/ca.pem" in found["pulse"][1]
+    assert "storage" in found, "the check after that one"
+
+
+@pytest.mark.usefixtures("deployment")
 def test_the_proxy_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://u:s3cret@127.0.0.1:1")
     monkeypatch.setenv("NO_PROXY", "")
