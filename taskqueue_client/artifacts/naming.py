@@ -29,6 +29,10 @@ _MEDIA_TYPE = re.compile(rf"{_WORD}/{_WORD}(?: *; *{_WORD}=(?:{_WORD}|\"[^\"\\]*
 
 _log = logging.getLogger("taskqueue_client.artifacts")
 
+LOG_NAME = "public/logs/live_backing.log"
+LOG_LINK = "public/logs/live.log"
+"""The names under which everybody looks for a task's log; user interfaces open the link."""
+
 
 def checked_name(name: object) -> str:
     """Return the name of an artifact that is to be created."""

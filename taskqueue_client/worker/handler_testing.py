@@ -19,7 +19,7 @@ from taskqueue_client._arguments import check_kind
 from taskqueue_client._protocol.retry import RetryPolicy
 from taskqueue_client._protocol.schemas import check_definition
 from taskqueue_client.aio import AsyncQueue
-from taskqueue_client.artifacts.growing_log import LOG_NAME
+from taskqueue_client.artifacts.naming import LOG_NAME
 from taskqueue_client.artifacts.sources import Source
 from taskqueue_client.client import Queue
 from taskqueue_client.credentials import Credentials

@@ -19,13 +19,12 @@ from msgspec.structs import replace
 from taskqueue_client import Queue, slugid
 from taskqueue_client._protocol.conversation import converse
 from taskqueue_client.artifacts import StreamInterrupted
-from taskqueue_client.artifacts.growing_log import COMPARED
 from taskqueue_client.artifacts.sources import Block, Source
 from taskqueue_client.artifacts.storage import Incoming
 from taskqueue_client.artifacts.transfers import silently
 from taskqueue_client.artifacts.uploading import RunArtifact, UploadOptions, uploading
 from taskqueue_client.cli.failures import ExitStatus, Failure
-from taskqueue_client.cli.log import FollowedLog
+from taskqueue_client.cli.log import COMPARED, FollowedLog
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.definitions import from_now
 from taskqueue_client.models import ArtifactContent

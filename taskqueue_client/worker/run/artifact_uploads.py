@@ -15,7 +15,7 @@ from taskqueue_client._protocol.conversation import converse_async
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.artifact_errors import SourceChanged, StorageFailed, StorageRefused
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
-from taskqueue_client.artifacts.growing_log import LOG_LINK, LOG_NAME
+from taskqueue_client.artifacts.naming import LOG_LINK, LOG_NAME
 from taskqueue_client.artifacts.records import Reason
 from taskqueue_client.artifacts.sources import Source, TemporaryFileFailed, open_source
 from taskqueue_client.artifacts.transfers import silently

@@ -15,9 +15,8 @@ from typing import Literal, TypedDict, cast
 from taskqueue_client._arguments import check_kind
 from taskqueue_client._dates import moment_of
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
-from taskqueue_client.artifacts.growing_log import LOG_LINK, LOG_NAME
 from taskqueue_client.artifacts.many_uploads import files_in
-from taskqueue_client.artifacts.naming import checked_name
+from taskqueue_client.artifacts.naming import LOG_LINK, LOG_NAME, checked_name
 from taskqueue_client.artifacts.sources import (
     SOURCES,
     Content,

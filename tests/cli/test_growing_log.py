@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskqueue_client.artifacts.growing_log import LineWriter
+from taskqueue_client.cli.log import LineWriter
 
 texts = st.lists(st.sampled_from([b"\n", b"a", b"bc", b" ", b"\xff"]), max_size=20).map(b"".join)
 
