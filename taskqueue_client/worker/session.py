@@ -28,9 +28,8 @@ from taskqueue_client.worker.claims.task_source import PROMPT
 from taskqueue_client.worker.commands.environment import CommandEnvironment
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.work_directory import WorkDirectories
-from taskqueue_client.worker.monitoring.monitor import Monitor
+from taskqueue_client.worker.monitoring.monitor import Monitor, Vitals, WorkerMetrics
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
-from taskqueue_client.worker.monitoring.worker_metrics import Vitals, WorkerMetrics
 from taskqueue_client.worker.run.handlers import Handlers
 from taskqueue_client.worker.run.lifecycle import LiveRuns, RunContext, RunLifecycle, TaskEnd
 from taskqueue_client.worker.run.run_resources import RunResources, SharedResources, mask_credentials

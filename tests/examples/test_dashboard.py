@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from taskqueue_client.worker import WorkerIdentity
-from taskqueue_client.worker.monitoring.worker_metrics import Vitals, WorkerMetrics
+from taskqueue_client.worker.monitoring.monitor import Vitals, WorkerMetrics
 
 DASHBOARD: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "examples" / "deploy" / "grafana-dashboard.json").read_text()

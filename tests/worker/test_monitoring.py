@@ -17,10 +17,11 @@ from taskqueue_client.worker.monitoring.monitor import (
     LIVE_WITHIN,
     READY_WITHIN,
     Monitor,
+    Vitals,
+    WorkerMetrics,
     live_problems,
     ready_problems,
 )
-from taskqueue_client.worker.monitoring.worker_metrics import Vitals, WorkerMetrics
 from tests.worker.running_commands import open_descriptors
 
 WELL = Vitals(

@@ -24,7 +24,7 @@ from taskqueue_client.definitions import CreateArtifactRequest
 from taskqueue_client.errors import InvalidArgument, RequestConflict, TaskQueueError
 from taskqueue_client.worker.commands.masking import masked_text
 from taskqueue_client.worker.commands.task_log import LogView
-from taskqueue_client.worker.monitoring.worker_metrics import WorkerMetrics
+from taskqueue_client.worker.monitoring.monitor import WorkerMetrics
 from taskqueue_client.worker.outcomes import InternalError, Outcome, ResourceUnavailable, TaskFailed
 from taskqueue_client.worker.worker_log import log
 

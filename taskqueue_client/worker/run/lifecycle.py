@@ -21,7 +21,7 @@ from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.task_log import LogView, TaskLog
 from taskqueue_client.worker.config import WorkerConfig
-from taskqueue_client.worker.monitoring.worker_metrics import WorkerMetrics
+from taskqueue_client.worker.monitoring.monitor import WorkerMetrics
 from taskqueue_client.worker.outcomes import (
     LOST,
     ClaimLost,
