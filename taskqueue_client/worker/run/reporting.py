@@ -52,15 +52,10 @@ class Reporter:
     async def report(self, resolution: Resolution) -> ClaimState:
         """Report the run if this worker still has the claim; return the state afterwards."""
         if self._run.apply(ClaimEvent.RESOLVE):
-            if resolution.uploads is Uploads.AFTER_REPORT:
-                await self._extend_credentials()
+            if resolution.uploads is Uploads.AFTER_REPORT:  # a resolved run cannot be reclaimed
+                await self._reclaimed_if_less_than(FRESH)
             await self._retry(resolution)
         return self._run.state
-
-    async def _extend_credentials(self) -> None:
-        """Reclaim the run before a report that uploads follow: a resolved run cannot be reclaimed."""
-        if self._run.lease.left(self._clock.monotonic()) < self._run.lease.length * FRESH:
-            await self._reclaim(self._run)
 
     async def _retry(self, resolution: Resolution) -> None:
         run, failures, last = self._run, 0, "it was not reported"
@@ -70,20 +65,20 @@ class Reporter:
                 return
             failures += 1
             last = f"its report failed {failures} times, last error: {error}"
-            left = await self._reclaimed_if_due()
+            left = await self._reclaimed_if_less_than(1 - RECLAIM_BETWEEN[0])
             await self._clock.sleep_async(min(retry_in(failures, left, random()), left))  # noqa: S311 - spreads calls, keeps no secret
         if failures and await self._resolved_as() == resolution.reason:  # the responses were lost
             run.apply(ClaimEvent.CONFIRMED)
         why = f"its lease ended ({run.lease.length:.1f} s); {last}"
         run.apply(ClaimEvent.LEASE_ENDED, why, LossReason.LEASE_ENDED)
 
-    async def _reclaimed_if_due(self) -> float:
-        """Reclaim the run when half of its lease has passed; return the seconds that are left of the lease.
+    async def _reclaimed_if_less_than(self, part: float) -> float:
+        """Reclaim the run if less than a part of its lease is left; return the seconds that are left then.
 
         If an earlier attempt has reported the run, the Queue refuses to reclaim it, which changes nothing.
         """
         run = self._run
-        if run.lease.left(self._clock.monotonic()) < run.lease.length * (1 - RECLAIM_BETWEEN[0]):
+        if run.lease.left(self._clock.monotonic()) < run.lease.length * part:
             await self._reclaim(run)
         return run.lease.left(self._clock.monotonic())
 
