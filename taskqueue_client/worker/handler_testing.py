@@ -20,7 +20,6 @@ from taskqueue_client._protocol.retry import RetryPolicy
 from taskqueue_client._protocol.schemas import check_definition
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.naming import LOG_NAME
-from taskqueue_client.artifacts.sources import Source
 from taskqueue_client.client import Queue
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.definitions import (
@@ -219,14 +218,10 @@ def _contents(declared: Iterable[DeclaredArtifact]) -> tuple[dict[str, bytes], O
     for each in declared:
         try:
             with closing(each.open()) as source:
-                contents[each.name] = _content(source)
+                contents[each.name] = b"".join(map(bytes, source.blocks()))
         except Exception as error:  # noqa: BLE001 - the error is how the run ends
             failures.append(outcome_of_failed_upload(each.name, error))
     return contents, max(failures, key=severity, default=None)
-
-
-def _content(source: Source) -> bytes:
-    return source.content if source.content is not None else b"".join(map(bytes, source.blocks()))
 
 
 def result_of(queue: Queue, task_id: str) -> TaskResult:
