@@ -185,8 +185,9 @@ def _signal(
         new = [pid for pid in left if pid not in told]
         if told and number == signal.SIGTERM:
             new = [pid for pid in new if not _is_child(pid, left)]
-        for pid in new:
-            _send(number, pid)
+        for pid in new:  # or the negative number of a group
+            with suppress(ProcessLookupError, PermissionError):  # it is gone, or another user's
+                os.kill(pid, number)
         told.update(new)
         wait()
     return told, left
@@ -198,12 +199,6 @@ def _is_child(pid: int, parents: Container[int]) -> bool:
         return int(_status(pid)[1]) in parents
     except OSError:  # it is gone, or there is no /proc
         return False
-
-
-def _send(number: signal.Signals, pid: int) -> None:
-    """Send a signal to a process, or a group if `pid` is negative, unless it is gone or another user's."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
 
 
 class _Process(NamedTuple):
