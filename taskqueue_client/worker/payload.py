@@ -57,7 +57,8 @@ class PayloadSchema:
         if problems := too_deep(payload):
             return problems
         try:
-            problems = list(itertools.islice(_each_once(_problems(self._validator, payload)), MOST + 1))
+            found = itertools.chain.from_iterable(map(_problems_of, self._validator.iter_errors(payload)))
+            problems = list(itertools.islice(_each_once(found), MOST + 1))
         except RecursionError:
             return [Problem("$", None, "", "nested too deeply for a schema that refers to itself")]
         if len(problems) > MOST:
@@ -128,8 +129,7 @@ def _places_of(wanted: object, value: object) -> Iterator[list[str | int]]:
 
 
 def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomplete
-    import jsonschema  # noqa: PLC0415 - it takes longer to import than all the rest
-    import jsonschema.validators  # noqa: PLC0415 - as above
+    import jsonschema.validators  # noqa: PLC0415 - it takes longer to import than all the rest
     from referencing.jsonschema import EMPTY_REGISTRY  # noqa: PLC0415 - as above
 
     kind = _draft(schema)
@@ -149,7 +149,6 @@ def _draft(schema: Mapping[str, Any]) -> Any:
 
     An unknown one is refused: another draft ignores some of its keywords, and what they forbid would pass.
     """
-    import jsonschema  # noqa: PLC0415 - as above
     import jsonschema.validators  # noqa: PLC0415 - as above
 
     named: object = schema.get("$schema")
@@ -168,12 +167,16 @@ def _draft(schema: Mapping[str, Any]) -> Any:
 
 def _unique_items(_: Any, wanted: object, given: object, __: object) -> Iterator[jsonschema.ValidationError]:
     """Check `uniqueItems`. jsonschema compares each object with each: that of a megabyte takes hours."""
-    import jsonschema  # noqa: PLC0415 - as above
-
     if wanted and isinstance(given, list):
         elements = cast("list[object]", given)
         if len(set(map(_hashable, elements))) < len(elements):
-            yield jsonschema.ValidationError("duplicates")
+            yield _violation("duplicates")
+
+
+def _violation(words: str) -> jsonschema.ValidationError:
+    import jsonschema  # noqa: PLC0415 - as above
+
+    return jsonschema.ValidationError(words)
 
 
 _PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
@@ -193,10 +196,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _pattern(_: Any, pattern: str, given: object, __: object) -> Iterator[jsonschema.ValidationError]:
-    import jsonschema  # noqa: PLC0415 - as above
-
     if isinstance(given, str) and not _compiled(pattern).search(given):
-        yield jsonschema.ValidationError("no match")
+        yield _violation("no match")
 
 
 def _pattern_properties(
@@ -211,15 +212,13 @@ def _pattern_properties(
 def _additional_properties(
     validator: Any, allowed: object, given: object, schema: Mapping[str, Any]
 ) -> Iterator[jsonschema.ValidationError]:
-    import jsonschema  # noqa: PLC0415 - as above
-
     members = cast("dict[str, object]", given) if isinstance(given, dict) else {}
     additional = _additional(members, schema)
     if isinstance(allowed, dict):
         for key in additional:
             yield from validator.descend(members[key], allowed, path=key)
     elif additional and not allowed:
-        yield jsonschema.ValidationError("unknown keys")
+        yield _violation("unknown keys")
 
 
 def _additional(given: Iterable[str], schema: Mapping[str, Any]) -> list[str]:
@@ -302,11 +301,6 @@ def _each_once(problems: Iterable[Problem]) -> Iterator[Problem]:
         if key not in seen:
             seen.add(key)
             yield problem
-
-
-def _problems(validator: Any, payload: object) -> Iterator[Problem]:
-    for error in validator.iter_errors(payload):
-        yield from _problems_of(error)
 
 
 _ALLOWED = {
