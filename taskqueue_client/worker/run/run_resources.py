@@ -258,8 +258,14 @@ class RunResources:
         """
         self._check_process()
         protect_process()
-        proxy_variables = self._proxy_variables() if proxy else {}
-        work_directory = self.work_directory
+        variables = {
+            "TASK_ID": self.run.task_id,
+            "RUN_ID": str(self.run.run_id),
+            "TASK_GROUP_ID": self.run.claim.status.task_group_id,
+            "TASKCLUSTER_ROOT_URL": self._shared.root_url,
+            "TASK_WORKDIR": str(self.work_directory),
+            **(self._proxy_variables() if proxy else {}),
+        }
         with self._lock:
             if self._processes is None:
                 mark = f"{self._shared.directories.path}/{self.run}/"
@@ -269,9 +275,9 @@ class RunResources:
             canceled=self.canceled,
             guardian=self._shared.guardian,
             processes=self._processes,
-            work_directory=work_directory,
+            work_directory=self.work_directory,
             environment=self._shared.environment,
-            variables={**self._variables, "TASK_WORKDIR": str(work_directory), **proxy_variables},
+            variables=variables,
             grace=self._shared.config.termination_grace,
             tracing=self.tracing,
         )
@@ -336,16 +342,6 @@ class RunResources:
                         each.remove()
                 except OSError as error:
                     log.warning("cannot remove a log of run %s: %s", self.run, error)
-
-    @property
-    def _variables(self) -> dict[str, str]:
-        group = self.run.claim.status.task_group_id
-        return {
-            "TASK_ID": self.run.task_id,
-            "RUN_ID": str(self.run.run_id),
-            "TASK_GROUP_ID": group,
-            "TASKCLUSTER_ROOT_URL": self._shared.root_url,
-        }
 
     @property
     def _name(self) -> str:
