@@ -230,18 +230,14 @@ def _are_names(names: tuple[str, ...]) -> bool:
 
 
 async def _read(status: int, body: aiohttp.StreamReader, limit: int) -> bytes:
-    received = await body.readany()
-    if body.at_eof():
-        pieces = [received]
-    else:
-        pieces, size = [received], len(received)
-        while size <= limit and (piece := await body.readany()):
-            pieces.append(piece)
-            size += len(piece)
-    whole = b"".join(pieces)
-    if len(whole) > limit:
-        raise ResponseRefused.too_large(status, limit)
-    return whole
+    pieces: list[bytes] = []
+    left = limit
+    while piece := await body.readany():
+        pieces.append(piece)
+        left -= len(piece)
+        if left < 0:
+            raise ResponseRefused.too_large(status, limit)
+    return b"".join(pieces)
 
 
 def _failure(error: BaseException, cause: BaseException) -> TransportFailed:
