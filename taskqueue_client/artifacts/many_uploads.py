@@ -16,6 +16,7 @@ from taskqueue_client.errors import InvalidArgument
 
 from .naming import checked_name
 from .sources import Content, Source, open_source
+from .storage import Progress
 from .transfers import (
     StorageName,
     Transfer,
@@ -170,44 +171,25 @@ def _are_many(every: list[Listed]) -> bool:
     return len(every) >= _MANY and not any(isinstance(content, AsyncIterable) for _, content in every)
 
 
-class ManyUploads:
-    """Uploads of a list of artifacts."""
-
-    def __init__(
-        self,
-        client: TransferClient,
-        run: tuple[str, int],
-        options: UploadOptions,
-        progress: Callable[[str, int, int | None], object],
-    ) -> None:
-        self._client = client
-        self._run = run
-        self._options = options
-        self._progress = progress
-        self._transfer = Transfer(client)
-
-    def steps(self, contents: Contents, concurrency: int) -> Conversation[UploadReport]:
-        """Upload all artifacts, `concurrency` at a time, and return their outcomes in order."""
-        every = yield from self._transfer.work(lambda: listed(contents))
-        opener = _Opener(every)
-        uploads = (self._one(opener, position, name) for position, (name, _) in enumerate(every))
-        in_loop = client_for_event_loop(self._client) if _are_many(every) else None
-        together = iter(Together(uploads, max(1, min(concurrency, len(every))), in_loop))
-        outcomes = yield from self._transfer.releasing(opener.close, together)
-        return UploadReport(tuple(outcomes))
-
-    def _one(self, opener: _Opener, position: int, name: str) -> Conversation[UploadOutcome]:
-        content = opener.take(position)
-        if content is None:
-            content = yield from self._transfer.work(partial(opener.open, position))
-        if isinstance(content, Exception):
-            return UploadOutcome(name, error=content)
-        artifact, progress = RunArtifact(*self._run, name), partial(self._progress, name)
-        try:
-            result = yield from uploading(self._client, artifact, content, self._options, progress)
-        except Exception as error:  # noqa: BLE001 - it is what the report is for
-            return UploadOutcome(name, error=error)
-        return UploadOutcome(name, result)
+def _upload(
+    client: TransferClient,
+    transfer: Transfer,
+    opener: _Opener,
+    options: UploadOptions,
+    position: int,
+    artifact: RunArtifact,
+    progress: Progress,
+) -> Conversation[UploadOutcome]:
+    content = opener.take(position)
+    if content is None:
+        content = yield from transfer.work(partial(opener.open, position))
+    if isinstance(content, Exception):
+        return UploadOutcome(artifact.name, error=content)
+    try:
+        result = yield from uploading(client, artifact, content, options, progress)
+    except Exception as error:  # noqa: BLE001 - it is what the report is for
+        return UploadOutcome(artifact.name, error=error)
+    return UploadOutcome(artifact.name, result)
 
 
 def upload_artifacts(
@@ -251,5 +233,15 @@ def upload_artifacts(
     options = UploadOptions.checked(expires, task_expires, storage, None, compress, client.now)
     arguments.number("concurrency", concurrency, least=1)
     report = silently if progress is None else (yield from reporter(progress))
-    uploads = ManyUploads(client, (task_id, run_id), options, report)
-    return (yield from uploads.steps(artifacts, concurrency))
+    transfer = Transfer(client)
+    every = yield from transfer.work(lambda: listed(artifacts))
+    opener = _Opener(every)
+    upload = partial(_upload, client, transfer, opener, options)
+    uploads = (
+        upload(position, RunArtifact(task_id, run_id, name), partial(report, name))
+        for position, (name, _) in enumerate(every)
+    )
+    in_loop = client_for_event_loop(client) if _are_many(every) else None
+    together = iter(Together(uploads, max(1, min(concurrency, len(every))), in_loop))
+    outcomes = yield from transfer.releasing(opener.close, together)
+    return UploadReport(tuple(outcomes))
