@@ -55,6 +55,9 @@ class Duration(click.ParamType[float]):
 group_option = click.option("--group", type=SlugId(), metavar="ID", help="A task group, instead of tasks.")
 task_argument = click.argument("task_id", type=SlugId())
 task_ids_argument = click.argument("task_ids", type=SlugId(), nargs=-1, metavar="TASK_ID...")
+some_task_ids_argument = click.argument(
+    "task_ids", type=SlugId(), nargs=-1, metavar="TASK_ID...", required=True
+)
 run_option = click.option("--run", "run_id", type=click.IntRange(0), help="The run.  [default: the latest]")
 
 
@@ -62,13 +65,6 @@ def check_either(task_ids: tuple[str, ...], group: str | None) -> None:
     """Refuse a command line with both tasks and a group, or with neither."""
     if bool(task_ids) == bool(group):
         message = "Give either task ids or --group."
-        raise click.UsageError(message)
-
-
-def check_given(task_ids: tuple[str, ...]) -> None:
-    """Refuse a command line without a task."""
-    if not task_ids:
-        message = "Give at least one task id."
         raise click.UsageError(message)
 
 

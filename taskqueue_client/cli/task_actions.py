@@ -15,7 +15,13 @@ from taskqueue_client.errors import ApiError, AuthenticationFailed, ServerError
 from taskqueue_client.models import Priority
 from taskqueue_client.slugid import slugid
 
-from .arguments import check_either, check_given, connect_with_credentials, group_option, task_ids_argument
+from .arguments import (
+    check_either,
+    connect_with_credentials,
+    group_option,
+    some_task_ids_argument,
+    task_ids_argument,
+)
 from .failures import ExitStatus, in_one_line
 from .output import json_option, print_either
 
@@ -46,14 +52,13 @@ def cancel(task_ids: tuple[str, ...], group: str | None, *, as_json: bool) -> No
 
 
 @click.command()
-@task_ids_argument
+@some_task_ids_argument
 @json_option
 def rerun(task_ids: tuple[str, ...], *, as_json: bool) -> None:
     """Add a run to resolved tasks, whatever their state; dependencies are not waited for.
 
     With --json, prints the status of each task.
     """
-    check_given(task_ids)
     with connect_with_credentials() as queue:
 
         def act(task_id: str) -> None:
@@ -65,14 +70,13 @@ def rerun(task_ids: tuple[str, ...], *, as_json: bool) -> None:
 
 
 @click.command()
-@task_ids_argument
+@some_task_ids_argument
 @json_option
 def schedule(task_ids: tuple[str, ...], *, as_json: bool) -> None:
     """Schedule tasks that are held back; their dependencies are not waited for.
 
     A task that is scheduled already stays as it is. With --json, prints the status of each task.
     """
-    check_given(task_ids)
     with connect_with_credentials() as queue:
 
         def act(task_id: str) -> None:
@@ -141,7 +145,7 @@ def quarantine(
 
 
 @click.command()
-@task_ids_argument
+@some_task_ids_argument
 @click.option("--exact", is_flag=True, help="Copy dependencies and routes as well.")
 @json_option
 def retrigger(task_ids: tuple[str, ...], *, exact: bool, as_json: bool) -> None:
@@ -151,7 +155,6 @@ def retrigger(task_ids: tuple[str, ...], *, exact: bool, as_json: bool) -> None:
     at once and does not replace the original in the index. With --json, prints an object with `taskId`,
     `newTaskId` and `status` for each task.
     """
-    check_given(task_ids)
     with connect_with_credentials() as queue:
 
         def act(task_id: str) -> None:
