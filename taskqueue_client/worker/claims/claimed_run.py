@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -204,11 +205,10 @@ class LiveCredentials:
         current: The credentials of the claim, or of the last reclaim.
     """
 
-    __slots__ = ("_followers", "_lock", "_watchers", "current")
+    __slots__ = ("_lock", "_watchers", "current")
 
     def __init__(self, credentials: Credentials) -> None:
         self.current = credentials
-        self._followers: list[tuple[ClientBase[Any], tuple[str, ...] | None]] = []
         self._watchers: list[Callable[[Credentials], object]] = []
         self._lock = threading.Lock()
 
@@ -225,23 +225,20 @@ class LiveCredentials:
             client: The client to copy.
             authorized_scopes: Restrict the copy to these scopes; None: do not restrict it.
         """
-        with self._lock:
-            follower = client.with_credentials(_restricted(self.current, authorized_scopes))
-            self._followers.append((follower, authorized_scopes))
+        follower = client.with_credentials(None)
+        self.watch(partial(_sign_with, follower, authorized_scopes))
         return follower
 
     def replace(self, credentials: Credentials) -> None:
         """Use other credentials from now on, also for the next attempts of calls in progress."""
         with self._lock:
             self.current = credentials
-            for follower, scopes in self._followers:
-                follower.credentials = _restricted(credentials, scopes)
             for tell in self._watchers:
                 tell(credentials)
 
 
-def _restricted(credentials: Credentials, scopes: tuple[str, ...] | None) -> Credentials:
-    return credentials if scopes is None else credentials.restricted_to(scopes)
+def _sign_with(client: ClientBase[Any], scopes: tuple[str, ...] | None, credentials: Credentials) -> None:
+    client.credentials = credentials if scopes is None else credentials.restricted_to(scopes)
 
 
 class ClaimedRun:
