@@ -133,8 +133,7 @@ class WorkDirectories:
             self._remove_own()
         except OSError as error:
             log.error("cannot remove all of %s: %s", self.path, error)  # noqa: TRY400 - the error says it all
-        os.close(self._lock)
-        self._lock = -1
+        self.forget()
 
     def _remove_own(self) -> None:
         if not self._keep:
