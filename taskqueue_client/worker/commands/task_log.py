@@ -365,10 +365,6 @@ class LogView(io.RawIOBase):
         self._at = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence] + offset
         return self._at
 
-    def tell(self) -> int:
-        """See `io.IOBase.tell`."""
-        return self._at
-
     def close(self) -> None:
         """Close the file."""
         self._file.close()
