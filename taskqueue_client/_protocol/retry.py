@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Raw
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from .call_spans import CallSpans
 
 R = TypeVar("R")
-
-_REQUEST_TIMEOUT = 408
 
 UNREPEATABLE = {
     "claimWork": "a lost response leaves runs claimed that nobody knows of; a retry would claim more",
@@ -212,7 +211,7 @@ def is_ambiguous(error: CallFailed) -> bool:
 
 def is_temporary(error: BaseException) -> bool:
     """Return whether the same call may succeed later; a 408 comes from a load balancer."""
-    is_timeout = isinstance(error, ApiError) and error.status == _REQUEST_TIMEOUT
+    is_timeout = isinstance(error, ApiError) and error.status == HTTPStatus.REQUEST_TIMEOUT
     return is_timeout or isinstance(error, (ConnectionFailed, ServerError, TooManyRequests))
 
 

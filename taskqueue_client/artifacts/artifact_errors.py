@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from http import HTTPStatus
 from urllib.parse import urlsplit, urlunsplit
 
 from taskqueue_client._protocol.api_responses import retry_after, text_of_page
@@ -29,12 +30,6 @@ from taskqueue_client.errors import TaskQueueError
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 _QUERY = re.compile(r"\?[^\s<>\"']+")
-_FORBIDDEN = 403
-_BAD_REQUEST = 400
-_TOO_LARGE = 413
-_SERVER_ERROR = 500
-_REQUEST_TIMEOUT = 408
-_TOO_MANY_REQUESTS = 429
 
 
 class ArtifactError(TaskQueueError):
@@ -104,13 +99,13 @@ class StorageRefused(StorageFailed):
     @property
     def is_temporary(self) -> bool:
         """Whether a retry may succeed: after 408, 429 and 5xx, and after S3's 400 for a slow upload."""
-        is_delayed = self.status in {_REQUEST_TIMEOUT, _TOO_MANY_REQUESTS}
-        return is_delayed or self.status >= _SERVER_ERROR or self.code == "RequestTimeout"
+        is_delayed = self.status in {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
+        return is_delayed or self.status >= HTTPStatus.INTERNAL_SERVER_ERROR or self.code == "RequestTimeout"
 
     @property
     def is_too_large(self) -> bool:
         """Whether storage does not take as many bytes."""
-        return self.status == _TOO_LARGE or self.code == "EntityTooLarge"
+        return self.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or self.code == "EntityTooLarge"
 
 
 def storage_refused(
@@ -134,9 +129,9 @@ def is_expiry(error: StorageRefused, url_expires: float | None, now: float) -> b
         url_expires: When the URL expires, in seconds since the epoch; None if unknown.
         now: The service's time.
     """
-    if error.status not in {_BAD_REQUEST, _FORBIDDEN}:
+    if error.status not in {HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN}:
         return False
-    is_past = error.status == _FORBIDDEN and url_expires is not None and now >= url_expires
+    is_past = error.status == HTTPStatus.FORBIDDEN and url_expires is not None and now >= url_expires
     return is_past or "expired" in f"{error.code} {error.message}".lower()
 
 
