@@ -208,7 +208,8 @@ class Supervisor:
         backlog = session.backlog_at_start
         while True:
             with suppress(TimeoutError):
-                return await within(self._clock, self._check_interval, _reason(session.ended))
+                await within(self._clock, self._check_interval, asyncio.wait([session.ended]))
+                return session.ended.result()
             backlog = await self._check(session, backlog)
 
     async def _check(self, session: BrokerSession, before: int) -> int:
@@ -252,10 +253,6 @@ class Supervisor:
         if self._on_state is not None:
             self._on_state(change)
         self.changed.set()
-
-
-async def _reason(future: asyncio.Future[Exception]) -> Exception:
-    return await asyncio.shield(future)
 
 
 def session_type() -> type[BrokerSession]:
