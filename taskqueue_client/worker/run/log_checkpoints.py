@@ -30,6 +30,7 @@ class CompressedLog:
         task_log: The log. The stream is in a file beside the log's.
 
     Attributes:
+        log: The log.
         size: Bytes of the log that are in the stream.
         is_broken: Whether the stream could not be written, and is of no use any more.
     """
@@ -42,11 +43,6 @@ class CompressedLog:
         self._packed = 0
         self.size = 0
         self.is_broken = False
-
-    @property
-    def log_size(self) -> int:
-        """Bytes of the log that the next checkpoint will contain."""
-        return self.log.size
 
     def checkpoint(self) -> LogView:
         """Compress what is new; return all of the stream, as a file that does not change. Close it.
@@ -196,7 +192,7 @@ class LogCheckpoints:
 
     async def _checkpoint(self, compressed: CompressedLog) -> bool:
         """Upload a checkpoint if the log has grown and it is affordable; return whether it was uploaded."""
-        if compressed.log_size <= self._uploaded:
+        if compressed.log.size <= self._uploaded:
             return False
         try:
             with closing(await asyncio.to_thread(compressed.checkpoint)) as view:
