@@ -9,6 +9,7 @@ import codecs
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 
 import click
 from msgspec.structs import replace
@@ -66,7 +67,8 @@ def command(
     write = JsonLines() if as_json else _writer()
     with connect() as queue:
         status = queue.status(task_id).status
-        log = FollowedLog(queue, task_id, _chosen_run(status, run_id), name, write, _tell)
+        tell = partial(click.echo, err=True)
+        log = FollowedLog(queue, task_id, _chosen_run(status, run_id), name, write, tell)
         log.print(interval if follow else None, SystemClock())
     if isinstance(write, JsonLines):
         write.close()
@@ -79,10 +81,6 @@ def _chosen_run(status: TaskStatus, run_id: int | None) -> int:
         message = f"task {status.task_id} has no run {run_id}; its latest run is {last}"
         raise Failure(message, ExitStatus.REFUSED)
     return last if run_id is None else run_id
-
-
-def _tell(words: str) -> None:
-    click.echo(words, err=True)
 
 
 def _writer() -> Callable[[bytes], object]:
@@ -146,16 +144,13 @@ class FollowedLog:
         if interval is None:
             self._print_last()
             return
-        while self._is_unresolved(status := self._status()):
+        while self._is_unresolved(status := self._queue.status(self._task_id).status):
             self._has_log = self._print_new() or self._has_log
             if not self._is_live:
                 self._say(self._waiting_for(status))
             clock.sleep(interval)
         self._print_last()
         self._tell_of_retry(status)
-
-    def _status(self) -> TaskStatus:
-        return self._queue.status(self._task_id).status
 
     def _say(self, words: str) -> None:
         if words != self._told:
