@@ -6,6 +6,7 @@ is refused. Most functions return their argument in the form in which it is sent
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping
 from functools import lru_cache
@@ -78,6 +79,15 @@ def number(argument: str, given: object, *, least: int = 0, most: int | None = N
         return given
     limits = f"{least} or more" if most is None else f"{least} to {most}"
     raise InvalidArgument(argument, given, f"a whole number, {limits}")
+
+
+def seconds(argument: str, given: object) -> float | None:
+    """Return a number of seconds, which may be negative or infinite, or None. False would count as 0."""
+    if given is None:
+        return None
+    if isinstance(given, (int, float)) and not isinstance(given, bool) and not math.isnan(given):
+        return given
+    raise InvalidArgument(argument, given, "a number of seconds, or None")
 
 
 def identifier(argument: str, given: object) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import threading
 from abc import ABC, abstractmethod
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 from taskqueue_client import _arguments as arguments
 from taskqueue_client._protocol.threads_and_tasks import end_other_tasks
 from taskqueue_client.clock import Clock, SystemClock
-from taskqueue_client.errors import InvalidArgument
 
 from ._supervisor import Supervisor, WrongFunction, within
 from .event import Counts, DuplicateFilter, Event, Gap, State, StateChange, UnreadableMessage
@@ -185,7 +183,7 @@ class _Consumer(ABC, Generic[HookResult]):
 
     async def _is_available(self, timeout: float | None) -> bool:  # noqa: ASYNC109 - measured on `clock`
         """Wait, and return whether there is an event to hand over."""
-        check_timeout(timeout)
+        arguments.seconds("timeout", timeout)
         if timeout is None:
             await self._until_available()
         else:
@@ -455,12 +453,6 @@ class Listener(_Consumer[object]):
         loop, self._loop = self._running_loop(), None
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
-
-
-def check_timeout(seconds: object) -> None:
-    """Raise InvalidArgument unless an argument is a timeout."""
-    if seconds is not None and (not isinstance(seconds, int | float) or math.isnan(seconds)):
-        raise InvalidArgument("timeout", seconds, "a number of seconds, or None")
 
 
 def _awaitable(argument: str, returned: object) -> Awaitable[object]:

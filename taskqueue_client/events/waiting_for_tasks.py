@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from taskqueue_client import calls
-from taskqueue_client._arguments import check_callback
+from taskqueue_client._arguments import check_callback, seconds
 from taskqueue_client._protocol.conversation import (
     AsyncClient,
     Client,
@@ -30,7 +30,7 @@ from taskqueue_client.models import TaskState, TaskStatus
 from taskqueue_client.models.messages import TaskGroupResolvedMessage, TaskMessage
 
 from .event import Event, Gap
-from .listener import AsyncListener, Listener, check_timeout
+from .listener import AsyncListener, Listener
 
 POLL_INTERVAL: Final = 15.0
 """Seconds between requests without a listener; shortened by up to half at random."""
@@ -171,7 +171,7 @@ class _Schedule:
     def __init__(
         self, clock: Clock | None, timeout: float | None, listener: Listener | AsyncListener | None
     ) -> None:
-        check_timeout(timeout)
+        seconds("timeout", timeout)
         self._clock = clock or SystemClock()
         self._timeout = math.inf if timeout is None else timeout
         self._deadline = self._clock.monotonic() + self._timeout
@@ -300,8 +300,4 @@ def _no_event_loop() -> Event | None:
 
 def _hook(on_progress: Callable[[R], object] | None) -> Callable[[R], object]:
     check_callback("on_progress", on_progress)
-    return on_progress or _ignore
-
-
-def _ignore(_: object) -> None:
-    """Without `on_progress`."""
+    return on_progress or (lambda _: None)

@@ -103,19 +103,6 @@ def checked_seconds(name: str, given: object) -> float:
     return seconds
 
 
-def checked_time_left(name: str, given: Any) -> float | None:
-    """Return a number of seconds, which may be negative or infinite, or None.
-
-    Raises:
-        InvalidArgument: The value is something else, such as False, which would count as 0 seconds.
-    """
-    is_number = isinstance(given, (int, float)) and not isinstance(given, bool) and not math.isnan(given)
-    if given is not None and not is_number:
-        raise InvalidArgument(name, given, "a number of seconds, or None")
-    seconds: float | None = given
-    return seconds
-
-
 def _setting(default: T, rule: Rule, meaning: str) -> T:
     metadata = {"rule": rule, "meaning": meaning}
     return field(default=default, metadata=metadata)

@@ -14,14 +14,14 @@ from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack
 
-from taskqueue_client._arguments import check_callback, check_kind, check_kinds
+from taskqueue_client._arguments import check_callback, check_kind, check_kinds, seconds
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.credentials import Credentials, checked, checked_root_url, from_environment
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.events.settings import PulseSettings, unless_text
 
 from .claims.task_source import QueueTaskSource, SeveralTaskQueues, TaskSourceFactory
-from .config import TimeoutOutcome, WorkerConfig, checked_time_left, settings_described
+from .config import TimeoutOutcome, WorkerConfig, settings_described
 from .config_sources import load_config, load_custom_settings
 from .payload import PayloadSchema
 from .run.lifecycle import TaskEnd
@@ -254,7 +254,7 @@ class WorkerLoop(ABC):
         Raises:
             InvalidArgument: `within` is not a number.
         """
-        within = checked_time_left("within", within)
+        within = seconds("within", within)
         with self.__lock:
             self.__shutdown_requested = True
             if self.__session is not None:

@@ -19,12 +19,13 @@ from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
 
+from taskqueue_client import _arguments as arguments
 from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client.clock import Clock
 from taskqueue_client.models import ReasonResolved
 
 from .claims.keeper import Keeper
-from .config import WorkerConfig, checked_time_left
+from .config import WorkerConfig
 from .outcomes import InternalError, WorkerShutdown, text_of
 from .run.handlers import ThreadCall
 from .run.lifecycle import LiveRuns, TaskEnd
@@ -215,7 +216,7 @@ async def _notice(
     returned: list[float | None] = []
 
     def asked() -> None:
-        returned.append(checked_time_left("termination_notice", ask()))
+        returned.append(arguments.seconds("termination_notice", ask()))
 
     try:
         call = ThreadCall("termination notice", asked, threads, calls)

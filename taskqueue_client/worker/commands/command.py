@@ -20,7 +20,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Literal, TypedDict, Unpack
 
-from taskqueue_client._arguments import check_kind
+from taskqueue_client._arguments import check_kind, seconds
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Span, Tracing
 from taskqueue_client.worker.outcomes import Canceled, InternalError, TaskFailed
@@ -268,7 +268,8 @@ class _Run:
         self._cwd = context.work_directory / options.get("cwd", "")
         self._input = _encoded(options.get("input", b""))
         self._captured = _captured(options.get("capture", False))
-        self._timeout = _seconds(options.get("timeout"))
+        timeout = seconds("timeout", options.get("timeout"))
+        self._timeout = math.inf if timeout is None else timeout
         self._check = options.get("check", True)
         self._keep_children = options.get("keep_children", False)
         self._env = self._environment(options)
@@ -404,14 +405,6 @@ def _check_names(options: Mapping[str, object]) -> None:
     known = CommandOptions.__optional_keys__
     for name in options.keys() - known:
         raise InvalidArgument("options", name, f"one of {', '.join(sorted(known))}")
-
-
-def _seconds(timeout: object) -> float:
-    if timeout is None:
-        return math.inf
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or math.isnan(timeout):
-        raise InvalidArgument("timeout", timeout, "seconds as a number, or None")
-    return timeout
 
 
 def _captured(capture: object) -> tuple[str, ...]:
