@@ -341,12 +341,11 @@ class Listener(_Consumer[object]):
         """Connect, as an `AsyncListener` does."""
         self._open_once()
         self._process = os.getpid()
-        started = threading.Event()
+        self._loop = loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
-            target=self._run_loop, args=(started,), name="events listener", daemon=True
+            target=self._run_loop, args=(loop,), name="events listener", daemon=True
         )
         self._thread.start()
-        started.wait()
         try:
             self._call(self._open)
         except BaseException:
@@ -442,11 +441,10 @@ class Listener(_Consumer[object]):
             raise RuntimeError(message)
         return self._loop
 
-    def _run_loop(self, started: threading.Event) -> None:
-        with asyncio.Runner() as runner:
-            self._loop = runner.get_loop()
-            self._loop.call_soon(started.set)
-            self._loop.run_forever()
+    @staticmethod
+    def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.get_loop().run_forever()
             runner.run(end_other_tasks())
 
     def _end_loop(self) -> None:

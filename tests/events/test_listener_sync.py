@@ -387,3 +387,22 @@ def test_an_asynchronous_reconcile_hook_ends_a_synchronous_listener_with_an_erro
     )
     with pytest.raises(TypeError, match="reconcile: returned a coroutine"), listener:
         listener.run(lambda _: pytest.fail("there is an event"))
+
+
+WITHOUT_DESCRIPTORS = """
+import os, resource
+from taskqueue_client import events
+
+listener = events.Listener(events.PulseSettings.from_url("amqp://u:p@127.0.0.1:1/"), [events.task_pending()])
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (1 + max(map(int, os.listdir("/dev/fd"))), most))
+try:
+    listener.__enter__()
+except OSError as error:
+    print(error)
+"""
+
+
+def test_a_listener_without_a_free_file_descriptor_is_an_error() -> None:
+    output = subprocess.check_output([sys.executable, "-c", WITHOUT_DESCRIPTORS], text=True, timeout=120)
+    assert output == "[Errno 24] Too many open files\n"
