@@ -138,7 +138,8 @@ class Supervisor:
             self._lost_since = self._lost_since or self._clock.now()
             if isinstance(reason, QueueDeleted):
                 self._queue_was_lost = True
-                self._hand_over_parked()  # now, as another listener may declare the queue first
+                self.buffer.extend(self._parked)  # now, as another listener may declare the queue first
+                self._parked = []
             wait = self._next_wait()
             state = State.QUEUE_DELETED if isinstance(reason, QueueDeleted) else State.DISCONNECTED
             self._change(StateChange(state, reason, retry_in=wait))
@@ -232,10 +233,6 @@ class Supervisor:
         """Put back, before newer messages, those that a lost queue cannot deliver again."""
         older, newer = self._split(session)
         self.buffer.extend([*older, *(self._parked if queue_was_lost else ()), *newer])
-        self._parked = []
-
-    def _hand_over_parked(self) -> None:
-        self.buffer.extend(self._parked)
         self._parked = []
 
     def _split(self, session: BrokerSession) -> tuple[list[Delivery], list[Delivery]]:
