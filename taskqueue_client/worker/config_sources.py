@@ -36,6 +36,7 @@ _LIKENESS = 0.75
 _WORKER_TABLE = "worker"
 
 _NAMES = tuple(each.name for each in fields(WorkerConfig))
+_VARIABLES = {name: _PREFIX + name.upper() for name in _NAMES}
 
 
 class _Setting(NamedTuple):
@@ -71,10 +72,8 @@ def load_config(
     }
     for name in _NAMES[:3]:
         if name not in settings:
-            variable = _PREFIX + name.upper()
-            raise InvalidArgument(
-                name, None, f"a value as an argument, as {variable} or in a file", "not set"
-            )
+            allowed = f"a value as an argument, as {_VARIABLES[name]} or in a file"
+            raise InvalidArgument(name, None, allowed, "not set")
     try:
         return WorkerConfig(**{name: setting.value for name, setting in settings.items()})
     except InvalidArgument as error:
@@ -159,8 +158,8 @@ def _check_variables(environ: Mapping[str, str]) -> None:
 
     Others may have another purpose: Kubernetes sets `TASKQUEUE_SERVICE_HOST` for a service `taskqueue`.
     """
-    known = {_PREFIX + name.upper() for name in _NAMES}
-    for name in sorted(set(environ) - known):
+    known = _VARIABLES.values()
+    for name in sorted(set(environ).difference(known)):
         if not name.startswith(_PREFIX) or name.startswith(_OTHER_VARIABLES):
             continue
         closest = max(known, key=lambda each: SequenceMatcher(None, name, each).ratio())
@@ -171,10 +170,9 @@ def _check_variables(environ: Mapping[str, str]) -> None:
 
 
 def _in_environment(environ: Mapping[str, str]) -> dict[str, _Setting]:
-    variables = {name: _PREFIX + name.upper() for name in _NAMES}
     return {
         name: _Setting(setting_of_text(name, environ[variable]), variable)
-        for name, variable in variables.items()
+        for name, variable in _VARIABLES.items()
         if environ.get(variable)
     }
 
