@@ -279,7 +279,7 @@ def outcome_of_failed_upload(name: str, error: Exception) -> Outcome:
     - Anything else, such as another refusal or a full disk: `InternalError`.
     """
     message = f"{name} was not uploaded: {error}"
-    if _is_temporary(error):
+    if is_outage(error) or (isinstance(error, StorageFailed) and error.is_temporary):
         return ResourceUnavailable(message)
     if _is_about_the_file(error) or (isinstance(error, StorageRefused) and error.is_too_large):
         return TaskFailed(message)
@@ -305,10 +305,6 @@ def _is_about_the_file(error: Exception) -> bool:
         return error.errno not in MACHINE_ERRORS and not isinstance(error, TemporaryFileFailed)
     is_source = isinstance(error, InvalidArgument) and error.argument == "source"
     return is_source or isinstance(error, SourceChanged)
-
-
-def _is_temporary(error: Exception) -> bool:
-    return is_outage(error) or (isinstance(error, StorageFailed) and error.is_temporary)
 
 
 def _error_reason(error: Exception) -> Reason | None:
