@@ -69,7 +69,7 @@ def test_captured_bytes_that_are_not_unicode_survive(context: CommandContext) ->
 
 
 def test_secrets_are_masked_in_the_log_and_not_in_captured_output(context: CommandContext) -> None:
-    context.log.register_secret("hunter2")
+    context.log.secrets.add("hunter2")
     result = run_command(["echo", "hunter2"], context, capture="stdout")
     assert result.stdout == "hunter2\n"
     assert "hunter2" not in text_of(context) + repr(result)
@@ -207,14 +207,14 @@ def test_a_command_ended_by_a_signal_has_failed(context: CommandContext, number:
 
 
 def test_an_error_does_not_show_the_arguments_and_the_log_masks_them(context: CommandContext) -> None:
-    context.log.register_secret("correct horse")
+    context.log.secrets.add("correct horse")
     with pytest.raises(CommandFailed) as caught:
         run_command(["false", "correct horse"], context)
     assert "correct" not in f"{caught.value} {caught.value!r}" + text_of(context)
 
 
 def test_a_secret_with_an_apostrophe_is_masked_in_the_arguments(context: CommandContext) -> None:
-    context.log.register_secret("it's secret")
+    context.log.secrets.add("it's secret")
     run_command(["true", "--password=it's secret", "it's"], context)
     assert "$ true '--password=[masked]' 'it'\"'\"'s'" in text_of(context)
 
@@ -325,7 +325,7 @@ def test_all_bytes_are_in_the_log(context: CommandContext) -> None:
 
 
 def test_a_secret_that_is_printed_bit_by_bit_is_masked(context: CommandContext) -> None:
-    context.log.register_secret("hunter2hunter2")
+    context.log.secrets.add("hunter2hunter2")
     run_command(
         "for c in h u n t e r 2 h u n t e r 2; do printf $c; done; echo; printf hunter", context, shell=True
     )

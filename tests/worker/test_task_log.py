@@ -74,7 +74,7 @@ def test_messages_have_their_level_and_all_their_lines_a_time(log: TaskLog) -> N
 
 
 def test_a_traceback_is_in_the_log_and_masked(log: TaskLog) -> None:
-    log.register_secret("hunter2")
+    log.secrets.add("hunter2")
     try:
         raise ValueError("hunter2")  # noqa: TRY301 - it is what is logged
     except ValueError:
@@ -90,7 +90,7 @@ def test_messages_are_shown_nowhere_else(log: TaskLog, caplog: pytest.LogCapture
 
 def test_child_loggers_write_to_the_log_alone(log: TaskLog, caplog: pytest.LogCaptureFixture) -> None:
     before = set(logging.Logger.manager.loggerDict)
-    log.register_secret("s3cret")
+    log.secrets.add("s3cret")
     log.logger.getChild("step").getChild("part").info("with s3cret")
     assert lines_of(log) == [f"{STAMP}INFO with [masked]"]
     assert caplog.messages == []
@@ -124,7 +124,7 @@ def test_a_writer_that_comes_in_between_gets_a_separate_line(log: TaskLog) -> No
 
 
 def test_secrets_are_masked_in_each_stream_by_itself(log: TaskLog) -> None:
-    log.register_secret("hunter2")
+    log.secrets.add("hunter2")
     first, second = log.output(), log.output()
     first.write(b"hunt")
     second.write(b"hun")
@@ -136,13 +136,13 @@ def test_secrets_are_masked_in_each_stream_by_itself(log: TaskLog) -> None:
 @pytest.mark.parametrize("given", [None, b"hunter2", 7])
 def test_a_secret_that_is_not_text_is_refused_without_being_shown(log: TaskLog, given: Any) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        log.register_secret(given)
+        log.secrets.add(given)
     assert str(caught.value) == f"secret: of type {type(given).__name__}; expected non-empty text"
     assert repr(caught.value) == f"InvalidArgument({str(caught.value)!r})"
 
 
 def test_a_secret_with_newlines_is_masked_before_times_come_in_between(log: TaskLog) -> None:
-    log.register_secret("a\nb")
+    log.secrets.add("a\nb")
     with log.output() as output:
         output.write(b"<a\nb>\n")
     assert lines_of(log) == [STAMP + "<[masked]>"]
@@ -185,7 +185,7 @@ def test_writers_on_many_threads_lose_nothing(log: TaskLog) -> None:
 
 
 def test_memory_does_not_grow_with_the_output(log: TaskLog) -> None:
-    log.register_secret("hunter2" * 10)
+    log.secrets.add("hunter2" * 10)
     chunk = b"hunter2 and more of it\n" * 3000
     tracemalloc.start()
     try:

@@ -106,17 +106,6 @@ class TaskLog:
                 self._logger = made
             return self._logger or made
 
-    def register_secret(self, secret: str) -> None:
-        """Mask a text from now on, and each of its lines of 8 characters and more.
-
-        Earlier lines are not changed. Only the text as it is given is found, not its form in base64 or in a
-        URL.
-
-        Raises:
-            InvalidArgument: The text is empty.
-        """
-        self.secrets.add(secret)
-
     def output(self) -> Output:
         """Return a separate stream for what a command prints."""
         return Output(self, self.secrets)

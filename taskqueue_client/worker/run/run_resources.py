@@ -233,7 +233,7 @@ class RunResources:
             message = f"run {run} has ended, and its proxies are closed"
             raise InternalError(message)
         if proxy.path:
-            self.log.register_secret(proxy.path[1:])  # without the slash, which programs encode or remove
+            self.log.secrets.add(proxy.path[1:])  # without the slash, which programs encode or remove
         run.credentials.watch(proxy.use_credentials)
         return proxy
 

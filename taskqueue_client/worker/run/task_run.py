@@ -182,8 +182,14 @@ class TaskRun:
         return self._resources.work_directory
 
     def register_secret(self, secret: str) -> None:
-        """Mask a text wherever it appears in the task's log."""
-        self._resources.log.register_secret(secret)
+        """Mask a text, and each of its lines of 8 characters and more, in the task's log from now on.
+
+        Only the text as it is given is found, not its form in base64 or in a URL.
+
+        Raises:
+            InvalidArgument: Not a text, or one that is empty or white space. The error does not show it.
+        """
+        self._resources.log.secrets.add(secret)
 
     def upload_artifact(
         self,
@@ -371,7 +377,8 @@ class TaskRun:
 
         Its output goes to the task's log as it comes. Its environment is a small part of the worker's
         (see the setting `pass_environment`), `env`, and `TASK_ID`, `RUN_ID`, `TASK_GROUP_ID`,
-        `TASK_WORKDIR` and `TASKCLUSTER_ROOT_URL`.
+        `TASK_WORKDIR` and `TASKCLUSTER_ROOT_URL`. Processes of its group and their children that it leaves
+        behind are ended with it, all others at the end of the run.
 
         Args:
             command: A program and its arguments; with `shell=True`, a text for `/bin/sh`.
@@ -386,6 +393,8 @@ class TaskRun:
             CommandOutputTooLarge: It printed more than `capture` can keep.
             CommandNotStarted: The program is missing or not executable, or `cwd` is not a directory.
             Outcome: The run is canceled, and the command was ended.
+            InternalError: The command cannot be killed, the worker has no memory, processes or file
+                descriptors left to start it, or something else in this process waits for its children.
             InvalidArgument: The command or an option is not valid, or `env` contains credentials.
         """
         return run_command(command, self._resources.command_context(proxy=proxy), **options)
