@@ -234,10 +234,7 @@ class WorkerLoop(ABC):
         Ctrl-C, `asyncio.run` waits for the thread.
 
         Raises:
-            ApiError: As for `run`.
-            InternalError: As for `run`.
-            InvalidArgument: As for `run`.
-            RuntimeError: As for `run`.
+            Exception: As `run`.
         """
         self.__serve(signals=False)
 

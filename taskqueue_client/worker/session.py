@@ -117,14 +117,7 @@ class Session:
         self._calls.call(self._use_credentials, credentials)
 
     async def run(self, *, signals: bool) -> None:
-        """Work until the end of the shutdown.
-
-        Raises:
-            ApiError: The Queue refused the first claim request.
-            InternalError: Too many internal errors in a row.
-            InvalidArgument: Commands of tasks can read the signing key, or `work_directory` cannot be used.
-            SystemExit: A hook exits.
-        """
+        """Work until the end of the shutdown. Raises what `WorkerLoop.run` does, and the exit of a hook."""
         handled = shutdown.signals_handled(self._on_signal, self._hooks) if signals else nullcontext()
         with handled, self._hooks.watched():
             async with AsyncExitStack() as stack:

@@ -202,26 +202,7 @@ class _Abandoned(Exception):
 def run_command(
     command: Command, context: CommandContext, **options: Unpack[CommandOptions]
 ) -> CommandResult:
-    """Run a command, and wait for its end.
-
-    Its output goes to the log as it comes. Processes of its group and their children that it leaves
-    behind are ended with it, all others at the end of the run.
-
-    Args:
-        command: A program and its arguments; a text with `shell`.
-        context: The resources of the run.
-        **options: See `CommandOptions`.
-
-    Raises:
-        CommandFailed: The exit code is not 0, or a signal ended the command, unless `check` is off.
-        CommandTimedOut: The command took longer than `timeout`.
-        CommandOutputTooLarge: The command printed more than `capture` can keep.
-        CommandNotStarted: The program is missing or not executable, or `cwd` is not a directory.
-        Outcome: The run is canceled: what `Canceled.check` raises.
-        InternalError: The command cannot be killed, the worker has no memory, processes or file
-            descriptors left to start it, or something else in this process waits for its children.
-        InvalidArgument: The command or an option is not valid.
-    """
+    """Run a command, and wait for its end, as `TaskRun.run_command` describes."""
     return _Run(command, context, options).result()
 
 

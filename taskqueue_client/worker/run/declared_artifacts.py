@@ -157,13 +157,7 @@ class DeclaredArtifacts:
     def declare(
         self, name: str, source: Content, work_directory: Callable[[], Path], options: ArtifactOptions
     ) -> None:
-        """Declare an artifact. Content other than a path or bytes is read now.
-
-        Raises:
-            InvalidArgument: The name, the source or an option is not allowed.
-            OSError: The content cannot be read or stored.
-            InternalError: The handler has ended.
-        """
+        """Declare an artifact, as `TaskRun.upload_artifact` describes."""
         _check_name(name)
         checked = self._checked(options)
         if isinstance(source, AsyncIterable):
@@ -187,14 +181,7 @@ class DeclaredArtifacts:
     def declare_directory(
         self, prefix: str, directory: str | os.PathLike[str], work_directory: Path, options: ArtifactOptions
     ) -> list[str]:
-        """Declare all files of a directory; return the artifacts' names.
-
-        Raises:
-            InvalidArgument: The prefix or an option is not allowed, or the directory is outside.
-            TaskFailed: The name of a file cannot be that of an artifact; the other files are declared.
-            OSError: A directory cannot be read for a reason that lies with the machine, such as too many
-                open files.
-        """
+        """Declare all files of a directory, as `TaskRun.upload_artifacts` describes."""
         is_outside = options.get("allow_outside", False)
         top, paths = _found_in(directory, work_directory, is_outside=is_outside)
         if prefix:
