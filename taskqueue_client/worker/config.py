@@ -66,7 +66,7 @@ _COUNT_OR_0 = Rule(Annotated[int, msgspec.Meta(ge=0)], "a whole number, 0 or mor
 _DURATION = Rule(
     Annotated[float, msgspec.Meta(ge=0)], "seconds or text such as '10 minutes', 0 or more", is_duration=True
 )
-_INTERVAL = Rule(
+INTERVAL = Rule(
     Annotated[float, msgspec.Meta(gt=0)],
     "seconds or text such as '10 minutes', more than 0",
     is_duration=True,
@@ -91,16 +91,6 @@ def converted(kind: type, given: Any) -> Any:
         message = "empty"
         raise ValueError(message)
     return kind(given)
-
-
-def checked_seconds(name: str, given: object) -> float:
-    """Return seconds, also given as text such as `10 minutes`.
-
-    Raises:
-        InvalidArgument: The value is not a duration of more than 0 seconds.
-    """
-    seconds: float = _INTERVAL.checked(name, given)
-    return seconds
 
 
 def _setting(default: T, rule: Rule, meaning: str) -> T:
@@ -153,20 +143,20 @@ class WorkerConfig:
         60.0, _DURATION, "How long runs may go on after the worker was asked to shut down."
     )
     shutdown_timeout: float | None = _optional(
-        _INTERVAL,
+        INTERVAL,
         "How long the whole shutdown may take, whatever hangs; runs are stopped early enough to report "
         "them. None: 20 s more than graceful_shutdown_timeout and termination_grace together.",
     )
     max_tasks: int | None = _optional(_COUNT, "Shut down after so many runs; None: never.")
-    max_idle: float | None = _optional(_INTERVAL, "Shut down after so long without work; None: never.")
+    max_idle: float | None = _optional(INTERVAL, "Shut down after so long without work; None: never.")
     max_internal_errors: int = _setting(
         5,
         _COUNT_OR_0,
         "Shut down after so many internal errors in a row with the same cause, and raise it; 0: never.",
     )
-    cancellation_poll_interval: float = _setting(5.0, _INTERVAL, "How often canceled runs are polled for.")
+    cancellation_poll_interval: float = _setting(5.0, INTERVAL, "How often canceled runs are polled for.")
     max_run_time: float | None = _optional(
-        _INTERVAL,
+        INTERVAL,
         "A run whose attempts together take longer is stopped; None: only the task's deadline and the hook "
         "`run_time_limit` count.",
     )

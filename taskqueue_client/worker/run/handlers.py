@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Self, cast
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.worker.commands.task_log import UnlockedHandler
-from taskqueue_client.worker.config import TimeoutOutcome, WorkerConfig, checked_seconds
+from taskqueue_client.worker.config import INTERVAL, TimeoutOutcome, WorkerConfig
 from taskqueue_client.worker.outcomes import IntermittentTask, InternalError, Outcome, outcome_for, text_of
 from taskqueue_client.worker.payload import PayloadSchema, check_payload, outcome_of
 from taskqueue_client.worker.threads import BlockedLoopWatch, DaemonThreads, EventThread, Job, ThreadsafeCalls
@@ -258,7 +258,7 @@ class TimeLimit(NamedTuple):
         """
         limits = [cls(most, "max_run_time")] if most is not None else []
         if own is not None:
-            limits.append(cls(checked_seconds("run_time_limit", own), "run_time_limit"))
+            limits.append(cls(INTERVAL.checked("run_time_limit", own), "run_time_limit"))
         return min(limits, default=None)
 
     def exceeded(self, reason: TimeoutOutcome) -> Outcome:
