@@ -234,7 +234,10 @@ class WorkerLoop(ABC):
         Ctrl-C, `asyncio.run` waits for the thread.
 
         Raises:
-            Exception: As `run`.
+            ApiError: As for `run`.
+            InternalError: As for `run`.
+            InvalidArgument: As for `run`.
+            RuntimeError: As for `run`.
         """
         self.__serve(signals=False)
 
