@@ -336,7 +336,14 @@ def test_the_task_not_the_worker_is_blamed_for_upstream_artifacts_of_its_payload
 
 @pytest.mark.parametrize(
     "names",
-    [["public/a", "public/a/b"], ["public/a/b", "public/a"], ["public/" + "x" * 256], ["public/a/"], ["/x"]],
+    [
+        ["public/a", "public/a/b"],
+        ["public/a/b", "public/a"],
+        ["public/a", "public//a"],
+        ["public/" + "x" * 256],
+        ["public/a/"],
+        ["/x"],
+    ],
 )
 def test_artifacts_whose_names_cannot_be_those_of_files_are_unavailable(
     world: World, names: list[str]

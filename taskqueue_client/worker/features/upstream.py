@@ -6,6 +6,7 @@ import errno
 import itertools
 import logging
 import os
+import posixpath
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -216,6 +217,7 @@ def downloading_upstream(
         for name in (yield from _names(task, chains.get(task.task_id), log)):
             key = task.task_id, name
             wanted[key] = _joined(wanted[key], task) if key in wanted else task
+    _check_files(wanted)
     downloads = (
         _download(client, task, name, top, log, tracing, chains.get(task.task_id))
         for (_, name), task in wanted.items()
@@ -241,6 +243,16 @@ def _joined(first: UpstreamTask, other: UpstreamTask) -> UpstreamTask:
         formats=tuple(dict.fromkeys([*first.formats, *other.formats])),
         optional=first.optional and other.optional,
     )
+
+
+def _check_files(wanted: Iterable[tuple[str, str]]) -> None:
+    """Refuse artifacts of a task that would be one file, as `a/b` and `a//b`: the last one would stay."""
+    files: dict[tuple[str, str], str] = {}
+    for task_id, name in wanted:
+        other = files.setdefault((task_id, posixpath.normpath(name)), name)
+        if other != name:
+            finding = f"the artifact {name!r} of {task_id} cannot be a file: {other!r} is the same path"
+            raise InvalidArgument("paths", name, "", finding)
 
 
 def _names(task: UpstreamTask, chain: ChainOfTrust | None, log: logging.Logger) -> Conversation[list[str]]:
