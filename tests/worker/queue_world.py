@@ -23,7 +23,7 @@ from taskqueue_client.worker.run.reporting import Reporter
 from taskqueue_client.worker.threads import EventThread
 
 TASK_QUEUE_ID = "test-provisioner/test-worker"
-WAIT = 30.0
+WAIT = 90.0
 """Seconds after which a test gives up on something that should have happened long before."""
 
 
