@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import sqlite3
 from base64 import b64encode
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -352,6 +353,23 @@ async def test_data_and_terms_of_expired_objects_go() -> None:
         assert len(served.files()) == 1
         assert create(objects, uploadId=OTHER_UPLOAD_ID)["uploadMethod"] == {}
         assert objects.object("later")["projectId"] == "example-project"
+
+
+async def test_data_of_an_expired_object_goes_although_the_first_attempt_failed() -> None:
+    async with serving() as served:
+        objects, connection = served.storage.objects, served.connection
+        soon = times.text(int(served.clock.now() * 1000) + times.DAY)
+        create(objects, proposedUploadMethods=inline(), expires=soon)
+        finish(objects)
+        served.clock.advance(days=1, seconds=1)
+        connection.execute(
+            "CREATE TEMP TRIGGER full BEFORE DELETE ON bodies BEGIN SELECT RAISE(FAIL, 'full'); END"
+        )
+        with pytest.raises(sqlite3.Error, match="full"):
+            objects.expire(int(served.clock.now() * 1000))
+        connection.execute("DROP TRIGGER full")
+        assert objects.expire(int(served.clock.now() * 1000)) == 1
+        assert served.files() == []
 
 
 async def test_an_object_can_be_removed() -> None:

@@ -200,8 +200,8 @@ class ObjectService:
 
     def remove(self, name: str) -> None:
         """Remove an object and its data, if it exists."""
+        self._buckets.remove(OBJECTS, name)  # first: data without a record would stay for ever
         self._connection.execute("DELETE FROM objects WHERE name = ?", (name,))
-        self._buckets.remove(OBJECTS, name)
 
     def expire(self, now: int) -> int:
         """Remove what has expired, and uploads that were not finished within a day; returns how many.
