@@ -85,9 +85,10 @@ class BackgroundWork:
         now = self._core.now()
         if now < self._night:
             return 0
-        self._night = _next_night(now)
-        with self._core.as_of(self._night - times.DAY):
+        night = _next_night(now)
+        with self._core.as_of(night - times.DAY):
             self.expire()
+        self._night = night
         return 1
 
     def _resolve_at_once(self) -> None:

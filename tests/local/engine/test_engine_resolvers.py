@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -337,6 +338,19 @@ def test_a_task_is_served_until_the_night_after_it_has_expired_however_far_the_c
     world.clock.advance(days=1)
     assert refused(world.engine.status, task_id).status == 404
     assert not world.storage.objects.is_finished(made["name"])
+
+
+def test_nightly_jobs_that_failed_are_repeated_at_once(world: World) -> None:
+    gone = world.completed(expires=world.now(2 * HOUR))
+    world.store.connection.execute(
+        "CREATE TEMP TRIGGER full BEFORE DELETE ON tasks BEGIN SELECT RAISE(FAIL, 'full'); END"
+    )
+    with pytest.raises(sqlite3.Error, match="full"):
+        world.clock.advance(days=2)
+    world.store.connection.execute("DROP TRIGGER full")
+    assert world.background.next_due() < world.clock.now()
+    world.background.run_due()
+    assert refused(world.engine.status, gone).status == 404
 
 
 def test_everything_that_has_expired_is_removed_at_ten_past_one(world: World) -> None:
