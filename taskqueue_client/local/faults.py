@@ -21,7 +21,7 @@ from aiohttp import web
 
 from taskqueue_client.clock import Clock, SystemClock
 
-from .http.responses import ResentResponse, json_response
+from .http.responses import ResentResponse, json_response, plain_body
 from .refusal import STATUS
 from .storage.buckets import StoredBody, s3_error
 from .times import text as iso
@@ -358,8 +358,8 @@ async def _respond(call: _StruckCall, fault: Respond) -> web.Response:
 
 async def _respond_with_500(call: _StruckCall, fault: RespondWith500) -> web.StreamResponse:
     response = await call.run()
-    body = response.body if isinstance(response, web.Response) else None
-    if response.status != fault.instead_of or not isinstance(body, bytes):
+    body = plain_body(response)
+    if response.status != fault.instead_of or not body:
         return response
     if fault.text not in msgspec.json.decode(body, type=_Message).message:
         return response

@@ -190,6 +190,18 @@ def test_requests_that_the_service_cannot_digest_get_its_500(local_queue: LocalQ
     assert wire.send("POST", f"{QUEUE}/tasks", body=b"{}", headers={}, key=wire.root).status == 400
 
 
+@pytest.mark.parametrize("coding", ["identity", "gzip", "deflate"])
+def test_a_defect_is_found_in_a_long_response_however_it_is_compressed(
+    local_queue: LocalQueue, coding: str
+) -> None:
+    wire = Wire(local_queue)
+    local_queue.faults.add(faults.service_500("lone surrogate in JSON"))
+    headers = {"Content-Type": "application/json", "Accept-Encoding": coding}
+    for text, status in (("\\ud800", 500), ("", 400)):
+        body = f'{{"unknown": "{"x" * 2000}{text}"}}'.encode()
+        assert wire.send("POST", f"{QUEUE}/tasks", body=body, headers=headers, key=wire.root).status == status
+
+
 def test_a_malformed_content_type_gets_the_services_500_and_a_good_one_is_accepted(
     local_queue: LocalQueue,
 ) -> None:

@@ -152,6 +152,19 @@ _COMPRESS: dict[str, Callable[[bytes], bytes]] = {
 }
 """The codings of responses, the preferred ones first."""
 
+_DECOMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    **({} if brotli is None else {"br": brotli.decompress}),
+    "gzip": gzip.decompress,
+    "deflate": zlib.decompress,
+}
+
+
+def plain_body(response: web.StreamResponse) -> bytes:
+    """Return the body of a response without its compression; empty if it is sent from a file."""
+    body = getattr(response, "body", None)
+    coding = response.headers.get("Content-Encoding", "")
+    return _DECOMPRESS.get(coding, bytes)(body) if isinstance(body, bytes) else b""
+
 
 @lru_cache(maxsize=64)
 def _coding(accepted: str | None) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import gzip
 import math
 import re
 from collections import deque
@@ -21,6 +20,7 @@ import msgspec
 from aiohttp import web
 
 from taskqueue_client.local.engine.task_records import PRIORITIES
+from taskqueue_client.local.http.responses import plain_body
 from taskqueue_client.local.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -374,9 +374,7 @@ def _reason(response: web.StreamResponse) -> Entry:
     """Return why a request was refused, and the scopes that its client lacks."""
     if response.status < 400 or not isinstance(response, web.Response):  # noqa: PLR2004 - it is not an error
         return {}
-    body = response.body if isinstance(response.body, bytes) else b""
-    if response.headers.get("Content-Encoding") == "gzip":
-        body = gzip.decompress(body)
+    body = plain_body(response)
     try:
         message = msgspec.json.decode(body, type=_Error).message.partition("\n\n---\n\n")[0]
     except msgspec.DecodeError:

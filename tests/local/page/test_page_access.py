@@ -194,3 +194,13 @@ def test_the_command_prints_the_address_unless_there_is_no_page(
     assert ("page" in settings) == has_page
     if has_page:
         assert settings["page"].startswith(f"{settings['TASKCLUSTER_ROOT_URL']}/#token=")
+
+
+@pytest.mark.parametrize("coding", ["identity", "gzip", "deflate"])
+def test_the_reason_of_a_long_refusal_is_shown_however_it_was_compressed(
+    queue: LocalQueue, session: requests.Session, coding: str
+) -> None:
+    url, headers = f"{queue.root_url}/api/queue/v1/tasks", {"Accept-Encoding": coding}
+    assert requests.post(url, json={"x" * 2000: 1}, headers=headers, timeout=30).status_code == 400
+    shown = session.get(f"{queue.root_url}/page/history", timeout=30).json()["requests"][-1]
+    assert "Schema Validation Failed!" in shown["error"]
