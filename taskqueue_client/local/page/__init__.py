@@ -40,6 +40,7 @@ from taskqueue_client.local.engine.task_artifacts import get_artifact
 from taskqueue_client.local.http.admin import LONGEST_STEP
 from taskqueue_client.local.http.api import Api
 from taskqueue_client.local.http.endpoint_routes import find_endpoint
+from taskqueue_client.local.http.request_bodies import read_body
 from taskqueue_client.local.http.server import is_address
 from taskqueue_client.local.refusal import Refusal
 
@@ -130,7 +131,6 @@ _STATIC = Path(__file__).parent / "static"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _CLIENT_ID = "page"
 _READ_BY_POST = {"tasks", "statuses"}
-_LONGEST_BODY = 10 << 20
 
 _STYLE = (_STATIC / "page.css").read_bytes()
 """Sent within the HTML: a browser paints nothing before it has the style."""
@@ -236,7 +236,7 @@ class Page:
             return self._file(request, path.removeprefix("/page/static/").removeprefix("/") or "index.html")
         self._access.check_origin(request)
         if (request.method, path) == ("POST", "/page/session"):
-            token = msgspec.json.decode(await _read(request), type=_Session).token
+            token = msgspec.json.decode(await read_body(request), type=_Session).token
             return _json({}, headers={"Set-Cookie": self._access.cookie_for(request, token)})
         self._access.check_cookie(request)
         if path == "/page/stream" and request.method == "GET":
@@ -269,7 +269,7 @@ class Page:
         if act is None:
             raise Refusal("ResourceNotFound", f"The page has no route {request.method} {path}")
         try:
-            result = act(msgspec.json.decode(await _read(request) or b"{}"))
+            result = act(msgspec.json.decode(await read_body(request) or b"{}"))
             result = await result if inspect.isawaitable(result) else result
         except (ValueError, RecursionError) as error:
             raise Refusal("InputError", str(error)) from None
@@ -400,17 +400,6 @@ class _ClockStep(msgspec.Struct, forbid_unknown_fields=True):
 
 class _RemovedFault(msgspec.Struct, forbid_unknown_fields=True):
     fault: dict[str, Any]
-
-
-async def _read(request: web.BaseRequest) -> bytes:
-    """Return the body.
-
-    Raises:
-        Refusal: `InputTooLarge`: the body is too long.
-    """
-    if (request.content_length or 0) > _LONGEST_BODY:
-        raise Refusal("InputTooLarge", f"The body is longer than {_LONGEST_BODY} bytes")
-    return await request.read()
 
 
 def _json(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

@@ -204,3 +204,10 @@ def test_the_reason_of_a_long_refusal_is_shown_however_it_was_compressed(
     assert requests.post(url, json={"x" * 2000: 1}, headers=headers, timeout=30).status_code == 400
     shown = session.get(f"{queue.root_url}/page/history", timeout=30).json()["requests"][-1]
     assert "Schema Validation Failed!" in shown["error"]
+
+
+def test_definitions_of_several_megabytes_are_checked(queue: LocalQueue, session: requests.Session) -> None:
+    url, headers = f"{queue.root_url}/page/check", {"Origin": queue.root_url}
+    response = session.post(url, json={"payload": {"x": "y" * (3 << 20)}}, headers=headers, timeout=30)
+    assert response.status_code == 200
+    assert "$.created" in [each["path"] for each in response.json()["problems"]]
