@@ -186,32 +186,17 @@ class Store:
     @contextmanager
     def transaction(self, keep: type[Exception]) -> Generator[None]:
         """Do all of the block or nothing of it; an exception of the kind `keep` does not undo it."""
-        self._execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except keep:
-            self._commit()
-            raise
-        except BaseException:
-            self._roll_back()
-            raise
-        self._commit()
+        with self.connection:
+            self._execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except keep:
+                self.connection.commit()
+                raise
 
     def close(self) -> None:
         """Close the database; a file is left complete in itself."""
         self.connection.close()
-
-    def _commit(self) -> None:
-        try:
-            self._execute("COMMIT")
-        except sqlite3.Error:
-            self._roll_back()
-            raise
-
-    def _roll_back(self) -> None:
-        # after some errors, such as a full disk, SQLite has done so itself
-        if self.connection.in_transaction:
-            self._execute("ROLLBACK")
 
     def _open(self, path: str) -> None:
         if path != _MEMORY:
