@@ -19,7 +19,6 @@ from taskqueue_client.local.refusal import refuse
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MAX_PAGE = 1000
 _MAX_OFFSET = 2**53
 _ALPHANUMERIC = re.compile(r"[A-Za-z0-9]*")
 
@@ -40,7 +39,7 @@ class OffsetPage:
         Raises:
             Refusal: `InputError`: the token holds characters that no token has.
         """
-        return cls(_offset(continuation_token or ""), page_size(limit))
+        return cls(_offset(continuation_token or ""), limit)
 
     @property
     def window(self) -> tuple[int, int]:
@@ -51,11 +50,6 @@ class OffsetPage:
         """Return the body of a response: the page's rows under `key`, and a token if there are more rows."""
         token = encode_offset(self.offset + self.size)
         return page_of(key, rows, self.size, item, lambda _: token)
-
-
-def page_size(limit: int) -> int:
-    """Return the number of rows in a page for which the caller gave `limit`."""
-    return min(limit, MAX_PAGE)
 
 
 def page_of(

@@ -13,7 +13,7 @@ from taskqueue_client.local.refusal import Caller, Refusal, refuse
 from taskqueue_client.slugid import slugid
 
 from .core import download_credentials, upload_credentials
-from .pages import decode_index, encode_index, page_of, page_size
+from .pages import decode_index, encode_index, page_of
 from .store import marks, sort_key
 from .task_records import Run, Task, find_task, get_task
 
@@ -348,7 +348,6 @@ def list_latest_artifacts(
 
 
 def _list(core: Core, task_id: str, run_id: int, token: str | None, limit: int) -> dict[str, Any]:
-    size = page_size(limit)
     last_task, last_run, last_name = decode_index(token, tuple[str, int, str]) or ("", 0, "")
     last, listed = (sort_key(last_task), last_run), (sort_key(task_id), run_id)
     rows = core.store.rows(
@@ -357,7 +356,7 @@ def _list(core: Core, task_id: str, run_id: int, token: str | None, limit: int) 
         task_id,
         run_id,
         sort_key(last_name) if last == listed else "",
-        0 if last > listed else size + 1,
+        0 if last > listed else limit + 1,
     )
 
     def item(row: tuple[Any, ...]) -> dict[str, Any]:
@@ -366,7 +365,7 @@ def _list(core: Core, task_id: str, run_id: int, token: str | None, limit: int) 
     def next_token(row: tuple[Any, ...]) -> str:
         return encode_index(task_id, run_id, artifact_of(row).name)
 
-    return page_of("artifacts", rows, size, item, next_token)
+    return page_of("artifacts", rows, limit, item, next_token)
 
 
 def _task_with_runs(core: Core, task_id: str) -> Task:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from taskqueue_client.local import times
 from taskqueue_client.local.refusal import Refusal, refuse
 
-from .pages import MAX_PAGE, OffsetPage, decode_index, encode_index, page_of, page_size
+from .pages import OffsetPage, decode_index, encode_index, page_of
 from .task_records import get_task, queue_names
 
 if TYPE_CHECKING:
     from .core import Core
 
+_MOST_PROVISIONERS = 1000
 _UNEXPIRED = "SELECT task_queue_id, expires, last_date_active FROM task_queues WHERE expires > ?"
 _OF_PROVISIONER = (
     " AND task_queue_id > ? || '/' AND task_queue_id < ? || '0'"  # 0 is the next character after /
@@ -73,7 +74,7 @@ def list_provisioners(core: Core, limit: int) -> dict[str, Any]:
     rows = core.store.rows(
         _PROVISIONERS + " GROUP BY 1 ORDER BY min(sort_key(task_queue_id)) LIMIT ?",
         core.now(),
-        page_size(limit) or MAX_PAGE,
+        limit or _MOST_PROVISIONERS,
     )
     return {"provisioners": [_provisioner(row) for row in rows]}
 
@@ -145,15 +146,14 @@ def list_pending_tasks(
     core: Core, task_queue_id: str, continuation_token: str | None, limit: int
 ) -> dict[str, Any]:
     """Return a page of the pending runs, the oldest first."""
-    size = page_size(limit)
     rows = core.store.rows(
         f"SELECT task_id, run_id, inserted {_PENDING} AND seq > ? ORDER BY seq LIMIT ?",
         task_queue_id,
         core.now(),
         _last_seq(core, task_queue_id, continuation_token),
-        size + 1,
+        limit + 1,
     )
-    return page_of("tasks", rows, size, partial(_pending_task, core), _pending_token)
+    return page_of("tasks", rows, limit, partial(_pending_task, core), _pending_token)
 
 
 def list_claimed_tasks(
@@ -163,7 +163,6 @@ def list_claimed_tasks(
 
     As in the service, a task whose claim has expired is among them until a resolver handles it.
     """
-    size = page_size(limit)
     claimed, task_id = decode_index(continuation_token, tuple[str, str]) or ("", "")
     rows = core.store.rows(
         f"SELECT task_id, run_id, worker_group, worker_id, claimed FROM ({_LATEST_CLAIMS})"  # noqa: S608 - constants
@@ -171,9 +170,9 @@ def list_claimed_tasks(
         task_queue_id,
         _moment(claimed),
         task_id,
-        size + 1,
+        limit + 1,
     )
-    return page_of("tasks", rows, size, partial(_claimed_task, core), _claimed_token)
+    return page_of("tasks", rows, limit, partial(_claimed_task, core), _claimed_token)
 
 
 def _count(core: Core, what: str, of: str, task_queue_id: str) -> int:
