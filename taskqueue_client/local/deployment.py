@@ -161,15 +161,16 @@ class Deployment:
     def _server(self, core: Core) -> Server:
         queue = Client(_QUEUE_CLIENT, self._issuer.access_token, self._issuer.scopes)
         clients = {**self._settings.clients, _QUEUE_CLIENT: queue}
-        validator = SignatureValidator(clients.get, self._settings.roles.expand, self.faults.now)
+        expand = self._settings.roles.expand
+        authenticate = SignatureValidator(clients.get, expand, self.faults.now).authenticate
         services = {
             "queue": core,
             "object": core.storage.objects,
-            "auth": AuthService(validator, clients, self._settings.roles.expand),
+            "auth": AuthService(authenticate, clients, expand),
             LEGACY: core,
         }
         return Server(
-            api=Api(services, validator, self.faults.now, lambda: self.root_url),
+            api=Api(services, authenticate, self.faults.now, lambda: self.root_url),
             buckets=core.storage.buckets,
             injector=self._injector,
             admin=self._admin(),

@@ -12,7 +12,7 @@ from base64 import b64encode
 from dataclasses import dataclass, field
 from hashlib import sha256
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mohawk.util import calculate_mac, parse_content_type
 
@@ -100,14 +100,6 @@ class _Credentials:
     key: str = field(repr=False)
     scopes: list[str]
     expires: float
-
-
-class Validator(Protocol):
-    """Authenticates requests."""
-
-    def authenticate(self, request: SignedRequest) -> Identity:
-        """See `SignatureValidator.authenticate`."""
-        ...
 
 
 class SignatureValidator:
@@ -345,11 +337,11 @@ class AuthService:
 
     def __init__(
         self,
-        validator: SignatureValidator,
+        authenticate: Callable[[SignedRequest], Identity],
         clients: Mapping[str, Client],
         expand: Callable[[Sequence[str]], list[str]],
     ) -> None:
-        self._validator = validator
+        self._authenticate = authenticate
         self._clients = clients
         self._expand = expand
 
@@ -392,7 +384,7 @@ class AuthService:
             body["method"], body["resource"], body["host"], body["port"], body.get("authorization")
         )
         try:
-            identity = self._validator.authenticate(request)
+            identity = self._authenticate(request)
         except AuthenticationError as error:
             return {"status": "auth-failed", "message": str(error)}
         expires = iso(int(1000 * identity.expires))

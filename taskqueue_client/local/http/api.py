@@ -18,7 +18,6 @@ from taskqueue_client.local.auth.auth_service import (
     Identity,
     RequestCaller,
     SignedRequest,
-    Validator,
     check_payload_hash,
     tester_validator,
 )
@@ -88,7 +87,7 @@ class Api:
 
     Args:
         services: By name, the objects whose methods are the endpoints' handlers.
-        validator: Checks signatures.
+        authenticate: See `SignatureValidator.authenticate`.
         now: The time, in seconds since the epoch.
         root_url: The root URL of the deployment, called for each request.
     """
@@ -96,12 +95,12 @@ class Api:
     def __init__(
         self,
         services: Mapping[str, object],
-        validator: Validator,
+        authenticate: Callable[[SignedRequest], Identity],
         now: Callable[[], float],
         root_url: Callable[[], str],
     ) -> None:
         self._services = services
-        self._validator = validator
+        self._authenticate = authenticate
         self._now = now
         self._root_url = root_url
 
@@ -144,14 +143,14 @@ class Api:
 
     def _identify(self, call: _Call) -> Identity:
         """Authenticate the sender of a request, and check the signed hash of the body."""
-        identity = self._validator_for(call).authenticate(_signed(call.request))
+        identity = self._authenticate_for(call)(_signed(call.request))
         check_payload_hash(identity, call.text.encode(), call.content_type)
         return identity
 
-    def _validator_for(self, call: _Call) -> Validator:
+    def _authenticate_for(self, call: _Call) -> Callable[[SignedRequest], Identity]:
         if call.endpoint.tester_scopes is None:
-            return self._validator
-        return tester_validator(call.endpoint.tester_scopes(call.payload), self._now)
+            return self._authenticate
+        return tester_validator(call.endpoint.tester_scopes(call.payload), self._now).authenticate
 
 
 _Taker = Callable[[_Call, RequestCaller], object]

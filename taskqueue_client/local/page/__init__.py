@@ -35,7 +35,7 @@ from yarl import URL
 from taskqueue_client._protocol.schemas import check_definition
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import InvalidDefinition
-from taskqueue_client.local.auth.auth_service import Identity
+from taskqueue_client.local.auth.auth_service import Identity, RequestCaller
 from taskqueue_client.local.engine.task_artifacts import get_artifact
 from taskqueue_client.local.http.admin import LONGEST_STEP
 from taskqueue_client.local.http.api import Api
@@ -49,7 +49,6 @@ from .views import Feed, Views
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from taskqueue_client.local.auth.auth_service import SignedRequest
     from taskqueue_client.local.engine.core import Core
     from taskqueue_client.local.faults import AnyFault, FaultInjector
     from taskqueue_client.local.messages import Message
@@ -129,7 +128,9 @@ def _split_host(request: web.BaseRequest) -> tuple[str, int | None]:
 
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_CLIENT_ID = "page"
+_IDENTITY = Identity("page", ["*"], math.inf)
+"""The sender of each request of the page, whose cookie is checked."""
+
 _READ_BY_POST = {"tasks", "statuses"}
 
 _STYLE = (_STATIC / "page.css").read_bytes()
@@ -174,7 +175,7 @@ class Page:
         self._views = Views(core.store, core.clock, core.settings.resolver_interval)
         self._access = Access(secret, host)
         self._feed = Feed(core.clock, self._time)
-        self._api = Api({"queue": core}, _PageValidator(), faults.now, root_url)
+        self._api = Api({"queue": core}, lambda _: _IDENTITY, faults.now, root_url)
         self._files: dict[str, _File] = {}
         self._struck: dict[int, str] = {}  # by the id of a request that lives: requests have no hash
         injector.on_strike = self._note_strike
@@ -256,7 +257,7 @@ class Page:
         response = await self._api.respond(request, match)
         if request.method not in {"GET", "HEAD"} and match.endpoint.name not in _READ_BY_POST:
             taken = 1000 * (time.perf_counter() - started)
-            self._feed.add_request(request, response, taken, path=path, client=_CLIENT_ID)
+            self._feed.add_request(request, response, taken, path=path, client=_IDENTITY.client_id)
         return response
 
     async def _own(self, request: web.BaseRequest, path: str) -> web.Response:
@@ -320,7 +321,8 @@ class Page:
         self, request: web.BaseRequest, task_id: str, run_id: int, name: str
     ) -> web.StreamResponse:
         """Respond with the bytes of an artifact, with a content type that no browser runs."""
-        found = get_artifact(self._core, _PageCaller(), task_id, run_id, name)
+        caller = RequestCaller(lambda: _IDENTITY, None, {})
+        found = get_artifact(self._core, caller, task_id, run_id, name)
         url: str = getattr(found, "url", "")
         if not url.startswith(f"{self._root_url()}/storage/"):
             raise Refusal("InputError", f"The content of {name} is not in this queue")
@@ -369,24 +371,6 @@ class _File:
         if "gzip" in request.headers.get("Accept-Encoding", ""):
             return web.Response(body=self.compressed, headers={**headers, "Content-Encoding": "gzip"})
         return web.Response(body=self.body, headers=headers)
-
-
-class _PageCaller:
-    """A caller that may read everything: the page has shown its token."""
-
-    client_id = "page"
-    scopes = ("*",)
-
-    def require(self, **params: object) -> None:
-        """Do nothing: no scope is missing."""
-
-
-class _PageValidator:
-    """Authenticates every request as the page, whose cookie was checked."""
-
-    def authenticate(self, request: SignedRequest) -> Identity:
-        del request
-        return Identity(_CLIENT_ID, ["*"], math.inf)
 
 
 class _Session(msgspec.Struct, forbid_unknown_fields=True):
