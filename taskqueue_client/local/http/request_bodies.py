@@ -51,7 +51,7 @@ async def read_body(request: web.BaseRequest) -> bytes:
     encoding = _encoding(request)
     if (request.content_length or 0) > LARGEST_BODY:
         _too_large()
-    await _say_continue(request)
+    say_continue(request)
     body = bytearray()
     try:
         async for chunk in request.content.iter_any():
@@ -63,7 +63,7 @@ async def read_body(request: web.BaseRequest) -> bytes:
     return _decompress(bytes(body), encoding) if body else b""
 
 
-async def _say_continue(request: web.BaseRequest) -> None:
+def say_continue(request: web.BaseRequest) -> None:
     """Let a client send its body that waits for permission (`Expect: 100-continue`)."""
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -24,6 +24,8 @@ from xml.sax.saxutils import escape
 
 from aiohttp import web
 
+from taskqueue_client.local.http.request_bodies import say_continue
+
 from .body_store import Body, BodyStore, read_blocks
 
 if TYPE_CHECKING:
@@ -237,8 +239,7 @@ class Buckets:
             return s3_error(501, "NotImplemented", "Transfer-Encoding is not implemented here.")
         if request.content_length is None:
             return s3_error(411, "MissingContentLength", "You must provide the Content-Length HTTP header.")
-        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
-            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        say_continue(request)
         return await self._receive(request, request.content_length)
 
     async def _receive(self, request: web.BaseRequest, size: int) -> web.Response:
