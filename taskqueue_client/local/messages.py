@@ -126,13 +126,13 @@ def pending(task: Task, run: Run) -> Message:
 
 def running(task: Task, run: Run, taken_until: str) -> Message:
     """Return the message about a claimed run; `taken_until` is in the database's form."""
-    contents = {"runId": run.run_id, **_worker(run), "takenUntil": taken_until, **_tags(task)}
+    contents = {"runId": run.run_id, **worker_of(run), "takenUntil": taken_until, **_tags(task)}
     return _task_message("task-running", task, contents, run, run.worker)
 
 
 def resolved(task: Task, run: Run) -> Message:
     """Return the message about a run that is resolved."""
-    contents = {"runId": run.run_id, **_tags(task), **_worker(run)}
+    contents = {"runId": run.run_id, **_tags(task), **worker_of(run)}
     return _task_message(f"task-{run.state}", task, contents, run, run.worker)
 
 
@@ -145,7 +145,7 @@ def canceled_with_group(task: Task, run: Run) -> Message:
     """Return the message about a run that was canceled with its group; it has no priority and no tags."""
     status = task.status()
     del status["priority"]
-    contents: dict[str, Any] = {"runId": run.run_id, "task": {"tags": {}}, **_worker(run)}
+    contents: dict[str, Any] = {"runId": run.run_id, "task": {"tags": {}}, **worker_of(run)}
     return _task_message("task-exception", task, contents, run, run.worker, status)
 
 
@@ -157,7 +157,7 @@ def priority_changed(task: Task, old_priority: str, new_priority: str) -> Messag
 
 def artifact_created(task: Task, run: Run, artifact: dict[str, Any]) -> Message:
     """Return the message about a new artifact that can be read."""
-    contents = {"artifact": artifact, **_worker(run), "runId": run.run_id}
+    contents = {"artifact": artifact, **worker_of(run), "runId": run.run_id}
     return _task_message("artifact-created", task, contents, run, run.worker)
 
 
@@ -165,6 +165,7 @@ def _tags(task: Task) -> dict[str, Any]:
     return {"task": {"tags": task.extract().tags}}
 
 
-def _worker(run: Run) -> dict[str, str]:
+def worker_of(run: Run) -> dict[str, str]:
+    """Return the worker of a run, as it stands in messages and responses; empty if there is none."""
     worker = run.worker
     return {"workerGroup": worker[0], "workerId": worker[1]} if worker else {}

@@ -93,7 +93,7 @@ def reclaim_task(core: Core, caller: Caller, task_id: str, run_id: int) -> dict[
     return {
         "status": task.status(),
         "runId": run_id,
-        **_worker(run),
+        **messages.worker_of(run),
         "takenUntil": times.text(taken_until),
         "credentials": run_credentials(core, task, run, taken_until),
     }
@@ -149,15 +149,11 @@ def _claim(core: Core, task: Task, run: Run, taken_until: int, credentials_until
     return {
         "status": task.status(),
         "runId": run.run_id,
-        **_worker(run),
+        **messages.worker_of(run),
         "takenUntil": times.database_text(taken_until),
         "task": task.definition(),
         "credentials": run_credentials(core, task, run, credentials_until),
     }
-
-
-def _worker(run: Run) -> dict[str, str | None]:
-    return {"workerGroup": run.worker_group, "workerId": run.worker_id}
 
 
 def _check_deadline(task: Task, now: int) -> None:
