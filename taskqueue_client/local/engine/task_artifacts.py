@@ -55,7 +55,9 @@ def create_artifact(
         if existing:
             artifact = _replacement(existing, artifact)
         if artifact.storage_type == "object":
-            artifact.details["uploadId"] = _lock_upload(core, task, artifact)
+            artifact.details["uploadId"] = upload_id = slugid()
+            terms = (artifact.object_name, task.project_id, upload_id, artifact.expires)
+            core.storage.objects.lock_upload(*terms)
         save_artifact(core, artifact)
         if artifact.storage_type not in {"s3", "object"}:
             core.send(messages.artifact_created, task, run, artifact.shown())
@@ -98,12 +100,6 @@ def _claimed_run(core: Core, caller: Caller, artifact: ArtifactRecord) -> tuple[
     if artifact.expires > task.expires:
         refuse("InputError", "`expires` of an artifact cannot be after `expires` of its task")
     return task, run
-
-
-def _lock_upload(core: Core, task: Task, artifact: ArtifactRecord) -> str:
-    upload_id = slugid()
-    core.storage.objects.lock_upload(artifact.object_name, task.project_id, upload_id, artifact.expires)
-    return upload_id
 
 
 def _check_upload(core: Core, artifact: ArtifactRecord, upload_id: str) -> None:

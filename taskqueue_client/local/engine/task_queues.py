@@ -153,7 +153,7 @@ def list_pending_tasks(
         _last_seq(core, task_queue_id, continuation_token),
         limit + 1,
     )
-    return page_of("tasks", rows, limit, partial(_pending_task, core), _pending_token)
+    return page_of("tasks", rows, limit, partial(_pending_task, core), _token)
 
 
 def list_claimed_tasks(
@@ -172,7 +172,7 @@ def list_claimed_tasks(
         task_id,
         limit + 1,
     )
-    return page_of("tasks", rows, limit, partial(_claimed_task, core), _claimed_token)
+    return page_of("tasks", rows, limit, partial(_claimed_task, core), _token)
 
 
 def _count(core: Core, what: str, of: str, task_queue_id: str) -> int:
@@ -211,12 +211,8 @@ def _claimed_task(core: Core, row: tuple[Any, ...]) -> dict[str, Any]:
     }
 
 
-def _pending_token(row: tuple[Any, ...]) -> str:
-    task_id, _, inserted = row
-    return encode_index(times.text(inserted), task_id)
-
-
-def _claimed_token(row: tuple[Any, ...]) -> str:
+def _token(row: tuple[Any, ...]) -> str:
+    """Return the token of a page that ends with a row of task id, …, and time."""
     return encode_index(times.text(row[-1]), row[0])
 
 
