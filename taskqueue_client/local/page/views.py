@@ -306,7 +306,8 @@ class Feed:
 
     def wake_from_any_thread(self) -> None:
         """Call `wake` from outside of the queue's thread."""
-        self._loop.call_soon_threadsafe(self.wake)
+        with suppress(RuntimeError):  # the queue has stopped
+            self._loop.call_soon_threadsafe(self.wake)
 
     async def stream(self, request: web.BaseRequest, headers: dict[str, str]) -> web.StreamResponse:
         """Send server-sent events until the page is closed; the query's `after` is the last known entry."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import requests
 
+from taskqueue_client.clock import MovableClock
 from taskqueue_client.local import LocalQueue
 
 from .scenery import SVG, Scenery
@@ -211,3 +212,11 @@ def test_definitions_of_several_megabytes_are_checked(queue: LocalQueue, session
     response = session.post(url, json={"payload": {"x": "y" * (3 << 20)}}, headers=headers, timeout=30)
     assert response.status_code == 200
     assert "$.created" in [each["path"] for each in response.json()["problems"]]
+
+
+def test_a_clock_can_be_moved_after_its_queue_with_a_page_has_stopped() -> None:
+    clock = MovableClock(held=True)
+    with LocalQueue(clock=clock, page=True):
+        before = clock.now()
+    clock.advance(60)
+    assert clock.now() == before + 60
