@@ -251,7 +251,7 @@ class MessageSync:
         self._execute(_TRIGGER.format(event="change", change="UPDATE OF runs, priority"))
         self._due = asyncio.Event()
         self._failures = 0
-        self._check_all()
+        self._check_soon()
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._check_again())]
 
     def wake(self) -> None:
@@ -294,21 +294,27 @@ class MessageSync:
         except AzureError as error:
             _log.warning("cannot delete a message about task %s: %s", task.task_id, error)
 
+    def _check_soon(self) -> None:
+        self._is_checked = False
+        self.wake()
+
     def _check_all(self) -> None:
         self._execute("UPDATE azure_messages SET visible = ?", (_UNKNOWN,))
         self._execute(_ALL_DUE, (self._core.now(),))
-        self.wake()
+        self._is_checked = True
 
     async def _check_again(self) -> None:
         while True:
             await asyncio.sleep(CHECK_EVERY)
-            self._check_all()
+            self._check_soon()
 
     async def _run(self) -> None:
         while True:
             await self._due.wait()
             self._due.clear()
             try:
+                if not self._is_checked:
+                    self._check_all()
                 while await self._settle_some():
                     self._failures = 0
             except AzureError as error:
@@ -323,7 +329,7 @@ class MessageSync:
         self._failures += 1
         if error is not None:
             _log.warning("the Azure storage queues failed, retrying in %.1f s: %s", pause, error)
-        self._check_all()
+        self._check_soon()
         await asyncio.sleep(pause)
 
     async def _settle_some(self) -> int:

@@ -225,6 +225,30 @@ class TestMessages:
         world.queue.send(poll_task_urls(task_queue_id))
         until(lambda: storage.runs("1") + storage.runs("7") == [(each, 0) for each in tasks])
 
+    def test_are_put_again_after_the_database_could_not_be_written_for_a_while(
+        self,
+        world: World,
+        storage: StorageView,
+        create: Callable[..., str],
+        task_queue_id: str,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        world.queue.send(poll_task_urls(task_queue_id))
+        running = world.local._running
+        assert running.legacy is not None
+        execute, wake = running.core.store.connection.execute, running.legacy.wake
+
+        def fill_disk() -> None:
+            execute("INSERT INTO azure_due (task_id) VALUES ('gone')")
+            execute("PRAGMA query_only = ON")
+            wake()
+
+        world.local.call(fill_disk)
+        until(lambda: "legacy polling failed" in caplog.text)
+        world.local.call(lambda: execute("PRAGMA query_only = OFF"))
+        task_id = create()
+        until(lambda: storage.runs() == [(task_id, 0)])
+
     def test_move_with_the_priority(
         self, world: World, storage: StorageView, create: Callable[..., str], task_queue_id: str
     ) -> None:
