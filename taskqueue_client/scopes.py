@@ -27,7 +27,7 @@ def satisfies(held: Iterable[str], required: str) -> bool:
     """Return whether one of the `held` scopes satisfies the `required` scope.
 
     Raises:
-        InvalidArgument: `held` is one text, whose characters would be the scopes.
+        InvalidArgument: `held` is a str, whose characters would be the scopes.
     """
     if isinstance(held, str):
         _refuse_text("held", held)
@@ -41,7 +41,7 @@ def missing_scopes(held: Sequence[str], required: Iterable[str]) -> list[str]:
     """Return the `required` scopes that no `held` scope satisfies, in their order.
 
     Raises:
-        InvalidArgument: `held` or `required` is one text instead of a list.
+        InvalidArgument: `held` or `required` is a str instead of a list.
     """
     if isinstance(required, str):
         _refuse_text("required", required)

@@ -179,7 +179,7 @@ def _check_class(worker: object) -> None:
 
     kind = worker if isinstance(worker, type) else object
     if not issubclass(kind, WorkerLoop):
-        allowed = "a class derived from WorkerLoop; settings are arguments of run_worker"
+        allowed = "a subclass of WorkerLoop; settings are arguments of run_worker"
         raise InvalidArgument("worker", worker, allowed)
 
 

@@ -229,7 +229,7 @@ def _sent(client: Client, call: Call[Any]) -> Any:
     response: object = client.send(call)
     if isinstance(response, CoroutineType):
         response.close()  # nothing was sent
-        allowed = "a Queue; for an AsyncQueue, there is the function that ends with _async"
+        allowed = "a Queue; for an AsyncQueue, use the function whose name ends with _async"
         raise InvalidArgument("client", type(client), allowed)
     return response
 

@@ -306,7 +306,8 @@ class Wire:
         if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
             raise not_a_call(call)
         if call.method != "GET":
-            raise errors.InvalidArgument("call", call.endpoint, "an endpoint that is a GET")
+            found = f"{call.endpoint} is a {call.method} request, for which there are no signed URLs"
+            raise errors.InvalidArgument("call", call.endpoint, "a GET request", found)
         if not lifetime > 0:
             raise errors.InvalidArgument("lifetime", lifetime, "more than 0 seconds")
         signer = self._signer

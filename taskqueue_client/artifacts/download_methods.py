@@ -82,7 +82,8 @@ def _signed(
         chain = verified_by
         if chain.task_id != task_id or run_id not in {None, chain.run_id}:
             finding = f"it is the chain of trust of {chain.task_id}/{chain.run_id}"
-            raise InvalidArgument("verified_by", chain, f"that of {task_id}", finding)
+            wanted = task_id if run_id is None else f"{task_id}/{run_id}"
+            raise InvalidArgument("verified_by", chain, f"the chain of trust of {wanted}", finding)
     else:
         chain = yield from verify_chain_of_trust(client, task_id, verified_by, run_id=run_id)
     return replace(request, run_id=chain.run_id, signed=chain.hashes_of(request.name))

@@ -38,7 +38,7 @@ def checked_name(name: object) -> str:
     """Return the name of an artifact that is to be created."""
     given = text("name", name, _NAME, "1 to 1024 printable ASCII characters")
     if {".", ".."} & set(given.split("/")):  # storage services and browsers resolve it as a relative path
-        raise InvalidArgument("name", name, "a name without '.' and '..' between slashes")
+        raise InvalidArgument("name", name, "a name in which no part between slashes is '.' or '..'")
     return given
 
 

@@ -159,7 +159,7 @@ def open_source(content: SyncContent) -> Source:
         return _of_path(os.fsdecode(content))
     if isinstance(content, (bytes, bytearray, memoryview)):
         if not memoryview(content).c_contiguous:
-            raise InvalidArgument("source", content, "a memoryview of contiguous bytes")
+            raise InvalidArgument("source", content, "a C-contiguous memoryview")
         size = memoryview(content).nbytes
         small = bytes(content) if size <= SMALL else None
         return Source("bytes", io.BytesIO(content), size=size, content=small)

@@ -423,5 +423,7 @@ def _redirected(url: str, location: str) -> str:
     except ValueError:
         raise RedirectRefused("GET", url, "the redirect leads to a malformed URL") from None
     if scheme not in {"http", "https"} or (url.startswith("https:") and scheme == "http"):
-        raise RedirectRefused("GET", url, f"redirected to a {scheme} URL, which is not followed")
+        raise RedirectRefused(
+            "GET", url, f"redirected to a {scheme} URL; only https is followed, and http from http"
+        )
     return target

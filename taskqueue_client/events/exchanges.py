@@ -409,5 +409,5 @@ def _word(field: Field, value: str | int | None) -> str:
     """Return the value for a key. The reserved field is not checked: newer Queues may extend it."""
     word = MISSING if value is None else str(value)
     if not field.several_words and (not 0 < len(word) <= field.size or set(word) & set(".*#")):
-        raise InvalidArgument(field.name, word, f"1 to {field.size} characters, none of them a dot, * or #")
+        raise InvalidArgument(field.name, word, f"1 to {field.size} characters other than . * #")
     return word

@@ -117,7 +117,7 @@ def run_handler(
 def _check_worker(worker: object) -> None:
     kind = worker if isinstance(worker, type) else type(worker)
     if not issubclass(kind, WorkerLoop):
-        raise InvalidArgument("worker", worker, "an object or a class derived from WorkerLoop")
+        raise InvalidArgument("worker", worker, "a subclass of WorkerLoop, or an instance of one")
 
 
 def _claim(worker: WorkerLoop, payload: dict[str, Any], options: TaskOptions) -> TaskClaim:

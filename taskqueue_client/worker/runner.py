@@ -215,9 +215,9 @@ class WorkerRunner:
                 case NewCredentials():
                     on_credentials(event.credentials)
                 case Ignored():
-                    log.log(event.level, "ignored from the runner: %s", event.why)
+                    log.log(event.level, "ignored from worker-runner: %s", event.why)
                 case Reply():
-                    log.info("connected to the runner")
+                    log.info("connected to worker-runner")
 
         reading = partial(self._read, handle, on_closed)
         threading.Thread(target=reading, name="taskqueue runner reader", daemon=True).start()
@@ -259,7 +259,7 @@ class WorkerRunner:
         while data := self._received():
             for event in self._events(data):
                 handle(event)
-        log.warning("the runner has closed its pipe")
+        log.warning("worker-runner has closed its pipe")
         on_closed()
 
     def _received(self) -> bytes:
@@ -291,9 +291,9 @@ class WorkerRunner:
                 rest = rest[os.write(self._writing, rest) :]
         except OSError as error:
             self._is_broken = True
-            log.warning("cannot write to the runner, logging to standard error: %s", error)
+            log.warning("cannot write to worker-runner, logging to standard error: %s", error)
         if rest:
-            log.warning("not sent to the runner: %s", line.decode().rstrip())
+            log.warning("not sent to worker-runner: %s", line.decode().rstrip())
 
 
 class JsonFormatter(logging.Formatter):

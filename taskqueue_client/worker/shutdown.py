@@ -105,7 +105,7 @@ class Hooks:
             seconds = time.monotonic() - began
             if seconds >= limit:
                 log.warning(
-                    "%s has blocked the worker for %.0f s; meanwhile no run is reported; it is here:\n%s",
+                    "%s has blocked the worker for %.0f s, and no run is reported meanwhile; its stack:\n%s",
                     *(self._name, seconds, stack_of(thread)),
                 )
                 warned, limit = began, 2 * seconds

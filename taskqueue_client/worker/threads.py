@@ -305,8 +305,8 @@ class BlockedLoopWatch:
 
     def _warn(self, seconds: float) -> None:
         log.warning(
-            "a handler has blocked the event loop of all handlers for %.1f s; it should await, or be a "
-            "plain function; it is here:\n%s",
+            "a handler has blocked the event loop that asynchronous handlers share for %.1f s; it should "
+            "await, or be a plain function; its stack:\n%s",
             *(seconds, stack_of(self._thread.ident or 0)),
         )
 

@@ -221,7 +221,8 @@ def test_a_variable_of_the_payload_that_is_not_text_makes_the_payload_malformed(
 
     result = run_handler(Builder, {"env": {"JOBS": value}})
     assert result.outcome == "malformed-payload"
-    assert f"$.env.JOBS: its value is of type {type(value).__name__}; expected text without NUL" in result.log
+    problem = f"its value is of type {type(value).__name__}; expected a string without NUL"
+    assert f"$.env.JOBS: {problem}" in result.log
 
 
 @pytest.mark.parametrize("env", [["JOBS=1"], "JOBS=1", 1])

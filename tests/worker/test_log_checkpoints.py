@@ -338,7 +338,7 @@ class TestIntervals:
             uploads.error = None
             await seconds_pass(clock, 11)
         assert len(uploads.sizes) == 2
-        assert caplog.messages == ["the log of run a run so far was not uploaded: no storage today"]
+        assert caplog.messages == ["cannot upload a checkpoint of the log of run a run: no storage today"]
 
 
 class Paused:
@@ -545,4 +545,4 @@ def test_a_run_whose_checkpoints_cannot_begin_ends_as_usual(
 
     work(world, handler, log_checkpoint_interval=0.02)
     assert world.run(task_id).reason_resolved == ("failed" if fails else "completed")
-    assert f"checkpoints of the log of run {task_id}/0 ended" in caplog.text
+    assert f"cannot checkpoint the log of run {task_id}/0: " in caplog.text

@@ -196,7 +196,7 @@ class TestReclaiming:
         run = await claimed(world, queue, clock := Suspended())
         async with reclaiming(run, told, clock) as wait_until:
             await wait_until(lambda: not run.has_claim)
-        assert "not scheduled, as when the process was suspended" in caplog.text
+        assert "not scheduled, for example because the process was suspended" in caplog.text
 
     async def test_a_refused_reclaim_is_reported_and_ends_the_attempts(
         self, world: World, clock: PassingClock, queue: AsyncQueue, requests: list[Request]
@@ -595,7 +595,7 @@ class TestClaiming:
             assert (claiming.outage() == 0) == (longest < 1)
         waits = [wait - seconds for wait in clock.sleeps[:8]]
         assert longest / 3 <= max(waits) <= longest
-        assert ("does a proxy not wait for it?" in caplog.text) == (longest < 1)
+        assert ("is a proxy's timeout shorter?" in caplog.text) == (longest < 1)
 
     async def test_a_loop_that_waits_for_a_free_slot_can_be_stopped(
         self, queue: AsyncQueue, told: Told, clock: PassingClock

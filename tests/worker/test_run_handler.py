@@ -341,7 +341,7 @@ class Sometimes(WorkerLoop):
 @pytest.mark.parametrize(
     ("worker", "payload", "words"),
     [
-        (comparable, {}, "worker: <function .* expected an object or a class derived from WorkerLoop"),
+        (comparable, {}, "worker: <function .* expected a subclass of WorkerLoop, or an instance of one"),
         (int, {}, "worker: <class 'int'>"),
         (Greeter, ["name"], r"payload: \['name'\] is not valid; expected a dict"),
         (Greeter, None, "payload: None"),

@@ -355,7 +355,7 @@ def test_a_worker_whose_runner_is_gone_finishes_its_runs_and_ends(
         parent.send(WELCOME)
         parent.until_logged("begins")
         parent.close_input()
-        parent.until_logged("the runner has closed its pipe")
+        parent.until_logged("worker-runner has closed its pipe")
         (tmp_path / "go").touch()
         assert parent.ended() == 0
     assert world.run(task_id).state == "completed"
@@ -406,7 +406,7 @@ def test_log_lines_go_to_standard_error_once_the_runner_does_not_read(
     runner.flush()
     os.close(to_worker)
     assert "last" in capsys.readouterr().err
-    assert 'not sent to the runner: ~{"type": "log", "body": {"textPayload": "more"}}' in caplog.text
+    assert 'not sent to worker-runner: ~{"type": "log", "body": {"textPayload": "more"}}' in caplog.text
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])

@@ -137,7 +137,7 @@ def test_secrets_are_masked_in_each_stream_by_itself(log: TaskLog) -> None:
 def test_a_secret_that_is_not_text_is_refused_without_being_shown(log: TaskLog, given: Any) -> None:
     with pytest.raises(InvalidArgument) as caught:
         log.secrets.add(given)
-    assert str(caught.value) == f"secret: of type {type(given).__name__}; expected non-empty text"
+    assert str(caught.value) == f"secret: of type {type(given).__name__}; expected a non-empty str"
     assert repr(caught.value) == f"InvalidArgument({str(caught.value)!r})"
 
 

@@ -79,7 +79,7 @@ class Access:
         origin = request.headers.get("Origin")
         is_read = request.method in {"GET", "HEAD"}
         if (origin is None and not is_read) or origin not in {None, f"http://{request.headers['Host']}"}:
-            message = f"Origin: {origin!r} is not this page"
+            message = f"Origin: {origin!r} is not the origin of this page"
             raise Refusal("InsufficientScopes", message)
         if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
             raise Refusal("InsufficientScopes", "Only the page itself may make this request")
@@ -91,7 +91,10 @@ class Access:
         except CookieError:
             cookie = None
         if cookie is None or not _are_equal(cookie.value, self._cookie):
-            raise Refusal("AuthenticationFailed", "Open the page by the address that the queue printed")
+            raise Refusal(
+                "AuthenticationFailed",
+                "The cookie of the page is missing or not valid; open the address that the queue printed",
+            )
 
     def cookie_for(self, request: web.BaseRequest, token: str) -> str:
         """Return the `Set-Cookie` header for a browser with the right token.
@@ -100,7 +103,9 @@ class Access:
             Refusal: `AuthenticationFailed`: the token is another one.
         """
         if not _are_equal(token, self.token):
-            raise Refusal("AuthenticationFailed", "This is not the token in the address that was printed")
+            raise Refusal(
+                "AuthenticationFailed", "The token is not valid; open the address that the queue printed"
+            )
         return f"{_cookie_name(request)}={self._cookie}; Path=/page/; HttpOnly; SameSite=Strict"
 
 

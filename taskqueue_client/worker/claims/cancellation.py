@@ -91,8 +91,8 @@ class CancellationWatch:
         if not self._is_refused:
             self._is_refused = True
             log.warning(
-                "no scope to poll for canceled runs: cancellation is noticed at the next reclaim only; "
-                "the worker's credentials lack queue:status:<taskId> (HTTP %d)",
+                "not polling for canceled runs: the worker's credentials lack queue:status:<taskId> (HTTP "
+                "%d); cancellation is noticed at the next reclaim",
                 error.status,
             )
 

@@ -226,7 +226,7 @@ class Claiming:
         self._failures = 0 if is_cut_off else self._failures + 1
         wait = max(_backoff(self._failures), min(asked_to_wait(error), RETRY_AFTER_MOST))
         level = logging.ERROR if is_refusal else logging.WARNING
-        hint = "; a response without work takes 20 s: does a proxy not wait for it?" if is_cut_off else ""
+        hint = "; the Queue waits 20 s for work: is a proxy's timeout shorter?" if is_cut_off else ""
         log.log(level, "cannot claim work, retrying in %.1f s: %s%s", wait, error, hint)
         return error.elapsed + wait
 

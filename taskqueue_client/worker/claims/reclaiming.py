@@ -84,9 +84,8 @@ class Reclaiming:
     def _warn_if_late(self, run: ClaimedRun, late: float) -> None:
         if late > LATE * run.lease.length and run.state in STATES_TO_RECLAIM:
             log.warning(
-                "reclaiming %s began %.1f s late, with %.1f of %.1f s of the lease left: the keeper's thread "
-                "was not scheduled, as when the process was suspended, or a handler did not release the "
-                "interpreter's lock",
+                "reclaim of %s began %.1f s late, %.1f of %.1f s of the lease are left: the keeper's thread "
+                "was not scheduled, for example because the process was suspended or a handler held the GIL",
                 *(run, late, run.lease.left(self._clock.monotonic()), run.lease.length),
             )
 

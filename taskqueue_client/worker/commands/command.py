@@ -409,12 +409,12 @@ def _encoded(given: object) -> bytes:
         return given.encode(errors="surrogateescape")
     if isinstance(given, bytes):
         return given
-    raise InvalidArgument("input", given, "text or bytes", f"of type {type(given).__name__}")
+    raise InvalidArgument("input", given, "a string or bytes", f"of type {type(given).__name__}")
 
 
 def _arguments(command: Command, *, shell: bool) -> list[str]:
     """The program and its arguments, as the system takes them."""
-    allowed = "a list of a program and its arguments; with shell=True, one text"
+    allowed = "a list of a program and its arguments; with shell=True, a string"
     check_kind("command", command, Iterable, allowed)
     if shell != isinstance(command, str) or isinstance(command, Mapping):
         raise InvalidArgument("command", command, allowed)

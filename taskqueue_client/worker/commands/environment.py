@@ -116,7 +116,7 @@ class CommandEnvironment:
             if name in CREDENTIALS:
                 raise InvalidArgument("env", name, _NO_CREDENTIALS)
             if name not in passed and worker.get(name) == value and looks_like_secret(name, value):
-                raise InvalidArgument("env", name, _NO_SECRETS)
+                raise InvalidArgument("env", name, _NO_SECRETS, f"{name!r} is a secret of the worker")
 
     def _log_once(self, left_out: list[str]) -> None:
         with self._lock:
@@ -135,7 +135,7 @@ _NO_CREDENTIALS = (
 )
 _NO_SECRETS = (
     "variables that are not secrets of the worker, or pass_credentials=True; "
-    "env adds to the environment: it needs no copy of os.environ"
+    "env adds to the environment of the command, so it needs no copy of os.environ"
 )
 
 
@@ -163,11 +163,11 @@ def _check(given: object) -> None:
         raise InvalidArgument("env", given, "a dict of the names and values of variables", f"of type {kind}")
     for name, value in cast("Mapping[object, object]", given).items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise InvalidArgument("env", name, "the name of a variable: non-empty text without = and NUL")
+            raise InvalidArgument("env", name, "the name of a variable: a non-empty string without = and NUL")
         if not isinstance(value, str) or "\0" in value:
             kind = "with NUL" if isinstance(value, str) else f"of type {type(value).__name__}"
             # The name, by which the payload is found to have this variable: the value may be secret.
-            raise InvalidArgument(f"env[{name!r}]", name, "text without NUL", f"its value is {kind}")
+            raise InvalidArgument(f"env[{name!r}]", name, "a string without NUL", f"its value is {kind}")
 
 
 _PR_SET_DUMPABLE = 4

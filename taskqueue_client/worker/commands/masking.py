@@ -38,10 +38,10 @@ class Secrets:
             InvalidArgument: Not a text, or one that is empty or white space. The error does not show it.
         """
         if not isinstance(secret, str):
-            raise InvalidArgument("secret", secret, "non-empty text", f"of type {type(secret).__name__}")
+            raise InvalidArgument("secret", secret, "a non-empty str", f"of type {type(secret).__name__}")
         whole = secret.strip()
         if not whole:
-            raise InvalidArgument("secret", "", "non-empty text")
+            raise InvalidArgument("secret", "", "a str that is not empty or white space")
         lines = [line.strip() for line in whole.splitlines()]
         texts = [whole, *(line for line in lines if len(line) >= SHORTEST_LINE)]
         with self._lock:

@@ -155,7 +155,7 @@ class LiveLogs:
             with served.path.open("rb", buffering=0) as file:
                 return await self._read(request, served, file)
         except OSError as error:
-            log.debug("live log: %s", error)
+            log.debug("cannot read a log for its live stream: %s", error)
             return _text(503, "The log cannot be read")
         finally:
             self.readers -= 1

@@ -172,7 +172,7 @@ class LogCheckpoints:
             # Asked for, or the task keeps its CancelledError, which since Python 3.14 refers to the task.
             with suppress(asyncio.CancelledError):
                 if (error := task.exception()) is not None:
-                    log.error("checkpoints of the log of run %s ended: %s", self._name, error, exc_info=error)
+                    log.error("cannot checkpoint the log of run %s: %s", self._name, error, exc_info=error)
 
     def _begin(self, interval: float) -> None:
         self._task = asyncio.create_task(self.run(interval))
@@ -201,7 +201,7 @@ class LogCheckpoints:
                 self._sent += view.size
                 await self._upload(view)
         except Exception as error:  # noqa: BLE001 - the log is uploaded at the end, too
-            log.warning("the log of run %s so far was not uploaded: %s", self._name, error)
+            log.warning("cannot upload a checkpoint of the log of run %s: %s", self._name, error)
             return False
         self._uploaded = compressed.size
         return True

@@ -296,7 +296,7 @@ class RunResources:
         try:
             count = processes.end(self._shared.config.termination_grace)
         except OSError as error:
-            log.warning("processes of %s are left until this worker ends: %s", self.run, error)
+            log.warning("processes of run %s continue until this worker ends: %s", self.run, error)
         else:
             if count:
                 self.log.logger.warning("ended processes that commands had left running: %d", count)
