@@ -92,7 +92,7 @@ def test_the_status_of_a_task_is_polled_with_jitter_until_it_is_resolved() -> No
 
 @pytest.mark.parametrize("function", [wait_for_task, wait_for_group])
 def test_an_asynchronous_client_is_refused_where_nothing_is_awaited(function: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"client: .*AsyncScripted.* there is the function .* _async"):
+    with pytest.raises(InvalidArgument, match=r"client: .*AsyncScripted.* use the function .* _async"):
         function(AsyncScripted(*LIFE), TASK, clock=RestlessClock())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from aiohttp.test_utils import TestServer
@@ -26,6 +26,11 @@ class Recording(sqlite3.Connection):
     def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
         self.statements.append(" ".join(sql.split()))
         return super().execute(sql, *values)
+
+    def __exit__(self, kind: Any, *details: Any) -> Literal[False]:
+        if self.in_transaction:
+            self.statements.append("COMMIT" if kind is None else "ROLLBACK")
+        return super().__exit__(kind, *details)
 
 
 @pytest.fixture
