@@ -76,6 +76,15 @@ def encode(value: Any) -> bytes:
     return encoded
 
 
+def check_text(*texts: str | None) -> None:
+    """Refuse texts that the database cannot hold.
+
+    Raises:
+        Refusal: `InputError`: a text holds a NUL or half a surrogate pair.
+    """
+    encode(texts)
+
+
 def _normalised(value: Any) -> Any:
     if isinstance(value, str):
         return value

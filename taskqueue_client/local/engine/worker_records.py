@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from taskqueue_client.local import times
-from taskqueue_client.local.javascript_values import encode
+from taskqueue_client.local.javascript_values import check_text
 from taskqueue_client.local.refusal import Caller, refuse
 
 from .pages import OffsetPage
 from .store import marks
 from .task_queues import get_task_queue, touch_task_queue
-from .task_records import queue_names
 
 if TYPE_CHECKING:
     from .core import Core
@@ -26,6 +25,9 @@ _CLAIM_WORK_LIFE = times.DAY
 _CLAIM_TASK_LIFE = 5 * times.DAY
 _UNSPECIFIED = "[unspecified]"
 _WORKER_TYPE = re.compile(r"[a-z]([-a-z0-9]{0,36}[a-z0-9])?")  # the limit in the schemas of responses
+
+_encode = msgspec.json.encode
+_decode = msgspec.json.decode
 
 
 class _WorkerRecord(msgspec.Struct):
@@ -46,6 +48,7 @@ class _WorkerRecord(msgspec.Struct):
         return self.quarantine_until > now
 
     def shown(self) -> dict[str, Any]:
+        provisioner_id, worker_type = self.task_queue_id.split("/")
         return {
             "taskQueueId": self.task_queue_id,
             "workerGroup": self.worker_group,
@@ -55,7 +58,8 @@ class _WorkerRecord(msgspec.Struct):
             "firstClaim": times.text(self.first_claim),
             "recentTasks": self.recent_tasks,
             "lastDateActive": times.text(self.last_date_active),
-            **queue_names(self.task_queue_id),
+            "provisionerId": provisioner_id,
+            "workerType": worker_type,
         }
 
     def listed(self, now: int) -> dict[str, Any]:
@@ -134,7 +138,7 @@ def quarantine_worker(
     """Give a known worker, though it may be expired, no tasks until a date; a past one lifts that."""
     until = times.parse(body["quarantineUntil"], "quarantineUntil")
     reason: str = body.get("quarantineInfo", _UNSPECIFIED)
-    encode(reason)  # refuses what the database cannot hold
+    check_text(reason)
     worker = _known(core, f"{provisioner_id}/{worker_type}", (worker_group, worker_id))
     with core.transition() as now:
         entry = {
@@ -175,11 +179,16 @@ def declare_worker(
 
 def worker_seen(core: Core, task_queue_id: str, worker: tuple[str, str]) -> bool:
     """Note that a worker requests tasks; return whether it is in quarantine."""
-    with core.transition() as now:
-        worker_active(core, task_queue_id, worker, now)
-        known = _find(core, task_queue_id, worker) or _refresh(
-            core, task_queue_id, worker, now + _CLAIM_WORK_LIFE, now
-        )
+    now = core.now()
+    known = _find(core, task_queue_id, worker)
+    is_queue_due = _is_due(core, task_queue_id, now)
+    is_worker_due = _is_due(core, "/".join([task_queue_id, *worker]), now)
+    if known is None or is_queue_due or is_worker_due:
+        with core.transition() as now:
+            if is_queue_due:
+                touch_task_queue(core, task_queue_id, now + _CLAIM_WORK_LIFE, now)
+            if known is None or is_worker_due:
+                known = _refresh(core, task_queue_id, worker, now + _CLAIM_WORK_LIFE, now)
     return known.is_quarantined(now)
 
 
@@ -253,7 +262,7 @@ def _known(core: Core, task_queue_id: str, key: tuple[str, str]) -> _WorkerRecor
 
 def _save(core: Core, worker: _WorkerRecord) -> None:
     *plain, recent_tasks, quarantine_details = msgspec.structs.astuple(worker)
-    row = (*plain, msgspec.json.encode(recent_tasks[-_RECENT:]), msgspec.json.encode(quarantine_details))
+    row = (*plain, _encode(recent_tasks[-_RECENT:]), _encode(quarantine_details))
     core.store.change(f"INSERT OR REPLACE INTO workers VALUES ({marks(row)})", *row)  # noqa: S608 - constants
 
 
@@ -263,5 +272,5 @@ def _refuse_unknown(task_queue_id: str, key: tuple[str, str]) -> NoReturn:
 
 def _worker_of(row: tuple[Any, ...]) -> _WorkerRecord:
     *plain, recent_tasks, quarantine_details = row
-    fields: list[Any] = [*plain, msgspec.json.decode(recent_tasks), msgspec.json.decode(quarantine_details)]
+    fields: list[Any] = [*plain, _decode(recent_tasks), _decode(quarantine_details)]
     return _WorkerRecord(*fields)
