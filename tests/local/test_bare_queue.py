@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from functools import partial
+from types import TracebackType
 from typing import Any, Literal
 
 import pytest
@@ -27,10 +28,12 @@ class Recording(sqlite3.Connection):
         self.statements.append(" ".join(sql.split()))
         return super().execute(sql, *values)
 
-    def __exit__(self, kind: Any, *details: Any) -> Literal[False]:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
         if self.in_transaction:
             self.statements.append("COMMIT" if kind is None else "ROLLBACK")
-        return super().__exit__(kind, *details)
+        return super().__exit__(kind, error, trace)
 
 
 @pytest.fixture
