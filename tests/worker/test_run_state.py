@@ -6,7 +6,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from taskqueue_client import AsyncQueue
+from taskqueue_client import AsyncQueue, Credentials, Queue
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.claims.claimed_run import (
     STATES_TO_RECLAIM,
     STATES_WITH_CLAIM,
@@ -14,6 +15,7 @@ from taskqueue_client.worker.claims.claimed_run import (
     ClaimEvent,
     ClaimState,
     Lease,
+    LiveCredentials,
     after,
 )
 from taskqueue_client.worker.outcomes import ClaimLost, LossReason
@@ -115,3 +117,11 @@ class ClaimedRunMachine(RuleBasedStateMachine):
 
 
 TestClaimedRun = ClaimedRunMachine.TestCase
+
+
+def test_a_client_that_cannot_be_made_does_not_hinder_later_credentials() -> None:
+    credentials = LiveCredentials(Credentials("c", "t"))
+    with pytest.raises(InvalidArgument):
+        credentials.client(Queue("http://tc.example.com"), ("\n",))
+    credentials.replace(Credentials("c", "renewed"))
+    assert credentials.current.access_token == "renewed"

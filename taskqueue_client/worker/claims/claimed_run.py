@@ -215,8 +215,8 @@ class LiveCredentials:
     def watch(self, tell: Callable[[Credentials], object]) -> None:
         """Call `tell` with the current credentials, and with all that replace them."""
         with self._lock:
+            tell(self.current)  # first: one that fails is not called again
             self._watchers.append(tell)
-            tell(self.current)
 
     def client(self, client: C, authorized_scopes: tuple[str, ...] | None = None) -> C:
         """Return a copy of a client that always signs with the current credentials.
