@@ -58,14 +58,16 @@ _LAZY = {
 """The names that are imported on first use, by module."""
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use (PEP 562)."""
-    for module, names in _LAZY.items():
-        if name in names:
-            globals()[name] = value = getattr(importlib.import_module(module, __name__), name)
-            return value
-    message = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(message)
+if not TYPE_CHECKING:  # with it, type checkers would accept any name
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name on first use (PEP 562)."""
+        for module, names in _LAZY.items():
+            if name in names:
+                globals()[name] = value = getattr(importlib.import_module(module, __name__), name)
+                return value
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
 
 
 def __dir__() -> list[str]:

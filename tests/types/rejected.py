@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import taskqueue_client
 from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy
 
 
@@ -20,6 +21,7 @@ def blocking(queue: Queue) -> None:
         claim.run_id = 3  # no: frozen
     Credentials("a", "b").access_token = "c"  # no: frozen
     RetryPolicy(attempts="3")  # no: a number
+    taskqueue_client.Qeue("https://tc.example.com")  # no: Queue
 
 
 async def awaited(queue: AsyncQueue) -> None:
