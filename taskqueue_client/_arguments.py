@@ -1,4 +1,4 @@
-"""Checks of arguments before anything happens: also for callers whose code no type checker reads.
+"""Validation of arguments before a request is made, also for callers that use no type checker.
 
 The patterns are those of the Queue's URL parameters and request schemas: no argument that the Queue accepts
 is refused. Most functions return their argument in the form in which it is sent, or raise `InvalidArgument`.

@@ -1,3 +1,3 @@
-"""The version, in the one place where it stands."""
+"""The version of this package. It is defined here only."""
 
 __version__ = "0.1.0"

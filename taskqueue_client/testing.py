@@ -1,4 +1,4 @@
-"""Tests of workers and of programs that call the Queue.
+"""Pytest fixtures, `run_handler` and `run_worker`, for tests of workers and of programs that call the Queue.
 
 pytest finds the fixtures when the package is installed; no import is needed. `run_handler` needs no queue.
 """

@@ -1,1 +1,1 @@
-"""Bytes and values: calls as data, signatures, retries, leases. No I/O."""
+"""The protocol without I/O: calls as data, signatures, retries, and the decoding of responses."""

@@ -1,4 +1,4 @@
-"""Responses: decompressed within limits, and the errors that refusals stand for."""
+"""Responses of the services: decompression within limits, and the exceptions for error responses."""
 
 from __future__ import annotations
 

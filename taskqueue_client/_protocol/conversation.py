@@ -1,4 +1,4 @@
-"""Calls, and conversations of several steps, written once for the synchronous and the asynchronous client.
+"""Conversations: operations of several calls, as generators that both clients perform.
 
 A conversation is a generator that does no I/O. It yields steps and receives their results:
 

@@ -1,4 +1,4 @@
-"""A task definition, checked before it is sent: everything that is wrong with it, in one error.
+"""Validation of task definitions before they are sent, with all problems in one error.
 
 The rules are those of the Queue's own schema and of what it does after that. What it accepts is never
 refused here, so some of its rules are not checked: that `metadata.source` is a URI or a regular

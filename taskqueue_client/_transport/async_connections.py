@@ -1,4 +1,4 @@
-"""Connections of an event loop: opened by aiohttp's connector, responses read by httptools' parser.
+"""HTTP connections of the asynchronous client: aiohttp's connector opens them, httptools parses responses.
 
 The connector knows proxies, TLS and hosts with several addresses. What aiohttp does for a response, beyond
 parsing it, takes longer than all else of a call: streams, cookies, timers.

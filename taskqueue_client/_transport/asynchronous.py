@@ -1,4 +1,4 @@
-"""Requests from an event loop over aiohttp.
+"""Sends requests of the asynchronous client, over aiohttp.
 
 `ConnectorTransport` uses aiohttp's connector and parser without `ClientSession.request`, which takes as much
 processor time again: for redirects, cookies and tracing, which API calls and small uploads don't need.

@@ -1,4 +1,4 @@
-"""What connections have in common: network settings, final responses, and that no forked child uses them.
+"""Shared by all connections: network settings, skipping of interim responses, and closing after a fork.
 
 Proxies, trusted certificates and the user agent are read from the environment in one place: API calls and
 storage, synchronous and asynchronous, use the same settings.

@@ -1,4 +1,6 @@
-"""Requests over requests' adapters, below `Session.request`, which reads the environment for every call.
+"""Sends requests of the synchronous client, over the adapters of requests.
+
+`Session.request` is not used, because it reads the environment for every call.
 
 Connections get the deadline of an attempt: `http.client` bounds each read, but not all reads together.
 """

@@ -1,4 +1,4 @@
-"""Names, content types and expiry of artifacts: what is checked and set right before a request is made.
+"""Names, content types and expiry of artifacts, validated and corrected before a request is made.
 
 The content type of a name is fixed, so that every machine agrees. The system's own MIME files are not read:
 they differ between machines, and decide whether a browser shows a log or saves it.

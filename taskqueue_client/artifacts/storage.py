@@ -1,4 +1,4 @@
-"""One attempt at a PUT or a GET of a storage URL, over urllib3. All functions block.
+"""One attempt at a PUT or a GET of a storage URL, over urllib3, or over aiohttp for content in memory.
 
 Neither credentials nor cookies are sent to storage. This module does not retry.
 """

@@ -1,4 +1,4 @@
-"""What several commands share: arguments, and the connection to the Queue that the environment names."""
+"""Shared by the commands: types of arguments, and a client with the settings of the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`taskqueue doctor`."""
+"""`taskqueue doctor`: checks of the connection, clock, credentials, scopes, Pulse and storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors as one line that says what to do, and an exit status."""
+"""Exceptions of the commands, shown as one line that says what to do, and their exit statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`taskqueue listen`."""
+"""`taskqueue listen`: prints messages as they arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output: tables for people, JSON for programs, and texts of tasks without what controls the terminal."""
+"""Output: tables for people, JSON for programs, and texts of tasks without terminal control sequences."""
 
 from __future__ import annotations
 

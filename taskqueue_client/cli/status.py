@@ -1,4 +1,4 @@
-"""`taskqueue status` and `taskqueue watch`."""
+"""`taskqueue status` and `taskqueue watch`: the state of a task or group, once or until it is resolved."""
 
 from __future__ import annotations
 

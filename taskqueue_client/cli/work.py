@@ -1,4 +1,4 @@
-"""`taskqueue work`."""
+"""`taskqueue work`: runs a worker, with an option for each setting."""
 
 from __future__ import annotations
 

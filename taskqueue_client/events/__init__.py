@@ -1,4 +1,4 @@
-"""The Queue's messages: typed, from RabbitMQ, for as long as it takes.
+"""Listeners for the Queue's messages from RabbitMQ: typed events, with automatic reconnects.
 
 >>> from taskqueue_client import Queue, events, slugid
 >>> from taskqueue_client.definitions import task_definition

@@ -1,4 +1,4 @@
-"""The broker to connect to, and what a listener declares there."""
+"""Settings of the connection to the broker, and the AMQP queue and bindings of a listener."""
 
 from __future__ import annotations
 

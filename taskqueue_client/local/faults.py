@@ -1,4 +1,4 @@
-"""Faults on request: what a network, a load balancer or a storage service does wrong, done on purpose.
+"""Fault injection: failures of a network, a load balancer or a storage service, on request.
 
 Nothing happens unless a fault was added. A fault waits for calls of one endpoint, such as
 `queue.createTask`, `object.finishUpload`, `auth.ping`, `storage.put` or `storage.get`, strikes as often

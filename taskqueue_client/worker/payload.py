@@ -1,4 +1,4 @@
-"""The check of a task's payload: by the worker's JSON Schema, and by the methods that a handler calls."""
+"""Validation of a task's payload: by the worker's JSON Schema, and by the methods that a handler calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients and roles, and what a set of scopes amounts to when its roles are expanded."""
+"""Clients and roles, and the expansion of the roles in a set of scopes."""
 
 from __future__ import annotations
 

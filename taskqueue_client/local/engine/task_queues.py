@@ -1,4 +1,4 @@
-"""Task queues: their records, views by provisioner and worker type, and what waits or is claimed in them."""
+"""Task queues: their records, views by provisioner and worker type, and their pending and claimed tasks."""
 
 from __future__ import annotations
 

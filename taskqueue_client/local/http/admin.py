@@ -1,4 +1,4 @@
-"""Routes for tests in other processes: the clock, faults, and workers that are taken away.
+"""Routes for tests in other processes: the clock, faults, and the removal of workers.
 
 They exist only when the server is given a secret, which requests carry as `Authorization: Bearer …`.
 """

@@ -1,4 +1,4 @@
-"""The order in which a request to an endpoint is checked, and the response it gets.
+"""Handling of requests to endpoints: the checks in their order, the handler, and the response.
 
 Body, scopes that the URL determines, URL parameters, query, content type and schema, handler: the first
 that fails decides the response.

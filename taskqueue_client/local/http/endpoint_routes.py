@@ -1,4 +1,4 @@
-"""From the method and target of a request to its endpoint, URL parameters and query parameters."""
+"""Routing: finds the endpoint of a request, and decodes its URL and query parameters."""
 
 from __future__ import annotations
 

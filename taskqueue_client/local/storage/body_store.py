@@ -1,4 +1,4 @@
-"""Bodies of artifacts: the bytes in files with random names, what is known about them in a table.
+"""Bodies of artifacts: the bytes in files with random names, their metadata in a table.
 
 A body counts once its row is committed, and that is when an upload gets its response: killing the process
 loses no acknowledged body. Nothing is flushed to the disk itself, so a power cut can lose the last

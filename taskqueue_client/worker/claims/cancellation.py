@@ -1,4 +1,4 @@
-"""Noticing that claimed runs were canceled, before a reclaim is refused.
+"""Detection of canceled runs, before a reclaim is refused.
 
 The statuses of all runs are polled, and the Queue's messages tell when to poll at once.
 """

@@ -1,4 +1,4 @@
-"""Reclaiming runs until they are resolved: each has one small task for this, in the keeper's loop."""
+"""Reclaims of runs until they are resolved: one asyncio task for each run, in the keeper's event loop."""
 
 from __future__ import annotations
 

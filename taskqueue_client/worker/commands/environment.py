@@ -1,4 +1,4 @@
-"""The environment of a task's commands, and what keeps the worker's own from them."""
+"""The environment variables of a task's commands, without credentials and secrets of the worker."""
 
 from __future__ import annotations
 

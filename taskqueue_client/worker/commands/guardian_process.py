@@ -1,4 +1,4 @@
-"""The process of the guardian, which kills what a worker has started once the worker is gone.
+"""The guardian process, which kills the processes that a worker has started if the worker is killed.
 
 It is run as a script. It imports no module of this package, and only those of Python that every start of it
 imports: `signal` and `contextlib` would double the time in which it starts. It reads commands from standard

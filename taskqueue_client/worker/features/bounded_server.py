@@ -1,4 +1,4 @@
-"""An HTTP server that takes a bounded number of connections, so that strangers cannot use up the worker's."""
+"""An HTTP server with limited connections, so that clients cannot use up the open files of the worker."""
 
 from __future__ import annotations
 

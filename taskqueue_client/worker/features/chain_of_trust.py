@@ -1,4 +1,4 @@
-"""The chain of trust of a run: a signed list of its artifacts, by which a later task knows who made them."""
+"""Signing of the chain of trust of a run: a list of its artifacts, which later tasks can verify."""
 
 from __future__ import annotations
 
