@@ -24,12 +24,12 @@ _GRACE = 30 * times.MINUTE
 _TIME_OF_DAY = times.HOUR + 10 * times.MINUTE  # UTC: the service's last job of the night
 
 _REMOVALS = (
-    "DELETE FROM task_queues WHERE expires < ?1",
-    "DELETE FROM workers WHERE expires < ?1 AND quarantine_until < ?1",
-    "DELETE FROM tasks WHERE expires < ?1",
-    "DELETE FROM task_groups WHERE expires < ?1",
-    "DELETE FROM dependencies WHERE expires < ?1",
-    "DELETE FROM artifacts WHERE expires < ?1",
+    "DELETE FROM task_queues WHERE expires < ?",
+    "DELETE FROM workers WHERE max(expires, quarantine_until) < ?",
+    "DELETE FROM tasks WHERE expires < ?",
+    "DELETE FROM task_groups WHERE expires < ?",
+    "DELETE FROM dependencies WHERE expires < ?",
+    "DELETE FROM artifacts WHERE expires < ?",
 )
 
 

@@ -49,12 +49,12 @@ AND json_extract(CAST(runs AS TEXT), '$[#-1].takenUntil')
 _COUNTS = """
 SELECT task_queue_id, sum(pending), min(oldest), sum(claimed) FROM (
     SELECT task_queue_id, count(*) AS pending, min(inserted) AS oldest, 0 AS claimed
-    FROM pending WHERE expires > ?1 GROUP BY task_queue_id
+    FROM pending WHERE expires > ? GROUP BY task_queue_id
     UNION ALL
     SELECT task_queue_id, 0, NULL, count(DISTINCT task_id || '/' || run_id)
-    FROM claims WHERE taken_until > ?1 GROUP BY task_queue_id
+    FROM claims WHERE taken_until > ? GROUP BY task_queue_id
     UNION ALL
-    SELECT task_queue_id, 0, NULL, 0 FROM task_queues WHERE expires > ?1
+    SELECT task_queue_id, 0, NULL, 0 FROM task_queues WHERE expires > ?
 ) GROUP BY task_queue_id ORDER BY task_queue_id
 """
 _WORKERS = """
@@ -79,10 +79,10 @@ WHERE task_group_id = ? ORDER BY rowid
 """
 _MOMENTS = f"""
 SELECT (SELECT min(taken_until) FROM claims JOIN tasks USING (task_id)
-        WHERE taken_until > ?1 AND taken_until < deadline AND {_IS_HELD}),
+        WHERE taken_until > ? AND taken_until < deadline AND {_IS_HELD}),
     (SELECT min(deadline) FROM tasks
-        WHERE deadline_open AND deadline > ?1 AND {_STATE} IN ('unscheduled', 'pending', 'running')),
-    (SELECT min(inserted + ?2 - 1) / ?2 * ?2 FROM resolved)
+        WHERE deadline_open AND deadline > ? AND {_STATE} IN ('unscheduled', 'pending', 'running')),
+    (SELECT min(inserted) FROM resolved)
 """  # noqa: S608 - constants
 
 
@@ -143,9 +143,11 @@ class Views:
     def moments(self) -> dict[str, float | None]:
         """Return when claims expire, deadlines pass and dependents become pending next, in seconds."""
         interval = max(1, int(1000 * self.resolver_interval))
-        row = self.store.row(_MOMENTS, self._now(), interval)
-        names = ("claimExpiry", "deadline", "dependencies")
-        return {name: moment and moment / 1000 for name, moment in zip(names, row or (), strict=True)}
+        now = self._now()
+        claim, deadline, resolved = self.store.row(_MOMENTS, now, now) or 3 * (None,)
+        look = resolved and -(-resolved // interval) * interval
+        moments = {"claimExpiry": claim, "deadline": deadline, "dependencies": look}
+        return {name: moment and moment / 1000 for name, moment in moments.items()}
 
     def sample(self) -> None:
         """Note how many runs of each task queue are pending and claimed now."""
@@ -153,12 +155,15 @@ class Views:
         if now - self._sampled < _SAMPLE_SECONDS:
             return
         self._sampled = now
-        for task_queue_id, pending, _, claimed in self.store.rows(_COUNTS, self._now()):
+        for task_queue_id, pending, _, claimed in self._counts():
             samples = self._history.setdefault(task_queue_id, deque(maxlen=_SAMPLES))
             samples.append((now, pending, claimed))
 
     def _now(self) -> int:
         return int(1000 * self.clock.now())
+
+    def _counts(self) -> list[tuple[Any, ...]]:
+        return self.store.rows(_COUNTS, *3 * [self._now()])
 
     def _queues(self) -> list[dict[str, Any]]:
         self.sample()
@@ -170,7 +175,7 @@ class Views:
                 "oldest": oldest and oldest / 1000,
                 "history": list(self._history.get(task_queue_id, ())),
             }
-            for task_queue_id, pending, oldest, claimed in self.store.rows(_COUNTS, self._now())
+            for task_queue_id, pending, oldest, claimed in self._counts()
         ][:_SHOWN]
 
     def _workers(self) -> list[dict[str, Any]]:

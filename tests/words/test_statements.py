@@ -1,0 +1,20 @@
+"""The statements that the local queue gives to SQLite."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from tests.words.test_module_sizes import PACKAGE
+
+_NUMBERED = re.compile(r"\?\d")
+
+
+def test_none_numbers_its_parameters_as_the_first_releases_of_python_3_12_warn_of_that() -> None:
+    numbered = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}: {node.value}"
+        for path in PACKAGE.glob("local/**/*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _NUMBERED.search(node.value)
+    ]
+    assert numbered == []
