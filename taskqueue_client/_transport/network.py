@@ -125,7 +125,7 @@ class NetworkSettings:
             user, _, password = proxy.userinfo.partition(":")
             return SOCKSProxyManager(proxy.url, user or None, password or None, **options)
         if proxy.url.startswith("https:"):
-            options["proxy_ssl_context"] = self.tls
+            options["ssl_context"] = options["proxy_ssl_context"] = self.tls  # up to urllib3 2.7, the former
         return urllib3.ProxyManager(proxy.url, proxy_headers=proxy.headers, **options)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,46 +18,36 @@ if TYPE_CHECKING:
     from taskqueue_client.client import Queue
 
 
-class SlugId(click.ParamType[str]):
-    """The id of a task or a task group."""
-
-    name = "id"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Check an id."""
-        if not is_slugid(value):
-            self.fail(
-                f"{value!r} is not a task id; expected 22 letters, digits, - and _, as `submit` prints them",
-                param,
-                ctx,
-            )
-        return str(value)
+def slug_id(given: str) -> str:
+    """Return the id of a task or a task group; the type of an argument."""
+    if not is_slugid(given):
+        expected = "22 letters, digits, - and _, as `submit` prints them"
+        message = f"{given!r} is not a task id; expected {expected}"
+        raise click.BadParameter(message)
+    return given
 
 
-class Duration(click.ParamType[float]):
-    """A number of seconds or text such as `5 minutes`."""
+def duration(longest: str = "1 day") -> Callable[[object], float]:
+    """Return the type of an argument that is a number of seconds or text such as `5 minutes`."""
 
-    name = "duration"
-
-    def __init__(self, longest: str = "1 day") -> None:
-        self._longest = longest
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return a duration in seconds."""
-        seconds = seconds_of(str(value))
+    def duration(given: object) -> float:
+        seconds = seconds_of(str(given))
         with suppress(ValueError):
-            seconds = float(value) if seconds is None else seconds
-        if seconds is None or not 0 < seconds <= (seconds_of(self._longest) or 0):
-            expected = f"seconds or text such as '5 minutes', more than 0 and at most {self._longest}"
-            self.fail(f"{value!r} is not valid; expected {expected}", param, ctx)
+            seconds = float(str(given)) if seconds is None else seconds
+        if seconds is None or not 0 < seconds <= (seconds_of(longest) or 0):
+            expected = f"seconds or text such as '5 minutes', more than 0 and at most {longest}"
+            message = f"{given!r} is not valid; expected {expected}"
+            raise click.BadParameter(message)
         return seconds
 
+    return duration
 
-group_option = click.option("--group", type=SlugId(), metavar="ID", help="A task group, instead of tasks.")
-task_argument = click.argument("task_id", type=SlugId())
-task_ids_argument = click.argument("task_ids", type=SlugId(), nargs=-1, metavar="TASK_ID...")
+
+group_option = click.option("--group", type=slug_id, metavar="ID", help="A task group, instead of tasks.")
+task_argument = click.argument("task_id", type=slug_id)
+task_ids_argument = click.argument("task_ids", type=slug_id, nargs=-1, metavar="TASK_ID...")
 some_task_ids_argument = click.argument(
-    "task_ids", type=SlugId(), nargs=-1, metavar="TASK_ID...", required=True
+    "task_ids", type=slug_id, nargs=-1, metavar="TASK_ID...", required=True
 )
 run_option = click.option("--run", "run_id", type=click.IntRange(0), help="The run.  [default: the latest]")
 

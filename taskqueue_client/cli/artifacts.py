@@ -22,7 +22,7 @@ from taskqueue_client.credentials import expires_at
 from taskqueue_client.errors import InvalidArgument, TaskQueueError
 from taskqueue_client.models import StorageType
 
-from .arguments import Duration, connect, connect_with_credentials, run_option, task_argument
+from .arguments import connect, connect_with_credentials, duration, run_option, task_argument
 from .failures import ExitStatus, Failure, in_one_line
 from .output import cell, console, json_option, last_run, new_table, print_either, print_json, printable, size
 
@@ -225,7 +225,7 @@ def _as_json(outcome: _Outcome) -> dict[str, Any]:
     "--lifetime",
     default="15 minutes",
     show_default=True,
-    type=Duration("100 years"),
+    type=duration("100 years"),
     help="How long the URL is valid, in seconds or text such as '2 hours'.",
 )
 @json_option

@@ -29,7 +29,7 @@ from taskqueue_client.models import Priority, StorageType
 from taskqueue_client.scopes import ScopeExpression, in_words, leaves, satisfies, unsatisfied
 from taskqueue_client.worker.config import worker_id_of
 
-from .arguments import SlugId, connect
+from .arguments import connect, slug_id
 from .failures import ExitStatus, Failure, in_one_line
 from .listen import UntilConnected, leave_logging_to_on_state
 from .output import json_option, print_json
@@ -85,7 +85,7 @@ def _listed(_context: click.Context, _parameter: click.Parameter, text: str | No
 )
 @click.option("--worker-group", envvar="TASKQUEUE_WORKER_GROUP", help="The worker's group.")
 @click.option("--worker-id", envvar="TASKQUEUE_WORKER_ID", help="The worker's id.")
-@click.option("--task", "task_id", type=SlugId(), metavar="ID", help="A task whose artifacts to download.")
+@click.option("--task", "task_id", type=slug_id, metavar="ID", help="A task whose artifacts to download.")
 @json_option
 @click.pass_context
 def command(

@@ -11,14 +11,16 @@ import click
 from taskqueue_client import events
 from taskqueue_client.models.messages import TaskMessage
 
-from .arguments import SlugId
+from .arguments import slug_id
 from .failures import ExitStatus, Failure
 from .output import json_option, print_either, printable
 
 
 @click.command()
-@click.option("--task", "tasks", type=SlugId(), multiple=True, help="Messages about a task.")
-@click.option("--group", "groups", type=SlugId(), multiple=True, help="Messages about a task group.")
+@click.option("--task", "tasks", metavar="ID", type=slug_id, multiple=True, help="Messages about a task.")
+@click.option(
+    "--group", "groups", metavar="ID", type=slug_id, multiple=True, help="Messages about a task group."
+)
 @click.option("--task-queue", "task_queues", multiple=True, help="Messages about tasks of a task queue.")
 @click.option(
     "--route",

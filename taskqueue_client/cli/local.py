@@ -17,7 +17,7 @@ import msgspec
 from taskqueue_client.clock import MovableMachineClock
 from taskqueue_client.local import OBJECT_METHODS, PUBLIC_SCOPES, Client, LocalQueue
 
-from .arguments import Duration
+from .arguments import duration
 from .documents import read_document
 from .failures import Failure
 
@@ -43,25 +43,21 @@ class _Config(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     anonymous_scopes: list[str] | None = None
 
 
-class _ConfigFile(click.ParamType[_Config]):
-    name = "file"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> _Config:
-        try:
-            return msgspec.convert(read_document(Path(value)), _Config)
-        except (OSError, msgspec.ValidationError) as error:
-            self.fail(f"{value}: {error}", param, ctx)
+def _config(file: str) -> _Config:
+    try:
+        return msgspec.convert(read_document(Path(file)), _Config)
+    except (OSError, msgspec.ValidationError) as error:
+        message = f"{file}: {error}"
+        raise click.BadParameter(message) from error
 
 
-class _ClientOption(click.ParamType[Client]):
-    name = "id=token=scopes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Client:
-        client_id, _, rest = str(value).partition("=")
-        token, _, scopes = rest.partition("=")
-        if not (client_id and token):
-            self.fail("not a client; expected CLIENT_ID=ACCESS_TOKEN=SCOPE,SCOPE", param, ctx)
-        return Client(client_id, token, [scope for scope in scopes.split(",") if scope])
+def _client_of(given: str) -> Client:
+    client_id, _, rest = given.partition("=")
+    token, _, scopes = rest.partition("=")
+    if not (client_id and token):
+        message = "not a client; expected CLIENT_ID=ACCESS_TOKEN=SCOPE,SCOPE"
+        raise click.BadParameter(message)
+    return Client(client_id, token, [scope for scope in scopes.split(",") if scope])
 
 
 @click.command()
@@ -75,7 +71,7 @@ class _ClientOption(click.ParamType[Client]):
     "--claim-timeout",
     default=1200.0,
     show_default=True,
-    type=Duration(),
+    type=duration(),
     help="How long a claim lasts, in seconds or text such as '1 minute'.",
 )
 @click.option(
@@ -114,8 +110,17 @@ class _ClientOption(click.ParamType[Client]):
     show_envvar=True,
     help="Its token.  [default: a random one]",
 )
-@click.option("--client", "clients", type=_ClientOption(), multiple=True, help="A further client.")
-@click.option("--config", type=_ConfigFile(), help="YAML or JSON with clients, roles and anonymousScopes.")
+@click.option(
+    "--client",
+    "clients",
+    metavar="ID=TOKEN=SCOPES",
+    type=_client_of,
+    multiple=True,
+    help="A further client.",
+)
+@click.option(
+    "--config", metavar="FILE", type=_config, help="YAML or JSON with clients, roles and anonymousScopes."
+)
 @click.option(
     "--admin-secret",
     envvar="TASKQUEUE_LOCAL_ADMIN_SECRET",

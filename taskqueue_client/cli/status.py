@@ -15,7 +15,7 @@ from taskqueue_client.client import Queue
 from taskqueue_client.graph import blocked_tasks, follow
 from taskqueue_client.models import TaskAndStatus, TaskState
 
-from .arguments import Duration, check_either, connect, group_option, task_ids_argument
+from .arguments import check_either, connect, duration, group_option, task_ids_argument
 from .failures import ExitStatus, Failure
 from .output import (
     STYLES,
@@ -103,7 +103,7 @@ interval_option = click.option(
     "--interval",
     default=2.0,
     show_default=True,
-    type=Duration(),
+    type=duration(),
     help="Time between requests, in seconds or text such as '1 minute'.",
 )
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any, Literal
 
 from click.testing import CliRunner, Result
@@ -19,9 +20,14 @@ Report = Literal["completed", "failed", "malformed-payload"]
 COMMAND = [sys.executable, "-m", "taskqueue_client"]
 
 
+# Click 8.1 mixes both streams by default; later versions have no such option.
+STREAMS: dict[str, Any] = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
+
+
 def run(*arguments: str, stdin: str | None = None) -> Result:
     """The command, in this process."""
-    return CliRunner().invoke(taskqueue, arguments, input=stdin, catch_exceptions=False)
+    runner = CliRunner(**STREAMS)
+    return runner.invoke(taskqueue, arguments, input=stdin, catch_exceptions=False)
 
 
 def run_json(*arguments: str) -> list[Any]:

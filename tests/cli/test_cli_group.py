@@ -41,15 +41,15 @@ def test_help_imports_no_slow_modules() -> None:
 
 def test_help_lists_every_command_and_every_exit_status() -> None:
     result = run("--help")
-    assert all(f"\n  {name} " in result.output for name in COMMANDS)
-    assert all(f"\n    {int(status)} " in result.output for status in ExitStatus)
+    assert all(f"\n  {name} " in result.stdout for name in COMMANDS)
+    assert all(f"\n    {int(status)} " in result.stdout for status in ExitStatus)
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
 def test_every_command_has_help_and_a_json_option(words: list[str]) -> None:
     result = run(*words, "--help")
     assert result.exit_code == 0
-    assert "--json" in result.output
+    assert "--json" in result.stdout
 
 
 def test_a_command_that_does_not_exist_is_wrong_use() -> None:
@@ -85,9 +85,10 @@ def test_a_root_url_of_another_server_is_named(
     root_url = f"{deployment.root_url}/elsewhere"
     monkeypatch.setenv("TASKCLUSTER_ROOT_URL", root_url)
     result = run(*arguments)
-    assert f"{root_url} responded to" in result.output
-    assert "with HTTP 404 and no error code of Taskcluster (Not found): check TASKCLUSTER_ROOT_URL\n" in (
-        result.output
+    printed = result.stdout + result.stderr
+    assert f"{root_url} responded to" in printed
+    assert (
+        "with HTTP 404 and no error code of Taskcluster (Not found): check TASKCLUSTER_ROOT_URL\n" in printed
     )
 
 
@@ -97,9 +98,10 @@ def test_a_root_url_of_a_server_that_responds_with_a_web_page_is_named(
 ) -> None:
     deployment.faults.add(Respond(endpoint="*", status=200, html=True, times=99))
     result = run(*arguments)
-    assert f"{deployment.root_url} responded to" in result.output
-    assert "with HTTP 200 and an unreadable response (" in result.output
-    assert "): check TASKCLUSTER_ROOT_URL\n" in result.output
+    printed = result.stdout + result.stderr
+    assert f"{deployment.root_url} responded to" in printed
+    assert "with HTTP 200 and an unreadable response (" in printed
+    assert "): check TASKCLUSTER_ROOT_URL\n" in printed
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_wrong_credentials_are_a_refusal_that_does_not_show_them(
     result = run("listen")
     assert result.exit_code == ExitStatus.REFUSED
     assert "check PULSE_URL" in result.stderr
-    assert "s3cret" not in result.output
+    assert "s3cret" not in result.stdout + result.stderr
 
 
 def test_listen_without_a_broker_url_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from taskqueue_client import Queue, slugid, temporary_credentials
-from taskqueue_client.cli.arguments import Duration
+from taskqueue_client.cli.arguments import duration
 from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.cli.status import progress
 from taskqueue_client.credentials import expires_at
@@ -150,7 +150,7 @@ def test_a_closed_output_pipe_ends_watch_silently(create: Create) -> None:
 
 @pytest.mark.parametrize(("given", "seconds"), [("2.5", 2.5), ("90 seconds", 90), ("1h", 3600)])
 def test_a_duration_of_the_command_line_is_seconds_or_text(given: str, seconds: float) -> None:
-    assert Duration().convert(given, None, None) == seconds
+    assert duration()(given) == seconds
 
 
 @pytest.mark.parametrize("interval", ["nan", "inf", "1e30", "0", "soon", "2 days", "-1 minute"])
