@@ -1,4 +1,4 @@
-"""JSON values, base64 and content types, as the service's JavaScript and its database read and write them.
+"""JSON values and base64, as the service's JavaScript and its database read and write them.
 
 Numbers are doubles. The database sorts the keys of an object by length, then by bytes; JavaScript then puts
 keys that are array indices first.
@@ -30,10 +30,6 @@ _encoder = msgspec.json.Encoder()
 _STANDARD = str.maketrans("-_", "+/")
 _OTHER = re.compile(r"[^A-Za-z0-9+/]+")
 _GROUP = 4
-
-_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-_QUOTED = r'"(?:[\x0b\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\x0b\x20-\xff])*"'
-_CONTENT_TYPE = re.compile(rf"\s*({_WORD}/{_WORD})\s*(?:; *{_WORD} *= *(?:{_QUOTED}|{_WORD}) *)*")
 
 
 def is_object(value: object) -> TypeGuard[dict[str, Any]]:
@@ -144,9 +140,3 @@ def decode_base64(text: str) -> bytes:
     if len(digits) % _GROUP == 1:
         digits = digits[:-1]
     return b64decode(digits + "=" * (-len(digits) % _GROUP))
-
-
-def media_type(content_type: str | None) -> str | None:
-    """Return a content type without its parameters, in lower case; None for text that is not one."""
-    found = _CONTENT_TYPE.fullmatch(content_type or "")
-    return found and found[1].lower()

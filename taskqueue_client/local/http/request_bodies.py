@@ -1,4 +1,4 @@
-"""Reading request bodies: size limit, JSON, and the checks against the endpoint's schema."""
+"""Reading request bodies: content type, size limit, JSON, and the checks against the endpoint's schema."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ _BLOCK = 1024
 brotli: Any = import_module("brotli") if find_spec("brotli") else None
 """Brotli bodies are read and written where the package is installed."""
 
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_QUOTED = r'"(?:[\x0b\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\x0b\x20-\xff])*"'
+_CONTENT_TYPE = re.compile(rf"\s*({_WORD}/{_WORD})\s*(?:; *{_WORD} *= *(?:{_QUOTED}|{_WORD}) *)*")
 _PUNCTUATION = re.compile(r"[^a-z0-9]|:[0-9]{4}$")
 _NOT_CHARSETS = {"idna", "punycode", "raw_unicode_escape", "unicode_escape", "undefined", "mbcs", "oem"}
 _LARGEST_EXACT = 2**53
@@ -40,6 +43,18 @@ _TOO_LARGE = 2**63
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = b"0" * 16
+
+
+def media_type(content_type: str | None) -> str | None:
+    """Return a content type without its parameters, in lower case; None for text that is not one."""
+    found = _CONTENT_TYPE.fullmatch(content_type or "")
+    return found and found[1].lower()
+
+
+def has_json(request: web.BaseRequest) -> bool:
+    """Return whether a request announces a JSON body."""
+    has_body = "Content-Length" in request.headers or "Transfer-Encoding" in request.headers
+    return has_body and media_type(request.headers.get("Content-Type")) == "application/json"
 
 
 async def read_body(request: web.BaseRequest) -> bytes:

@@ -18,7 +18,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from taskqueue_client.local.refusal import Refusal
 
-from .endpoint_routes import BrokenEscapeError, RouteTable, allowed_methods, find_endpoint
+from .api import Api, BrokenEscapeError, RouteTable, allowed_methods, find_endpoint
 from .endpoints import heartbeat, version
 from .responses import error_response, finish, json_response, not_found, text_response
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from taskqueue_client.local.storage.buckets import Buckets
 
     from .admin import Admin
-    from .api import Api
 
 _LONGEST_LINE = 16 * 1024
 """Of a request line, and of one header, in bytes: the service's limit for all of them together."""

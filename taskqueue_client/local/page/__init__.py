@@ -38,8 +38,7 @@ from taskqueue_client.errors import InvalidDefinition
 from taskqueue_client.local.auth.auth_service import Identity, RequestCaller
 from taskqueue_client.local.engine.task_artifacts import get_artifact
 from taskqueue_client.local.http.admin import LONGEST_STEP
-from taskqueue_client.local.http.api import Api
-from taskqueue_client.local.http.endpoint_routes import find_endpoint
+from taskqueue_client.local.http.api import Api, find_endpoint
 from taskqueue_client.local.http.request_bodies import read_body
 from taskqueue_client.local.http.server import is_address
 from taskqueue_client.local.refusal import Refusal

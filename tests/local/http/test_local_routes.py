@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from taskqueue_client.local.http.endpoint_routes import find_endpoint
+from taskqueue_client.local.http.api import find_endpoint
 from taskqueue_client.local.http.endpoints import ENDPOINTS, Endpoint
 
 if TYPE_CHECKING:
