@@ -8,9 +8,7 @@ from taskqueue_client.local import messages, times
 from taskqueue_client.local.javascript_values import is_object
 from taskqueue_client.local.refusal import Caller, refuse
 
-from .core import run_credentials
-from .task_records import Run, Task, get_task, save_runs
-from .transitions import (
+from .core import (
     drop_claims,
     finish,
     finish_with_exception,
@@ -19,6 +17,7 @@ from .transitions import (
     send_exception,
     start,
 )
+from .task_records import Run, Task, get_task, save_runs
 from .worker_records import add_recent_tasks, seen_by_claim_task, worker_active, worker_seen
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def reclaim_task(core: Core, caller: Caller, task_id: str, run_id: int) -> dict[
         "runId": run_id,
         **messages.worker_of(run),
         "takenUntil": times.text(taken_until),
-        "credentials": run_credentials(core, task, run, taken_until),
+        "credentials": _run_credentials(core, task, run, taken_until),
     }
 
 
@@ -152,8 +151,18 @@ def _claim(core: Core, task: Task, run: Run, taken_until: int, credentials_until
         **messages.worker_of(run),
         "takenUntil": times.database_text(taken_until),
         "task": task.definition(),
-        "credentials": run_credentials(core, task, run, credentials_until),
+        "credentials": _run_credentials(core, task, run, credentials_until),
     }
+
+
+def _run_credentials(core: Core, task: Task, run: Run, taken_until: int) -> dict[str, Any]:
+    """Return the credentials of a run; they have the task's scopes."""
+    where = f"{task.task_id}/{run.run_id}"
+    worker = f"{run.worker_group}/{run.worker_id}"
+    client_id = f"task-client/{where}/on/{worker}/until/{times.seconds_text(taken_until)}"
+    actions = ("reclaim-task", "resolve-task", "create-artifact")
+    scopes = [f"queue:{action}:{where}" for action in actions] + task.extract().scopes
+    return core.issue_credentials(client_id, scopes, core.now(), taken_until)
 
 
 def _check_deadline(task: Task, now: int) -> None:

@@ -12,7 +12,6 @@ from taskqueue_client.local.javascript_values import encode, normalised
 from taskqueue_client.local.refusal import Caller, Refusal, refuse
 from taskqueue_client.slugid import slugid
 
-from .core import download_credentials, upload_credentials
 from .pages import decode_index, encode_index, page_of
 from .store import marks, sort_key
 from .task_records import Run, Task, find_task, get_task
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 _DRIFT = 15 * times.MINUTE
 _GRACE = 25 * times.MINUTE  # how long a worker may still add artifacts to a run that ended by exception
 _PUT_URL_LIFE = 45 * times.MINUTE
+_UPLOAD_LIFE = 24 * times.HOUR
+_DOWNLOAD_LIFE = times.HOUR
 _MAX_NAME = 1024  # the limit in the schemas of responses and messages
 _DEFAULT_TYPE = "application/binary"
 _DETAILS = {
@@ -129,15 +130,22 @@ def _s3_response(core: Core, artifact: ArtifactRecord) -> dict[str, Any]:
 
 
 def _object_response(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> dict[str, Any]:
-    name = artifact.object_name
     return {
         "storageType": "object",
-        "name": name,
+        "name": artifact.object_name,
         "projectId": task.project_id,
         "uploadId": artifact.details["uploadId"],
         "expires": times.text(artifact.expires),
-        "credentials": upload_credentials(core, task, run, name, artifact.expires),
+        "credentials": _upload_credentials(core, task, run, artifact),
     }
+
+
+def _upload_credentials(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> dict[str, Any]:
+    """Return the credentials for the upload of an object artifact."""
+    client_id = f"artifact-upload/{task.task_id}/{run.run_id}/on/{run.worker_group}/{run.worker_id}"
+    now = core.now()
+    scopes = [f"object:upload:{task.project_id}:{artifact.object_name}"]
+    return core.issue_credentials(client_id, scopes, now, min(artifact.expires, now + _UPLOAD_LIFE))
 
 
 def _new_artifact(task_id: str, run_id: int, name: str, body: dict[str, Any]) -> ArtifactRecord:
@@ -417,6 +425,12 @@ def _content(core: Core, artifact: ArtifactRecord) -> dict[str, Any]:
     if artifact.storage_type == "error":
         return {key: artifact.details[key] for key in ("reason", "message")}
     if artifact.storage_type == "object":
-        name = artifact.object_name
-        return {"name": name, "credentials": download_credentials(core, artifact.key, name)}
+        return {"name": artifact.object_name, "credentials": _download_credentials(core, artifact)}
     return {"url": _url(core, artifact)}
+
+
+def _download_credentials(core: Core, artifact: ArtifactRecord) -> dict[str, Any]:
+    """Return the credentials for the download of an object artifact."""
+    now = core.now()
+    scopes = [f"object:download:{artifact.object_name}"]
+    return core.issue_credentials(f"artifact-download/{artifact.key}", scopes, now, now + _DOWNLOAD_LIFE)
