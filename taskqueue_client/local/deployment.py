@@ -216,7 +216,7 @@ class Deployment:
         self._look_for_work()
 
     def remove_worker(self, task_queue_id: str, worker_group: str, worker_id: str) -> None:
-        """End the runs of a worker that was stopped or removed; may be repeated."""
+        """Resolve the runs of a worker that was stopped or removed; may be repeated."""
         self.background.worker_removed(task_queue_id, worker_group, worker_id)
         self._look_for_work()
 

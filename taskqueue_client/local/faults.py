@@ -205,7 +205,7 @@ class Faults:
         return None
 
     def now(self) -> float:
-        """Return the time the server shows, and holds Hawk timestamps against: seconds since the epoch."""
+        """Return the time that the server shows, and checks Hawk timestamps with: seconds since the epoch."""
         return self._clock.now() + self.clock_shift
 
 

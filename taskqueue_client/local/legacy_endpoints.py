@@ -79,7 +79,7 @@ class LegacyPolling:
         )
 
     async def stop(self) -> None:
-        """End, and close the connections to the storage."""
+        """Stop, and close the connections to the storage."""
         await self._sync.stop()
         await self._azure.close()
 

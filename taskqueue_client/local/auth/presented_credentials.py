@@ -221,7 +221,7 @@ def issuer_of(certificate: object, client_id: str) -> str:
 
 
 def check_certificate(certificate: object, client_id: str, issuer: Issuer, now: float) -> Certificate:
-    """Hold what `ext` has for a certificate against all rules.
+    """Check the certificate of an `ext` against all rules.
 
     Args:
         certificate: Any JSON value.

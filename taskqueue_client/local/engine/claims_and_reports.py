@@ -29,7 +29,7 @@ Worker = tuple[str, str]
 async def claim_work(core: Core, caller: Caller, task_queue_id: str, body: dict[str, Any]) -> dict[str, Any]:
     """Claim up to `tasks` pending runs, the most urgent and then the oldest first.
 
-    Waits up to 20 s for the first one. May be cancelled: then nothing is claimed. A worker in
+    Waits up to 20 s for the first one. May be canceled: then nothing is claimed. A worker in
     quarantine waits as long and gets nothing.
     """
     worker = body["workerGroup"], body["workerId"]
@@ -46,7 +46,7 @@ async def claim_work(core: Core, caller: Caller, task_queue_id: str, body: dict[
 
 
 def claim_task(core: Core, caller: Caller, task_id: str, run_id: int, body: dict[str, Any]) -> dict[str, Any]:
-    """Claim one run; the worker that holds it so may repeat the call."""
+    """Claim one run; the worker that has claimed it by this call may repeat the call."""
     task = get_task(core.store, task_id)
     worker = body["workerGroup"], body["workerId"]
     provisioner_id, worker_type = task.task_queue_id.split("/")
@@ -57,7 +57,7 @@ def claim_task(core: Core, caller: Caller, task_id: str, run_id: int, body: dict
 
 
 def claim_run(core: Core, task: Task, run_id: int, worker: Worker) -> dict[str, Any]:
-    """Claim one run for a worker that may do so."""
+    """Claim one run for a worker whose scopes have been checked."""
     with core.transition() as now:
         _check_deadline(task, now)
         if seen_by_claim_task(core, task.task_queue_id, worker, now):
@@ -72,7 +72,7 @@ def claim_run(core: Core, task: Task, run_id: int, worker: Worker) -> dict[str, 
 
 
 def reclaim_task(core: Core, caller: Caller, task_id: str, run_id: int) -> dict[str, Any]:
-    """Hold a claimed run for another claim timeout from now on."""
+    """Extend the claim on a run: it expires a claim timeout from now."""
     task = get_task(core.store, task_id)
     run = task.run(run_id)
     caller.require(runId=run_id)  # `01` in the URL is run 1 from here on
@@ -127,7 +127,7 @@ def _start(core: Core, task_id: str, run_id: int, worker: Worker, now: int) -> t
 
 
 def _claim_by_id(core: Core, task: Task, run: Run, worker: Worker, now: int) -> int:
-    """Return when the claim of this run ends; an earlier claim by the same worker is not extended."""
+    """Claim a run, unless the worker has claimed it before; return when the claim expires."""
     if run.state == "running" and run.worker == worker and task.claimed_by_id:
         return times.parse(str(run.taken_until), "takenUntil")
     if run.state != "pending":

@@ -88,7 +88,7 @@ class Core:
 
     @contextmanager
     def as_of(self, moment: int) -> Generator[None]:
-        """Run the block at a past moment, in milliseconds, as if it had been noticed then."""
+        """Let the time be a past moment, in milliseconds, while the block runs."""
         self._as_of = moment
         try:
             yield
@@ -236,7 +236,7 @@ def enqueue(core: Core, task: Task, now: int) -> None:
 
 
 def cancel(core: Core, task: Task, reason: str, now: int) -> Run | None:
-    """End a task that is not resolved; return the run that ended, None if there was none to end."""
+    """Resolve a task as an exception, and return its last run; None if it was resolved before."""
     if not task.runs:
         return _add_ended_run(core, task, reason, now)
     run = task.runs[-1]
@@ -247,7 +247,7 @@ def cancel(core: Core, task: Task, reason: str, now: int) -> Run | None:
 
 
 def _add_ended_run(core: Core, task: Task, reason: str, now: int) -> Run:
-    """Add the run that a task gets if it ends before it was scheduled."""
+    """Add the run of a task that is resolved before it was scheduled."""
     moment = times.text(now)
     run = Run(
         run_id=0,
@@ -297,7 +297,7 @@ def record_claim(
 
 
 def finish(core: Core, task: Task, run: Run, reason: str, now: int) -> None:
-    """Give a run its final state: `exception`, unless the reason is `completed` or `failed`."""
+    """Resolve a run: as `exception`, unless the reason is `completed` or `failed`."""
     was_pending = run.state == "pending"
     run.state = reason if reason in {"completed", "failed"} else "exception"
     run.reason_resolved, run.resolved = reason, times.text(now)
@@ -307,7 +307,7 @@ def finish(core: Core, task: Task, run: Run, reason: str, now: int) -> None:
 
 
 def finish_with_exception(core: Core, task: Task, run: Run, reason: str, now: int) -> None:
-    """End a run with an exception; add a retry if its reason and `retriesLeft` allow that."""
+    """Resolve a run as an exception; add a retry if the reason and `retriesLeft` allow that."""
     finish(core, task, run, reason, now)
     if reason in RETRIES and task.retries_left > 0:
         task.retries_left -= 1

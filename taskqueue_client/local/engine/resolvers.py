@@ -102,7 +102,7 @@ class BackgroundWork:
         return None if moment is None else -(-moment // self._interval) * self._interval
 
     def worker_removed(self, task_queue_id: str, worker_group: str, worker_id: str) -> None:
-        """End the runs of a worker that was stopped or removed; may be repeated."""
+        """Resolve the runs of a worker that was stopped or removed; may be repeated."""
         claims = "FROM claims WHERE task_queue_id = ? AND worker_group = ? AND worker_id = ?"
         key = (task_queue_id, worker_group, worker_id)
         with self._core.transition() as now:
@@ -112,7 +112,7 @@ class BackgroundWork:
                 self._end_run_of_removed_worker(task_id, run_id, now)
 
     def expire_claim(self, task_id: str) -> None:
-        """End the claim of a task now if it has expired, before a resolver looks for such claims."""
+        """Resolve the run of a task if its claim has expired, without waiting for a resolver."""
         with self._core.transition() as now:
             ended = "FROM claims WHERE task_id = ? AND taken_until <= ?"
             claims = self._core.store.rows(f"SELECT run_id, taken_until {ended}", task_id, now)
@@ -141,7 +141,7 @@ class BackgroundWork:
         return True
 
     def _expire_claim(self, task_id: str, run_id: int, taken_until: int, now: int) -> None:
-        """End a run whose claim has expired, unless it was reclaimed or is past its deadline."""
+        """Resolve a run whose claim has expired, unless it was reclaimed or is past its deadline."""
         task = find_task(self._core.store, task_id)
         if task is None or run_id >= len(task.runs):  # claimTask records claims of runs that do not exist
             return

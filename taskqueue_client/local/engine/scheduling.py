@@ -139,7 +139,7 @@ def schedule_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
 
 
 def rerun_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
-    """Add a run to a task that is unscheduled or resolved; a pending run is announced once more."""
+    """Add a run to a task that is unscheduled or resolved; of a pending run, send the message again."""
     task = _authorized(core, caller, task_id)
     with core.transition() as now:
         _check_deadline(task, now)
@@ -151,7 +151,7 @@ def rerun_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
 
 
 def cancel_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
-    """End a task that is not resolved; a cancellation is announced once more when repeated."""
+    """Cancel a task that is not resolved; a repeated call sends the message again."""
     task = _authorized(core, caller, task_id)
     with core.transition() as now:
         _check_deadline(task, now)
@@ -185,7 +185,7 @@ def _check_deadline(task: Task, now: int) -> None:
 
 
 def change_task_priority(core: Core, caller: Caller, task_id: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Give a task another priority, in its definition and in the line it waits in."""
+    """Change the priority of a task: in its definition, and in the order of pending runs."""
     task = get_task(core.store, task_id)
     caller.require(taskId=task_id, taskQueueId=task.task_queue_id)
     old, new = task.priority, PRIORITIES.index(body["newPriority"])
@@ -344,7 +344,7 @@ def _find_group(core: Core, task_group_id: str) -> dict[str, Any] | None:
 def change_task_group_priority(
     core: Core, caller: Caller, task_group_id: str, body: dict[str, Any]
 ) -> dict[str, Any]:
-    """Give another priority to all tasks of a group that it can still be changed of."""
+    """Change the priority of those tasks of a group that were never resolved, before their deadline."""
     record = get_task_group(core, task_group_id)
     _authorize(caller, record)
     new_priority: str = body["newPriority"]

@@ -185,7 +185,7 @@ class Store:
 
     @contextmanager
     def transaction(self, keep: type[Exception]) -> Generator[None]:
-        """Do all of the block or nothing of it; an exception of the kind `keep` does not undo it."""
+        """Run the block as one transaction; an exception undoes it, unless it is of the kind `keep`."""
         with self.connection:
             self._execute("BEGIN IMMEDIATE")
             try:

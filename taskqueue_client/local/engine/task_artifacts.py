@@ -66,7 +66,7 @@ def create_artifact(
 
 
 def finish_artifact(core: Core, task_id: str, run_id: int, name: str, body: dict[str, Any]) -> None:
-    """Let an object artifact be read, its data being there; may be repeated."""
+    """Make an object artifact readable, whose data was uploaded; may be repeated."""
     artifact = find_artifact(core, task_id, run_id, name)
     if artifact is None:
         refuse("ResourceNotFound", "Artifact not found")
@@ -176,7 +176,7 @@ def _check_state(run: Run, now: int) -> None:
 
 
 def _replacement(old: ArtifactRecord, new: ArtifactRecord) -> ArtifactRecord:
-    """Return what becomes of an artifact that is created again.
+    """Return the artifact that replaces an earlier one of the same name.
 
     Raises:
         Refusal: `RequestConflict`: the artifacts are not compatible.

@@ -166,7 +166,7 @@ def find_task(store: Store, task_id: str) -> Task | None:
 
 
 def find_expiry_and_state(store: Store, task_id: str) -> tuple[int, str] | None:
-    """Return these of a task, if there is one; quicker than `find_task` where a definition may be long."""
+    """Return the expiry and state of a task, or None; quicker than `find_task` for long definitions."""
     row = store.row("SELECT expires, runs FROM tasks WHERE task_id = ?", task_id)
     return (row[0], _state(_decode_runs(row[1]))) if row else None
 
@@ -187,7 +187,7 @@ def get_task(store: Store, task_id: str) -> Task:
 
 
 def save_runs(store: Store, task: Task) -> None:
-    """Write what transitions change."""
+    """Store what a change of runs has changed in the record of a task."""
     store.change(
         "UPDATE tasks SET runs = ?, retries_left = ?, claimed_by_id = ? WHERE task_id = ?",
         encode_runs(task.runs),

@@ -135,7 +135,7 @@ def quarantine_worker(
     worker_id: str,
     body: dict[str, Any],
 ) -> dict[str, Any]:
-    """Give a known worker, though it may be expired, no tasks until a date; a past one lifts that."""
+    """Quarantine a known worker, expired or not, until a date; a past date ends the quarantine."""
     until = times.parse(body["quarantineUntil"], "quarantineUntil")
     reason: str = body.get("quarantineInfo", _UNSPECIFIED)
     check_text(reason)
@@ -193,7 +193,7 @@ def worker_seen(core: Core, task_queue_id: str, worker: tuple[str, str]) -> bool
 
 
 def worker_active(core: Core, task_queue_id: str, worker: tuple[str, str], now: int) -> None:
-    """Record, within a transition, that a worker holds a run of the task queue."""
+    """Record, within a transition, that a worker has claimed a run of the task queue."""
     if _is_due(core, task_queue_id, now):
         touch_task_queue(core, task_queue_id, now + _CLAIM_WORK_LIFE, now)
     if _is_due(core, "/".join([task_queue_id, *worker]), now):

@@ -241,7 +241,7 @@ class _Call:
             request_bodies.check_kind(self.payload)
 
     def check_announced(self) -> None:
-        """Refuse a request without a body that is announced as JSON."""
+        """Refuse a request whose headers do not announce a JSON body."""
         if not self.has_json:
             expected = "Payload must be JSON with content-type: application/json"
             refuse("MalformedPayload", f"{expected} got content-type: {self.content_type or 'null'}")

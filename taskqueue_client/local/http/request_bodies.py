@@ -265,7 +265,7 @@ _CHECKS: dict[str, Check] = {}
 
 
 def check_body(schema: str, body: Any, root_url: Callable[[], str]) -> None:
-    """Fill the defaults of the schema into the body, and hold it against the schema.
+    """Add the defaults of the schema to the body, and check the body.
 
     Raises:
         Refusal: The body is off the schema: every violation is listed.

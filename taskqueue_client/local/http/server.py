@@ -199,7 +199,7 @@ class Server:
 
 
 async def _accept_no_more(listening: socket.socket) -> None:
-    """Let connections that are being accepted come to be.
+    """Stop accepting connections, after those that are being accepted.
 
     asyncio would leave them open, and forget them, if the server was closed first.
     """

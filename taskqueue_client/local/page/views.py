@@ -44,7 +44,7 @@ _IS_HELD = f"""
 AND json_extract(CAST(runs AS TEXT), '$[#-1].takenUntil')
     = strftime('%Y-%m-%dT%H:%M:%fZ', taken_until / 1000.0, 'unixepoch')
 """
-"""Whether a claim record is the one that a run is held by; others are of refused or earlier claims."""
+"""Whether a claim record is that of the current claim; others are of refused or earlier claims."""
 
 _COUNTS = """
 SELECT task_queue_id, sum(pending), min(oldest), sum(claimed) FROM (
