@@ -165,7 +165,8 @@ def cancel_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
 
 def _authorized(core: Core, caller: Caller, task_id: str) -> Task:
     task = get_task(core.store, task_id)
-    caller.require(taskId=task_id, **task.scope_params())
+    ids = {"schedulerId": task.scheduler_id, "taskGroupId": task.task_group_id, "projectId": task.project_id}
+    caller.require(taskId=task_id, **ids)
     return task
 
 

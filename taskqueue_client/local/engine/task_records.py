@@ -128,14 +128,6 @@ class Task(msgspec.Struct):
             "runs": [msgspec.to_builtins(run) for run in self.runs],
         }
 
-    def scope_params(self) -> dict[str, str]:
-        """Return what the scope expressions of the calls that schedule, rerun and cancel are filled with."""
-        return {
-            "schedulerId": self.scheduler_id,
-            "taskGroupId": self.task_group_id,
-            "projectId": self.project_id,
-        }
-
 
 def queue_names(task_queue_id: str) -> dict[str, str]:
     """Return the names of a task queue, as they stand in responses."""
