@@ -20,6 +20,13 @@ _DUE = (
     " UNION ALL SELECT min(inserted) FROM resolved"
     " UNION ALL SELECT min(deadline) + ? FROM tasks WHERE deadline_open)"
 )
+_EXPIRED_CLAIM = (
+    "SELECT task_id, run_id, taken_until FROM claims WHERE taken_until <= ? ORDER BY taken_until LIMIT 1"
+)
+_PASSED_DEADLINE = "SELECT task_id FROM tasks WHERE deadline_open AND deadline <= ? ORDER BY deadline LIMIT 1"
+_RESOLUTION = (
+    "SELECT seq, task_id, task_group_id, resolution FROM resolved WHERE inserted <= ? ORDER BY seq LIMIT 1"
+)
 _GRACE = 30 * times.MINUTE
 _TIME_OF_DAY = times.HOUR + 10 * times.MINUTE  # UTC: the service's last job of the night
 
@@ -52,11 +59,12 @@ class BackgroundWork:
         Each takes effect at its due time, the earliest first, however far a clock has jumped: a claim
         that expired an hour before the deadline has been retried when the deadline comes.
         """
-        resolvers = (self._resolve_claim, self._resolve_deadline, self._resolve_dependencies)
         done = 0
         while (moment := self._next_resolution()) is not None and moment <= self._core.now():
             with self._core.as_of(moment):
-                done += sum(_exhaust(resolver) for resolver in resolvers)
+                done += self._do_all(_EXPIRED_CLAIM, self._resolve_claim)
+                done += self._do_all(_PASSED_DEADLINE, self._resolve_deadline, self._deadline_delay)
+                done += self._do_all(_RESOLUTION, self._resolve_dependencies)
         return done + self._expire_at_night()
 
     def next_due(self) -> float:
@@ -94,7 +102,7 @@ class BackgroundWork:
     def _resolve_at_once(self) -> None:
         """Schedule dependents after a resolution, unless a resolver with an interval does that."""
         if self._core.settings.resolver_interval == 0:
-            _exhaust(self._resolve_dependencies)
+            self._do_all(_RESOLUTION, self._resolve_dependencies)
 
     def _next_resolution(self) -> int | None:
         """Return the time of the next work of a resolver, in milliseconds; None if no work is planned."""
@@ -114,34 +122,25 @@ class BackgroundWork:
     def expire_claim(self, task_id: str) -> None:
         """Resolve the run of a task if its claim has expired, without waiting for a resolver."""
         with self._core.transition() as now:
-            ended = "FROM claims WHERE task_id = ? AND taken_until <= ?"
-            claims = self._core.store.rows(f"SELECT run_id, taken_until {ended}", task_id, now)
-            self._core.store.change(f"DELETE {ended}", task_id, now)
-            for run_id, taken_until in claims:
-                self._expire_claim(task_id, run_id, taken_until, now)
+            expired = "SELECT run_id, taken_until FROM claims WHERE task_id = ? AND taken_until <= ?"
+            for claim in self._core.store.rows(expired, task_id, now):
+                self._resolve_claim(now, task_id, *claim)
 
-    def _horizon(self) -> int:
-        """Return when the resolvers have last looked for work, in milliseconds."""
-        return self._core.now() // self._interval * self._interval
+    def _do_all(self, query: str, resolve: Callable[..., None], delay: int = 0) -> int:
+        """Do the work that a query finds, row by row, up to when resolvers last looked; return how much."""
+        done = 0
+        while row := self._core.store.row(query, self._core.now() // self._interval * self._interval - delay):
+            with self._core.transition() as now:
+                resolve(now, *row)
+            done += 1
+        return done
 
-    def _resolve_claim(self) -> bool:
-        row = self._core.store.row(
-            "SELECT task_id, run_id, taken_until FROM claims WHERE taken_until <= ?"
-            " ORDER BY taken_until LIMIT 1",
-            self._horizon(),
-        )
-        if row is None:
-            return False
-        with self._core.transition() as now:
-            self._core.store.change(
-                "DELETE FROM claims WHERE task_id = ? AND run_id = ? AND taken_until = ?", *row
-            )
-            task_id, run_id, taken_until = row
-            self._expire_claim(task_id, run_id, taken_until, now)
-        return True
-
-    def _expire_claim(self, task_id: str, run_id: int, taken_until: int, now: int) -> None:
+    def _resolve_claim(self, now: int, task_id: str, run_id: int, taken_until: int) -> None:
         """Resolve a run whose claim has expired, unless it was reclaimed or is past its deadline."""
+        key = (task_id, run_id, taken_until)
+        self._core.store.change(
+            "DELETE FROM claims WHERE task_id = ? AND run_id = ? AND taken_until = ?", *key
+        )
         task = find_task(self._core.store, task_id)
         if task is None or run_id >= len(task.runs):  # claimTask records claims of runs that do not exist
             return
@@ -156,38 +155,19 @@ class BackgroundWork:
         if not send_exception(self._core, task, run):
             resolve_task(self._core, task.task_id, task.task_group_id, "exception", now)
 
-    def _resolve_deadline(self) -> bool:
-        row = self._core.store.row(
-            "SELECT task_id FROM tasks WHERE deadline_open AND deadline <= ? ORDER BY deadline LIMIT 1",
-            self._horizon() - self._deadline_delay,
-        )
-        if row is None:
-            return False
-        with self._core.transition() as now:
-            self._core.store.change("UPDATE tasks SET deadline_open = 0 WHERE task_id = ?", *row)
-            self._miss_deadline(row[0], now)
-        return True
-
-    def _miss_deadline(self, task_id: str, now: int) -> None:
+    def _resolve_deadline(self, now: int, task_id: str) -> None:
+        self._core.store.change("UPDATE tasks SET deadline_open = 0 WHERE task_id = ?", task_id)
         task = find_task(self._core.store, task_id)
         run = cancel(self._core, task, "deadline-exceeded", now) if task else None
         if task and run:
             resolve_task(self._core, task_id, task.task_group_id, "exception", now)
             self._core.send(messages.missed_deadline, task, run)
 
-    def _resolve_dependencies(self) -> bool:
-        row = self._core.store.row(
-            "SELECT seq, task_id, task_group_id, resolution FROM resolved WHERE inserted <= ?"
-            " ORDER BY seq LIMIT 1",
-            self._horizon(),
-        )
-        if row is None:
-            return False
-        with self._core.transition() as now:
-            seq, task_id, task_group_id, resolution = row
-            self._core.store.change("DELETE FROM resolved WHERE seq = ?", seq)
-            resolve_task(self._core, task_id, task_group_id, resolution, now)
-        return True
+    def _resolve_dependencies(
+        self, now: int, seq: int, task_id: str, task_group_id: str, resolution: str
+    ) -> None:
+        self._core.store.change("DELETE FROM resolved WHERE seq = ?", seq)
+        resolve_task(self._core, task_id, task_group_id, resolution, now)
 
     def _end_run_of_removed_worker(self, task_id: str, run_id: int, now: int) -> None:
         task = find_task(self._core.store, task_id)
@@ -198,13 +178,6 @@ class BackgroundWork:
         if run.state == "running":
             finish_with_exception(self._core, task, run, "worker-shutdown", now)
             self._announce(task, run, now)
-
-
-def _exhaust(resolver: Callable[[], bool]) -> int:
-    done = 0
-    while resolver():
-        done += 1
-    return done
 
 
 def _delete_data(core: Core) -> None:
