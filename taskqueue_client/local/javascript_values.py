@@ -134,7 +134,7 @@ def decode_base64(text: str) -> bytes:
     """Return the bytes of standard or URL-safe base64, padded or not.
 
     The text ends at the first `=`. Characters before it that are not base64 are ignored, and so is a last one
-    that is too little for a byte.
+    that has too few bits for a byte.
     """
     digits = _OTHER.sub("", text.partition("=")[0].translate(_STANDARD))
     if len(digits) % _GROUP == 1:

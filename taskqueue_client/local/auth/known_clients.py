@@ -197,7 +197,7 @@ def _growing_steps(roles: Mapping[str, Sequence[str]]) -> Iterable[tuple[str, st
 
 
 def normalized(scopes: Iterable[str]) -> list[str]:
-    """Return the scopes in order, without doubles and those that another one covers."""
+    """Return the scopes in order, without duplicates and without those that another one covers."""
     kept: list[str] = []
     for scope in sorted(set(scopes), key=_widest_first):
         if not (kept and satisfies(kept[-1:], scope)):

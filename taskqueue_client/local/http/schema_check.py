@@ -243,7 +243,7 @@ _LONGEST_HOSTNAME = 253
 
 
 def is_date_time(text: str) -> bool:
-    """Return a date and a time of day that exist, with or without a zone (leap seconds are refused)."""
+    """Return whether a text is a date and time that exist, with or without a zone; not a leap second."""
     found = _DATE_TIME.fullmatch(text)
     if found is None:
         return False
@@ -252,7 +252,7 @@ def is_date_time(text: str) -> bool:
 
 
 def is_uri(text: str) -> bool:
-    """Return a URI with a scheme, by the grammar of RFC 3986, but as loosely as the service.
+    """Return whether a text is a URI with a scheme, by RFC 3986, but as loosely as the service.
 
     An authority may follow one slash, so that all after the scheme of `https://host:port/` can be a path.
     """
@@ -260,7 +260,7 @@ def is_uri(text: str) -> bool:
 
 
 def is_regex(text: str) -> bool:
-    """Return a regular expression of JavaScript, as far as Python can tell."""
+    """Return whether a text is a regular expression of JavaScript, as far as Python can tell."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # odd expressions are the caller's business
         try:
@@ -282,7 +282,7 @@ def is_ipv4(text: str) -> bool:
 
 
 def is_ipv6(text: str) -> bool:
-    """Return an IPv6 address, without a zone."""
+    """Return whether a text is an IPv6 address, without a zone."""
     return "%" not in text and _is_address(ipaddress.IPv6Address, text)
 
 

@@ -1,4 +1,4 @@
-"""Where the local queue keeps artifacts: the engine's `Storage`, on buckets and the object service."""
+"""Where the local queue keeps artifacts: buckets that behave like S3, and the object service on them."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class BodyStore:
         self._remove_leftovers()
 
     def find(self, bucket: str, key: str) -> Body | None:
-        """Return the body, if one was stored completely, and its file was not deleted behind our back."""
+        """Return the body, if one was stored completely and its file still exists."""
         row = self._connection.execute(
             "SELECT file, size, headers, modified FROM bodies WHERE bucket = ? AND key = ?", (bucket, key)
         ).fetchone()

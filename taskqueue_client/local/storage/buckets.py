@@ -1,7 +1,7 @@
 """Storage that behaves like S3: buckets behind signed PUT and GET URLs under `/storage/`.
 
-The server that mounts `put` and `get` must not decompress bodies of requests (aiohttp:
-`AppRunner(app, auto_decompress=False)`): S3 gives a gzip body back as it was sent.
+The server that calls `put` and `get` must not decompress bodies of requests (`auto_decompress=False` of
+aiohttp): S3 gives a gzip body back as it was sent.
 
 URLs are signed by AWS Signature Version 4 in the query, with an unsigned payload: "Authenticating Requests:
 Using Query Parameters (AWS Signature Version 4)" in the Amazon S3 API reference.
