@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _DRIFT = 15 * times.MINUTE
 _GRACE = 25 * times.MINUTE  # how long a worker may still add artifacts to a run that ended by exception
-_PUT_URL_LIFE = 45 * times.MINUTE
+_PUT_URL_SECONDS = 45 * 60
 _UPLOAD_LIFE = 24 * times.HOUR
 _DOWNLOAD_LIFE = times.HOUR
 _MAX_NAME = 1024  # the limit in the schemas of responses and messages
@@ -119,13 +119,11 @@ def _response(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> dic
 
 
 def _s3_response(core: Core, artifact: ArtifactRecord) -> dict[str, Any]:
-    expires = core.now() + _PUT_URL_LIFE
-    url = core.storage.put_url(artifact.key, expires)
     return {
         "storageType": "s3",
         "contentType": artifact.content_type,
-        "expires": times.text(expires),
-        "putUrl": url,
+        "expires": times.text(core.now() + _PUT_URL_SECONDS * times.SECOND),
+        "putUrl": core.storage.put_url(artifact.key, _PUT_URL_SECONDS),
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import math
 import os
 import secrets
 from contextlib import ExitStack, contextmanager, suppress
@@ -69,7 +68,6 @@ class ArtifactStorage:
         variant: Variant | None = None,
     ) -> None:
         self._variant = variant or Variant()
-        self._clock = clock
         self._on_close = ExitStack()
         self.directory = self._open_directory(store_path)
         bodies = BodyStore(connection, self.directory)
@@ -80,13 +78,12 @@ class ArtifactStorage:
         """Remove what lies in a temporary directory."""
         self._on_close.close()
 
-    def put_url(self, key: str, expires_ms: int) -> str:
-        """Return a URL to PUT an S3 artifact, which works until ten seconds after `expires_ms`.
+    def put_url(self, key: str, seconds: int) -> str:
+        """Return a URL to PUT an S3 artifact, which works for `seconds` and ten more.
 
         As with S3, another content type than the announced one is accepted.
         """
-        seconds = math.ceil(expires_ms / 1000 - self._clock.now()) + GRACE_SECONDS
-        return self.buckets.put_url(_bucket(key), key, seconds)
+        return self.buckets.put_url(_bucket(key), key, seconds + GRACE_SECONDS)
 
     def get_url(self, key: str) -> str:
         """Return a URL to GET an S3 artifact: unsigned for names in `public/`, else signed for 30 minutes."""
