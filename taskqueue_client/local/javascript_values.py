@@ -11,21 +11,12 @@ from base64 import b64decode
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
-import msgspec
-
-from .refusal import refuse
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_EXACT = 2**53  # the whole numbers up to here are their own doubles
 _PLAIN = 1e21  # below, JavaScript writes whole numbers without an exponent
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
 _END_OF_INDICES = 2**32 - 1
-_NUL = "texts must not hold the character U+0000"
-_HALF = "texts must be valid Unicode"
-_TOO_DEEP = "values must not be nested deeper than Python can handle, which is some hundred levels here"
-_encoder = msgspec.json.Encoder()
 
 _STANDARD = str.maketrans("-_", "+/")
 _OTHER = re.compile(r"[^A-Za-z0-9+/]+")
@@ -42,55 +33,19 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
-def normalised(value: Any) -> Any:
+def normalized(value: Any) -> Any:
     """Return a copy of a JSON value in the form and order in which the database gives it back.
 
     Raises:
-        Refusal: `InputError`: the value is nested too deep.
+        RecursionError: The value is nested too deep.
     """
-    try:
-        return _normalised(value)
-    except RecursionError:
-        refuse("InputError", _TOO_DEEP)
-
-
-def encode(value: Any) -> bytes:
-    """Return the JSON text of a value that the database can hold.
-
-    Raises:
-        Refusal: `InputError`: a text holds a NUL or half a surrogate pair, or the value is nested too deep.
-    """
-    try:
-        encoded = _encoder.encode(value)
-        has_nul = b"\\u0000" in encoded and holds_nul(value)
-    except UnicodeEncodeError:
-        refuse("InputError", _HALF)
-    except RecursionError:
-        refuse("InputError", _TOO_DEEP)
-    if has_nul:
-        refuse("InputError", _NUL)
-    return encoded
-
-
-def check_text(*texts: str | None) -> None:
-    """Refuse texts that the database cannot hold.
-
-    Raises:
-        Refusal: `InputError`: a text holds a NUL or half a surrogate pair.
-    """
-    encode(texts)
-
-
-def _normalised(value: Any) -> Any:
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
         given = cast("dict[str, Any]", value)
-        return {key: _normalised(given[key]) for key in _in_order(given)}
+        return {key: normalized(given[key]) for key in _in_order(given)}
     if isinstance(value, list):
-        return [_normalised(element) for element in cast("Sequence[Any]", value)]
-    if isinstance(value, int) and abs(value) > _EXACT:
-        value = _double(value)
+        return [normalized(element) for element in cast("Sequence[Any]", value)]
     if isinstance(value, float) and value.is_integer() and abs(value) < _PLAIN:
         return int(Decimal(repr(value)))  # the digits that tell the double from others, then zeros
     return value
@@ -111,23 +66,6 @@ def _key_order(key: str) -> tuple[bool, int, bytes]:
 def _is_index(key: str) -> bool:
     """Return whether JavaScript takes the key for an array index: 0 to 2**32 - 2, without leading zeros."""
     return _INDEX.fullmatch(key) is not None and int(key) < _END_OF_INDICES
-
-
-def _double(value: int) -> float | None:
-    try:
-        return float(value)
-    except OverflowError:
-        return None  # infinity, which JavaScript writes as null
-
-
-def holds_nul(value: Any) -> bool:
-    """Return whether a text in a JSON value, keys too, has the character U+0000."""
-    if isinstance(value, str):
-        return "\0" in value
-    if isinstance(value, dict):
-        given = cast("dict[str, Any]", value)
-        return any(map(holds_nul, given)) or any(map(holds_nul, given.values()))
-    return isinstance(value, (list, tuple)) and any(map(holds_nul, cast("list[Any]", value)))
 
 
 def decode_base64(text: str) -> bytes:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from taskqueue_client.local import messages, times
-from taskqueue_client.local.javascript_values import encode, normalised
 from taskqueue_client.local.refusal import Caller, Refusal, refuse
 from taskqueue_client.slugid import slugid
 
@@ -150,9 +149,8 @@ def _new_artifact(task_id: str, run_id: int, name: str, body: dict[str, Any]) ->
     if len(name) > _MAX_NAME:
         refuse("InputError", f"the name of an artifact must not be longer than {_MAX_NAME} characters")
     storage_type: str = body["storageType"]
-    details = {key: normalised(body[key]) for key in _DETAILS[storage_type] if key in body}
+    details = {key: body[key] for key in _DETAILS[storage_type] if key in body}
     content_type: str = body.get("contentType") or _DEFAULT_TYPE
-    encode([content_type, details])
     return ArtifactRecord(
         task_id,
         run_id,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from taskqueue_client.local import times
-from taskqueue_client.local.javascript_values import encode
 from taskqueue_client.local.refusal import refuse
 
 from .pages import OffsetPage
@@ -245,7 +244,7 @@ def _many(
     rows = core.store.rows(
         f"SELECT {COLUMNS} FROM tasks WHERE task_id IN (SELECT value FROM json_each(?))"  # noqa: S608 - constants
         " ORDER BY rowid LIMIT ? OFFSET ?",
-        encode(body["taskIds"]).decode(),
+        msgspec.json.encode(body["taskIds"]).decode(),
         *page.window,
     )
     (many, one, show) = shape

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from taskqueue_client.local import times
-from taskqueue_client.local.javascript_values import check_text
 from taskqueue_client.local.refusal import Caller, refuse
 
 from .pages import OffsetPage
@@ -137,15 +136,13 @@ def quarantine_worker(
 ) -> dict[str, Any]:
     """Quarantine a known worker, expired or not, until a date; a past date ends the quarantine."""
     until = times.parse(body["quarantineUntil"], "quarantineUntil")
-    reason: str = body.get("quarantineInfo", _UNSPECIFIED)
-    check_text(reason)
     worker = _known(core, f"{provisioner_id}/{worker_type}", (worker_group, worker_id))
     with core.transition() as now:
         entry = {
             "clientId": caller.client_id,
             "updatedAt": times.text(now),
             "quarantineUntil": times.text(until),
-            "quarantineInfo": reason,
+            "quarantineInfo": body.get("quarantineInfo", _UNSPECIFIED),
         }
         worker.quarantine_until = until
         worker.quarantine_details.append(entry)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from taskqueue_client.local.javascript_values import holds_nul, is_list, is_object
+from taskqueue_client.local.javascript_values import is_list, is_object
 from taskqueue_client.local.refusal import refuse
 
 from .request_schemas import REQUEST_SCHEMAS
@@ -225,10 +225,19 @@ def _explained(text: str, error: str) -> str:
 
 def _parsed(text: str) -> Any:
     value = _DECODER.decode(text)
-    if "\\u0000" in text and holds_nul(value):
+    if "\\u0000" in text and _holds_nul(value):
         refuse("MalformedPayload", "Failed to parse JSON: a string holds the character NUL")
     may_be_long = _LONG_NUMBER in text.encode(errors="replace").translate(_AS_ZEROS)
     return _with_doubles(value) if may_be_long else value
+
+
+def _holds_nul(value: object) -> bool:
+    """Return whether a text in a JSON value, keys too, has the character U+0000."""
+    if is_object(value):
+        return any(map(_holds_nul, value)) or any(map(_holds_nul, value.values()))
+    if is_list(value):
+        return any(map(_holds_nul, value))
+    return isinstance(value, str) and "\0" in value
 
 
 def check_kind(value: object) -> None:

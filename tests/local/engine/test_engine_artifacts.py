@@ -177,11 +177,6 @@ def test_an_empty_content_type_means_binary(world: World) -> None:
     assert put(world, task_id, "s3", contentType="")["contentType"] == "application/binary"
 
 
-@pytest.mark.parametrize("change", [{"message": "a\0b"}, {"message": "\ud800"}])
-def test_text_that_the_database_cannot_store_is_refused(world: World, change: dict[str, str]) -> None:
-    assert refused(put, world, world.running(), "error", **change).code == "InputError"
-
-
 def test_names_longer_than_responses_allow_are_refused(world: World) -> None:
     task_id = world.running()
     assert refused(put, world, task_id, "s3", "n" * 1025).code == "InputError"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from taskqueue_client.local.http.request_bodies import parse
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
 from tests.local.engine.engine_world import HOUR, Asker
@@ -66,7 +68,8 @@ def test_free_form_keys_come_back_by_length_and_then_by_bytes(world: World) -> N
 
 
 def test_numbers_are_kept_as_doubles(world: World) -> None:
-    task_id = world.create(payload={"a": 1.0, "b": 2**70, "c": 10**400, "d": 0.5, "e": True})
+    payload = {"a": 1.0, "b": 2**70, "c": 10**400, "d": 0.5, "e": True}
+    task_id = world.create(payload=parse(json.dumps(payload)))
     assert world.engine.task(task_id)["payload"] == {
         "a": 1,
         "b": float(2**70),
@@ -78,11 +81,12 @@ def test_numbers_are_kept_as_doubles(world: World) -> None:
 
 def test_large_whole_numbers_come_back_as_javascript_writes_them(world: World) -> None:
     payload = {"a": 1732212345678901234, "b": -(2**53) - 1, "c": 1e17, "d": 10**20, "e": 1e21}
-    task_id = world.create(payload=payload)
+    task_id = world.create(payload=parse(json.dumps(payload)))
     shown = world.engine.task(task_id)["payload"]
     written = [1732212345678901200, -(2**53), 10**17, 10**20, 1e21]
     assert [*map(repr, shown.values())] == [*map(repr, written)]
-    assert world.create(task_id, payload={**payload, "a": 1732212345678901200}) == task_id
+    rounded = parse(json.dumps({**payload, "a": 1732212345678901200}))
+    assert world.create(task_id, payload=rounded) == task_id
 
 
 @pytest.mark.parametrize(
@@ -204,28 +208,13 @@ def test_a_scope_that_ends_in_two_stars_is_refused(world: World) -> None:
     assert refused(world, scopes=["a", "b:**"]).code == "InputError"
 
 
-@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
-@pytest.mark.parametrize("where", ["payload", "extra"])
-def test_text_that_the_database_cannot_store_is_refused(world: World, where: str, text: str) -> None:
-    within: dict[str, Any] = {where: {"key": [text]}}
-    assert refused(world, **within).code == "InputError"
-    as_key: dict[str, Any] = {where: {text: 1}}
-    assert refused(world, **as_key).code == "InputError"
-
-
-def test_a_backslash_before_u0000_is_not_a_nul(world: World) -> None:
-    payload = {"text": "\\u0000"}
-    assert world.engine.task(world.create(payload=payload))["payload"] == payload
-
-
 def test_a_payload_that_is_nested_too_deep_is_refused(world: World) -> None:
     payload: dict[str, Any] = {}
     for _ in range(20_000):
         payload = {"a": payload}
     refusal = refused(world, payload=payload)
-    assert refusal.code == "InputError"
+    assert refusal.code == "MalformedPayload"
     assert "nested deeper than Python can handle" in refusal.message
-    assert "Unicode" not in refusal.message
 
 
 def test_a_group_keeps_its_scheduler(world: World) -> None:

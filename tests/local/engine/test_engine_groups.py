@@ -160,8 +160,3 @@ def test_a_missing_task_is_not_found(world: World) -> None:
     assert refused(world.engine.task, task_id).status == 404
     message = f"`{task_id}` does not correspond to a task that exists.\nAre you sure this task exists?"
     assert refused(world.engine.status, task_id).message == message
-
-
-@pytest.mark.parametrize("text", ["\ud800", "a\0b"])
-def test_ids_that_the_database_cannot_store_are_refused(world: World, text: str) -> None:
-    assert refused(world.engine.tasks, world.caller, {"taskIds": [text]}, None, ALL).code == "InputError"
