@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_PLAIN = 1e21  # below, JavaScript writes whole numbers without an exponent
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
 _END_OF_INDICES = 2**32 - 1
 
@@ -33,21 +31,17 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
-def normalized(value: Any) -> Any:
-    """Return a copy of a JSON value in the form and order in which the database gives it back.
+def in_database_order(value: Any) -> Any:
+    """Return a copy of a JSON value with its keys in the order in which they come back from the database.
 
     Raises:
         RecursionError: The value is nested too deep.
     """
-    if isinstance(value, str):
-        return value
     if isinstance(value, dict):
         given = cast("dict[str, Any]", value)
-        return {key: normalized(given[key]) for key in _in_order(given)}
+        return {key: in_database_order(given[key]) for key in _in_order(given)}
     if isinstance(value, list):
-        return [normalized(element) for element in cast("Sequence[Any]", value)]
-    if isinstance(value, float) and value.is_integer() and abs(value) < _PLAIN:
-        return int(Decimal(repr(value)))  # the digits that tell the double from others, then zeros
+        return [in_database_order(element) for element in cast("Sequence[Any]", value)]
     return value
 
 

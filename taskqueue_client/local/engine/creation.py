@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from taskqueue_client.local import messages, times
-from taskqueue_client.local.javascript_values import normalized
+from taskqueue_client.local.javascript_values import in_database_order
 from taskqueue_client.local.refusal import Caller, refuse
 
 from .core import add_run, append_run, enqueue
@@ -174,7 +174,7 @@ def _new_task(task_id: str, body: dict[str, Any], deadline: int, expires: int) -
 def _encoded_definition(body: dict[str, Any]) -> bytes:
     """Return the definition in the server's order; its priority, which can change, is kept in the record."""
     try:
-        definition = {name: None if name == "priority" else normalized(body[name]) for name in _FIELDS}
+        definition = {name: None if name == "priority" else in_database_order(body[name]) for name in _FIELDS}
         return msgspec.json.encode(definition)
     except RecursionError:
         refuse("MalformedPayload", "`payload` or `extra` is nested deeper than Python can handle")

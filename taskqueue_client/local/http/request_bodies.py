@@ -38,8 +38,8 @@ _QUOTED = r'"(?:[\x0b\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\x0b\x20-\xff])*"'
 _CONTENT_TYPE = re.compile(rf"\s*({_WORD}/{_WORD})\s*(?:; *{_WORD} *= *(?:{_QUOTED}|{_WORD}) *)*")
 _PUNCTUATION = re.compile(r"[^a-z0-9]|:[0-9]{4}$")
 _NOT_CHARSETS = {"idna", "punycode", "raw_unicode_escape", "unicode_escape", "undefined", "mbcs", "oem"}
-_LARGEST_EXACT = 2**53
-_TOO_LARGE = 2**63
+_EXACT = 2**53  # the whole numbers up to here are their own doubles
+_PLAIN = 1e21  # below, JavaScript writes whole numbers without an exponent
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = b"0" * 16
@@ -247,9 +247,9 @@ def check_kind(value: object) -> None:
 
 
 def _number(digits: str) -> float:
-    """Return a number as in JavaScript: 1.0 is the integer 1."""
+    """Return a number as JavaScript has it and writes it: 1.0 is 1, and the digits are those of a double."""
     value = float(digits)
-    return int(value) if value.is_integer() and abs(value) < _LARGEST_EXACT else value
+    return int(Decimal(repr(value))) if value.is_integer() and abs(value) < _PLAIN else value
 
 
 _DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=_number)
@@ -261,13 +261,7 @@ def _with_doubles(value: Any) -> Any:
         return {key: _with_doubles(each) for key, each in value.items()}
     if is_list(value):
         return [_with_doubles(each) for each in value]
-    return _rounded(value) if isinstance(value, int) and abs(value) > _LARGEST_EXACT else value
-
-
-def _rounded(value: int) -> float:
-    """Return the double; the largest excepted, as an integer with the digits that JavaScript writes."""
-    double = float(str(value))
-    return double if abs(value) >= _TOO_LARGE else int(Decimal(repr(double)))
+    return _number(str(value)) if isinstance(value, int) and abs(value) > _EXACT else value
 
 
 _CHECKS: dict[str, Check] = {}

@@ -255,7 +255,7 @@ def test_repeating_a_create_returns_the_current_status_and_sends_again(world: Wo
 
 
 def test_a_repeat_may_write_its_dates_and_keys_otherwise(world: World) -> None:
-    task_id = world.create(deadline="2026-11-22T08:00:00.123Z", payload={"a": 1, "b": {"c": 2.0, "d": 3}})
+    task_id = world.create(deadline="2026-11-22T08:00:00.123Z", payload={"a": 1, "b": {"c": 2, "d": 3}})
     again = {"deadline": "2026-11-22 09:00:00.123000+01:00", "payload": {"b": {"d": 3, "c": 2}, "a": 1}}
     world.create(task_id, **again)
     assert world.engine.task(task_id)["deadline"] == "2026-11-22T08:00:00.123Z"

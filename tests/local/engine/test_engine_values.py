@@ -14,7 +14,7 @@ from taskqueue_client.local import times
 from taskqueue_client.local.engine import Store, pages
 from taskqueue_client.local.engine.pages import decode_index, encode_index
 from taskqueue_client.local.engine.store import sort_key
-from taskqueue_client.local.javascript_values import normalized
+from taskqueue_client.local.javascript_values import in_database_order
 from taskqueue_client.local.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -181,4 +181,4 @@ def test_keys_are_in_the_database_s_order_after_those_that_javascript_takes_for_
 ) -> None:
     indices = [key for key in keys if _is_array_index(key)]
     others = sorted({*keys} - {*indices}, key=lambda key: (len(key.encode()), key.encode()))
-    assert [*normalized(dict.fromkeys(keys, 1.0))] == [*sorted({*indices}, key=int), *others]
+    assert [*in_database_order(dict.fromkeys(keys, 1.0))] == [*sorted({*indices}, key=int), *others]

@@ -226,12 +226,33 @@ def test_numbers_are_read_as_javascript_reads_them(wire: Wire, task_factory: Tas
         ("9007199254740992", 2**53),
         ("9007199254740993", 2**53),
         ("-1234567890123456789", -1234567890123456800),
+        ("1e17", 10**17),
+        ("9223372036854775808", 9223372036854776000),
+        ("1e21", 1e21),
         ("1e400", None),
     ],
 )
 def test_an_error_echoes_numbers_as_javascript_reads_them(wire: Wire, given: str, echoed: object) -> None:
     reply = wire.json("PUT", f"{QUEUE}/task/{slugid()}", f'{{"payload": [{given}]}}', key=wire.root)
-    assert reply.json["requestInfo"]["payload"]["payload"] == [echoed]
+    assert [*map(repr, reply.json["requestInfo"]["payload"]["payload"])] == [repr(echoed)]
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [("1e17", 10**17), ("9223372036854775808", 9223372036854776000), ("1e22", 1e22), ("-0.0", 0)],
+)
+def test_a_length_of_any_size_is_kept_as_javascript_keeps_it(
+    wire: Wire, task_factory: TaskFactory, given: str, shown: float
+) -> None:
+    task, run = task_factory(), f"{QUEUE}/task/{(task_id := slugid())}/runs/0"
+    assert wire.json("PUT", f"{QUEUE}/task/{task_id}", task, key=wire.root).status == 200
+    worker = {"workerGroup": "g", "workerId": "w"}
+    assert wire.json("POST", f"{run}/claim", worker, key=wire.root).status == 200
+    body = {"storageType": "s3", "expires": task["deadline"], "contentType": "a/b", "contentLength": "@"}
+    request = json.dumps(body).replace('"@"', given)
+    assert wire.json("POST", f"{run}/artifacts/public%2Fx", request, key=wire.root).status == 200
+    length = wire.send("GET", f"{run}/artifact-info/public%2Fx", key=wire.root).json["contentLength"]
+    assert repr(length) == repr(shown)
 
 
 @pytest.mark.parametrize(
