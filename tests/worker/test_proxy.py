@@ -475,6 +475,31 @@ def test_a_response_that_is_cut_does_not_look_whole() -> None:
         _ = requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=60).content
 
 
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (b"200 OK\r\nX-Odd: a\x01b", "a header of the response contains a control character"),
+        (b"200 O\x7fK", "a header of the response contains a control character"),
+        (
+            b"101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c",
+            "the response switches to another protocol",
+        ),
+    ],
+)
+def test_a_response_that_cannot_be_passed_back_is_a_500_that_says_why(
+    monkeypatch: pytest.MonkeyPatch, head: bytes, reason: str
+) -> None:
+    monkeypatch.setattr(proxy_module, "ATTEMPTS", 1)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(b"HTTP/1.1 " + head + b"\r\nContent-Length: 2\r\n\r\n{}")
+
+    with Upstream(answer) as upstream, scripted(upstream) as proxy:
+        found = requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=60)
+    assert found.status_code == 500
+    assert found.text.startswith(f"Failed during proxy request: OSError ({reason})")
+
+
 def test_bewit_signs_a_url_that_works_without_credentials(claim: TaskClaim, proxy: TaskProxy) -> None:
     root = requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=30).headers["X-Taskcluster-Endpoint"]
     url = root.replace("/ping", f"/task/{claim.status.task_id}/status")

@@ -8,6 +8,7 @@ taskcluster-proxy, described in Taskcluster's documents on the task environment.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
 import re
 import secrets
@@ -68,6 +69,9 @@ _HOP_BY_HOP = frozenset(
 
 _NEVER_REPEATED = re.compile(r"POST .*/(claim-work/[^/]+(/[^/]+)?|rerun|priority)|PUT .*/workers/[^/]+/[^/]+")
 """The calls of `_protocol.retry.UNREPEATABLE`, which the clients do not repeat either."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+"""Characters that newer versions of aiohttp refuse to send in a header."""
 
 _HOSTNAME = re.compile(
     r"(?=.{1,253}(:|$))([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)+[A-Za-z0-9-]{1,63}(:\d+)?"
@@ -240,7 +244,7 @@ class TaskProxy:
         if proxy is not None and target.startswith("http:"):  # `proxy_headers` are those of a CONNECT
             headers.update(proxy.headers)
         async with asyncio.timeout(SENT_WITHIN if whole else None):
-            return await self._session.request(
+            received = await self._session.request(
                 request.method,
                 URL(target, encoded=True),
                 headers=headers,
@@ -250,6 +254,10 @@ class TaskProxy:
                 proxy=None if proxy is None else proxy.url,
                 proxy_headers=None if proxy is None else proxy.headers,
             )
+        if refused := _why_refused(received):
+            received.close()
+            raise OSError(errno.EPROTO, refused)
+        return received
 
     def _authorization(self, method: str, target: str) -> str:
         """The header for one attempt. It has no hash of the body, which may be longer than the memory."""
@@ -313,6 +321,14 @@ def _text(status: int, text: str) -> web.Response:
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def _why_refused(received: aiohttp.ClientResponse) -> str | None:
+    if received.status < HTTPStatus.OK:
+        return "the response switches to another protocol"
+    if _CONTROL.search("".join((received.reason or "", *received.headers.values()))):
+        return "a header of the response contains a control character"
+    return None
 
 
 def _shown(target: str) -> str:
