@@ -152,22 +152,22 @@ def run_worker(local_queue: LocalQueue, task_factory: TaskFactory) -> Iterator[T
         **settings: Unpack[WorkerSettings],
     ) -> TaskResult:
         _check_class(worker)
-        task_id = slugid()
-        given = settings.get("task_queue_id", _TASK_QUEUE_ID)
-        task_queue_id = given if isinstance(given, str) else given[0]
-        definition = task_factory(**{"taskQueueId": task_queue_id, "payload": payload, **(task or {})})
-        status = client.create_task(task_id, definition).status
         used: WorkerSettings = {
-            "task_queue_id": definition.get("taskQueueId", task_queue_id),
+            "task_queue_id": (task or {}).get("taskQueueId", _TASK_QUEUE_ID),
             "worker_group": "testing",
             "worker_id": "worker",
             "max_tasks": 1,
             "cancellation_poll_interval": 0.1,
             **settings,
         }
-        _check_claimable(status, used["task_queue_id"])
         made = worker if config_file is None else partial(worker, config_file=config_file)
-        made(root_url=local_queue.root_url, credentials=local_queue.credentials, **used).serve()
+        ready = made(root_url=local_queue.root_url, credentials=local_queue.credentials, **used)
+        served = used["task_queue_id"]
+        served = [served] if isinstance(served, str) else served
+        task_id = slugid()
+        definition = task_factory(**{"taskQueueId": served[0], "payload": payload, **(task or {})})
+        _check_claimable(client.create_task(task_id, definition).status, served)
+        ready.serve()
         return result_of(client, task_id)
 
     with client:
@@ -183,9 +183,8 @@ def _check_class(worker: object) -> None:
         raise InvalidArgument("worker", worker, allowed)
 
 
-def _check_claimable(status: TaskStatus, task_queue_id: str | Sequence[str]) -> None:
+def _check_claimable(status: TaskStatus, served: Sequence[str]) -> None:
     """Raise InvalidArgument for a task that a worker would wait for without end."""
-    served = [task_queue_id] if isinstance(task_queue_id, str) else task_queue_id
     if status.task_queue_id not in served:
         allowed = f"one that the worker serves: {', '.join(served)}"
         raise InvalidArgument("task.taskQueueId", status.task_queue_id, allowed)

@@ -24,6 +24,7 @@ from taskqueue_client import (
     slugid,
 )
 from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.local import LocalQueue
 from taskqueue_client.testing import TaskFactory, TaskResult, TaskRunner, run_handler
 from taskqueue_client.worker.run import handlers
 
@@ -361,6 +362,19 @@ def test_run_worker_refuses_a_task_that_its_worker_would_wait_for_without_end(
         run_worker(Greeter, {"name": "Ada"}, task={"dependencies": [unresolved]})
     with pytest.raises(InvalidArgument, match=r"task.taskQueueId: 'a/b' .* worker serves: c/d, e/f"):
         run_worker(Greeter, {"name": "Ada"}, task_queue_id=["c/d", "e/f"], task={"taskQueueId": "a/b"})
+
+
+@pytest.mark.parametrize("given", [[], None, 5])
+def test_run_worker_refuses_settings_before_it_creates_a_task(
+    run_worker: TaskRunner, local_queue: LocalQueue, given: Any
+) -> None:
+    messages: list[object] = []
+    local_queue.subscribe(messages.append)
+    with pytest.raises(InvalidArgument, match="^task_queue_id: "):
+        run_worker(Greeter, {"name": "Ada"}, task_queue_id=given)
+    with pytest.raises(InvalidArgument, match="^max_tasks: "):
+        run_worker(Greeter, {"name": "Ada"}, max_tasks=0)
+    assert messages == []
 
 
 def test_run_worker_refuses_a_worker_that_is_not_a_class(run_worker: TaskRunner) -> None:
