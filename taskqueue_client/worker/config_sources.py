@@ -143,7 +143,12 @@ def _check_nested(kind: Any, given: Any, place: str) -> None:
     kinds = [each for each in getattr(kind, "types", [kind]) if not isinstance(each, none)]
     if len(kinds) != 1:
         return
-    if isinstance(given, list):
+    if isinstance(given, (str, int)):
+        if choices := _choices_instead(kinds[0], given):
+            allowed = ", ".join(map(repr, choices))
+            message = f"{given!r} is not valid; expected one of {allowed} - at `${place}`"
+            raise msgspec.ValidationError(message)
+    elif isinstance(given, list):
         for number, each in enumerate(cast("list[object]", given)):
             _check_nested(getattr(kinds[0], "item_type", None), each, f"{place}[{number}]")
     elif isinstance(given, dict) and isinstance(kinds[0], msgspec.inspect.DictType):
@@ -151,6 +156,18 @@ def _check_nested(kind: Any, given: Any, place: str) -> None:
             _check_nested(kinds[0].value_type, each, f"{place}.{key}")
     elif isinstance(given, dict) and hasattr(kinds[0], "fields"):
         _check_object(kinds[0], cast("dict[str, Any]", given), place)
+
+
+def _choices_instead(kind: Any, given: Any) -> list[Any]:
+    """Return the values of an enumeration that does not have the given one; msgspec does not name them."""
+    if isinstance(kind, msgspec.inspect.LiteralType) and given not in kind.values:
+        return list(kind.values)
+    if isinstance(kind, msgspec.inspect.EnumType):
+        try:
+            kind.cls(given)
+        except ValueError:
+            return [each.value for each in kind.cls]
+    return []
 
 
 def _check_variables(environ: Mapping[str, str]) -> None:

@@ -6,8 +6,9 @@ import logging
 import math
 import sys
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import msgspec
 import pytest
@@ -344,8 +345,19 @@ class Service(msgspec.Struct, tag="service"):
     url: str
 
 
+class Mode(Enum):
+    FAST = "fast"
+    SLOW = "slow"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Mode | None:
+        return cls.FAST if value == "quick" else None
+
+
 @dataclass
 class Nested:
+    mode: Mode | None = None
+    levels: list[Literal[1, 2]] = field(default_factory=list[Literal[1, 2]])
     servers: list[Server] = field(default_factory=list[Server])
     by_name: dict[str, Server] = field(default_factory=dict[str, Server])
     keys: File | Service | None = None
@@ -367,9 +379,12 @@ class Nested:
             "servers: [{url: u, limits: {paralel: 5}}]",
             "unknown key 'paralel'; known keys: parallel - at `$.servers[0].limits`",
         ),
+        ("mode: fats", "'fats' is not valid; expected one of 'fast', 'slow' - at `$.mode`"),
+        ("levels: [1, 3]", "3 is not valid; expected one of 1, 2 - at `$.levels[1]`"),
+        ("mode: {password: hunter2}", "Expected `str | null`, got `object` - at `$.mode`"),
     ],
 )
-def test_a_key_of_a_nested_object_that_its_type_does_not_have_is_refused(
+def test_a_key_or_value_of_a_nested_object_that_its_type_does_not_have_is_refused(
     tmp_path: Path, text: str, finding: str
 ) -> None:
     file = written(tmp_path / "worker.yml", f"worker: {{custom: {{{text}}}}}")
@@ -382,11 +397,15 @@ def test_nested_settings_may_be_of_several_types_or_have_any_keys(tmp_path: Path
     text = """
         worker:
           custom:
+            mode: quick
+            levels: [1, 2]
             servers: [{url: u, limits: {parallel: 2}}, {url: v, limits: null}]
             keys: {type: service, url: w}
             extra: {a: {b: [{c: 1}]}}
     """
     assert load_custom_settings(Nested, written(tmp_path / "worker.yml", text)) == Nested(
+        mode=Mode.FAST,
+        levels=[1, 2],
         servers=[Server("u", limits={"parallel": 2}), Server("v")],
         keys=Service("w"),
         extra={"a": {"b": [{"c": 1}]}},

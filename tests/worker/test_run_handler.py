@@ -24,7 +24,6 @@ from taskqueue_client import (
     slugid,
 )
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.local import LocalQueue
 from taskqueue_client.testing import TaskFactory, TaskResult, TaskRunner, run_handler
 from taskqueue_client.worker.run import handlers
 
@@ -370,9 +369,9 @@ def test_run_worker_refuses_settings_before_it_creates_a_task(
 ) -> None:
     messages: list[object] = []
     local_queue.subscribe(messages.append)
-    with pytest.raises(InvalidArgument, match="^task_queue_id: "):
+    with pytest.raises(InvalidArgument, match=r"^task_queue_id: "):
         run_worker(Greeter, {"name": "Ada"}, task_queue_id=given)
-    with pytest.raises(InvalidArgument, match="^max_tasks: "):
+    with pytest.raises(InvalidArgument, match=r"^max_tasks: "):
         run_worker(Greeter, {"name": "Ada"}, max_tasks=0)
     assert messages == []
 
