@@ -8,6 +8,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from taskqueue_client._arguments import check_kinds
+from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.local.times import LATEST, SECOND
 from taskqueue_client.scopes import satisfies
 
 if TYPE_CHECKING:
@@ -80,6 +82,9 @@ def check_clients(clients: Iterable[Client]) -> dict[str, Client]:
 def _check_client(client: Client) -> None:
     given = {name: getattr(client, name) for name in ("client_id", "expires", "disabled")}
     check_kinds(given, client_id=str, expires=int | float | None, disabled=bool)
+    if client.expires is not None and not 0 <= client.expires <= LATEST / SECOND:
+        allowed = "a time in the years 1970 to 9999, in seconds since the epoch, or None"
+        raise InvalidArgument("expires", client.expires, allowed)
     if not CLIENT_ID.fullmatch(client.client_id):
         message = f"clientId {client.client_id!r} has characters other than A-Z a-z 0-9 ! @ / : . + | _ -"
         raise ValueError(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from base64 import b64encode, urlsafe_b64encode
 from datetime import UTC, datetime
@@ -486,6 +487,9 @@ def test_scopes_that_others_satisfy_are_omitted() -> None:
         ({"clients": [Client("a", "")]}, "the access token of 'a'"),
         ({"clients": [Client("a", cast("str", b"t"))]}, "the access token of 'a'"),
         ({"clients": [Client("a", "t", expires=cast("float", datetime.now(UTC)))]}, "expires: .* float"),
+        ({"clients": [Client("a", "t", expires=math.inf)]}, "expires: inf .* years 1970 to 9999"),
+        ({"clients": [Client("a", "t", expires=math.nan)]}, "expires: nan"),
+        ({"clients": [Client("a", "t", expires=-1.0)]}, "expires: -1"),
         ({"clients": [Client("a", "t", disabled=cast("bool", "no"))]}, "disabled: 'no'"),
         ({"clients": [Client("a", "t", ["x**"])]}, "must not end in"),
         ({"clients": [Client("local", "t")]}, "two clients"),
