@@ -20,7 +20,7 @@ from taskqueue_client.worker.run.lifecycle import TaskEnd
 
 from .config import WorkerConfig, WorkerIdentity
 from .config_sources import load_config
-from .loop import WorkerLoop
+from .loop import WorkerLoop, WorkerSettings
 from .outcomes import (
     Canceled,
     ClaimLost,
@@ -43,5 +43,5 @@ __all__ = [
     "InternalError", "LossReason", "MalformedPayload", "Outcome", "ResourceUnavailable", "RunnerLog",
     "SourceContext", "TaskEnd", "TaskFailed", "TaskRun", "TaskSource", "TaskSourceFactory",
     "UpstreamArtifact", "UpstreamOptions", "WorkerConfig", "WorkerIdentity", "WorkerLoop", "WorkerRunner",
-    "WorkerShutdown", "load_config", "outcome_for",
+    "WorkerSettings", "WorkerShutdown", "load_config", "outcome_for",
 ]  # fmt: skip

@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 
 
 class WorkerSettings(TypedDict, total=False):
-    """The types of the settings of `WorkerConfig` as arguments, for type checkers."""
+    """The settings of `WorkerConfig` as keyword arguments, for type checkers.
+
+    The `__init__` of a subclass of `WorkerLoop` with further arguments takes the settings as
+    `**settings: Unpack[WorkerSettings]`, and passes them to `super().__init__(**settings)`.
+    """
 
     task_queue_id: str | Sequence[str]
     worker_group: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
-from typing import Any, Protocol, assert_type
+from typing import Any, Protocol, Unpack, assert_type
 
 import aiohttp
 import requests
@@ -20,6 +20,7 @@ from taskqueue_client.models import (
     TaskStatus,
     TaskStatusResponse,
 )
+from taskqueue_client.worker import TaskRun, WorkerLoop, WorkerSettings
 
 written_by_hand: TaskDefinition = {
     "taskQueueId": "p/w",
@@ -78,6 +79,20 @@ def submit(client: CreatesTasks, async_client: AsyncCreatesTasks) -> None: ...
 
 submit(Queue.from_env(), AsyncQueue.from_env())
 Queue("https://tc.example.com", Credentials("id", "token"), session=requests.Session())
+
+
+class Regional(WorkerLoop):
+    """A worker with an argument of its own."""
+
+    def __init__(self, region: str, **settings: Unpack[WorkerSettings]) -> None:
+        super().__init__(**settings)
+        self.region = region
+
+    def run_task(self, task: TaskRun) -> None:
+        task.log.info("in %s", self.region)
+
+
+Regional("here", concurrency=4, max_idle="10 minutes").serve()
 
 
 class Recording(Queue):
