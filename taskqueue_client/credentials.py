@@ -104,7 +104,7 @@ def _decoded(decoder: msgspec.json.Decoder[T], certificate: str) -> T:
         return decoder.decode(certificate.encode())
     # AttributeError: not text; other clients accept a dict
     except (msgspec.MsgspecError, AttributeError, UnicodeError, RecursionError):
-        raise InvalidArgument("certificate", _hidden(certificate), "a JSON object as text") from None
+        raise InvalidArgument("certificate", _hidden(certificate), "a JSON object as a str") from None
 
 
 def temporary_credentials(

@@ -358,7 +358,7 @@ class _Writer:
     def _with_ids(self, text: object, path: str, ids: Mapping[str, str]) -> object:
         if isinstance(text, str):
             return _REFERENCE.sub(partial(self._referenced, path, ids), text)
-        allowed = "text, with names of dependencies in <>"
+        allowed = "a string, with names of dependencies in <>"
         self._problems.append(Problem(f"{path}.task-reference", text, allowed))
         return text
 

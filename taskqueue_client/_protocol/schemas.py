@@ -55,7 +55,11 @@ _OBJECT: Schema = {"type": "object", "description": "an object"}
 
 
 def _text(longest: int) -> Schema:
-    return {"type": "string", "maxLength": longest, "description": f"a text of at most {longest} characters"}
+    return {
+        "type": "string",
+        "maxLength": longest,
+        "description": f"a string of at most {longest} characters",
+    }
 
 
 DEFINITION: Schema = {
@@ -99,7 +103,7 @@ DEFINITION: Schema = {
                 "type": "string",
                 "minLength": 1,
                 "maxLength": 249,
-                "description": "a text of 1 to 249 characters",
+                "description": "a string of 1 to 249 characters",
             },
             "maxItems": 64,
             "uniqueItems": True,
@@ -143,7 +147,7 @@ DEFINITION: Schema = {
         "tags": {
             "type": "object",
             "additionalProperties": _text(4096),
-            "description": "an object whose values are texts",
+            "description": "an object whose values are strings",
         },
         "extra": _OBJECT,
     },
@@ -371,7 +375,7 @@ def _unknown_problems(document: object, unknown: Mapping[object, object]) -> Ite
 def _text_problems(document: object) -> Iterator[Problem]:
     for path, given in _everything_in(document):
         if isinstance(given, str) and _NO_TEXT.search(given):
-            yield Problem(json_path(*path), given, "text without U+0000 and without lone surrogates")
+            yield Problem(json_path(*path), given, "a string without U+0000 and without lone surrogates")
 
 
 def _number_problems(definition: object) -> list[Problem]:

@@ -161,7 +161,9 @@ def test_a_reference_to_a_task_that_is_not_a_dependency_is_refused() -> None:
 @pytest.mark.parametrize("given", [None, 5, True, ["<a>"], {"<a>": 1}])
 def test_a_reference_that_is_not_text_is_refused(given: object) -> None:
     wrong = document(a={}, b={"dependencies": ["a"], "payload": {"x": {"task-reference": given}}})
-    assert problems(wrong) == {"$.tasks.b.payload.x.task-reference": "text, with names of dependencies in <>"}
+    assert problems(wrong) == {
+        "$.tasks.b.payload.x.task-reference": "a string, with names of dependencies in <>"
+    }
 
 
 @pytest.mark.parametrize(

@@ -146,8 +146,11 @@ NOT_SAID = (
     " time is over",
     "come what may",
     "but for ",
+    "a text of at most",
+    "text or a path",
+    "values are texts",
 )
-"""Phrases with a plainer form: by itself, by default, reclaimed, response, close, anybody, as usual, …"""
+"""Phrases with a plainer form: by itself, by default, reclaimed, response, close, as usual, a str, …"""
 
 
 @pytest.mark.parametrize("path", [*PAGES, *MODULES], ids=name_of)

@@ -221,7 +221,7 @@ def test_a_variable_of_the_payload_that_is_not_text_makes_the_payload_malformed(
 
     result = run_handler(Builder, {"env": {"JOBS": value}})
     assert result.outcome == "malformed-payload"
-    problem = f"its value is of type {type(value).__name__}; expected a string without NUL"
+    problem = f"its value is of type {type(value).__name__}; expected a str without NUL"
     assert f"$.env.JOBS: {problem}" in result.log
 
 

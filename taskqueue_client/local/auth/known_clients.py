@@ -89,7 +89,7 @@ def _check_client(client: Client) -> None:
         message = f"clientId {client.client_id!r} has characters other than A-Z a-z 0-9 ! @ / : . + | _ -"
         raise ValueError(message)
     if not _is_token(client.access_token):
-        message = f"the access token of {client.client_id!r} must be ASCII text, not empty"
+        message = f"the access token of {client.client_id!r} must be a str of ASCII, not empty"
         raise ValueError(message)
     check_scopes(client.scopes, f"client {client.client_id!r}")
 

@@ -245,7 +245,7 @@ class _Run:
         self._args = _arguments(command, shell=options.get("shell", False))
         self._shown = command if isinstance(command, str) else self._quoted(context)
         self._context = context
-        check_kind("cwd", options.get("cwd", ""), str | os.PathLike, "text or a path")
+        check_kind("cwd", options.get("cwd", ""), str | os.PathLike, "a str or a path")
         self._cwd = context.work_directory / options.get("cwd", "")
         self._input = _encoded(options.get("input", b""))
         self._captured = _captured(options.get("capture", False))
@@ -409,12 +409,12 @@ def _encoded(given: object) -> bytes:
         return given.encode(errors="surrogateescape")
     if isinstance(given, bytes):
         return given
-    raise InvalidArgument("input", given, "a string or bytes", f"of type {type(given).__name__}")
+    raise InvalidArgument("input", given, "a str or bytes", f"of type {type(given).__name__}")
 
 
 def _arguments(command: Command, *, shell: bool) -> list[str]:
     """The program and its arguments, as the system takes them."""
-    allowed = "a list of a program and its arguments; with shell=True, a string"
+    allowed = "a list of a program and its arguments; with shell=True, a str"
     check_kind("command", command, Iterable, allowed)
     if shell != isinstance(command, str) or isinstance(command, Mapping):
         raise InvalidArgument("command", command, allowed)
@@ -429,7 +429,7 @@ def _argument(position: int, given: str | os.PathLike[str]) -> str:
     with suppress(TypeError):
         if not isinstance(os.fspath(given), bytes):
             return os.fspath(given)
-    raise InvalidArgument(f"command[{position}]", given, "text or a path")
+    raise InvalidArgument(f"command[{position}]", given, "a str or a path")
 
 
 def _result(ended: Ended, streams: Mapping[str, _Stream]) -> CommandResult:

@@ -163,11 +163,11 @@ def _check(given: object) -> None:
         raise InvalidArgument("env", given, "a dict of the names and values of variables", f"of type {kind}")
     for name, value in cast("Mapping[object, object]", given).items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise InvalidArgument("env", name, "the name of a variable: a non-empty string without = and NUL")
+            raise InvalidArgument("env", name, "the name of a variable: a non-empty str without = and NUL")
         if not isinstance(value, str) or "\0" in value:
             kind = "with NUL" if isinstance(value, str) else f"of type {type(value).__name__}"
             # The name, by which the payload is found to have this variable: the value may be secret.
-            raise InvalidArgument(f"env[{name!r}]", name, "a string without NUL", f"its value is {kind}")
+            raise InvalidArgument(f"env[{name!r}]", name, "a str without NUL", f"its value is {kind}")
 
 
 _PR_SET_DUMPABLE = 4
