@@ -108,8 +108,10 @@ class Core:
                 for message in self._outbox:
                     for store in self.audience.stores:
                         store(message)
-        except BaseException:
+        except BaseException as error:
             self._forget()
+            if not isinstance(error, Refusal):
+                self.noted.clear()
             raise
         self._after_commit()
 

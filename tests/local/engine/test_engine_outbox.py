@@ -9,7 +9,7 @@ import pytest
 from taskqueue_client.local.amqp import Outbox
 from taskqueue_client.local.messages import Message
 from taskqueue_client.local.refusal import Refusal
-from tests.local.engine.engine_world import World
+from tests.local.engine.engine_world import QUEUE, World
 
 
 @pytest.fixture
@@ -47,6 +47,9 @@ def test_a_change_whose_messages_cannot_be_stored_is_undone(world: World) -> Non
     with pytest.raises(OSError, match="disk I/O error"):
         world.claim(task_id)
     assert world.status(task_id)["state"] == "pending"
+    world.audience.stores.clear()
+    world.claim(task_id)
+    assert world.engine.get_task_queue(QUEUE)["lastDateActive"] == world.now()
 
 
 def test_a_refused_call_leaves_no_message(world: World, outbox: Outbox) -> None:
