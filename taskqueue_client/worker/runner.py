@@ -332,6 +332,16 @@ class RunnerLog(logging.Handler):
         self._runner = runner
         self._standard_error = log_handler()
 
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Send or write a record, without the handler's lock.
+
+        `logging.shutdown` has the lock while `close` waits for the thread that writes, and that thread logs.
+        """
+        found: Any = self.filter(record)  # since Python 3.12 a record
+        if found:
+            self.emit(record if found is True else found)
+        return bool(found)
+
     def emit(self, record: logging.LogRecord) -> None:
         """Send or write a record."""
         try:

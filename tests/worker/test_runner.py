@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskqueue_client import Credentials, temporary_credentials
+from taskqueue_client.worker import runner as runner_module
 from taskqueue_client.worker.runner import (
     CAPABILITIES,
     Ignored,
@@ -28,6 +29,7 @@ from taskqueue_client.worker.runner import (
     Termination,
     WorkerRunner,
 )
+from taskqueue_client.worker.worker_log import log
 from tests.cli.command import COMMAND
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import worker_for
@@ -407,6 +409,26 @@ def test_log_lines_go_to_standard_error_once_the_runner_does_not_read(
     os.close(to_worker)
     assert "last" in capsys.readouterr().err
     assert 'not sent to worker-runner: ~{"type": "log", "body": {"textPayload": "more"}}' in caplog.text
+
+
+def test_lines_whose_runner_is_gone_are_written_before_the_end_of_the_log(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "TIME_TO_FLUSH", WAIT)
+    (reading, to_worker), (from_worker, writing) = os.pipe(), os.pipe()
+    handler = RunnerLog(runner := WorkerRunner(reading, writing))
+    monkeypatch.setattr(log, "handlers", [handler])
+    runner.start(on_termination=print, on_credentials=print, on_closed=(closed := threading.Event()).set)
+    os.write(to_worker, WELCOME)
+    until(lambda: runner.send_log({"textPayload": "first"}))
+    handler.acquire()  # as `logging.shutdown` does
+    os.close(from_worker)
+    handler.emit(logging.makeLogRecord({"msg": "last"}))
+    handler.close()
+    assert "last" in capsys.readouterr().err
+    handler.release()
+    os.close(to_worker)
+    assert closed.wait(WAIT)
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
