@@ -258,10 +258,11 @@ def _described(error: BaseException) -> str:
 
 
 def _forget_request(error: BaseException) -> None:
-    """Take our headers, and so the signature, out of an error that people will log."""
+    """Take our headers and the query, and so the signatures, out of an error that people will log."""
     if isinstance(error, aiohttp.ClientResponseError):
-        url, method, _, real_url = error.request_info
-        error.request_info = aiohttp.RequestInfo(url, method, CIMultiDictProxy(CIMultiDict[str]()), real_url)
+        url, method, *_ = error.request_info
+        bare = url.with_query(None)
+        error.request_info = aiohttp.RequestInfo(bare, method, CIMultiDictProxy(CIMultiDict[str]()), bare)
         error.args = (error.request_info, error.history)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import io
 import os
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -290,6 +291,20 @@ def test_a_storage_that_cannot_be_reached_is_an_error_without_the_signature(
         raw_client.upload("x", b"content")
     assert "secret" not in repr(caught.value)
     assert "secret" not in "".join(str(error) for error in (caught.value.__cause__, caught.value.args))
+
+
+@pytest.mark.parametrize("is_supported", [True, False], ids=["connector", "ClientSession"])
+def test_a_storage_that_does_not_speak_http_is_an_error_without_the_signature(
+    raw_client: EitherClient, server: RawServer, monkeypatch: pytest.MonkeyPatch, *, is_supported: bool
+) -> None:
+    monkeypatch.setattr("taskqueue_client._transport.asynchronous.is_supported", lambda: is_supported)
+    body = created(f"{server.url}/key?X-Amz-Signature=secret")
+    server.respond = lambda request: (
+        RawResponse(raw=b"what?\r\n\r\n") if request.method == "PUT" else RawResponse(body=body)
+    )
+    with pytest.raises(StorageFailed) as caught:
+        raw_client.upload("x", b"content")
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
 
 
 def created(put_url: str) -> bytes:
