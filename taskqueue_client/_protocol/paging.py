@@ -4,16 +4,16 @@ A function that describes an iteration returns the first page's call, so that in
 at once. `iterated` and `iterated_async` make it a method of a client. An iterator may be used after an error:
 it requests the same page again and continues with the item after the last one.
 
-A page of `list_pending_tasks` may begin with the last items of the page before it: the token has the time of
-the last item in milliseconds, and the Queue's database has microseconds. These items are not returned again.
+A page may have items of the pages before it. Most lists are counted from their start, so items that are added
+meanwhile shift the others. The token of `list_pending_tasks` has the time of the last item in milliseconds,
+and the Queue's database has microseconds. An iteration returns each item once: it remembers the ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from itertools import dropwhile
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import msgspec
@@ -29,15 +29,24 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Pages(Generic[PageT, Item]):
-    """The rest of a list that comes in pages."""
+    """The rest of a list that comes in pages.
+
+    Args:
+        call: Requests the next page.
+        items: Returns the items of a page.
+        key: Returns what identifies an item.
+    """
 
     call: Call[PageT]
     items: Callable[[PageT], Sequence[Item]]
-    known: Sequence[Item] = ()
+    key: Callable[[Item], Hashable]
 
-    def new_items(self, page: PageT) -> Iterator[Item]:
-        """Return the items of a page without those that it has in common with the page before."""
-        return dropwhile(self.known.__contains__, self.items(page))
+    def new_items(self, page: PageT, known: set[Hashable]) -> Iterator[Item]:
+        """Yield the items of a page whose keys are not known, and add these."""
+        for item in self.items(page):
+            if (key := self.key(item)) not in known:
+                known.add(key)
+                yield item
 
     def after(self, page: PageT) -> Pages[PageT, Item] | None:
         """Return the pages after a page, or None if the page is the last one."""
@@ -48,15 +57,16 @@ class Pages(Generic[PageT, Item]):
             # a page of nothing but known items would be followed by itself for ever
             query = {**query, "limit": str(2 * int(query["limit"]))}
         call = msgspec.structs.replace(self.call, query={**query, "continuationToken": token})
-        return replace(self, call=call, known=self.items(page))
+        return replace(self, call=call)
 
     def everything(self) -> Conversation[list[Item]]:
         """Request all pages, and return their items."""
         found: list[Item] = []
+        known = set[Hashable]()
         pages: Pages[PageT, Item] | None = self
         while pages is not None:
             page = yield from pages.call
-            found += pages.new_items(page)
+            found += pages.new_items(page, known)
             pages = pages.after(page)
         return found
 
@@ -78,6 +88,7 @@ class _Walk(Iterator[Item]):
         self._client = client
         self._items: Iterator[Item] = iter(())  # those left of a page
         self._pages: Pages[Any, Item] | None = pages  # after it
+        self._known = set[Hashable]()
 
     def __next__(self) -> Item:
         while True:
@@ -86,7 +97,7 @@ class _Walk(Iterator[Item]):
             if (pages := self._pages) is None:
                 raise StopIteration
             page = self._client.send(pages.call)
-            self._items, self._pages = pages.new_items(page), pages.after(page)
+            self._items, self._pages = pages.new_items(page, self._known), pages.after(page)
 
 
 def iterated_async(
@@ -108,6 +119,7 @@ class _AsyncWalk(AsyncIterator[Item]):
         self._client = client
         self._items: Iterator[Item] = iter(())
         self._pages: Pages[Any, Item] | None = pages
+        self._known = set[Hashable]()
 
     async def __anext__(self) -> Item:
         while True:
@@ -116,4 +128,4 @@ class _AsyncWalk(AsyncIterator[Item]):
             if (pages := self._pages) is None:
                 raise StopAsyncIteration
             page = await self._client.send(pages.call)
-            self._items, self._pages = pages.new_items(page), pages.after(page)
+            self._items, self._pages = pages.new_items(page, self._known), pages.after(page)

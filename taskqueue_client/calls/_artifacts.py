@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from operator import attrgetter
 from types import NoneType
 
 from taskqueue_client import _arguments as arguments
@@ -119,7 +120,9 @@ def iter_artifacts(
 ) -> Pages[ArtifactsPage, Artifact]:
     """Iterate over the artifacts of a run, requesting further pages; see `list_artifacts`."""
     return Pages(
-        list_artifacts(task_id, run_id, limit=arguments.page_size(page_size)), lambda page: page.artifacts
+        list_artifacts(task_id, run_id, limit=arguments.page_size(page_size)),
+        lambda page: page.artifacts,
+        attrgetter("name"),
     )
 
 
@@ -141,7 +144,9 @@ def list_latest_artifacts(
 def iter_latest_artifacts(task_id: str, *, page_size: int | None = None) -> Pages[ArtifactsPage, Artifact]:
     """Iterate over the artifacts of a task's last run; see `list_latest_artifacts`."""
     return Pages(
-        list_latest_artifacts(task_id, limit=arguments.page_size(page_size)), lambda page: page.artifacts
+        list_latest_artifacts(task_id, limit=arguments.page_size(page_size)),
+        lambda page: page.artifacts,
+        attrgetter("name"),
     )
 
 

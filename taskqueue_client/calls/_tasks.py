@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal
 
 from taskqueue_client import _arguments as arguments
@@ -86,7 +87,8 @@ def iter_tasks(
     task_ids: Collection[str], *, page_size: int | None = None
 ) -> Pages[TasksPage, IdentifiedTask]:
     """Iterate over the definitions of several tasks, requesting further pages; see `tasks`."""
-    return Pages(tasks(task_ids, limit=arguments.page_size(page_size)), lambda page: page.tasks)
+    first = tasks(task_ids, limit=arguments.page_size(page_size))
+    return Pages(first, lambda page: page.tasks, attrgetter("task_id"))
 
 
 def statuses(
@@ -108,7 +110,8 @@ def iter_statuses(
     task_ids: Collection[str], *, page_size: int | None = None
 ) -> Pages[StatusesPage, IdentifiedStatus]:
     """Iterate over the statuses of several tasks, requesting further pages; see `statuses`."""
-    return Pages(statuses(task_ids, limit=arguments.page_size(page_size)), lambda page: page.statuses)
+    first = statuses(task_ids, limit=arguments.page_size(page_size))
+    return Pages(first, lambda page: page.statuses, attrgetter("task_id"))
 
 
 def status(task_id: str) -> Call[TaskStatusResponse]:
@@ -143,7 +146,8 @@ def iter_dependent_tasks(
     task_id: str, *, page_size: int | None = None
 ) -> Pages[DependentTasksPage, TaskAndStatus]:
     """Iterate over the tasks that depend on a task; see `list_dependent_tasks`."""
-    return Pages(list_dependent_tasks(task_id, limit=arguments.page_size(page_size)), lambda page: page.tasks)
+    first = list_dependent_tasks(task_id, limit=arguments.page_size(page_size))
+    return Pages(first, lambda page: page.tasks, attrgetter("status.task_id"))
 
 
 def create_task(task_id: str, definition: TaskDefinition) -> Generator[Call[Any], Any, TaskStatusResponse]:
@@ -266,9 +270,8 @@ def iter_task_group(
     task_group_id: str, *, page_size: int | None = None
 ) -> Pages[TaskGroupPage, TaskAndStatus]:
     """Iterate over the tasks of a group, requesting further pages; see `list_task_group`."""
-    return Pages(
-        list_task_group(task_group_id, limit=arguments.page_size(page_size)), lambda page: page.tasks
-    )
+    first = list_task_group(task_group_id, limit=arguments.page_size(page_size))
+    return Pages(first, lambda page: page.tasks, attrgetter("status.task_id"))
 
 
 def cancel_task_group(task_group_id: str) -> Call[CanceledTaskGroup]:

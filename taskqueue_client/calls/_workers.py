@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
+from operator import attrgetter
 from types import NoneType
 
 from taskqueue_client import _arguments as arguments
@@ -50,7 +51,7 @@ def list_provisioners(
 
 def iter_provisioners() -> Pages[ProvisionersPage, Provisioner]:
     """Iterate over the provisioners, 1000 at most; see `list_provisioners`."""
-    return Pages(list_provisioners(), lambda page: page.provisioners)
+    return Pages(list_provisioners(), lambda page: page.provisioners, attrgetter("provisioner_id"))
 
 
 def get_provisioner(provisioner_id: str) -> Call[Provisioner]:
@@ -117,7 +118,7 @@ def iter_pending_tasks(
     """Iterate over the pending runs of a task queue, requesting further pages; see `list_pending_tasks`."""
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
     first = list_pending_tasks(queue, limit=arguments.page_size(page_size))
-    return Pages(first, lambda page: page.tasks)
+    return Pages(first, lambda page: page.tasks, attrgetter("task_id", "run_id"))
 
 
 def list_claimed_tasks(
@@ -148,7 +149,7 @@ def iter_claimed_tasks(
     """Iterate over the claimed runs of a task queue, requesting further pages; see `list_claimed_tasks`."""
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
     first = list_claimed_tasks(queue, limit=arguments.page_size(page_size))
-    return Pages(first, lambda page: page.tasks)
+    return Pages(first, lambda page: page.tasks, attrgetter("task_id", "run_id"))
 
 
 def list_worker_types(
@@ -174,6 +175,7 @@ def iter_worker_types(
     return Pages(
         list_worker_types(provisioner_id, limit=arguments.page_size(page_size)),
         lambda page: page.worker_types,
+        attrgetter("provisioner_id", "worker_type"),
     )
 
 
@@ -207,7 +209,8 @@ def list_task_queues(
 
 def iter_task_queues(*, page_size: int | None = None) -> Pages[TaskQueuesPage, TaskQueue]:
     """Iterate over the task queues, requesting further pages; see `list_task_queues`."""
-    return Pages(list_task_queues(limit=arguments.page_size(page_size)), lambda page: page.task_queues)
+    first = list_task_queues(limit=arguments.page_size(page_size))
+    return Pages(first, lambda page: page.task_queues, attrgetter("task_queue_id"))
 
 
 def get_task_queue(
@@ -272,7 +275,7 @@ def iter_workers(
         quarantined=quarantined,
         limit=arguments.page_size(page_size),
     )
-    return Pages(first, lambda page: page.workers)
+    return Pages(first, lambda page: page.workers, attrgetter("worker_group", "worker_id"))
 
 
 def get_worker(

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TypeVar, assert_type, cast, get_type_hints
 
+import msgspec
 import pytest
 
 from taskqueue_client import calls
@@ -120,6 +121,19 @@ class PendingRuns:
 def test_each_pending_run_is_returned_once_although_pages_overlap(page_size: int) -> None:
     runs = PendingRuns(1, 1, 1, 2, 3, 3).iter_pending_tasks("p/w", page_size=page_size)
     assert "".join(run.task_id for run in islice(runs, 20)) == "012345"
+
+
+def test_each_worker_is_returned_once_although_others_are_added_meanwhile() -> None:
+    moved = msgspec.structs.replace(_worker("b"), last_date_active=datetime.now(UTC))
+    shelf = Shelf(
+        [
+            WorkersPage(workers=[_worker("a"), _worker("b")], continuation_token="one"),
+            WorkersPage(workers=[_worker("aa"), _worker("b")], continuation_token="two"),
+            WorkersPage(workers=[_worker("ab"), moved, _worker("a"), _worker("c")]),
+        ]
+    )
+    workers = [worker.worker_id for worker in shelf.iter_workers("p/w")]
+    assert workers == ["a", "b", "aa", "ab", "c"]
 
 
 def test_a_page_is_not_asked_for_before_it_is_needed() -> None:
