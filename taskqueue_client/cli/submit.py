@@ -39,8 +39,7 @@ def command(
     other file is one task definition. `deadline` and `expires` may be durations like "2 hours". Everything is
     checked before anything is sent. With --dry-run, neither deployment nor credentials are needed.
 
-    A file that is submitted again becomes new tasks. If the first submission was interrupted, cancel its group
-    first.
+    A file that is submitted again becomes new tasks. If a submission was interrupted, cancel its group first.
     """
     document = read_document(file)
     if dry_run:

@@ -399,6 +399,18 @@ def test_a_program_that_prints_only_carriage_returns_does_not_delay_the_finished
         tracemalloc.stop()
 
 
+def test_the_memory_for_lines_with_several_states_is_bounded(
+    log: TaskLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million of them took 170 MB."""
+    monkeypatch.setattr(task_log, "MOST_SHORTENED", 2, raising=False)
+    with log.output() as output:
+        output.write(b"a\rb\nplain\n" + b"a\rb\n" * 3)
+    with log.finished() as view:
+        lines = [b"", b"b\n", b"plain\n", b"b\n", b"a\rb\n", b"a\rb\n"]
+        assert view.read().split(STAMP.encode()) == lines
+
+
 def test_a_log_whose_file_cannot_be_made_keeps_the_error(tmp_path: Path, clock: MovableClock) -> None:
     log = TaskLog(tmp_path / "missing" / "task.log", clock, kept_in_memory=0)
     log.logger.info("lost")

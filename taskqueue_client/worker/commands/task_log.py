@@ -36,6 +36,9 @@ STAMP = len("2026-11-21T09:20:53.649Z ")
 LONG_LINE = 8 * 1024
 """Bytes from which on a checkpoint shows a line that has not ended: some programs never end a line."""
 
+MOST_SHORTENED = 100_000
+"""Lines of which the finished log shows the last state only: their places take 17 MB of memory."""
+
 _PROGRESS = re.compile(rb"\r(?!\n)")
 
 
@@ -128,9 +131,10 @@ class TaskLog:
             return self._view([(0, self.size)])
 
     def finished(self) -> LogView:
-        """Return the log so far, each line with its last state only, as a file. Takes long if `has_progress`.
+        """Return the log so far, lines with their last states only, as a file. Takes long if `has_progress`.
 
-        A state is what ends in a carriage return, as progress bars print: the next one overwrites it.
+        A state is what ends in a carriage return, as progress bars print: the next one overwrites it. After
+        `MOST_SHORTENED` lines with several states, lines keep all of them.
 
         Raises:
             OSError: It cannot be read.
@@ -374,7 +378,7 @@ def _last_states(view: LogView, size: int) -> list[tuple[int, int]]:
         is_overwritten = piece.endswith(b"\r")
         at += len(piece)
         if piece.endswith(b"\n"):
-            if last > first:
+            if last > first and len(spans) < MOST_SHORTENED:
                 spans.append((kept, first))
                 kept = last
             first = last = at + STAMP
