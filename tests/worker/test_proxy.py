@@ -8,6 +8,7 @@ import json
 import logging
 import random
 import re
+import resource
 import socket
 import subprocess
 import sys
@@ -827,3 +828,21 @@ def test_without_free_descriptors_a_proxy_is_an_error_and_leaves_nothing() -> No
     assert left_open == "0", done.stderr
     assert set(results) == {"Too many open files", "started"}
     assert results[-1] == "started"
+
+
+def test_without_free_descriptors_a_proxy_logs_one_attempt_a_second(
+    proxy: TaskProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = urlsplit(proxy.url)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as client:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            client.connect((url.hostname, url.port))
+            until(lambda: caplog.records)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        client.settimeout(60)
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 404")
+    assert len([each for each in caplog.records if each.name == "asyncio"]) < 10

@@ -107,8 +107,10 @@ class Server:
         await self._runner.setup()
         address = _addresses(host)[0]
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._socket = socket.create_server((address, port), family=family, backlog=_BACKLOG)
-        await web.SockSite(self._runner, self._socket, backlog=_BACKLOG).start()
+        self._socket = socket.create_server((address, port), family=family)
+        # asyncio would accept as many connections at a time, and log each failure when no file can be opened
+        await web.SockSite(self._runner, self._socket, backlog=1).start()
+        self._socket.listen(_BACKLOG)
         taken: int = self._socket.getsockname()[1]
         name = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - to replace it
         return f"http://[{name}]:{taken}" if ":" in name else f"http://{name}:{taken}"

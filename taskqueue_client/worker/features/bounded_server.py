@@ -56,7 +56,9 @@ class BoundedServer(web.Server):
         forget_in_children(self)
         self._runner = web.ServerRunner(self, shutdown_timeout=closing)
         await self._runner.setup()
-        await web.SockSite(self._runner, listener).start()
+        # asyncio would accept as many connections at a time, and log each failure when no file can be opened
+        await web.SockSite(self._runner, listener, backlog=1).start()
+        listener.listen()
 
     def forget(self) -> None:
         """See `Forked`: a child that outlives the server would keep its port."""

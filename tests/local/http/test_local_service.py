@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import resource
 import socket
 import sqlite3
 import subprocess
@@ -24,6 +25,7 @@ from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import Client, LocalQueue
 from tests.broker import require_broker
 from tests.local.local_http import QUEUE, Key, Wire
+from tests.worker.queue_world import until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -498,3 +500,19 @@ def test_without_aio_pika_an_amqp_url_is_refused_with_the_extra_to_install(
     monkeypatch.delitem(sys.modules, "taskqueue_client.local.amqp", raising=False)
     with pytest.raises(ImportError, match=r"pip install 'taskqueue_client\[events\]'"):
         LocalQueue(amqp_url="amqp://guest:guest@127.0.0.1/").start()
+
+
+def test_without_free_descriptors_one_attempt_a_second_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with LocalQueue() as local, socket.socket() as client:
+        url = urlsplit(local.root_url)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            client.connect((url.hostname, url.port))
+            until(lambda: caplog.records)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        client.settimeout(60)
+        client.sendall(b"GET /api/queue/v1/ping HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 200")
+    assert len(caplog.records) < 10
