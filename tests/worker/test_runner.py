@@ -402,6 +402,7 @@ def test_log_lines_go_to_standard_error_once_the_runner_does_not_read(
     runner.start(on_termination=print, on_credentials=print, on_closed=print)
     os.write(to_worker, WELCOME)
     until(lambda: runner.send_log({"textPayload": "first"}))
+    runner.flush()
     os.close(from_worker)
     until(lambda: not runner.send_log({"textPayload": "more"}))
     RunnerLog(runner).handle(logging.makeLogRecord({"msg": "last"}))
@@ -421,6 +422,7 @@ def test_lines_whose_runner_is_gone_are_written_before_the_end_of_the_log(
     runner.start(on_termination=print, on_credentials=print, on_closed=(closed := threading.Event()).set)
     os.write(to_worker, WELCOME)
     until(lambda: runner.send_log({"textPayload": "first"}))
+    runner.flush()
     handler.acquire()  # as `logging.shutdown` does
     os.close(from_worker)
     handler.emit(logging.makeLogRecord({"msg": "last"}))
