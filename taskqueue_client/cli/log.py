@@ -149,8 +149,10 @@ class FollowedLog:
             if not self._is_live:
                 self._say(self._waiting_for(status))
             clock.sleep(interval)
-        self._print_last()
-        self._tell_of_retry(status)
+        try:
+            self._print_last()
+        finally:  # a worker that was killed may have left no log
+            self._tell_of_retry(status)
 
     def _say(self, words: str) -> None:
         if words != self._told:

@@ -553,6 +553,16 @@ def test_the_end_of_a_run_that_is_retried_is_not_taken_for_the_end_of_the_task(
     )
 
 
+def test_the_retry_of_a_run_that_ended_without_a_log_is_told(running: Running) -> None:
+    task_id, run_client = running
+    run_client.report_exception(task_id, 0, "worker-shutdown")
+    result = run("log", task_id, "--run", "0")
+    assert result.exit_code == ExitStatus.REFUSED
+    retry, error = result.stderr.splitlines()
+    assert retry.endswith(f"run 1 is pending; to follow it, run taskqueue log {task_id}")
+    assert error == f"Error: run 0 of task {task_id} has no artifact {LIVE}"
+
+
 @pytest.mark.parametrize("words", [["log"], ["log", "--json"], ["artifacts", "get", LIVE]])
 def test_a_log_that_is_an_error_artifact_is_refused_with_its_reason(
     running: Running, words: list[str]
