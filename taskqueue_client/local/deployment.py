@@ -23,6 +23,7 @@ from taskqueue_client.local.storage import ArtifactStorage, Variant
 
 from .engine import BackgroundWork, Core, Store
 from .engine import Settings as EngineSettings
+from .engine.store import is_of_machine
 from .faults import FaultInjector
 from .http.endpoints import LEGACY
 
@@ -235,8 +236,9 @@ class Deployment:
         self._wake_up = None
         try:
             self.run_due()
-        except Exception:  # noqa: BLE001 - without a retry the background work would never run again
-            _log.exception("background work failed: retrying in %g s", _RETRY_INTERVAL)
+        except Exception as error:  # noqa: BLE001 - without a retry the background work would never run again
+            cause = None if is_of_machine(error) else error
+            _log.error("background work failed, retrying in %g s: %s", _RETRY_INTERVAL, error, exc_info=cause)
             self._wake_up = asyncio.get_running_loop().call_later(_RETRY_INTERVAL, self._wake)
 
     def _cancel_wake_up(self) -> None:

@@ -17,6 +17,7 @@ import requests
 
 from taskqueue_client import slugid
 from taskqueue_client.local import LocalQueue, deployment
+from taskqueue_client.local.engine.store import Store
 from taskqueue_client.local.http.server import Server
 from tests.local.local_http import QUEUE, Key, Wire
 
@@ -255,7 +256,11 @@ def test_an_argument_must_not_be_empty(name: str) -> None:
         LocalQueue(**{name: ""})  # type: ignore[arg-type] # both are texts
 
 
-def test_background_work_that_failed_is_done_a_little_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_work_that_failed_is_done_a_little_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = sqlite3.OperationalError("database or disk is full")
+    full.sqlite_errorcode = sqlite3.SQLITE_FULL
     with LocalQueue(claim_timeout=0.05) as local:
         corner, tries, done = Corner(local), iter([True]), threading.Event()
         background: Any = local._running.background  # pyright: ignore[reportPrivateUsage] - to break it
@@ -263,8 +268,7 @@ def test_background_work_that_failed_is_done_a_little_later(monkeypatch: pytest.
 
         def fail_once() -> int:
             if next(tries, False):
-                message = "database or disk is full"
-                raise sqlite3.OperationalError(message)
+                raise full
             count: int = run_due()
             if count:
                 done.set()
@@ -278,6 +282,25 @@ def test_background_work_that_failed_is_done_a_little_later(monkeypatch: pytest.
             corner.get(f"/task/{task_id}/status").json["status"]["runs"][0]["reasonResolved"]
             == "claim-expired"
         )
+    assert "background work failed, retrying in 1 s: database or disk is full" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_a_full_disk_is_a_line_without_traceback_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make = Store.__init__
+
+    def make_small(store: Store, path: str) -> None:
+        make(store, path)
+        store.rows(f"PRAGMA max_page_count = {store.value('PRAGMA page_count') + 10}")
+
+    monkeypatch.setattr(Store, "__init__", make_small)
+    with LocalQueue() as local, pytest.raises(AssertionError, match="500"):
+        Corner(local).create(payload={"text": "x" * 100_000})
+    (line,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert line.endswith(": database or disk is full")
+    assert "Traceback" not in caplog.text
 
 
 async def test_a_last_request_leaves_no_background_work_for_a_stopped_queue(

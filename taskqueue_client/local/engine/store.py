@@ -132,6 +132,12 @@ CREATE TABLE workers (
 """
 
 
+def is_of_machine(error: Exception) -> bool:
+    """Return whether an error is due to the machine, such as a full disk; a traceback explains nothing."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
+    return isinstance(error, OSError) or code in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+
+
 class Store:
     """The database; every change belongs to a `transaction`.
 

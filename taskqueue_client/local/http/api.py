@@ -25,6 +25,7 @@ from taskqueue_client.local.auth.auth_service import (
     tester_validator,
 )
 from taskqueue_client.local.auth.presented_credentials import bad_request
+from taskqueue_client.local.engine.store import is_of_machine
 from taskqueue_client.local.engine.task_artifacts import ErrorContent, Redirect
 from taskqueue_client.local.http import request_bodies
 from taskqueue_client.local.refusal import Refusal, refuse
@@ -276,9 +277,11 @@ class Api:
             response = await self._run(call)
         except Refusal as refusal:
             response = self._error(call, refusal)
-        except Exception:  # noqa: BLE001 - an internal error must not be shown to the caller
-            incident = uuid4()
-            _log.exception("%s failed, incidentId %s", call.endpoint.full_name, incident)
+        except Exception as error:  # noqa: BLE001 - an internal error must not be shown to the caller
+            incident, cause = uuid4(), None if is_of_machine(error) else error
+            _log.error(
+                "%s failed, incidentId %s: %s", call.endpoint.full_name, incident, error, exc_info=cause
+            )
             message = f"Internal Server Error, incidentId {incident}."
             response = self._error(call, Refusal("InternalServerError", message))
         return finish(request, response)
