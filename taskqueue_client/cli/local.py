@@ -161,6 +161,7 @@ def command(
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)  # before there are threads: these signals are waited for
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("azure").setLevel(logging.WARNING)  # it logs each request otherwise
+    logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # it logs tracebacks of lost connections otherwise
     config = config or _Config()
     try:
         local = LocalQueue(

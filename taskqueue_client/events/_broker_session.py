@@ -182,7 +182,7 @@ class BrokerSession:
         error = None if closing.cancelled() else closing.exception()
         if isinstance(error, asyncio.CancelledError):  # how aiormq ends a connection without heartbeats
             error = TimeoutError("the broker sent no heartbeat")
-        self._end(BrokerLost(f"the connection ended: {error!r}" if error else "the connection ended"))
+        self._end(BrokerLost(f"the connection ended: {_message(error)}" if error else "the connection ended"))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import json
 import logging
 import queue as queue_module
 import sqlite3
+import subprocess
 from contextlib import asynccontextmanager, closing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from taskqueue_client.local import LocalQueue, amqp
 from taskqueue_client.local.amqp import AmqpPublisher, Outbox, WorkerRemovals
 from taskqueue_client.local.messages import EXCHANGE_PREFIX, EXCHANGES, Message
 from tests.broker import BROKER, require_broker
+from tests.cli.command import COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 DEFINED = EXCHANGE_PREFIX + "task-defined"
 EXCHANGE_DECLARE = bytes([0, 40, 0, 10])
 QUEUE_DECLARE = bytes([0, 50, 0, 10])
+CONSUME_OK = bytes([0, 60, 0, 21])
 """The class and the method at the beginning of an AMQP frame."""
 
 
@@ -115,6 +118,20 @@ class SilentLine(Line):
         await reader.read()  # until the client gives up
         to_broker.close()
         writer.close()
+
+
+class ConsumerLine(Line):
+    """A line that is cut whenever a consumer begins."""
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        broker = URL(BROKER)
+        (from_broker, to_broker) = await asyncio.open_connection(broker.host, broker.port or 5672)
+        requests = asyncio.create_task(copy(reader, to_broker))
+        while (data := await from_broker.read(65536)) and CONSUME_OK not in data:
+            writer.write(data)
+        requests.cancel()
+        to_broker.close()
+        writer.transport.abort()
 
 
 async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -504,3 +521,20 @@ def test_a_local_queue_stops_at_every_moment_of_its_connection_to_the_broker(
             pass
     gc.collect()  # asyncio tells then of tasks that were left behind
     assert [each.getMessage() for each in caplog.records if each.name == "asyncio"] == []
+
+
+async def test_a_lost_connection_is_a_line_without_traceback_in_the_log_of_the_command() -> None:
+    async with line_to_broker(ConsumerLine()) as (_, url):
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND, "local", "--amqp", url, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        assert process.stderr is not None
+        lines = [await asyncio.wait_for(process.stderr.readline(), 60)]
+        while b"not consuming worker-manager messages" not in lines[-1]:
+            lines.append(await asyncio.wait_for(process.stderr.readline(), 60))
+        process.terminate()
+        rest = await process.stderr.read()
+        assert await process.wait() == 0
+    told = b"".join([*lines, rest]).decode()
+    assert "reader exited" not in told
+    assert "Traceback" not in told
