@@ -15,6 +15,7 @@ import pytest
 from taskqueue_client._protocol.conversation import Conversation, Work
 from taskqueue_client.artifacts import DownloadResult
 from taskqueue_client.artifacts.download_methods import download_artifact
+from taskqueue_client.clock import SystemClock
 from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotFound
 from taskqueue_client.local.faults import Respond
 from taskqueue_client.models import StorageType
@@ -389,6 +390,29 @@ def test_an_expired_artifact_of_the_payload_is_unavailable(
     world.local.faults.add(Respond("queue.latestArtifact", status=410))
     task_id = run("upstream_artifacts", payload=payload, dependencies=[build], seen=keep([]))
     assert reasons(world, task_id) == ["resource-unavailable"]
+
+
+@pytest.mark.parametrize("endpoint", ["queue.latestArtifact", "storage.get"])
+def test_downloads_of_a_handler_survive_an_outage_of_a_minute(
+    monkeypatch: pytest.MonkeyPatch, world: World, build: str, endpoint: str
+) -> None:
+    sleeps: list[float] = []
+
+    def pass_over(_: SystemClock, seconds: float) -> None:
+        sleeps.append(seconds)
+
+    monkeypatch.setattr(SystemClock, "sleep", pass_over)
+
+    def handler(task: TaskRun) -> None:
+        world.local.faults.add(Respond(endpoint, status=503, times=10))
+        assert task.download_artifact(build, "public/build/a.txt").content == b"a"
+        world.local.faults.add(Respond(endpoint, status=503, times=10))
+        task.upstream_artifacts([{"taskId": build, "paths": ["public/build/a.txt"]}])
+
+    task_id = world.create()
+    work(world, handler)
+    assert reasons(world, task_id) == ["completed"]
+    assert sum(sleeps) > 2 * 60
 
 
 def test_a_wrong_option_is_the_worker_s_mistake_also_with_the_payload_s_list(

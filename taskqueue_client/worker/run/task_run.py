@@ -49,6 +49,10 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+DOWNLOAD_ATTEMPTS = 12
+"""Attempts of a download by a handler, which take two minutes: a restart of the Queue or of storage must not
+end the run as `internal-error`, which the Queue does not retry."""
+
 
 class UnawaitedCalls:
     """Calls of asynchronous methods that have not begun: a task without its command must not be completed."""
@@ -278,6 +282,8 @@ class TaskRun:
     ) -> DownloadResult:
         """Download and verify an artifact of any task with the scopes of this task.
 
+        An outage of the Queue or of storage is survived for two minutes.
+
         Args:
             task_id: The task that has the artifact.
             name: The artifact's name.
@@ -288,7 +294,7 @@ class TaskRun:
             InvalidArgument: `to` leads out of the work directory.
             Exception: As `Queue.download_artifact`.
         """
-        queue = self.queue
+        queue = self.queue.with_options(attempts=DOWNLOAD_ATTEMPTS)
         steps = downloading_to(queue, self.work_directory, task_id, name, self._resources.tracing, **options)
         return converse(queue, steps)
 
@@ -297,7 +303,7 @@ class TaskRun:
         self, task_id: str, name: str, **options: Unpack[DownloadOptions]
     ) -> DownloadResult:
         """Download an artifact as `download_artifact` does, without blocking the event loop."""
-        queue = self.async_queue
+        queue = self.async_queue.with_options(attempts=DOWNLOAD_ATTEMPTS)
         steps = downloading_to(queue, self.work_directory, task_id, name, self._resources.tracing, **options)
         return await converse_async(queue, steps)
 
@@ -305,6 +311,8 @@ class TaskRun:
         self, upstream: Iterable[Mapping[str, Any]] | None = None, **options: Unpack[UpstreamOptions]
     ) -> list[UpstreamArtifact]:
         """Download and verify artifacts of other tasks: each to TASK_ID/NAME in a directory.
+
+        An outage of the Queue or of storage is survived for two minutes.
 
         Args:
             upstream: The tasks, each as `{"taskId": …, "paths": […]}`. Without `paths`, all artifacts of the
@@ -331,7 +339,7 @@ class TaskRun:
             ChainOfTrustError: An artifact in `upstream` fails the verification.
             Exception: As `Queue.download_artifact`.
         """
-        queue = self.queue
+        queue = self.queue.with_options(attempts=DOWNLOAD_ATTEMPTS)
         return converse(queue, self._downloading_upstream(queue, upstream, options))
 
     @_noting_unawaited
@@ -339,7 +347,7 @@ class TaskRun:
         self, upstream: Iterable[Mapping[str, Any]] | None = None, **options: Unpack[UpstreamOptions]
     ) -> list[UpstreamArtifact]:
         """Download artifacts as `upstream_artifacts` does, without blocking the event loop."""
-        queue = self.async_queue
+        queue = self.async_queue.with_options(attempts=DOWNLOAD_ATTEMPTS)
         return await converse_async(queue, self._downloading_upstream(queue, upstream, options))
 
     def _downloading_upstream(
