@@ -28,6 +28,9 @@ _PATIENCE = 10
 """The pause before the next request, as a multiple of the last response's time: following must not become a
 load for the Queue."""
 
+_LONGEST_PAUSE = 60.0
+"""Seconds. A response may have taken minutes because of an outage, which is over."""
+
 
 def follow_group(
     queue: Client, task_group_id: str, *, interval: float = 2.0, clock: Clock | None = None
@@ -80,7 +83,8 @@ def _changes(
         if are_settled(members):
             return
         last = statuses
-        yield from Pause(max(interval, _PATIENCE * (clock.monotonic() - begun)), clock)
+        pause = min(_PATIENCE * (clock.monotonic() - begun), _LONGEST_PAUSE)
+        yield from Pause(max(interval, pause), clock)
 
 
 def are_settled(members: Iterable[TaskAndStatus]) -> bool:
