@@ -33,7 +33,7 @@ from taskqueue_client._transport.asynchronous import own_transport
 from taskqueue_client._transport.network import NetworkSettings
 from taskqueue_client.errors import Attempted, UnreadableResponse
 from taskqueue_client.models import TaskClaim, TaskStatus
-from taskqueue_client.models._base import Model
+from taskqueue_client.models._base import Model, prepare
 from taskqueue_client.worker import SourceContext
 
 __all__ = [
@@ -108,6 +108,9 @@ class PolledClaim(Model, frozen=True, kw_only=True):
     worker_group: str
     worker_id: str
     taken_until: datetime
+
+
+prepare(PollTaskUrl, PollTaskUrls, PolledClaim)
 
 
 def poll_task_urls(

@@ -13,6 +13,7 @@ from taskqueue_client import calls
 from taskqueue_client._arguments import check_kind
 from taskqueue_client._protocol.conversation import Conversation
 from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotFound
+from taskqueue_client.models._base import prepare
 
 from .artifact_errors import ChainOfTrustError, StorageRefused
 from .destinations import MemoryDestination
@@ -176,6 +177,9 @@ class _Document(msgspec.Struct, rename="camel"):
     task_id: str
     worker_group: str
     worker_id: str
+
+
+prepare(_Task, _Document)
 
 
 def _verified(

@@ -6,7 +6,7 @@ in the form of the Queue's schema. `to_dict` returns a response for `json.dumps`
 
 from __future__ import annotations
 
-from ._base import Authentication, Model, Page, Ping, ScopeSet, Version
+from ._base import Authentication, Model, Page, Ping, ScopeSet, Version, prepare
 from .artifacts import (
     Artifact,
     ArtifactContent,
@@ -78,3 +78,5 @@ __all__ = [
     "TaskReclaim", "TaskState", "TaskStatus", "TaskStatusResponse", "TasksPage", "UploadMethod",
     "Version", "Worker", "WorkerSummary", "WorkerType", "WorkerTypesPage", "WorkersPage",
 ]  # fmt: skip
+
+prepare(*(each for each in list(vars().values()) if isinstance(each, type) and issubclass(each, Model)))

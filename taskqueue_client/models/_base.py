@@ -60,6 +60,16 @@ def cut(document: bytes) -> bytes:
     return b"".join([*kept, document[start:]])
 
 
+def prepare(*kinds: type[msgspec.Struct]) -> None:
+    """Have msgspec resolve the types of the fields now, while one thread imports the module.
+
+    Otherwise it does so when a struct is decoded for the first time, and the process crashes if another
+    thread decodes the same struct meanwhile (msgspec 0.22).
+    """
+    for each in kinds:
+        msgspec.json.Decoder(each)
+
+
 class Model(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """Base class of responses: frozen, with fields in snake_case. Unknown fields are ignored.
 

@@ -34,6 +34,7 @@ from taskqueue_client.errors import (
     ResourceNotFound,
 )
 from taskqueue_client.models import StorageType
+from taskqueue_client.models._base import prepare
 from taskqueue_client.worker.commands.work_directory import path_inside
 from taskqueue_client.worker.monitoring.tracing import Tracing
 from taskqueue_client.worker.outcomes import MalformedPayload, ResourceUnavailable
@@ -65,6 +66,9 @@ class UpstreamTask(msgspec.Struct, frozen=True, rename="camel"):
     paths: tuple[str, ...] = ("*",)
     formats: tuple[str, ...] = ()
     optional: bool = False
+
+
+prepare(UpstreamTask)
 
 
 class DownloadOptions(TypedDict, total=False):
