@@ -143,8 +143,9 @@ def reconcile_by_status(
 
     Args:
         queue: The client.
-        task_ids: Called at each gap; returns the tasks to read.
-        on_status: Called with the status of each task, changed or not. A message about the same change
+        task_ids: Called at each gap; returns the tasks to read. The Queue ignores ids that it does not know,
+            such as those of expired tasks.
+        on_status: Called once with the status of each task, changed or not. A message about the same change
             may still arrive.
 
     Raises:
@@ -262,8 +263,8 @@ def _check_functions(task_ids: object, on_status: object) -> None:
 def _read_statuses(
     task_ids: Callable[[], Iterable[str]], on_status: Callable[[TaskStatus], object]
 ) -> Conversation[None]:
-    for task_id in list(task_ids()):
-        on_status((yield from _request_status(task_id)))
+    for found in (yield from calls.iter_statuses(list(task_ids())).everything()):
+        on_status(found.status)
 
 
 def _may_be_resolved(event: Event | None, task_group_id: str, known: dict[str, TaskStatus]) -> bool:

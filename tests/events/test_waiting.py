@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar, cast
 import msgspec
 import pytest
 
+from taskqueue_client import AsyncQueue, LocalQueue, Queue
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.errors import InvalidArgument
@@ -35,6 +36,7 @@ from taskqueue_client.models import (
     TaskStatus,
     TaskStatusResponse,
 )
+from taskqueue_client.testing import TaskFactory
 from tests.events.conftest import WatchedClock
 from tests.events.messages_published import Publisher, body, status, task_ids
 from tests.restless_clock import RestlessClock
@@ -305,21 +307,28 @@ async def test_the_message_that_a_group_is_resolved_leads_to_a_poll(
 GAP = Gap(began=1, ended=2, queue_was_lost=True)
 
 
-async def test_reconciling_by_status_reads_the_tasks_that_matter_at_that_moment() -> None:
+async def test_reconciling_by_status_reads_the_tasks_that_matter_at_that_moment(
+    async_queue: AsyncQueue, task_factory: TaskFactory
+) -> None:
     wanted: list[str] = []
     got: list[TaskStatus] = []
-    hook = reconcile_by_status_async(AsyncScripted(*LIFE), lambda: wanted, got.append)
+    hook = reconcile_by_status_async(async_queue, lambda: wanted, got.append)
+    created = (await async_queue.create_task(TASK, task_factory())).status
     await hook(GAP)
     wanted.append(TASK)
     await hook(GAP)
-    assert got == LIFE[:1]
+    assert got == [created]
 
 
-def test_reconciling_with_a_synchronous_client_is_synchronous() -> None:
+def test_reconciling_with_a_synchronous_client_is_synchronous_and_ignores_unknown_tasks(
+    local_queue: LocalQueue, task_factory: TaskFactory
+) -> None:
     got: list[TaskStatus] = []
-    hook = reconcile_by_status(Scripted(*LIFE), lambda: [TASK, TASK], got.append)
-    assert hook(GAP) is None
-    assert got == LIFE[:2]
+    with Queue(local_queue.root_url, local_queue.credentials) as queue:
+        created = queue.create_task(TASK, task_factory()).status
+        hook = reconcile_by_status(queue, lambda: [*task_ids(2), TASK, TASK], got.append)
+        assert hook(GAP) is None
+    assert got == [created]
 
 
 @pytest.mark.parametrize("reconcile", [reconcile_by_status, reconcile_by_status_async])
