@@ -327,7 +327,7 @@ async def iterate_async(client: AsyncClient, stream: Conversation[None]) -> Asyn
 async def _perform_async(client: AsyncClient, step: Step) -> Any:
     match step:
         case Call():
-            return await client.send(step)
+            return await _sending(client, step)
         case CallAs():
             return await client.with_credentials(step.credentials).send(step.call)
         case Work():
@@ -338,6 +338,14 @@ async def _perform_async(client: AsyncClient, step: Step) -> Any:
             return await _together_async(client, step)
         case Item():
             raise TypeError(step)
+
+
+def _sending(client: AsyncClient, call: Call[Any]) -> Awaitable[Any]:
+    response = client.send(call)
+    if not hasattr(response, "__await__"):  # a response of a synchronous client
+        allowed = "an AsyncQueue; for a Queue, use the function whose name does not end with _async"
+        raise InvalidArgument("client", type(client), allowed)
+    return response
 
 
 async def _together_async(client: AsyncClient, step: Together[R]) -> list[R]:

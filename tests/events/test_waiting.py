@@ -98,6 +98,13 @@ def test_an_asynchronous_client_is_refused_where_nothing_is_awaited(function: An
         function(AsyncScripted(*LIFE), TASK, clock=RestlessClock())
 
 
+@pytest.mark.parametrize("function", [wait_for_task_async, wait_for_group_async])
+async def test_a_synchronous_client_is_refused_where_its_response_is_awaited(function: Any) -> None:
+    allowed = "an AsyncQueue; for a Queue, use the function whose name does not end with _async"
+    with pytest.raises(InvalidArgument, match=f"client: .*Scripted.* expected {allowed}"):
+        await function(Scripted(*LIFE), TASK, clock=RestlessClock())
+
+
 async def test_an_asynchronous_client_waits_for_a_task() -> None:
     clock, progress = RestlessClock(), list[TaskStatus]()
     resolved = await wait_for_task_async(AsyncScripted(*LIFE), TASK, on_progress=progress.append, clock=clock)
