@@ -22,6 +22,7 @@ from .slugid import SLUGID
 T = TypeVar("T")
 
 _IDENTIFIER = re.compile(r"[a-zA-Z0-9_-]{1,38}")
+_PAIR = re.compile(r"[a-zA-Z0-9_-]{1,38}/[a-zA-Z0-9_-]{1,38}")
 _TASK_QUEUE_ID = re.compile(r"[a-zA-Z0-9_-]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?")
 _PRINTABLE = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
 _NAME = re.compile(r"[\x20-\x7e]+")
@@ -141,12 +142,15 @@ def task_queue_id(given: object, provisioner_id: object, worker_type: object) ->
 
 def task_queue_pair(given: object, provisioner_id: object, worker_type: object) -> tuple[str, str]:
     """Return provisioner and worker type of a task queue that is given in either form."""
-    if isinstance(given, str) and provisioner_id is None and worker_type is None:
-        provisioner_id, _, worker_type = given.partition("/")
-    elif given is not None or provisioner_id is None or worker_type is None:
+    if given is None and provisioner_id is not None and worker_type is not None:
+        return identifier("provisioner_id", provisioner_id), identifier("worker_type", worker_type)
+    if given is None or provisioner_id is not None or worker_type is not None:
         allowed = "either task_queue_id, or both provisioner_id and worker_type"
-        raise InvalidArgument("task_queue_id", (given, provisioner_id, worker_type), allowed)
-    return identifier("provisioner_id", provisioner_id), identifier("worker_type", worker_type)
+        finding = "missing" if given is None else "given together with provisioner_id or worker_type"
+        raise InvalidArgument("task_queue_id", given, allowed, finding)
+    allowed = "PROVISIONER/WORKER_TYPE, each 1 to 38 of a-z A-Z 0-9 - _"
+    first, _, second = text("task_queue_id", given, _PAIR, allowed).partition("/")
+    return first, second
 
 
 def page_size(given: int | None) -> int | None:

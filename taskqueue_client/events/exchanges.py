@@ -110,7 +110,9 @@ class TaskExchange(Exchange[M_co]):
                 given together with `provisioner_id` or `worker_type`.
         """
         if task_queue_id is not None:
-            provisioner_id, worker_type = _parts(task_queue_id, provisioner_id, worker_type)
+            provisioner_id, worker_type = arguments.task_queue_pair(
+                task_queue_id, provisioner_id, worker_type
+            )
         return Binding(self.full_name, pattern(TASK_FIELDS, locals()))  # which has the fields by name
 
     def parse_routing_key(self, text: str) -> TaskRoutingKey:
@@ -187,7 +189,12 @@ def for_route(
     Raises:
         InvalidArgument: The route is empty or too long, or contains an empty word.
     """
-    return tuple(Binding(exchange.full_name, route_pattern(route)) for exchange in exchanges)
+    allowed = f"words joined by dots, at most {LONGEST_KEY - len('route.')} bytes"
+    arguments.check_kind("route", route, str, allowed)
+    key = f"route.{route}"
+    if "" in route.split(".") or len(key.encode()) > LONGEST_KEY:
+        raise InvalidArgument("route", route, allowed)
+    return tuple(Binding(exchange.full_name, key) for exchange in exchanges)
 
 
 def for_task(task_id: str) -> tuple[Binding, ...]:
@@ -210,19 +217,6 @@ def for_group(task_group_id: str) -> tuple[Binding, ...]:
     about_tasks = (exchange(task_group_id=task_group_id) for exchange in TASK_EXCHANGES)
     about_group = (exchange(task_group_id=task_group_id) for exchange in GROUP_EXCHANGES)
     return (*about_tasks, *about_group)
-
-
-def _parts(task_queue_id: str, provisioner_id: str | None, worker_type: str | None) -> tuple[str, str]:
-    if provisioner_id is not None or worker_type is not None:
-        allowed = "either task_queue_id, or both provisioner_id and worker_type"
-        finding = "given together with provisioner_id or worker_type"
-        raise InvalidArgument("task_queue_id", task_queue_id, allowed, finding)
-    allowed = "<provisioner_id>/<worker_type>"
-    arguments.check_kind("task_queue_id", task_queue_id, str, allowed)
-    first, slash, second = task_queue_id.partition("/")
-    if not (first and slash and second) or "/" in second:
-        raise InvalidArgument("task_queue_id", task_queue_id, allowed)
-    return first, second
 
 
 KIND: Final = "primary"
@@ -355,20 +349,6 @@ def pattern(fields: tuple[Field, ...], values: Mapping[str, str | int | None]) -
         InvalidArgument: A value is empty, too long, or not accepted by the Queue.
     """
     return ".".join([KIND, *(_matching(field, values.get(field.name)) for field in fields)])
-
-
-def route_pattern(route: str) -> str:
-    """Return the pattern that matches messages of tasks with this route, which may contain `*` and `#`.
-
-    Raises:
-        InvalidArgument: The route is empty or too long, or contains an empty word.
-    """
-    key = f"route.{route}"
-    allowed = f"words joined by dots, at most {LONGEST_KEY - len('route.')} bytes"
-    arguments.check_kind("route", route, str, allowed)
-    if "" in route.split(".") or len(key.encode()) > LONGEST_KEY:
-        raise InvalidArgument("route", route, allowed)
-    return key
 
 
 def _parsed(text: str, fields: tuple[Field, ...]) -> dict[str, str]:

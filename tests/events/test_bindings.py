@@ -65,7 +65,7 @@ def test_an_invalid_field_of_a_binding_is_refused_with_its_name(value: Any) -> N
 
 @pytest.mark.parametrize("task_queue_id", ["linux", "/linux", "proj/", "", "proj/linux/x", ("a", "b")])
 def test_a_task_queue_id_has_two_parts(task_queue_id: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"task_queue_id: |worker_type: "):
+    with pytest.raises(InvalidArgument, match="task_queue_id: "):
         events.task_pending(task_queue_id=task_queue_id)
 
 
