@@ -139,7 +139,7 @@ def test_a_name_of_dots_is_not_a_step_up_the_path(name: str, encoded: str) -> No
 
 
 def test_each_function_is_named_like_its_endpoint() -> None:
-    functions = {name: each for name, each in vars(calls).items() if inspect.isfunction(each)}
+    functions = {name: each for name in calls.__all__ if inspect.isfunction(each := getattr(calls, name))}
     described = {
         name: call_with(each, BY_ID).endpoint for name, each in functions.items() if name[:5] != "iter_"
     }
