@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, cast
 
@@ -34,7 +34,7 @@ _LONGEST_PAUSE = 60.0
 
 def follow_group(
     queue: Client, task_group_id: str, *, interval: float = 2.0, clock: Clock | None = None
-) -> Iterator[list[TaskAndStatus]]:
+) -> Generator[list[TaskAndStatus]]:
     """Yield the tasks of a group, at first and after each change, until each is resolved or blocked.
 
     See `blocked_tasks`.
@@ -53,7 +53,7 @@ def follow_group(
 
 def follow_group_async(
     queue: AsyncClient, task_group_id: str, *, interval: float = 2.0, clock: Clock | None = None
-) -> AsyncIterator[list[TaskAndStatus]]:
+) -> AsyncGenerator[list[TaskAndStatus]]:
     """`follow_group` with an asynchronous client, for `async for`."""
     return iterate_async(
         queue, _changes(lambda: iter_task_group(task_group_id).everything(), interval, clock)
@@ -62,7 +62,7 @@ def follow_group_async(
 
 def follow(
     look: Callable[[], list[TaskAndStatus]], *, interval: float = 2.0, clock: Clock | None = None
-) -> Iterator[list[TaskAndStatus]]:
+) -> Generator[list[TaskAndStatus]]:
     """Yield the tasks that `look` returns, as `follow_group` does those of a group."""
     stream = _changes(lambda: iter(Work(look)), interval, clock)
     return iterate(cast("Client", None), stream)  # there is no call to send

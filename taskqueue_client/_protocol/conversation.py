@@ -17,7 +17,7 @@ conversation on the caller's thread, `converse_async` in an event loop. A conver
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, closing, suppress
 from contextvars import copy_context
 from functools import wraps
@@ -184,7 +184,7 @@ def converse(client: Client, conversation: Conversation[R]) -> R:
         conversation.close()
 
 
-def iterate(client: Client, stream: Conversation[None]) -> Iterator[Any]:
+def iterate(client: Client, stream: Conversation[None]) -> Generator[Any]:
     """Perform a stream on this thread and give its items."""
     with closing(stream):
         step = next(stream, None)
@@ -449,9 +449,9 @@ def performed_async(
 
 def streamed(
     describe: Callable[Concatenate[Any, P], Conversation[None]],
-) -> Callable[Concatenate[Client, P], Iterator[bytes]]:
+) -> Callable[Concatenate[Client, P], Generator[bytes]]:
     """Return the method of a synchronous client that gives the items, which are bytes."""
-    return _streaming(describe, iterate, Iterator)
+    return _streaming(describe, iterate, Generator)
 
 
 def streamed_async(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -63,7 +63,7 @@ def test_a_stream_yields_bytes_and_has_the_parameters_of_its_description(
     kind: type[Queue | AsyncQueue],
 ) -> None:
     signature = inspect.signature(kind.stream_artifact)
-    assert signature.return_annotation == (Iterator if kind is Queue else AsyncGenerator)[bytes]
+    assert signature.return_annotation == (Generator if kind is Queue else AsyncGenerator)[bytes]
     own, *others = signature.parameters.values()
     assert (own.name, own.kind) == ("self", inspect.Parameter.POSITIONAL_ONLY)
     described = inspect.signature(download_methods.stream_artifact, eval_str=True)
@@ -92,7 +92,7 @@ def test_a_method_has_the_documentation_the_parameters_and_the_result_of_its_des
     assert get_type_hints(method) == {"name": str, "limit": int, "return": int}
 
 
-@pytest.mark.parametrize(("make", "kind"), [(streamed, Iterator), (streamed_async, AsyncGenerator)])
+@pytest.mark.parametrize(("make", "kind"), [(streamed, Generator), (streamed_async, AsyncGenerator)])
 def test_a_method_that_gives_a_stream_gives_bytes(make: Callable[[Any], Any], kind: Any) -> None:
     method = make(described_stream)
     assert inspect.signature(method).return_annotation == kind[bytes]

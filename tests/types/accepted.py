@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, closing
 from datetime import datetime
 from typing import Any, Protocol, Unpack, assert_type
 
 import aiohttp
 import requests
 
-from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy, calls, slugid
+from taskqueue_client import (
+    AsyncQueue,
+    Credentials,
+    Queue,
+    RetryPolicy,
+    calls,
+    follow_group,
+    follow_group_async,
+    slugid,
+)
 from taskqueue_client.definitions import TaskDefinition, from_now, task_definition
 from taskqueue_client.models import (
     Artifact,
     ClaimWorkResponse,
+    TaskAndStatus,
     TaskClaim,
     TaskState,
     TaskStatus,
@@ -49,6 +60,9 @@ def blocking(queue: Queue) -> None:
     assert_type(queue.with_options(attempts=1, timeout=5.0), Queue)
     assert_type(queue.signed_url(calls.status("t")), str)
     assert_type(queue.finish_artifact("t", 0, "n", upload_id="u"), None)
+    with closing(queue.stream_artifact("t", "n")) as blocks, closing(follow_group(queue, "g")) as changes:
+        assert_type(next(blocks), bytes)
+        assert_type(next(changes), list[TaskAndStatus])
 
 
 async def awaited() -> None:
@@ -59,6 +73,8 @@ async def awaited() -> None:
         assert_type(await queue.create_task(slugid(), written_by_hand), TaskStatusResponse)
         running = asyncio.create_task(queue.claim_work("p/w", worker_group="g", worker_id="w"))
         assert_type(await running, ClaimWorkResponse)
+        async with aclosing(follow_group_async(queue, "g")) as changes:
+            assert_type(await anext(changes), list[TaskAndStatus])
         assert_type(queue.iter_artifacts("t", 0), AsyncIterator[Artifact])
 
 
