@@ -76,27 +76,12 @@ def render(expression: ScopeExpression, params: Mapping[str, Any]) -> ScopeExpre
 
 
 def holds(expression: ScopeExpression, params: Mapping[str, Any], held: Sequence[str]) -> bool:
-    """Return whether the `held` scopes satisfy an expression; only the parts that matter are rendered.
+    """Return whether the `held` scopes satisfy an expression with its parameters filled in.
 
     Raises:
-        KeyError: A parameter that matters has no value.
+        KeyError: A parameter has no value.
     """
-    if isinstance(expression, str):
-        return satisfies(held, _filled_in(expression, params))
-    if "if" in expression:
-        return holds(_chosen(expression, params), params, held)
-    if "for" in expression:
-        return all(satisfies(held, scope) for scope in _each(expression, params))
-    if "AllOf" in expression:
-        return all(holds(part, params, held) for part in expression["AllOf"])
-    return any(_is_alternative(part, params, held) for part in expression["AnyOf"])
-
-
-def _is_alternative(part: ScopeExpression, params: Mapping[str, Any], held: Sequence[str]) -> bool:
-    """Return whether a part of an AnyOf holds; each scope of a `for` in it is a separate alternative."""
-    if isinstance(part, Mapping) and "for" in part:
-        return any(satisfies(held, scope) for scope in _each(part, params))
-    return holds(part, params, held)
+    return is_satisfied(render(expression, params), held)
 
 
 def _chosen(condition: Mapping[str, Any], params: Mapping[str, Any]) -> ScopeExpression:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.scopes import holds, is_satisfied, missing_scopes, render, satisfies, unsatisfied
@@ -51,49 +49,6 @@ def test_missing_scopes_are_named(held: list[str], missing: Any) -> None:
 def test_a_parameter_without_a_value_is_an_error() -> None:
     with pytest.raises(KeyError, match="queue"):
         holds("new:<queue>", {}, ["*"])
-
-
-SCOPES = st.sampled_from(["a", "b", "a:b", "<x>", "a:<x>", "<x>:<y>"])
-LOOPS = st.sampled_from(["a:<each>", "<each>", "<x>:<each>"]).map(
-    lambda scope: {"for": "each", "in": "all", "each": scope}
-)
-
-
-def lists_of(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    def grouped(kind: str, of: list[Any]) -> dict[str, Any]:
-        return {kind: of}
-
-    return st.builds(grouped, st.sampled_from(["AllOf", "AnyOf"]), st.lists(parts, max_size=3))
-
-
-def conditions_of(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    def chosen(then: Any, otherwise: Any) -> dict[str, Any]:
-        return {"if": "flag", "then": then} | ({"else": otherwise} if otherwise else {})
-
-    return st.builds(chosen, parts, st.none() | parts)
-
-
-EXPRESSIONS: st.SearchStrategy[Any] = st.recursive(
-    SCOPES | LOOPS, lambda parts: lists_of(parts) | conditions_of(parts), max_leaves=6
-)
-
-
-@given(
-    EXPRESSIONS,
-    st.fixed_dictionaries(
-        {
-            "x": st.sampled_from(["a", "b", 1]),
-            "y": st.just("b"),
-            "all": st.lists(st.sampled_from("ab"), max_size=2),
-            "flag": st.booleans(),
-        }
-    ),
-    st.lists(st.sampled_from(["a", "b", "a:b", "a*", "1:b", "*"]), max_size=3),
-)
-def test_an_expression_holds_if_its_rendered_form_is_satisfied(
-    expression: Any, params: dict[str, Any], held: list[str]
-) -> None:
-    assert holds(expression, params, held) == is_satisfied(render(expression, params), held)
 
 
 @pytest.mark.parametrize("check", [satisfies, is_satisfied, holds, missing_scopes])
