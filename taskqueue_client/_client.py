@@ -195,8 +195,9 @@ class ClientBase(ABC, Generic[SessionT]):
         self._wire.credentials = credentials
 
     def now(self) -> datetime:
-        """Return the service's time as of its last responses; this machine's time before the first response.
+        """Return the service's time; this machine's time before the first response.
 
+        The difference of the clocks is measured at the first response, and whenever credentials are refused.
         `from_now("1 day", queue.now())` and `task_definition(…, created=queue.now())` return dates that
         the Queue accepts even if this machine's clock is wrong.
         """

@@ -44,6 +44,7 @@ POOL_SIZE = 100
 """Connections that one client opens at most; further calls wait for one."""
 
 _INVALID = "invalid request: the target or a header contains characters that HTTP does not allow"
+_BUSY = f"all {POOL_SIZE} connections of the client were in use for other requests"
 _CLOSED_MEANWHILE = "the client was closed before the response was complete"
 _CLOSED = "this AsyncQueue is closed: make a new one, or close it later"
 _ELSEWHERE = "this AsyncQueue belongs to the event loop of its first call: make one for each loop"
@@ -168,8 +169,11 @@ class ConnectorTransport(_OwnConnector):
         if not self._places.locked():
             await self._places.acquire()  # at once: `asyncio.timeout` takes longer
             return
-        async with asyncio.timeout(seconds):
-            await self._places.acquire()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._places.acquire()
+        except TimeoutError as error:  # which has no text
+            raise TransportFailed(_BUSY, timed_out=True) from error
 
     def _destination(self, origin: str) -> _Destination:
         self._destinations[origin] = made = _Destination(origin, self._network)

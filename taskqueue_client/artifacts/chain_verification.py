@@ -66,8 +66,8 @@ class ChainOfTrust:
         """Return the signed hashes of an artifact, in hex by algorithm.
 
         Raises:
-            ChainOfTrustError: The document does not list the artifact, or has neither its sha256 nor its
-                sha512.
+            ChainOfTrustError: The document does not list the artifact, or lists it without a hash or with one
+                that is neither sha256 nor sha512.
         """
         hashes = self.artifacts.get(name)
         if hashes is None:

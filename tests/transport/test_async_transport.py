@@ -729,6 +729,19 @@ def _deadlines() -> set[int]:
     return {id(each) for each in gc.get_objects() if isinstance(each, ConnectionDeadlines)}
 
 
+async def test_a_request_that_gets_no_connection_in_time_says_so(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asynchronous, "POOL_SIZE", 1)
+    async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
+        going = asyncio.create_task(get(transport, server))
+        await (await server.peer()).request()
+        with pytest.raises(TransportFailed, match="connections of the client were in use") as failed:
+            await get(transport, server, total=0.0)
+        assert failed.value.timed_out
+        going.cancel()
+
+
 async def test_closing_opens_no_connection_for_requests_that_wait_for_one(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
