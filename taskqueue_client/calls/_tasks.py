@@ -277,7 +277,8 @@ def iter_task_group(
 def cancel_task_group(task_group_id: str) -> Call[CanceledTaskGroup]:
     """Cancel all tasks of a sealed task group that are not resolved.
 
-    Scopes: `queue:cancel-task-group:<schedulerId>/<task_group_id>`. Safe to repeat.
+    Scopes: `queue:cancel-task-group:<schedulerId>/<task_group_id>`. Safe to repeat: the
+    response to a repeat lists only the tasks that it cancels.
 
     Raises:
         ResourceNotFound: The task group does not exist.
