@@ -16,8 +16,7 @@ from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotF
 from taskqueue_client.models._base import prepare
 
 from .artifact_errors import ChainOfTrustError, StorageRefused
-from .destinations import MemoryDestination
-from .downloading import ABSENT, DownloadRequest, downloading
+from .downloading import ABSENT, DownloadRequest, MemoryDestination, downloading
 from .storage import VERIFIABLE
 from .transfers import TransferClient, silently
 

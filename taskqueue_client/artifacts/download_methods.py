@@ -1,21 +1,110 @@
-"""Downloads, described once: each function becomes a method of `Queue` and of `AsyncQueue`."""
+"""Downloads to a file, to memory, or as a stream of blocks: methods of `Queue` and of `AsyncQueue`."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from inspect import GEN_RUNNING, getgeneratorstate
+from io import FileIO
+from pathlib import Path
 
-from taskqueue_client._protocol.conversation import Conversation
+from taskqueue_client._arguments import check_kind
+from taskqueue_client._protocol.conversation import Conversation, Item
 from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.slugid import slugid
 
+from .artifact_errors import StreamInterrupted
 from .chain_verification import ChainOfTrust, PublicKeys, verify_chain_of_trust
-from .destinations import FileDestination, MemoryDestination, StreamDestination, checked_path
-from .downloading import DownloadRequest, DownloadResult, downloading
+from .downloading import (
+    Destination,
+    DownloadRequest,
+    DownloadResult,
+    MemoryDestination,
+    WrittenDestination,
+    downloading,
+)
+from .sources import Block, is_path
 from .storage import Progress
-from .transfers import TransferClient, reporter, silently
+from .transfers import Transfer, TransferClient, reporter, silently
 
 MOST_IN_MEMORY = 64 * 1024 * 1024
 """The default limit of a download to memory, in bytes."""
+
+
+FILE = "the path of a file, not of a folder, device or FIFO"
+"""The allowed destinations, in words."""
+
+_DEVICES = Path("/dev")
+"""The folder of `/dev/stdout`, which is a link to a file where the output of a program goes to a file."""
+
+
+def checked_path(to: str | os.PathLike[str]) -> Path:
+    """Return the path of a file that is to be written."""
+    check_kind("to", to, str | os.PathLike, FILE)
+    path = os.fspath(to)
+    if path.endswith("/") or not Path(path).name or not is_path(path) or Path(path).parent == _DEVICES:
+        raise InvalidArgument("to", to, FILE)
+    return Path(path)
+
+
+class FileDestination(WrittenDestination):
+    """A file that appears under its path only when it is complete.
+
+    Until then the content is in a temporary file in the same folder. There is no fsync: after a loss of power
+    the file may be incomplete.
+
+    Args:
+        path: The path. An existing file is replaced, and a symbolic link, not the file that it leads to.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._partial = path.with_name(f".{slugid()}.part")
+        self._file: FileIO | None = None
+
+    def restart(self) -> None:
+        """Create the temporary file, or empty it."""
+        if self._file is not None:
+            self._file.seek(0)
+            self._file.truncate()
+        elif self.path.exists() and not self.path.is_file():
+            raise InvalidArgument("to", str(self.path), FILE)
+        else:
+            with self._naming_path():
+                self._file = FileIO(self._partial, "x")
+
+    def write(self, block: Block) -> None:
+        """Append a block to the file."""
+        assert self._file is not None  # noqa: S101 - restart comes first
+        view = memoryview(block)
+        with self._naming_path():
+            while view:
+                view = view[self._file.write(view) :]
+
+    def commit(self) -> None:
+        """Rename the temporary file to the path."""
+        assert self._file is not None  # noqa: S101 - restart comes first
+        self._file.close()
+        with self._naming_path():
+            self._partial.replace(self.path)
+        self._file = None
+
+    def discard(self) -> None:
+        """Remove the temporary file."""
+        if self._file is not None:
+            self._file.close()
+            self._partial.unlink(missing_ok=True)
+
+    @contextmanager
+    def _naming_path(self) -> Generator[None]:
+        """Raise errors with the path: the caller does not know the temporary file."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
 
 
 def download_artifact(
@@ -87,6 +176,33 @@ def _signed(
     else:
         chain = yield from verify_chain_of_trust(client, task_id, verified_by, run_id=run_id)
     return replace(request, run_id=chain.run_id, signed=chain.hashes_of(request.name))
+
+
+class StreamDestination(Destination):
+    """A stream that passes each block to the caller at once, before the content is verified."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._given = 0
+
+    def take(self, pieces: Generator[Block], transfer: Transfer) -> Conversation[None]:
+        """See `Destination`."""
+
+        def close() -> None:
+            if getgeneratorstate(pieces) != GEN_RUNNING:  # else its thread, which still connects, ends it
+                pieces.close()
+
+        return transfer.releasing(close, self._given_one_by_one(pieces, transfer))
+
+    def _given_one_by_one(self, pieces: Generator[Block], transfer: Transfer) -> Conversation[None]:
+        while (piece := (yield from transfer.work(partial(next, pieces, None)))) is not None:
+            self._given += len(piece)
+            yield from Item(bytes(piece))
+
+    def restart(self) -> None:
+        """Fail if the caller has blocks already: they would be repeated."""
+        if self._given:
+            raise StreamInterrupted(self._name, self._given)
 
 
 def stream_artifact(

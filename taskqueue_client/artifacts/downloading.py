@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -28,7 +30,6 @@ from .artifact_errors import (
     is_expiry,
 )
 from .compression import BadGzip, Gunzip
-from .destinations import Destination
 from .sources import Block
 from .storage import MOST_REDIRECTS, VERIFIABLE, Get, Hashes, Incoming, Progress
 from .transfers import SKIP_CDN, Transfer, TransferClient
@@ -78,6 +79,61 @@ class DownloadResult:
     hashes: dict[str, str]
     path: Path | None = None
     content: bytes = field(default=b"", repr=False)
+
+
+class Destination(ABC):
+    """Receiver of the decoded blocks of a download. All methods except `take` may block."""
+
+    @abstractmethod
+    def take(self, pieces: Generator[Block], transfer: Transfer) -> Conversation[None]:
+        """Receive the blocks of one attempt."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Prepare for the first block. Blocks that were received before are dropped: they come again."""
+
+    def commit(self) -> None:  # noqa: B027 - there may be nothing to do
+        """Keep the content: it is complete and verified."""
+
+    def discard(self) -> None:  # noqa: B027 - as above
+        """Remove the content, unless it was committed."""
+
+
+class WrittenDestination(Destination):
+    """Base class of destinations that write all blocks of an attempt on one thread."""
+
+    def take(self, pieces: Generator[Block], transfer: Transfer) -> Conversation[None]:
+        """See `Destination`."""
+        return (yield from transfer.work(lambda: self._write_all(pieces)))
+
+    def _write_all(self, pieces: Generator[Block]) -> None:
+        with closing(pieces):
+            for piece in pieces:
+                self.write(piece)
+
+    @abstractmethod
+    def write(self, block: Block) -> None:
+        """Append a block."""
+
+
+class MemoryDestination(WrittenDestination):
+    """A buffer in memory."""
+
+    def __init__(self) -> None:
+        self._buffer = BytesIO()
+
+    @property
+    def content(self) -> bytes:
+        """All blocks that were received."""
+        return self._buffer.getvalue()
+
+    def write(self, block: Block) -> None:
+        """Append a block to the buffer."""
+        self._buffer.write(block)
+
+    def restart(self) -> None:
+        """Empty the buffer."""
+        self._buffer = BytesIO()
 
 
 @dataclass(frozen=True, slots=True)
