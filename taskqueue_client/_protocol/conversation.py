@@ -51,7 +51,15 @@ SUCCESS = frozenset({200, 201, 204})
 """The statuses that mean success, by default."""
 
 
-class Call(msgspec.Struct, Generic[R], frozen=True):
+class _Step(msgspec.Struct, Generic[R], frozen=True):
+    """Makes `result = yield from step` read, and type, like `result = await step`."""
+
+    def __iter__(self) -> Generator[Self, Any, R]:
+        result: R = yield self
+        return result
+
+
+class Call(_Step[R], frozen=True):
     """One API request.
 
     Args:
@@ -79,19 +87,6 @@ class Call(msgspec.Struct, Generic[R], frozen=True):
     accepts: frozenset[int] = SUCCESS
     check: Callable[[float], bytes] | None = None
     headers: Mapping[str, str] = {}
-
-    def __iter__(self) -> Generator[Call[R], Any, R]:
-        """Make `response = yield from call` read, and type, like `response = await call`."""
-        response: R = yield self
-        return response
-
-
-class _Step(msgspec.Struct, Generic[R], frozen=True):
-    """Makes `result = yield from step` read, and type, like `result = await step`."""
-
-    def __iter__(self) -> Generator[Self, Any, R]:
-        result: R = yield self
-        return result
 
 
 class CallAs(_Step[R], frozen=True):
