@@ -177,21 +177,19 @@ _BY_STATUS: dict[int, type[errors.ApiError]] = {
 }
 
 
-def error_of_response(
-    attempted: errors.Attempted, status: int, body: bytes, retry_after: float | None = None
-) -> errors.ApiError:
-    """Return the error for a response with an error status, sent by a service or by a proxy before it."""
-    document = _json_object(body)
+def error_of_response(attempted: errors.Attempted, response: Response, now: float) -> errors.ApiError:
+    """Return the error for a response that was not accepted, sent by a service or by a proxy before it."""
+    document = _json_object(response.body)
     code, info = document.get("code"), document.get("requestInfo")
     refused = errors.Refused(
-        status=status,
+        status=response.status,
         code=code if isinstance(code, str) else None,
-        message=_message(status, document, body),
+        message=_message(response, document),
         request_info=cast("dict[str, Any]", info) if isinstance(info, dict) else {},
-        retry_after=retry_after,
+        retry_after=retry_after(response.headers, now),
         document=document,
     )
-    return _kind(status, refused.code)(attempted, refused)
+    return _kind(response.status, refused.code)(attempted, refused)
 
 
 def _kind(status: int, code: str | None) -> type[errors.ApiError]:
@@ -209,16 +207,22 @@ def _json_object(body: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", document) if isinstance(document, dict) else {}
 
 
+_REDIRECTS = range(300, 400)
 _TRAILER = re.compile(r"\n\n---\n\n\* method: ")
 _TAG = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 _WHITE = re.compile(r"\s+")
 
 
-def _message(status: int, document: Mapping[str, Any], body: bytes) -> str:
+def _message(response: Response, document: Mapping[str, Any]) -> str:
+    location = response.headers.get("location")
+    if location and response.status in _REDIRECTS:
+        target = errors.shortened(location.partition("?")[0])
+        return f"redirected to {target}, but calls do not follow redirects; check the root URL"
     words = document.get("message") or document.get("error")
     if isinstance(words, str):
         return _TRAILER.split(words, maxsplit=1)[0]
-    return text_of_page(body.decode(errors="replace")) or f"empty response with status {status}"
+    page = text_of_page(response.body.decode(errors="replace"))
+    return page or f"empty response with status {response.status}"
 
 
 def text_of_page(page: str) -> str:

@@ -33,7 +33,7 @@ from taskqueue_client.credentials import Credentials, checked, checked_root_url
 from taskqueue_client.models import ClaimWorkResponse, Redirect, TaskClaim
 from taskqueue_client.models._base import cut
 
-from .api_responses import NO_CONTENT, Response, date_of, error_of_response, is_framed, retry_after
+from .api_responses import NO_CONTENT, Response, date_of, error_of_response, is_framed
 from .conversation import Call
 
 R = TypeVar("R")
@@ -259,8 +259,7 @@ class Wire:
         if not self._skew.known or response.status == _UNAUTHORIZED:
             self._learn_offset(response)
         if response.status not in call.accepts:
-            pause = retry_after(response.headers, self.server_time())
-            raise error_of_response(self.attempted(call), response.status, response.body, pause)
+            raise error_of_response(self.attempted(call), response, self.server_time())
         is_none = call.returns is NoneType
         may_be_empty = is_none or (response.status == NO_CONTENT and NoneType in get_args(call.returns))
         if may_be_empty and not response.body:

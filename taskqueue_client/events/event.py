@@ -185,9 +185,9 @@ class Gap:
     Attributes:
         began: When the listener noticed the lost connection, in seconds since the epoch.
         ended: When the listener was connected again, in seconds since the epoch.
-        queue_was_lost: True if the messages of this period are lost, because the queue is a new one, and with
-            them older messages that still waited in the queue before it. False if the queue kept them: they
-            are delivered now.
+        queue_was_lost: True if the queue is a new one: the messages of this period are lost, and so are older
+            ones that still waited in the queue before it. False if the queue kept them: they are delivered
+            now.
     """
 
     began: float

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from taskqueue_client import errors
-from taskqueue_client._protocol.api_responses import error_of_response
+from taskqueue_client._protocol.api_responses import Response, error_of_response
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.models import TaskStatusResponse
 from tests.client.scripted import Say, ScriptedServer, say
@@ -67,7 +67,12 @@ def test_each_code_has_a_class(client: Any, server: ScriptedServer, code: str) -
         (Say(403, b"[1]"), errors.InsufficientScopes, "[1]"),
         (say({"code": 7, "message": 9}, 400), errors.BadRequest, '{"code":7,"message":9}'),
         (Say(413, b"x" * 10_000), errors.InputTooLarge, "xxx"),
-        (Say(302, b"", {"Location": "https://login.example.com"}), errors.ApiError, "empty response"),
+        (
+            Say(301, b"moved", {"Location": "https://tc.example.com/api?secret"}),
+            errors.ApiError,
+            "redirected to https://tc.example.com/api, but calls do not follow redirects; check the root URL",
+        ),
+        (Say(304, b""), errors.ApiError, "empty response with status 304"),
     ],
 )
 def test_a_response_that_no_service_sent_is_readable_too(
@@ -156,7 +161,9 @@ def test_a_redirect_is_a_response_where_the_endpoint_says_so(client: Any, server
 @pytest.mark.parametrize(
     "error",
     [
-        error_of_response(errors.Attempted("a", "GET", "u"), 403, b'{"code": "InsufficientScopes"}'),
+        error_of_response(
+            errors.Attempted("a", "GET", "u"), Response(403, {}, b'{"code": "InsufficientScopes"}'), 0.0
+        ),
         errors.ConnectionFailed(errors.Attempted("a", "GET", "u", 3), "why"),
         errors.UnreadableResponse(errors.Attempted("a", "GET", "u"), 200, "why"),
         errors.InvalidArgument("run_id", -1, "0 or more"),
@@ -192,9 +199,8 @@ def test_the_recorded_errors_of_the_service_are_read(contract: Any) -> None:
     assert recorded
     for path in recorded:
         response = msgspec.json.decode(path.read_bytes())["response"]
-        error = error_of_response(
-            errors.Attempted("x", "GET", "u"), response["status"], msgspec.json.encode(response["body"])
-        )
+        read = Response(response["status"], {}, msgspec.json.encode(response["body"]))
+        error = error_of_response(errors.Attempted("x", "GET", "u"), read, 0.0)
         code = response["body"].get("code")
         assert error.code == code
         assert code is None or type(error) is CODES[code][1]
