@@ -346,7 +346,7 @@ def _failure(error: Exception) -> TransportFailed:
     if isinstance(error, requests.RequestException):
         error.request = error.response = None  # the request, and so the signature, of an error that is logged
     text = cause.args[-1] if isinstance(cause, ConnectTimeoutError) else cause  # the first is the connection
-    return TransportFailed(f"{type(cause).__name__}: {text}", timed_out=timed_out)
+    return TransportFailed(f"{type(cause).__name__}: {text}".rstrip(), timed_out=timed_out)
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -366,7 +366,7 @@ def network_errors(method: str, url: str) -> Generator[None]:
 def _reason(cause: BaseException) -> str:
     if isinstance(cause, IncompleteRead) and cause.expected is not None:  # pyright: ignore[reportUnnecessaryComparison] # it is None for a chunk
         return f"{cause.expected} bytes are missing at its end"
-    return f"{type(cause).__name__}: {cause}".rstrip(": ")
+    return f"{type(cause).__name__}: {cause}".rstrip(": \r\n")
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -99,6 +99,15 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(storage: Storage, tls_
         put(storage, tls_server.url)
 
 
+def test_the_error_about_a_server_of_another_protocol_is_one_line(
+    storage: Storage, server: RawServer
+) -> None:
+    server.respond = lambda _: RawResponse(raw=b"SSH-2.0-server\r\n")
+    with pytest.raises(StorageFailed, match="SSH") as failed:
+        get(storage, f"{server.url}/x")
+    assert "\n" not in str(failed.value)
+
+
 def test_a_success_before_the_whole_body_was_sent_is_an_error(storage: Storage) -> None:
     with (
         responding_early(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as url,

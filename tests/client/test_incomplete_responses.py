@@ -261,3 +261,10 @@ def test_a_response_may_have_so_many_bytes_and_no_more(
         monkeypatch.setattr(target, (2**20,))
     with pytest.raises(UnreadableResponse, match="larger than 1 MiB"):
         make(server.root_url).send(Call("x", "GET", "/x", str))
+
+
+def test_the_error_about_a_server_of_another_protocol_is_one_line(make: Make) -> None:
+    server = RawServer(sends(b"SSH-2.0-server\r\n"))
+    with server.serving() as root_url, pytest.raises(ConnectionFailed) as failed:
+        make(root_url, attempts=1).send(PING)
+    assert "\n" not in str(failed.value)
