@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Literal, get_args
 
 from taskqueue_client import calls
-from taskqueue_client._arguments import check_kind
+from taskqueue_client._arguments import check_kind, one_of
 from taskqueue_client._protocol.conversation import Conversation
 from taskqueue_client.definitions import ErrorArtifactRequest, LinkArtifactRequest, ReferenceArtifactRequest
 from taskqueue_client.models import CreateArtifactResponse
@@ -56,6 +56,7 @@ def create_reference_artifact(
         RequestConflict: The name belongs to an artifact that is not a reference, or the run is not running.
     """
     checked_name(name)
+    check_kind("url", url, str)
     request: ReferenceArtifactRequest = {
         "storageType": "reference",
         "expires": clamped_expiry(expires, task_expires, client.now),
@@ -138,6 +139,7 @@ def create_error_artifact(
         InvalidArgument: A value is malformed.
         RequestConflict: The name belongs to another kind of artifact, or the run is not running.
     """
+    one_of("reason", reason, get_args(Reason))
     check_kind("message", message, str)
     request: ErrorArtifactRequest = {
         "storageType": "error",

@@ -5,6 +5,7 @@ Pass a task queue as its id, or as the old pair `provisioner_id` and `worker_typ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from datetime import datetime
 from operator import attrgetter
@@ -34,6 +35,8 @@ from taskqueue_client.models import (
     WorkerType,
     WorkerTypesPage,
 )
+
+_INFO = re.compile(r".{0,4000}", re.DOTALL)
 
 
 def list_provisioners(
@@ -328,7 +331,8 @@ def quarantine_worker(
     path = _of_pair(task_queue_id, provisioner_id, worker_type, "workers", *_worker(worker_group, worker_id))
     body = {"quarantineUntil": arguments.moment("quarantine_until", quarantine_until)}
     if quarantine_info is not None:
-        body["quarantineInfo"] = quarantine_info
+        allowed = "a str of at most 4000 characters"
+        body["quarantineInfo"] = arguments.text("quarantine_info", quarantine_info, _INFO, allowed)
     return Call("quarantineWorker", "PUT", path, Worker, body=body)
 
 

@@ -25,6 +25,11 @@ FILE = (SLUGID, 0, "public/x")
 NOT_TEXT: Any = 5
 AFTER_ALL_DATES = datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))
 
+
+def quarantine(info: str) -> object:
+    return calls.quarantine_worker("p/w", **WORKER, quarantine_until="1 day", quarantine_info=info)
+
+
 REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("task_id", lambda: calls.status("")),
     ("task_id", lambda: calls.status(SLUGID + "\n")),
@@ -81,6 +86,10 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
         "message",
         lambda: QUEUE.create_error_artifact(*FILE, "file-missing-on-worker", NOT_TEXT, expires="1 day"),
     ),
+    ("reason", lambda: QUEUE.create_error_artifact(*FILE, NEVER, "message", expires="1 day")),
+    ("url", lambda: QUEUE.create_reference_artifact(*FILE, NOT_TEXT, expires="1 day")),
+    ("quarantine_info", lambda: quarantine(NOT_TEXT)),
+    ("quarantine_info", lambda: quarantine("x" * 4001)),
     ("name", lambda: QUEUE.create_reference_artifact(SLUGID, 0, NOT_TEXT, "https://h", expires="1 day")),
     ("continuation_token", lambda: calls.list_task_queues(continuation_token="")),
     ("expires", lambda: calls.declare_worker("p/w", **WORKER, expires="tomorrow")),
