@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 __all__ = [
-    "ScopeExpression", "holds", "in_words", "is_satisfied", "missing_scopes", "render", "satisfies",
+    "ScopeExpression", "in_words", "is_satisfied", "missing_scopes", "render", "satisfies",
     "unsatisfied",
 ]  # fmt: skip
 
@@ -73,15 +73,6 @@ def render(expression: ScopeExpression, params: Mapping[str, Any]) -> ScopeExpre
         return {"AllOf": [*_each(expression, params)]}
     (kind, parts) = next(iter(expression.items()))
     return {kind: [rendered for part in parts for rendered in _in_list(part, params)]}
-
-
-def holds(expression: ScopeExpression, params: Mapping[str, Any], held: Sequence[str]) -> bool:
-    """Return whether the `held` scopes satisfy an expression with its parameters filled in.
-
-    Raises:
-        KeyError: A parameter has no value.
-    """
-    return is_satisfied(render(expression, params), held)
 
 
 def _chosen(condition: Mapping[str, Any], params: Mapping[str, Any]) -> ScopeExpression:

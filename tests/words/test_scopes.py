@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.scopes import holds, is_satisfied, missing_scopes, render, satisfies, unsatisfied
+from taskqueue_client.scopes import is_satisfied, missing_scopes, render, satisfies, unsatisfied
 
 CREATE: Any = {
     "AllOf": [
@@ -42,21 +42,19 @@ PARAMS: dict[str, Any] = {"scopes": ["a", "b:c"], "priorities": ["high", "low"],
     ],
 )
 def test_missing_scopes_are_named(held: list[str], missing: Any) -> None:
-    assert holds(CREATE, PARAMS, held) == (missing is None)
     assert unsatisfied(render(CREATE, PARAMS), held) == missing
 
 
 def test_a_parameter_without_a_value_is_an_error() -> None:
     with pytest.raises(KeyError, match="queue"):
-        holds("new:<queue>", {}, ["*"])
+        render("new:<queue>", {})
 
 
-@pytest.mark.parametrize("check", [satisfies, is_satisfied, holds, missing_scopes])
+@pytest.mark.parametrize("check", [satisfies, is_satisfied, missing_scopes])
 def test_one_text_instead_of_a_list_of_scopes_is_refused(check: Any) -> None:
     given: dict[Any, tuple[Any, ...]] = {
         satisfies: ("queue:*", "admin"),
         is_satisfied: ({"AllOf": ["admin"]}, "queue:*"),
-        holds: ("admin", {}, "queue:*"),
         missing_scopes: ("queue:*", ["admin"]),
     }
     with pytest.raises(InvalidArgument, match=r"^held: 'queue:\*' is not valid; expected a list of scopes"):
