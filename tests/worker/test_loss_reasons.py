@@ -11,12 +11,12 @@ import time
 import pytest
 
 from taskqueue_client import Credentials, calls
-from taskqueue_client.artifacts.artifact_errors import SourceChanged
+from taskqueue_client.artifacts.artifact_errors import SourceChanged, UploadAlreadyBegun
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Respond
 from taskqueue_client.worker.claims.claimed_run import ClaimState
-from taskqueue_client.worker.outcomes import RESOLUTIONS, InternalError, TaskFailed
+from taskqueue_client.worker.outcomes import RESOLUTIONS, InternalError, ResourceUnavailable, TaskFailed
 from taskqueue_client.worker.run.artifact_uploads import outcome_of_failed_upload
 from taskqueue_client.worker.run.lifecycle import TaskEnd
 from taskqueue_client.worker.run.task_run import TaskRun
@@ -184,6 +184,11 @@ def test_the_machine_s_trouble_with_a_file_is_not_the_task_s_failure(
 ) -> None:
     error = OSError(getattr(errno, code), code, "x")
     assert type(outcome_of_failed_upload("public/x", error)) is outcome
+
+
+def test_a_lost_response_that_says_how_to_upload_is_no_bug_of_the_worker() -> None:
+    outcome = outcome_of_failed_upload("public/x", UploadAlreadyBegun("public/x"))
+    assert isinstance(outcome, ResourceUnavailable)
 
 
 def test_a_file_that_changes_during_its_upload_is_the_task_s_doing() -> None:

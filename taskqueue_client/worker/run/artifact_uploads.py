@@ -13,7 +13,12 @@ from taskqueue_client import calls
 from taskqueue_client._dates import timestamp
 from taskqueue_client._protocol.conversation import converse_async
 from taskqueue_client.aio import AsyncQueue
-from taskqueue_client.artifacts.artifact_errors import SourceChanged, StorageFailed, StorageRefused
+from taskqueue_client.artifacts.artifact_errors import (
+    SourceChanged,
+    StorageFailed,
+    StorageRefused,
+    UploadAlreadyBegun,
+)
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
 from taskqueue_client.artifacts.naming import LOG_LINK, LOG_NAME
 from taskqueue_client.artifacts.records import Reason
@@ -275,11 +280,13 @@ def outcome_of_failed_upload(name: str, error: Exception) -> Outcome:
 
     - The file is missing, unreadable, not a file, was changed meanwhile, or is larger than storage allows:
       `TaskFailed`, as it is the task's doing.
-    - Storage or the Queue cannot be reached, or is out of order: `ResourceUnavailable`.
+    - Storage or the Queue cannot be reached, or is out of order, or its one response that says how to upload
+      an object was lost: `ResourceUnavailable`.
     - Anything else, such as another refusal or a full disk: `InternalError`.
     """
     message = f"{name} was not uploaded: {error}"
-    if is_outage(error) or (isinstance(error, StorageFailed) and error.is_temporary):
+    is_lost = isinstance(error, UploadAlreadyBegun)
+    if is_lost or is_outage(error) or (isinstance(error, StorageFailed) and error.is_temporary):
         return ResourceUnavailable(message)
     if _is_about_the_file(error) or (isinstance(error, StorageRefused) and error.is_too_large):
         return TaskFailed(message)
