@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import msgspec
+from yarl import URL
 
 from taskqueue_client._protocol.threads_and_tasks import end_tasks, is_canceled
 
 from .messages import EXCHANGE_PREFIX, EXCHANGES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 
     from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage, AbstractQueue
 
@@ -213,7 +214,7 @@ class AmqpPublisher:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     async def _send_while_connected(self) -> None:
-        async with await aio_pika.connect(self._url, timeout=CONNECT_SECONDS) as connection:
+        async with _connection(self._url) as connection:
             channel = await connection.channel()
             exchanges = await _declare(channel)
             self._pause = FIRST_PAUSE
@@ -237,6 +238,17 @@ class AmqpPublisher:
         if not self._outbox:
             self._filled.clear()
             self._emptied.set()
+
+
+@asynccontextmanager
+async def _connection(url: str) -> AsyncGenerator[aio_pika.Connection]:
+    """Connect to the broker, and close the connection at the end, also if it was not established.
+
+    The garbage collector would close it otherwise, on any thread, where it is not awaited.
+    """
+    async with aio_pika.Connection(URL(url)) as connection:
+        await connection.connect(timeout=CONNECT_SECONDS)
+        yield connection
 
 
 @contextmanager
@@ -336,7 +348,7 @@ class WorkerRemovals:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     async def _consume_while_connected(self) -> None:
-        async with await aio_pika.connect(self._url, timeout=CONNECT_SECONDS) as connection:
+        async with _connection(self._url) as connection:
             lost = asyncio.Event()
 
             def note_loss(*_: object) -> None:

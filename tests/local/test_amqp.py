@@ -302,6 +302,23 @@ async def test_messages_that_a_queue_with_a_file_has_not_delivered_are_delivered
         assert len(Outbox(connection)) == 0
 
 
+async def test_connections_that_are_not_established_are_closed_before_the_garbage_collector_finds_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[bool] = []
+
+    def note(connection: aio_pika.Connection) -> None:
+        closed.append(connection.is_closed)
+
+    monkeypatch.setattr(aio_pika.Connection, "__del__", note)
+    monkeypatch.setattr(amqp, "_PATIENCE", 0.05)
+    async with Publisher("amqp://guest:guest@127.0.0.1:1"):  # nobody is there
+        pass
+    gc.collect()
+    assert closed
+    assert all(closed)
+
+
 def _create_tasks(local: LocalQueue, task_ids: list[str]) -> None:
     pool = "outbox-of-a-restart/w"
     definition = task_definition(pool, {}, name="t", owner="o@x.org", source="https://x.org")
