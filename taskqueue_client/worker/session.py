@@ -368,9 +368,14 @@ class Session:
         log.error("the worker's own credentials have expired (client %s)", credentials.client_id)
 
     async def _end_tasks(self) -> None:
-        for task in self._background:
+        """End runs and background tasks, and wait: the consumer of messages closes its connection."""
+        background = list(self._background)
+        for task in background:
             task.cancel()
         await self._runs.end(self._shutdown.timed_out)
+        ended: asyncio.Future[Any] = asyncio.gather(*background, return_exceptions=True)
+        until: list[asyncio.Future[Any]] = [ended, self._shutdown.timed_out]
+        await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
 
     # Runs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 import pytest
 
 from taskqueue_client import LocalQueue, Queue, TaskRun, WorkerLoop, slugid, task_definition
-from taskqueue_client.events import PulseSettings
+from taskqueue_client.events import PulseSettings, _broker_session
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.claims.cancellation import consume_cancellations
+from taskqueue_client.worker.claims.keeper import Keeper
+
+from .proxy import Proxy
 
 FUSE = 60  # seconds after which something hangs
 
@@ -63,6 +67,40 @@ def test_a_message_about_cancellation_stops_the_run(
         worker.shutdown()
         worker.shutdown()  # hurry: the claim call under way is not waited for
         thread.join()
+
+
+async def test_a_worker_ends_when_its_connection_to_the_broker_is_closed(
+    local: LocalQueue,
+    through_wire: PulseSettings,
+    wire: Proxy,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_broker_session, "CLOSING", 0.2)
+    caplog.set_level(logging.INFO)
+    listening = threading.Event()
+
+    def hint(_: Keeper, __: str | None) -> None:
+        listening.set()
+
+    monkeypatch.setattr(Keeper, "hint_canceled", hint)
+    worker = Waiting(
+        task_queue_id="prov/wt",
+        worker_group="wg",
+        worker_id=slugid(),
+        root_url=local.root_url,
+        credentials=local.credentials,
+        pulse=through_wire,
+    )
+    working = asyncio.create_task(asyncio.to_thread(worker.serve))
+    async with asyncio.timeout(FUSE):
+        await asyncio.to_thread(listening.wait)
+        wire.silence()
+        worker.shutdown()
+        await working
+    own = [each for each in caplog.records if each.name.startswith("taskqueue_client")]
+    lines = [each.getMessage().partition(":")[0] for each in own]
+    assert lines[-2:] == ["closed", "the worker has ended"]
 
 
 async def test_a_broker_that_refuses_the_worker_is_one_line_of_its_log_with_the_reason(
