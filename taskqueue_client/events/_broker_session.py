@@ -147,7 +147,7 @@ class BrokerSession:
                 else:
                     await self._channel.basic_nack(tag, requeue=requeue, wait=False)
             except _LOSSES as error:
-                self._end(BrokerLost(f"a message could not be acknowledged: {error!r}"))
+                self._end(BrokerLost(f"a message could not be acknowledged: {_message(error)}"))
                 return
             self._verdicts.task_done()
 
@@ -252,4 +252,6 @@ def _url(settings: PulseSettings) -> URL:
 def _message(error: BaseException) -> str:
     if _is_about_vhost(error):
         return "the virtual host does not exist, or the user has no access to it"
+    if isinstance(error, aiormq.ChannelInvalidStateError):
+        return "the channel was closed"
     return ", ".join(str(each) for each in error.args) or type(error).__name__

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import aiormq
 import pytest
 
 from taskqueue_client import events, slugid
@@ -84,6 +85,30 @@ async def test_no_message_of_4000_is_lost_when_connections_break(
     queue_left = await publisher.channel.queue_declare(listener.queue or "", passive=True)
     again = seen.total() - len(sent) + (queue_left.message_count or 0)
     assert again <= cuts * prefetch  # what the broker had not heard of comes again, or is about to
+
+
+async def test_an_acknowledgment_after_the_end_of_a_connection_is_lost_for_a_reason_in_words(
+    settings: PulseSettings,
+    publisher: Publisher,
+    pool: str,
+    states: States,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def closed(channel: aiormq.Channel, *_: Any, **__: Any) -> None:
+        message = f"{channel!r} closed"
+        raise aiormq.ChannelInvalidStateError(message)  # as the channel does before it tells its owner
+
+    monkeypatch.setattr(aiormq.Channel, "basic_ack", closed)
+    async with AsyncListener(
+        settings, [events.task_completed(task_queue_id=pool)], on_state=states
+    ) as listener:
+        await publisher.complete(task_ids(1), pool)
+        await anext(listener)
+        acknowledging = asyncio.create_task(anext(listener))
+        await states.until(lambda names: State.DISCONNECTED in names)
+        await end_tasks(acknowledging)
+    reason = next(each.reason for each in states.changes if each.state is State.DISCONNECTED)
+    assert str(reason) == "a message could not be acknowledged: the channel was closed"
 
 
 async def test_messages_published_during_a_network_outage_are_received_after_it(
