@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 from contextlib import suppress
@@ -33,8 +34,11 @@ def main() -> None:
         if sys.argv[1:2] == ["work"]:  # the output of the others may wait for its reader
             status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
             end_process_within(LINGERING, status)
+            from taskqueue_client.worker.shutdown import SIGNALS  # noqa: PLC0415 - see above
             from taskqueue_client.worker.worker_log import drop_unread_output  # noqa: PLC0415 - see above
 
+            for number in SIGNALS:  # a second one would replace the status of a worker that has ended
+                signal.signal(number, signal.SIG_IGN)
             drop_unread_output()
         raise
 

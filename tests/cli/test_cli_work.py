@@ -19,6 +19,7 @@ from taskqueue_client.worker import WorkerConfig
 from tests.cli.command import run, running
 
 WORKER = """
+import atexit, os, signal
 from dataclasses import dataclass
 from taskqueue_client import WorkerLoop
 
@@ -46,6 +47,11 @@ class Hooked(WorkerLoop):
 class Greeter(WorkerLoop):
     def run_task(self, task):
         task.log.info("hello %s", task.payload["name"])
+
+class Signaled(Greeter):
+    def on_stop(self):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            atexit.register(os.kill, os.getpid(), number)
 
 class NoWorker:
     pass
@@ -89,6 +95,13 @@ def test_a_signal_shuts_the_worker_down_gracefully(queue: Queue, task_factory: A
         process.send_signal(signal.SIGTERM)  # hurry: a claim call may be under way
         process.communicate(timeout=60)
     assert process.returncode == ExitStatus.DONE
+
+
+@pytest.mark.usefixtures("deployment", "files")
+def test_signals_that_come_when_the_worker_has_ended_leave_the_status_as_it_is() -> None:
+    with running("work", "greeting:Signaled", "--config", "worker.yml", "--max-idle", "0.1") as process:
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors.splitlines()[-1][-20:]) == (ExitStatus.DONE, "the worker has ended")
 
 
 @pytest.mark.usefixtures("deployment", "files")
