@@ -56,8 +56,9 @@ def test_a_run_is_one_trace_with_its_attempt_commands_downloads_uploads_and_repo
     assert parents == {
         RUN: None,
         "attempt": RUN,
+        "GET status": "attempt",
         "download artifact": "attempt",
-        "GET latestArtifact": "download artifact",
+        "GET artifact": "download artifact",
         "sh": "attempt",
         "upload artifact": RUN,
         "POST createArtifact": parents["POST createArtifact"],

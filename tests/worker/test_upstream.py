@@ -387,14 +387,17 @@ def test_an_expired_artifact_of_the_payload_is_unavailable(
     world: World, build: str, run: Callable[..., str]
 ) -> None:
     payload = {"upstreamArtifacts": [{"taskId": build, "paths": ["public/build/a.txt"]}]}
-    world.local.faults.add(Respond("queue.latestArtifact", status=410))
+    world.local.faults.add(Respond("queue.artifact", status=410))
     task_id = run("upstream_artifacts", payload=payload, dependencies=[build], seen=keep([]))
     assert reasons(world, task_id) == ["resource-unavailable"]
 
 
-@pytest.mark.parametrize("endpoint", ["queue.latestArtifact", "storage.get"])
+@pytest.mark.parametrize(
+    ("endpoint", "of_upstream"),
+    [("queue.latestArtifact", "queue.artifact"), ("storage.get", "storage.get")],
+)
 def test_downloads_of_a_handler_survive_an_outage_of_a_minute(
-    monkeypatch: pytest.MonkeyPatch, world: World, build: str, endpoint: str
+    monkeypatch: pytest.MonkeyPatch, world: World, build: str, endpoint: str, of_upstream: str
 ) -> None:
     sleeps: list[float] = []
 
@@ -406,7 +409,7 @@ def test_downloads_of_a_handler_survive_an_outage_of_a_minute(
     def handler(task: TaskRun) -> None:
         world.local.faults.add(Respond(endpoint, status=503, times=10))
         assert task.download_artifact(build, "public/build/a.txt").content == b"a"
-        world.local.faults.add(Respond(endpoint, status=503, times=10))
+        world.local.faults.add(Respond(of_upstream, status=503, times=10))
         task.upstream_artifacts([{"taskId": build, "paths": ["public/build/a.txt"]}])
 
     task_id = world.create()
@@ -421,6 +424,21 @@ def test_a_wrong_option_is_the_worker_s_mistake_also_with_the_payload_s_list(
     payload = {"upstreamArtifacts": [{"taskId": build, "paths": ["public/build/a.txt"]}]}
     task_id = run("upstream_artifacts", payload=payload, dependencies=[build], to="../x", seen=keep([]))
     assert reasons(world, task_id) == ["internal-error"]
+
+
+@pytest.mark.parametrize("path", ["public/build/*", "public/build/deep/b.txt"])
+def test_artifacts_of_one_run_are_downloaded_if_their_task_is_rerun_meanwhile(
+    world: World, build: str, run: Callable[..., str], path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rerun(client: Any, task_id: str, name: str, **options: Any) -> Conversation[DownloadResult]:
+        yield from Work(partial(world.queue.rerun_task, task_id))
+        return (yield from download_artifact(client, task_id, name, **options))
+
+    monkeypatch.setattr(upstream, "download_artifact", rerun)
+    paths, seen = ["public/build/a.txt", path], Seen()
+    entry = {"taskId": build, "paths": paths, "optional": True}
+    run("upstream_artifacts", [entry], concurrency=1, seen=keep(seen))
+    assert [each.name for each in seen[0]] == ["public/build/a.txt", "public/build/deep/b.txt"]
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "public/../../x"])

@@ -215,14 +215,16 @@ def downloading_upstream(
     top = path_inside(directory, to, "to", allow_outside=allow_outside)
     tasks = list(tasks)
     chains = (yield from _chains(client, tasks, verified_by, concurrency)) if verified_by is not None else {}
+    signed = {task_id: chain.run_id for task_id, chain in chains.items()}
+    runs = signed or (yield from _latest_runs(tasks, concurrency))
     wanted: dict[tuple[str, str], UpstreamTask] = {}
     for task in tasks:
-        for name in (yield from _names(task, chains.get(task.task_id), log)):
+        for name in (yield from _names(task, runs[task.task_id], chains.get(task.task_id), log)):
             key = task.task_id, name
             wanted[key] = _joined(wanted[key], task) if key in wanted else task
     _check_files(wanted)
     downloads = (
-        _download(client, task, name, top, log, tracing, chains.get(task.task_id))
+        _download(client, task, runs[task.task_id], name, top, log, tracing, chains.get(task.task_id))
         for (_, name), task in wanted.items()
     )
     found = yield from Together(downloads, max(1, min(concurrency, len(wanted))))
@@ -237,6 +239,21 @@ def _chains(
     verifying = (verify_chain_of_trust(client, each, keys) for each in task_ids)
     chains = yield from Together(verifying, max(1, min(concurrency, len(task_ids))))
     return {each.task_id: each for each in chains}
+
+
+def _latest_runs(tasks: Iterable[UpstreamTask], concurrency: int) -> Conversation[dict[str, int | None]]:
+    """Return the latest run of each task: it may be rerun, and artifacts of two runs must not be mixed."""
+    task_ids = dict.fromkeys(each.task_id for each in tasks)
+    runs = yield from Together(map(_latest_run, task_ids), max(1, min(concurrency, len(task_ids))))
+    return dict(zip(task_ids, runs, strict=True))
+
+
+def _latest_run(task_id: str) -> Conversation[int | None]:
+    try:
+        runs = (yield from calls.status(task_id)).status.runs
+    except ResourceNotFound:  # so do its artifacts, which may be optional
+        return None
+    return runs[-1].run_id if runs else None
 
 
 def _joined(first: UpstreamTask, other: UpstreamTask) -> UpstreamTask:
@@ -258,11 +275,13 @@ def _check_files(wanted: Iterable[tuple[str, str]]) -> None:
             raise InvalidArgument("paths", name, "", finding)
 
 
-def _names(task: UpstreamTask, chain: ChainOfTrust | None, log: logging.Logger) -> Conversation[list[str]]:
+def _names(
+    task: UpstreamTask, run_id: int | None, chain: ChainOfTrust | None, log: logging.Logger
+) -> Conversation[list[str]]:
     """Replace patterns by the names that match them; with a chain of trust, by those of signed artifacts."""
     listed: Iterable[str] = chain.artifacts if chain else ()
     if chain is None and any("*" in path for path in task.paths):
-        listed = yield from _listed(task.task_id)
+        listed = yield from _listed(task.task_id, run_id)
     names: list[str] = []
     for path in task.paths:
         pattern = re.compile(".*".join(map(re.escape, path.split("*"))))
@@ -275,15 +294,19 @@ def _names(task: UpstreamTask, chain: ChainOfTrust | None, log: logging.Logger) 
     return names
 
 
-def _listed(task_id: str) -> Conversation[list[str]]:
-    """Return the names of a task's artifacts that have content."""
-    artifacts = yield from calls.iter_latest_artifacts(task_id).everything()
+def _listed(task_id: str, run_id: int | None) -> Conversation[list[str]]:
+    """Return the names of a run's artifacts that have content."""
+    listing = (
+        calls.iter_latest_artifacts(task_id) if run_id is None else calls.iter_artifacts(task_id, run_id)
+    )
+    artifacts = yield from listing.everything()
     return [each.name for each in artifacts if each.storage_type != StorageType.ERROR]
 
 
 def _download(
     client: TransferClient,
     task: UpstreamTask,
+    run_id: int | None,
     name: str,
     top: Path,
     log: logging.Logger,
@@ -296,7 +319,7 @@ def _download(
     directory, task_id = top / task.task_id, task.task_id
     try:
         result = yield from downloading_to(
-            client, directory, task_id, name, tracing, to=name, verified_by=chain
+            client, directory, task_id, name, tracing, to=name, run_id=run_id, verified_by=chain
         )
     except (ResourceNotFound, ErrorArtifact):
         if not task.optional:
