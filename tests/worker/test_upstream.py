@@ -441,6 +441,23 @@ def test_artifacts_of_one_run_are_downloaded_if_their_task_is_rerun_meanwhile(
     assert [each.name for each in seen[0]] == ["public/build/a.txt", "public/build/deep/b.txt"]
 
 
+def test_without_the_scope_to_read_statuses_artifacts_are_those_of_the_latest_run(
+    world: World, build: str, run: Callable[..., str]
+) -> None:
+    world.local.faults.add(Respond("queue.statuses", status=403, times=99))
+    seen = Seen()
+    run("upstream_artifacts", [{"taskId": build, "paths": ["public/build/*"]}], seen=keep(seen))
+    assert [each.name for each in seen[0]] == ["public/build/a.txt", "public/build/deep/b.txt"]
+
+
+def test_an_id_of_no_task_is_refused_and_an_empty_list_has_no_artifacts(run: Callable[..., str]) -> None:
+    error = failed_with(run, "upstream_artifacts", [{"taskId": 22 * "x"}])
+    assert isinstance(error, InvalidArgument)
+    assert error.argument == "task_id"
+    run("upstream_artifacts", [], seen=keep(seen := Seen()))
+    assert seen == [[]]
+
+
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "public/../../x"])
 def test_a_name_cannot_lead_out_of_the_directory(build: str, run: Callable[..., str], name: str) -> None:
     error = failed_with(run, "upstream_artifacts", [{"taskId": build, "paths": [name]}])

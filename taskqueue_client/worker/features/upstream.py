@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypedDict, TypeVar, cast
 import msgspec
 
 from taskqueue_client import calls
-from taskqueue_client._arguments import number
+from taskqueue_client._arguments import number, slugid
 from taskqueue_client._protocol.conversation import Conversation, Together, Work
 from taskqueue_client.artifacts.artifact_errors import ChainOfTrustError
 from taskqueue_client.artifacts.chain_verification import ChainOfTrust, PublicKeys, verify_chain_of_trust
@@ -216,15 +216,15 @@ def downloading_upstream(
     tasks = list(tasks)
     chains = (yield from _chains(client, tasks, verified_by, concurrency)) if verified_by is not None else {}
     signed = {task_id: chain.run_id for task_id, chain in chains.items()}
-    runs = signed or (yield from _latest_runs(tasks, concurrency))
+    runs = signed or (yield from _latest_runs(tasks))
     wanted: dict[tuple[str, str], UpstreamTask] = {}
     for task in tasks:
-        for name in (yield from _names(task, runs[task.task_id], chains.get(task.task_id), log)):
+        for name in (yield from _names(task, runs.get(task.task_id), chains.get(task.task_id), log)):
             key = task.task_id, name
             wanted[key] = _joined(wanted[key], task) if key in wanted else task
     _check_files(wanted)
     downloads = (
-        _download(client, task, runs[task.task_id], name, top, log, tracing, chains.get(task.task_id))
+        _download(client, task, runs.get(task.task_id), name, top, log, tracing, chains.get(task.task_id))
         for (_, name), task in wanted.items()
     )
     found = yield from Together(downloads, max(1, min(concurrency, len(wanted))))
@@ -241,19 +241,19 @@ def _chains(
     return {each.task_id: each for each in chains}
 
 
-def _latest_runs(tasks: Iterable[UpstreamTask], concurrency: int) -> Conversation[dict[str, int | None]]:
-    """Return the latest run of each task: it may be rerun, and artifacts of two runs must not be mixed."""
-    task_ids = dict.fromkeys(each.task_id for each in tasks)
-    runs = yield from Together(map(_latest_run, task_ids), max(1, min(concurrency, len(task_ids))))
-    return dict(zip(task_ids, runs, strict=True))
+def _latest_runs(tasks: Iterable[UpstreamTask]) -> Conversation[dict[str, int]]:
+    """Return the latest run of each task: it may be rerun, and artifacts of two runs must not be mixed.
 
-
-def _latest_run(task_id: str) -> Conversation[int | None]:
+    Tasks whose statuses the credentials may not read have none, and those that the Queue does not know.
+    """
+    task_ids = dict.fromkeys(slugid("task_id", each.task_id) for each in tasks)
+    if not task_ids:
+        return {}
     try:
-        runs = (yield from calls.status(task_id)).status.runs
-    except ResourceNotFound:  # so do its artifacts, which may be optional
-        return None
-    return runs[-1].run_id if runs else None
+        found = yield from calls.iter_statuses([*task_ids]).everything()
+    except InsufficientScopes:
+        return {}
+    return {each.task_id: each.status.runs[-1].run_id for each in found if each.status.runs}
 
 
 def _joined(first: UpstreamTask, other: UpstreamTask) -> UpstreamTask:
