@@ -255,9 +255,11 @@ def _check_keys(content: bytes) -> None:
 
     nodes: list[yaml.Node | None] = [yaml.compose(content, yaml.SafeLoader)]
     for node in nodes:  # which grows, by each node once: aliases may repeat a node without end
+        parts: list[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) else []
         if isinstance(node, yaml.MappingNode):
             keys = [key.value for key, _ in node.value]
             if twice := {key for key in keys if isinstance(key, str) and keys.count(key) > 1}:
                 message = f"duplicate key {min(twice)!r}"
                 raise ValueError(message)
-            nodes += [value for _, value in node.value if value not in nodes]
+            parts = [value for _, value in node.value]
+        nodes += [part for part in parts if part not in nodes]

@@ -195,6 +195,7 @@ def test_an_error_names_the_variable(text: str) -> None:
         ("a: [", "cannot read '.*worker.yml': "),
         ("concurrency: 1\nconcurrency: 2", "cannot read '.*worker.yml': duplicate key 'concurrency'"),
         ("worker: {custom: {a: 1, b: 2, a: 3}}", "cannot read '.*worker.yml': duplicate key 'a'"),
+        ("worker: {custom: {b: [{a: 1, a: 3}]}}", "cannot read '.*worker.yml': duplicate key 'a'"),
     ],
 )
 def test_an_error_names_the_key_and_the_file(tmp_path: Path, text: str, words: str) -> None:
