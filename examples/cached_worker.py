@@ -56,6 +56,9 @@ class CachedWorker(WorkerLoop):
         if lacking:
             message = f"the task needs the scopes {', '.join(lacking)} for its caches"
             raise MalformedPayload(message)
+        if len(set(wanted.values())) < len(wanted):
+            message = "payload.caches: two caches have the same directory"
+            raise MalformedPayload(message)
         with ExitStack() as mounts:
             for name, directory in sorted(wanted.items()):  # in one order, or two tasks may block each other
                 mounts.enter_context(self._mounted(task, name, task.work_directory / directory))

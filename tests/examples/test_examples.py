@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from examples.cached_worker import CachedWorker
 from taskqueue_client import Queue, slugid
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.models import Run
-from taskqueue_client.testing import TaskFactory
+from taskqueue_client.testing import TaskFactory, run_handler
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "examples" / "deploy"
@@ -173,6 +174,17 @@ def test_a_cache_lasts_from_task_to_task_if_the_task_has_its_scope(
     assert last_run(queue, denied).reason_resolved == "malformed-payload"
     assert "needs the scopes example-worker:cache:pip" in log_of(queue, denied)
     assert not (tmp_path / "pip").exists()
+
+
+def test_two_caches_in_one_directory_make_a_payload_malformed_and_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CachedWorker, "caches", tmp_path)
+    (tmp_path / "cargo").mkdir()
+    payload = {"command": ["true"], "caches": {"cargo": "it", "pip": "it"}}
+    result = run_handler(CachedWorker, payload, scopes=["example-worker:cache:*"])
+    assert result.outcome == "malformed-payload"
+    assert (tmp_path / "cargo").exists()
 
 
 def test_a_worker_that_shuts_down_reports_it_and_removes_incomplete_caches(
