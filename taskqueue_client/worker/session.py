@@ -424,7 +424,8 @@ class Session:
             log.exception("%s failed", name)
 
     async def _shut_down_when_idle(self, limit: float) -> None:
-        limit = max(limit, PROMPT)  # in which the first claim request finds work if there is any
+        # A claim request finds work within `PROMPT`. Of several task queues, the second is asked after two.
+        limit = max(limit, PROMPT if len(self._worker.config.task_queue_ids) == 1 else 3 * PROMPT)
         while (idle := self._runs.idle_for()) < limit:
             await self._worker.clock.sleep_async(limit - idle)
         if not self._shutdown.has_begun:

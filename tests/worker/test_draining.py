@@ -10,7 +10,7 @@ import pytest
 from taskqueue_client.worker.loop import WorkerLoop
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
-from tests.worker.worker_world import Working, worker_for
+from tests.worker.worker_world import Working, work, worker_for
 
 TASKS = 4
 
@@ -108,3 +108,10 @@ def test_a_worker_ends_after_max_idle_and_not_at_the_end_of_the_claim_request(
         start = clock.monotonic()
         advance_until_left(world, [working])
         assert clock.monotonic() - start <= 5
+
+
+def test_a_short_max_idle_is_long_enough_to_turn_to_each_task_queue(world: World) -> None:
+    task_id = world.create()
+    queues = ["proj/before", "proj/other", TASK_QUEUE_ID]
+    work(world, lambda _: None, task_queue_id=queues, max_idle=0.01)
+    assert world.status(task_id).state == "completed"
