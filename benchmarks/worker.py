@@ -328,7 +328,7 @@ class Watcher:
         for held in runs:
             self.runs.put(held)
 
-    def reclaimed(self, late: float) -> None:
+    def reclaim_began(self, late: float) -> None:
         self.late.append(late)
 
     def claim_failed(self, task_queue_id: str, error: Exception) -> None:
@@ -338,10 +338,8 @@ class Watcher:
     def claiming_refused(self, error: Exception) -> None:
         raise error
 
-    def reclaim_failed(self) -> None:
-        """It shows in `late`, and in what is lost."""
-
-    reclaim_refused = reclaim_failed
+    def reclaim_ended(self, result: str) -> None:
+        """A failure shows in what is lost."""
 
 
 def held_runs() -> Iterator[Row]:

@@ -223,11 +223,8 @@ class SimulatedWorker:
     def claiming_refused(self, error: CallFailed) -> None:
         """See `KeeperEvents`."""
 
-    def reclaimed(self, late: float) -> None:
+    def reclaim_began(self, late: float) -> None:
         """See `KeeperEvents`."""
 
-    def reclaim_failed(self) -> None:
-        """See `KeeperEvents`."""
-
-    def reclaim_refused(self) -> None:
+    def reclaim_ended(self, result: str) -> None:
         """See `KeeperEvents`."""

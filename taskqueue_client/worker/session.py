@@ -22,7 +22,7 @@ from taskqueue_client.credentials import Credentials, expires_at
 from taskqueue_client.errors import CallFailed, TaskQueueError, UnreadableResponse
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.claims.cancellation import consume_cancellations
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ReclaimResult
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.claims.task_source import PROMPT
 from taskqueue_client.worker.commands.environment import CommandEnvironment
@@ -150,18 +150,13 @@ class Session:
         self._failure = error
         self._report_error(error, {}, self._secrets)
 
-    def reclaimed(self, late: float) -> None:
+    def reclaim_began(self, late: float) -> None:
         """See `KeeperEvents`."""
-        self._metrics.reclaims.labels("reclaimed").inc()
         self._metrics.lateness.observe(late)
 
-    def reclaim_failed(self) -> None:
+    def reclaim_ended(self, result: ReclaimResult) -> None:
         """See `KeeperEvents`."""
-        self._metrics.reclaims.labels("failed").inc()
-
-    def reclaim_refused(self) -> None:
-        """See `KeeperEvents`."""
-        self._metrics.reclaims.labels("refused").inc()
+        self._metrics.reclaims.labels(result).inc()
 
     def _vitals(self) -> Vitals:
         """Return the worker's state; called from any thread."""

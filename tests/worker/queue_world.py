@@ -15,7 +15,7 @@ from taskqueue_client.clock import Clock, MovableClock, SystemClock
 from taskqueue_client.errors import CallFailed
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.models import Run, TaskStatus
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState, ReclaimResult
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.config import WorkerConfig
 from taskqueue_client.worker.outcomes import Resolution
@@ -127,8 +127,10 @@ class Told:
         self.claims: queue.Queue[list[ClaimedRun]] = queue.Queue()
         self.failures: queue.Queue[CallFailed] = queue.Queue()
         self.refusals: queue.Queue[CallFailed] = queue.Queue()
-        self.reclaims: queue.Queue[float] = queue.Queue()
+        self.late: list[float] = []
+        self.reclaims: queue.Queue[None] = queue.Queue()
         self.failed_reclaims: queue.Queue[None] = queue.Queue()
+        self.refused_reclaims: queue.Queue[None] = queue.Queue()
 
     def claimed(self, task_queue_id: str, runs: list[ClaimedRun]) -> None:
         self.asked.append(task_queue_id)
@@ -141,14 +143,16 @@ class Told:
     def claiming_refused(self, error: CallFailed) -> None:
         self.refusals.put(error)
 
-    def reclaimed(self, late: float) -> None:
-        self.reclaims.put(late)
+    def reclaim_began(self, late: float) -> None:
+        self.late.append(late)
 
-    def reclaim_failed(self) -> None:
-        self.failed_reclaims.put(None)
-
-    def reclaim_refused(self) -> None:
-        """The run says so itself."""
+    def reclaim_ended(self, result: ReclaimResult) -> None:
+        ended = {
+            "reclaimed": self.reclaims,
+            "failed": self.failed_reclaims,
+            "refused": self.refused_reclaims,
+        }
+        ended[result].put(None)
 
     def runs(self, count: int) -> list[ClaimedRun]:
         """The next `count` runs that were claimed."""

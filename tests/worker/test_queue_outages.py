@@ -71,17 +71,6 @@ async def claimed(world: World, queue: AsyncQueue, clock: PassingClock) -> Claim
     return ClaimedRun(claim, Lease(LEASE, clock.monotonic() + LEASE), queue)
 
 
-class ToldOfRefusals(Told):
-    """The events of a keeper, with refused reclaims."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.refused_reclaims = 0
-
-    def reclaim_refused(self) -> None:
-        self.refused_reclaims += 1
-
-
 async def holds(condition: Callable[[], object]) -> None:
     """Return when a condition holds."""
     async with asyncio.timeout(WAIT):
@@ -173,6 +162,7 @@ class TestReclaiming:
         credentials = run.credentials.current
         clock.sleep(700)
         assert await Reclaiming(told, clock).reclaim_once(run) is None
+        assert told.reclaims.qsize() == 1
         assert run.lease.ends == pytest.approx(700 + LEASE, abs=1)
         assert run.credentials.current != credentials
 
@@ -182,7 +172,7 @@ class TestReclaiming:
         run = await claimed(world, queue, clock)
         async with reclaiming(run, told, clock) as wait_until:
             await wait_until(lambda: told.reclaims.qsize() >= 3)
-        assert told.reclaims.get() == pytest.approx(0, abs=1e-6)
+        assert told.late[0] == pytest.approx(0, abs=1e-6)
         assert told.failed_reclaims.empty()
         assert all(0.5 * LEASE - 1 <= wait <= 0.7 * LEASE for wait in clock.sleeps[:3])
 
@@ -201,13 +191,13 @@ class TestReclaiming:
     async def test_a_refused_reclaim_is_reported_and_ends_the_attempts(
         self, world: World, clock: PassingClock, queue: AsyncQueue, requests: list[Request]
     ) -> None:
-        run, told = await claimed(world, queue, clock), ToldOfRefusals()
+        run, told = await claimed(world, queue, clock), Told()
         world.queue.cancel_task(run.task_id)
         async with reclaiming(run, told, clock) as wait_until:
             await wait_until(lambda: not run.has_claim)
         await holds(lambda: any(each.path.endswith("/reclaim") for each in requests))
         assert sum(each.path.endswith("/reclaim") for each in requests) == 1
-        assert told.refused_reclaims == 1
+        assert told.refused_reclaims.qsize() == 1
         assert told.failed_reclaims.empty()
         assert run.lost is not None
         assert run.lost.reason is LossReason.RECLAIM_REFUSED
@@ -220,7 +210,7 @@ class TestReclaiming:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         class BrokenEvents(Told):
-            def reclaimed(self, late: float) -> None:
+            def reclaim_began(self, late: float) -> None:
                 del late
                 message = "a bug in the worker"
                 raise ValueError(message)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -337,6 +337,10 @@ class ClaimedRun:
         return True
 
 
+ReclaimResult = Literal["reclaimed", "failed", "refused"]
+"""How an attempt to reclaim a run ended; after `refused`, the claim is lost."""
+
+
 class KeeperEvents(Protocol):
     """Receives the keeper's events, in the keeper's thread; its methods must not block."""
 
@@ -352,14 +356,10 @@ class KeeperEvents(Protocol):
         """The Queue refused the worker's first claim request; no other one follows."""
         ...
 
-    def reclaimed(self, late: float) -> None:
-        """A run was reclaimed; the first attempt began `late` seconds after it was due."""
+    def reclaim_began(self, late: float) -> None:
+        """The reclaim of a run began, `late` seconds after it was due."""
         ...
 
-    def reclaim_failed(self) -> None:
-        """An attempt to reclaim failed; another one follows while the lease lasts."""
-        ...
-
-    def reclaim_refused(self) -> None:
-        """The Queue refused a reclaim: the claim is lost."""
+    def reclaim_ended(self, result: ReclaimResult) -> None:
+        """An attempt to reclaim a run ended. After `failed`, another one follows while the lease lasts."""
         ...

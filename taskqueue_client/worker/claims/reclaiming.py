@@ -65,32 +65,35 @@ class Reclaiming:
             run.lease = run.lease.reclaimed(response, asked)
         except RequestConflict as error:
             if run.apply(ClaimEvent.RECLAIM_REFUSED, error.message, LossReason.RECLAIM_REFUSED):
-                self._events.reclaim_refused()
+                self._events.reclaim_ended("refused")
         except Exception as error:  # noqa: BLE001 - whatever happens, the claim lasts until its lease ends
-            self._events.reclaim_failed()
+            self._events.reclaim_ended("failed")
             log.warning("cannot reclaim %s, retrying: %s", run, cause_of(error))
             return error
+        else:
+            self._events.reclaim_ended("reclaimed")
         return None
 
     async def _reclaim_until_resolved(self, run: ClaimedRun) -> None:
         while run.state in STATES_TO_RECLAIM:
             due = run.lease.reclaim_at(random())  # noqa: S311 - spreads calls, keeps no secret
             await self._sleep(due - self._clock.monotonic())
-            late = self._clock.monotonic() - due
-            self._warn_if_late(run, late)
-            if await self._reclaim(run, late):
-                self._events.reclaimed(late)
+            if run.state in STATES_TO_RECLAIM:
+                late = self._clock.monotonic() - due
+                self._note_begin(run, late)
+                await self._reclaim(run, late)
 
-    def _warn_if_late(self, run: ClaimedRun, late: float) -> None:
-        if late > LATE * run.lease.length and run.state in STATES_TO_RECLAIM:
+    def _note_begin(self, run: ClaimedRun, late: float) -> None:
+        self._events.reclaim_began(late)
+        if late > LATE * run.lease.length:
             log.warning(
                 "reclaim of %s began %.1f s late, %.1f of %.1f s of the lease are left: the keeper's thread "
                 "was not scheduled, for example because the process was suspended or a handler held the GIL",
                 *(run, late, run.lease.left(self._clock.monotonic()), run.lease.length),
             )
 
-    async def _reclaim(self, run: ClaimedRun, late: float) -> bool:
-        """Retry until an attempt succeeds or is refused, or the lease has ended; return the success."""
+    async def _reclaim(self, run: ClaimedRun, late: float) -> None:
+        """Retry until an attempt succeeds or is refused, or the lease has ended."""
         failures, last = 0, f"no attempt was made, as the first one began {late:.1f} s late"
         while run.state in STATES_TO_RECLAIM:
             if not run.lease.left(self._clock.monotonic()):
@@ -102,8 +105,7 @@ class Reclaiming:
                 left = run.lease.left(self._clock.monotonic())
                 await self._sleep(min(retry_in(failures, left, random()), left))  # noqa: S311 - as above
             else:
-                return run.has_claim
-        return False
+                return
 
     def _ended(self, run: ClaimedRun, task: asyncio.Task[None]) -> None:
         """Lose a run that can no longer be reclaimed because of a bug: working on it would be in vain."""
