@@ -441,8 +441,7 @@ class Session:
     async def _watch_program(self) -> None:
         await shutdown.program_ended()
         log.warning("the program ends while the worker runs: shutting down; join the worker's thread")
-        if not self._shutdown.has_begun:
-            self._shutdown.begin(0.0)
+        self._shutdown.begin(0.0)
 
     async def _watch_for_notice(self) -> None:
         ask = self._worker.termination_notice

@@ -366,11 +366,14 @@ PROGRAM_THAT_ENDS = """
         root_url=root_url, credentials=Credentials("local", token),
     )
     threading.Thread(target=worker.serve).start()
-    sys.stdin.readline()
+    if sys.stdin.readline() == "drain\\n":
+        worker.shutdown(within=3600)
 """
 
 
-def test_a_worker_in_a_thread_of_a_program_that_ends_reports_its_runs(world: World) -> None:
+@pytest.mark.parametrize("line", ["\n", "drain\n"])
+def test_a_worker_in_a_thread_of_a_program_that_ends_reports_its_runs(world: World, line: str) -> None:
+    """Also if it has begun to shut down, and its runs could go on otherwise."""
     task_id = world.create()
     script = textwrap.dedent(PROGRAM_THAT_ENDS)
     with subprocess.Popen(
@@ -381,7 +384,7 @@ def test_a_worker_in_a_thread_of_a_program_that_ends_reports_its_runs(world: Wor
         text=True,
     ) as process:
         until(lambda: world.status(task_id).state == "running")
-        output, _ = process.communicate("\n", timeout=WAIT)
+        output, _ = process.communicate(line, timeout=WAIT)
     assert "Traceback" not in output
     assert "the program ends" in output
     assert process.returncode == 0
