@@ -32,7 +32,7 @@ from taskqueue_client.worker.monitoring.monitor import Monitor, Vitals, WorkerMe
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
 from taskqueue_client.worker.run.handlers import Handlers
 from taskqueue_client.worker.run.lifecycle import LiveRuns, RunContext, RunLifecycle, TaskEnd
-from taskqueue_client.worker.run.run_resources import RunResources, SharedResources, mask_credentials
+from taskqueue_client.worker.run.run_resources import RunResources, SharedResources
 from taskqueue_client.worker.run.upload_retries import RetryClock
 
 from . import shutdown
@@ -78,7 +78,7 @@ class Session:
         self._credentials = credentials
         self._secrets = Secrets()
         if credentials is not None:
-            mask_credentials(self._secrets, credentials)
+            self._secrets.add_credentials(credentials)
         self._retry_clock = RetryClock(worker.clock)
         self._runs = LiveRuns(self._check_finished, worker.clock)
         self._failure: TaskQueueError | SystemExit | KeyboardInterrupt | None = None
@@ -113,7 +113,7 @@ class Session:
 
     def use_credentials(self, credentials: Credentials) -> None:
         """Use other credentials for the worker's own calls."""
-        mask_credentials(self._secrets, credentials)
+        self._secrets.add_credentials(credentials)
         self._calls.call(self._use_credentials, credentials)
 
     async def run(self, *, signals: bool) -> None:

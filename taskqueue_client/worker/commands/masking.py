@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+from taskqueue_client.credentials import Credentials
 from taskqueue_client.errors import InvalidArgument
 
 MASK = b"[masked]"
@@ -46,6 +47,12 @@ class Secrets:
         texts = [whole, *(line for line in lines if len(line) >= SHORTEST_LINE)]
         with self._lock:
             self._own = (*{*self._own, *(text.encode(errors="backslashreplace") for text in texts)},)
+
+    def add_credentials(self, credentials: Credentials) -> None:
+        """Mask credentials, in case a handler or command prints them. The keeper calls this."""
+        self.add(credentials.access_token)
+        if credentials.certificate is not None:
+            self.add(credentials.certificate)
 
 
 def masked(text: bytes, secrets: Secrets) -> bytes:

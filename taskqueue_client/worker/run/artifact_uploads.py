@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -76,9 +75,10 @@ class ArtifactUploads:
         self._chain = chain
         self._metrics = metrics
         self._resources = resources
+        self._log = resources.log
         self._tracing = resources.tracing
         self._key = resources.run.task_id, resources.run.run_id
-        self._expires = resources.run.claim.status.expires
+        self._expires = timestamp(resources.run.claim.status.expires)
         self._queue = queue
         self._budget = budget
         self._uploaded: set[str] = set()
@@ -122,7 +122,6 @@ class ArtifactUploads:
 
     async def log(self) -> Outcome | None:
         """Upload the log as it is now, with its link; return the outcome of a failure or a cut log."""
-        task_log = self._resources.log
         try:
             source = await self._source_of_log()
             with closing(source):
@@ -134,24 +133,24 @@ class ArtifactUploads:
                 )
         except Exception as error:  # noqa: BLE001 - a run without its log does not end as if all were well
             return self._failed(LOG_NAME, error)
-        if task_log.error is not None:
-            lost = f"{task_log.lost} bytes could not be written: {task_log.error}"
+        if self._log.error is not None:
+            lost = f"{self._log.lost} bytes could not be written: {self._log.error}"
             return InternalError(f"{LOG_NAME} is incomplete: {lost}")
         return None
 
     async def _source_of_log(self) -> Source:
         """Return the log; as gzip, if checkpoints have left only the end of it to compress."""
-        task_log, compressed = self._resources.log, self._resources.compressed_log
-        if task_log.has_progress:
-            return _source(await asyncio.to_thread(task_log.finished))
+        compressed = self._resources.compressed_log
+        if self._log.has_progress:
+            return _source(await asyncio.to_thread(self._log.finished))
         if compressed is not None and not compressed.is_broken and self._chain is None:
             with suppress(OSError):  # then it is compressed again, in the directory of temporary files
                 return _source(await asyncio.to_thread(compressed.checkpoint), is_gzip=True)
-        return _source(task_log.checkpoint())
+        return _source(self._log.checkpoint())
 
     async def _put_log(self, client: AsyncQueue, source: Source, *, is_final: bool = True) -> None:
         # The object service has no way to replace the log as it grows.
-        await self._upload(client, LOG_NAME, source, replace(self._on_s3(_TEXT), is_final=is_final))
+        await self._upload(client, LOG_NAME, source, self._on_s3(_TEXT, is_final=is_final))
 
     async def _end_stream(self, client: AsyncQueue, source: Source) -> None:
         """Upload the log, and only then let the link lead there: until then it leads to the stream."""
@@ -183,7 +182,7 @@ class ArtifactUploads:
         if self._chain is None:
             return None
         try:
-            with closing(await asyncio.to_thread(self._resources.log.finished)) as view:
+            with closing(await asyncio.to_thread(self._log.finished)) as view:
                 await self._upload_part(CERTIFIED_LOG_NAME, cast("BinaryIO", view), self._on_s3(_TEXT))
             document = self._chain.document()
             signature = self._chain.sign(document)
@@ -198,9 +197,11 @@ class ArtifactUploads:
             return self._failed(CHAIN_NAME, error)
         return None
 
-    def _on_s3(self, content_type: str, *, compress: bool | None = None) -> UploadOptions:
+    def _on_s3(
+        self, content_type: str, *, compress: bool | None = None, is_final: bool = True
+    ) -> UploadOptions:
         """Return the options of what the worker itself uploads."""
-        return UploadOptions.checked(self._expires, None, "s3", content_type, compress)
+        return UploadOptions(self._expires, "s3", content_type, compress, is_final)
 
     async def _link_log(self, client: AsyncQueue) -> None:
         if LOG_LINK not in self._uploaded:
@@ -209,7 +210,7 @@ class ArtifactUploads:
 
     async def _create(self, client: AsyncQueue, name: str, details: Mapping[str, str]) -> None:
         """Create an artifact for the log that stores no content: a link or an error."""
-        request = {**details, "expires": timestamp(self._expires), "contentType": _TEXT}
+        request = {**details, "expires": self._expires, "contentType": _TEXT}
         creation = cast("CreateArtifactRequest", request)
         await client.send(calls.create_artifact(*self._key, name, creation))
 
@@ -252,7 +253,7 @@ class ArtifactUploads:
 
     def _failed(self, name: str, error: Exception) -> Outcome:
         self._metrics.uploads.labels("failed").inc()
-        self._resources.log.logger.error("cannot upload %s: %s", name, error)
+        self._log.logger.error("cannot upload %s: %s", name, error)
         return outcome_of_failed_upload(name, error)
 
     async def _explain(self, client: AsyncQueue, name: str, reason: Reason, why: str) -> None:
@@ -261,7 +262,7 @@ class ArtifactUploads:
         The Queue does not replace an artifact by an error. If it has created the artifact already, although
         there is no content, the error artifact has another name.
         """
-        message = masked_text(why, self._resources.log.secrets)  # it names a path, and is public
+        message = masked_text(why, self._log.secrets)  # it names a path, and is public
         create = partial(
             client.create_error_artifact, *self._key, reason=reason, message=message, expires=self._expires
         )
@@ -272,7 +273,7 @@ class ArtifactUploads:
             except RequestConflict:
                 await create(name=name + ERROR_SUFFIX)
         except TaskQueueError as trouble:
-            self._resources.log.logger.error("cannot create the error artifact: %s", trouble)  # noqa: TRY400 - the error says it all
+            self._log.logger.error("cannot create the error artifact: %s", trouble)  # noqa: TRY400 - the error says it all
 
 
 def outcome_of_failed_upload(name: str, error: Exception) -> Outcome:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock
-from taskqueue_client.credentials import Credentials
 from taskqueue_client.models._base import decoded
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
 from taskqueue_client.worker.commands.command import CommandContext
@@ -139,7 +138,7 @@ class RunResources:
                 path = self._shared.directories.path / f"{self._name}.log"
                 kept = KEPT_IN_MEMORY if self._shared.live_logs is None else 0
                 self._log = TaskLog(path, self._shared.clock, self._shared.secrets, kept_in_memory=kept)
-                self.run.credentials.watch(partial(mask_credentials, self._log.secrets))
+                self.run.credentials.watch(self._log.secrets.add_credentials)
                 config, queue = self._shared.config, self.run.claim.status.task_queue_id
                 self._log.say(
                     f"run {self.run.run_id} of task {self.run.task_id}, "
@@ -351,13 +350,3 @@ class RunResources:
 
 def _make_directory(run: ClaimedRun, shared: SharedResources, suffix: str) -> Path:
     return shared.directories.make(f"{run.task_id}-{run.run_id}-{suffix}")
-
-
-def mask_credentials(secrets: Secrets, credentials: Credentials) -> None:
-    """Mask credentials in logs, in case a handler or command prints them.
-
-    The keeper calls this, and must not wait for a lock of the run.
-    """
-    secrets.add(credentials.access_token)
-    if credentials.certificate is not None:
-        secrets.add(credentials.certificate)
