@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from examples.async_worker import LinkChecker
 from examples.cached_worker import CachedWorker
 from taskqueue_client import Queue, slugid
 from taskqueue_client.local import LocalQueue
@@ -174,6 +175,14 @@ def test_a_cache_lasts_from_task_to_task_if_the_task_has_its_scope(
     assert last_run(queue, denied).reason_resolved == "malformed-payload"
     assert "needs the scopes example-worker:cache:pip" in log_of(queue, denied)
     assert not (tmp_path / "pip").exists()
+
+
+@pytest.mark.parametrize(
+    "url", ["http://a..b/", f"http://{'a' * 64}.com/", "http://[::1", "http://127.0.0.1:9/"]
+)
+def test_a_link_that_cannot_be_requested_is_broken(url: str) -> None:
+    result = run_handler(LinkChecker, {"urls": [url]})
+    assert (result.outcome, str(result.error)) == ("failed", f"1 of 1 links are broken: {url}")
 
 
 def test_two_caches_in_one_directory_make_a_payload_malformed_and_are_kept(
