@@ -24,7 +24,7 @@ from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client.credentials import Credentials, checked
 from taskqueue_client.errors import InvalidArgument
 
-from .worker_log import log, log_handler
+from .worker_log import UnlockedHandler, log, log_handler
 
 CAPABILITIES = frozenset({"error-report", "graceful-termination", "log", "new-credentials", "shutdown"})
 
@@ -319,11 +319,13 @@ class JsonFormatter(logging.Formatter):
         return document
 
 
-class RunnerLog(logging.Handler):
+class RunnerLog(UnlockedHandler):
     """Sends log records to the runner; writes them to standard error while the runner cannot take them.
 
     While nobody reads standard error either, records are dropped, and their number is logged afterwards.
     """
+
+    # Without a lock: `logging.shutdown` has it while `close` waits for the thread that writes, and that logs.
 
     _json = JsonFormatter()
 
@@ -331,16 +333,6 @@ class RunnerLog(logging.Handler):
         super().__init__()
         self._runner = runner
         self._standard_error = log_handler()
-
-    def handle(self, record: logging.LogRecord) -> bool:
-        """Send or write a record, without the handler's lock.
-
-        `logging.shutdown` has the lock while `close` waits for the thread that writes, and that thread logs.
-        """
-        found: Any = self.filter(record)  # since Python 3.12 a record
-        if found:
-            self.emit(record if found is True else found)
-        return bool(found)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send or write a record."""

@@ -1,4 +1,4 @@
-"""The worker's own log: its logger, and a handler for standard error that never waits for a reader.
+"""The worker's own log: its logger, and handlers that wait neither for a lock nor for a reader.
 
 The log has events of the worker and its runs. `commands/task_log.py` has the logs of tasks.
 """
@@ -11,6 +11,7 @@ import select
 import sys
 import time
 from contextlib import suppress
+from typing import Any
 
 log = logging.getLogger("taskqueue_client.worker")
 
@@ -24,6 +25,17 @@ def log_handler() -> logging.Handler:
         return StandardErrorLog(sys.stderr.fileno(), sys.stderr.encoding)
     except (AttributeError, OSError):  # it is closed, or no file; its number may be another file's by now
         return logging.StreamHandler()
+
+
+class UnlockedHandler(logging.Handler):
+    """A handler without logging's lock."""
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Write the record if it passes the filters."""
+        found: Any = self.filter(record)  # since Python 3.12 a record
+        if found:
+            self.emit(record if found is True else found)
+        return bool(found)
 
 
 class StandardErrorLog(logging.Handler):

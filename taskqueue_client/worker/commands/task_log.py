@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 from taskqueue_client._dates import timestamp
 from taskqueue_client.clock import Clock
-from taskqueue_client.worker.worker_log import log
+from taskqueue_client.worker.worker_log import UnlockedHandler, log
 
 from .masking import Masking, Secrets, masked
 
@@ -389,19 +389,8 @@ _PIECE = 1024 * 1024
 """Bytes of a long line to look at, at a time."""
 
 
-class UnlockedHandler(logging.Handler):
-    """A handler without logging's lock: a task's log has a lock, and a finalizer may log in any thread."""
-
-    def handle(self, record: logging.LogRecord) -> bool:
-        """Write the record if it passes the filters."""
-        passes = bool(self.filter(record))
-        if passes:
-            self.emit(record)
-        return passes
-
-
 class _Handler(UnlockedHandler):
-    """Writes a logger's messages to the task log."""
+    """Writes a logger's messages to the task log, which has a lock: a finalizer may log in any thread."""
 
     def __init__(self, task_log: TaskLog) -> None:
         super().__init__()

@@ -21,12 +21,11 @@ from typing import Any, NamedTuple, Self, cast
 
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
-from taskqueue_client.worker.commands.task_log import UnlockedHandler
 from taskqueue_client.worker.config import INTERVAL, TimeoutOutcome, WorkerConfig
 from taskqueue_client.worker.outcomes import IntermittentTask, InternalError, Outcome, outcome_for, text_of
 from taskqueue_client.worker.payload import PayloadSchema, check_payload, outcome_of
 from taskqueue_client.worker.threads import BlockedLoopWatch, DaemonThreads, EventThread, Job, ThreadsafeCalls
-from taskqueue_client.worker.worker_log import log
+from taskqueue_client.worker.worker_log import UnlockedHandler, log
 
 from .run_resources import RunResources
 from .task_run import TaskRun, UnawaitedCalls
