@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def slug_id(given: str) -> str:
     """Return the id of a task or a task group; the type of an argument."""
     if not is_slugid(given):
-        expected = "22 letters, digits, - and _, as `submit` prints them"
-        message = f"{given!r} is not a task id; expected {expected}"
+        expected = "a slugid of 22 characters, as `submit` prints it"
+        message = f"{given!r} is not the id of a task or group; expected {expected}"
         raise click.BadParameter(message)
     return given
 
@@ -45,7 +45,7 @@ def duration(longest: str = "1 day") -> Callable[[object], float]:
 
 group_option = click.option("--group", type=slug_id, metavar="ID", help="A task group, instead of tasks.")
 task_argument = click.argument("task_id", type=slug_id)
-task_ids_argument = click.argument("task_ids", type=slug_id, nargs=-1, metavar="TASK_ID...")
+task_ids_argument = click.argument("task_ids", type=slug_id, nargs=-1, metavar="[TASK_ID]...")
 some_task_ids_argument = click.argument(
     "task_ids", type=slug_id, nargs=-1, metavar="TASK_ID...", required=True
 )

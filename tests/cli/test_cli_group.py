@@ -146,7 +146,7 @@ def test_the_variable_of_trusted_certificates_is_named(
 def test_an_invalid_task_id_is_refused_before_any_request() -> None:
     result = run("cancel", "my-task")
     assert result.exit_code == ExitStatus.WRONG_USE
-    assert "'my-task' is not a task id" in result.stderr
+    assert "'my-task' is not the id of a task or group; expected a slugid" in result.stderr
 
 
 @pytest.mark.usefixtures("deployment")
