@@ -14,14 +14,15 @@ import re
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from http import HTTPStatus
-from typing import Any, Final
+from random import random
+from typing import Final
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
-import tenacity
 from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
@@ -41,6 +42,9 @@ RETRIED_BODY = 1024 * 1024
 
 ATTEMPTS = 5
 """How often a call is sent that gets no response or a 5xx."""
+
+BACKOFF = 0.1
+"""Seconds between the first two attempts; they double, and up to as many are added at random."""
 
 TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10, sock_read=60)
 """Seconds; `sock_connect` would not bound the response of an HTTP proxy to `CONNECT`."""
@@ -362,36 +366,15 @@ def _passed(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
 
 
 async def _with_retries(send: Callable[[], Awaitable[aiohttp.ClientResponse]]) -> aiohttp.ClientResponse:
-    """Send a request up to `ATTEMPTS` times.
-
-    tenacity decides from the first failure on: its loop takes longer than all else that the proxy does.
-    """
-    failures: list[aiohttp.ClientResponse | Exception] = []
-    try:
-        received = await send()
-    except _NO_RESPONSE as error:
-        failures.append(error)
-    else:
-        if not _is_server_error(received):
-            return received
-        failures.append(received)
-
-    async def attempt() -> aiohttp.ClientResponse:
-        if not failures:
-            return await send()
-        failure = failures.pop()
-        if isinstance(failure, Exception):
-            raise failure
-        return failure
-
-    result: aiohttp.ClientResponse = await tenacity.AsyncRetrying(
-        stop=tenacity.stop_after_attempt(ATTEMPTS),
-        wait=tenacity.wait_exponential(0.1, max=10) + tenacity.wait_random(0, 0.1),
-        retry=tenacity.retry_if_exception_type(_NO_RESPONSE) | tenacity.retry_if_result(_is_server_error),
-        before_sleep=_release,
-        retry_error_callback=_last_result,
-    )(attempt)
-    return result
+    """Send a request up to `ATTEMPTS` times; return the last response, or raise the last error."""
+    for failures in range(ATTEMPTS - 1):
+        with suppress(*_NO_RESPONSE):
+            received = await send()
+            if received.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                return received
+            received.release()
+        await asyncio.sleep(BACKOFF * (2**failures + random()))  # noqa: S311 - spreads calls, keeps no secret
+    return await send()
 
 
 def _cause(error: Exception) -> str:
@@ -401,17 +384,3 @@ def _cause(error: Exception) -> str:
     reasons = (getattr(error, name, None) for name in ("status", "certificate_error", "strerror"))
     reason = next(filter(None, reasons), None)
     return type(error).__name__ + (f" ({reason})" if reason else "")
-
-
-def _is_server_error(received: aiohttp.ClientResponse) -> bool:
-    return received.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-
-
-def _release(state: tenacity.RetryCallState) -> None:
-    if state.outcome is not None and not state.outcome.failed:
-        state.outcome.result().release()
-
-
-def _last_result(state: tenacity.RetryCallState) -> Any:
-    assert state.outcome is not None  # noqa: S101 - tenacity's own promise
-    return state.outcome.result()
