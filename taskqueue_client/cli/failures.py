@@ -83,8 +83,6 @@ def _text_of(error: BaseException | None) -> str:
         return _of_submission(error)
     if isinstance(error, errors.InvalidDefinition):
         return "; ".join(map(str, error.problems))
-    if isinstance(error, errors.InvalidArgument) and not error.given and not error.finding:
-        return f"{error.argument} is not set; expected {error.allowed}"
     return _of_call(error) if isinstance(error, errors.CallFailed) else str(error)
 
 

@@ -15,7 +15,7 @@ from taskqueue_client import Queue, RetryPolicy, slugid
 from taskqueue_client.__main__ import main
 from taskqueue_client.cli import taskqueue
 from taskqueue_client.cli.failures import ExitStatus, in_one_line
-from taskqueue_client.errors import CallFailed
+from taskqueue_client.errors import CallFailed, InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
 from tests.certificates import Authority
@@ -141,6 +141,12 @@ def test_the_variable_of_trusted_certificates_is_named(
         queue.ping()
     advice = "): check TASKCLUSTER_ROOT_URL and the trusted certificates (REQUESTS_CA_BUNDLE)"
     assert in_one_line(failed.value).endswith(advice)
+
+
+@pytest.mark.parametrize("given", [0, "", False])
+def test_a_value_that_is_refused_is_shown_and_not_called_unset(given: object) -> None:
+    error = InvalidArgument("concurrency in worker.yml", given, "a whole number, 1 or more")
+    assert in_one_line(error) == str(error)
 
 
 def test_an_invalid_task_id_is_refused_before_any_request() -> None:
