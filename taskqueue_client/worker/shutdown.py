@@ -357,9 +357,12 @@ class Shutdown:
         self.begin(within)
 
     def on_notice(self, left: float) -> None:
-        """Begin: the machine ends in `left` seconds."""
+        """Begin: the machine ends in `left` seconds. Without any, runs are stopped and reported at once."""
         log.warning("termination notice received: %.0f s left", left)
-        self.begin(left=left)
+        if left > 0:
+            self.begin(left=left)
+        else:
+            self.begin(0.0, HURRIED)
 
     def begin(self, within: float | None = None, left: float | None = None, *, asked: bool = True) -> None:
         """Begin to shut down; if that has begun, take its steps earlier, but not later.

@@ -391,9 +391,14 @@ class TestInAHurry:
         assert reasons(world, task_id) == ["internal-error"]
 
 
-@pytest.mark.parametrize("has_begun", [False, True])
+@pytest.mark.parametrize(("left", "has_begun"), [(10.0, False), (10.0, True), (0.0, False)])
 def test_a_termination_notice_begins_the_shutdown_or_shortens_it(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, has_begun: bool
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    left: float,
+    *,
+    has_begun: bool,
 ) -> None:
     task_id = world.create()
     started, noticed = threading.Event(), threading.Event()
@@ -404,7 +409,7 @@ def test_a_termination_notice_begins_the_shutdown_or_shortens_it(
         task.canceled.check()
 
     def notice() -> float | None:
-        return 10.0 if noticed.wait(WAIT) else None
+        return left if noticed.wait(WAIT) else None
 
     worker = worker_for(world, handler, graceful_shutdown_timeout=3600)
     monkeypatch.setattr(worker, "termination_notice", notice)
@@ -414,7 +419,7 @@ def test_a_termination_notice_begins_the_shutdown_or_shortens_it(
         if has_begun:
             worker.shutdown()
         noticed.set()
-        until(lambda: "termination notice received: 10 s left" in caplog.text)
+        until(lambda: f"termination notice received: {left:.0f} s left" in caplog.text)
         world.local.clock.advance(seconds=5)
         working.wait_for_end()
     assert reasons(world, task_id) == HANDED_BACK
