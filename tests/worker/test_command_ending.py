@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import os
 import resource
 import shlex
@@ -21,7 +22,7 @@ from typing import IO
 
 import pytest
 
-from taskqueue_client.worker.commands import process_tree
+from taskqueue_client.worker.commands import guardian_process, process_tree
 from taskqueue_client.worker.commands.command import (
     CommandContext,
     CommandFailed,
@@ -251,7 +252,8 @@ def test_a_process_with_the_pid_of_one_that_has_ended_is_a_new_one(
 ) -> None:
     monkeypatch.setattr(process_tree, "PROC", tmp_path)
     listing = process_tree._Listing()  # pyright: ignore[reportPrivateUsage]
-    for name in ("1", "77", "self"):
+    (tmp_path / "self").symlink_to(str(os.getpid()))
+    for name in ("1", "77"):
         (tmp_path / name).mkdir()
     assert listing.look(1) == {1, 77}
     assert listing.look(2) == set()
@@ -402,10 +404,15 @@ def test_a_child_in_the_command_s_group_is_kept_on_request(context: CommandConte
     os.kill(pid, signal.SIGKILL)
 
 
-def test_without_proc_the_process_group_is_ended(
-    context: CommandContext, fifo: Fifo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("proc", ["missing", "empty", "foreign"])
+def test_without_a_proc_of_its_own_a_worker_ends_the_process_group(
+    context: CommandContext, fifo: Fifo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proc: str
 ) -> None:
-    monkeypatch.setattr(process_tree, "PROC", tmp_path / "no-proc")
+    """In a chroot, /proc may be empty. In a PID namespace, it may have the ids of the namespace around."""
+    monkeypatch.setattr(process_tree, "PROC", tmp_path / proc)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "foreign" / "1").mkdir(parents=True)
+    (tmp_path / "foreign" / "self").symlink_to("1")
     for pid in cancel_when_told(context, fifo, f"sleep 1000 & echo $$ $! > {fifo.path}; sleep 1000"):
         wait_until_gone(pid)
     assert context.processes.end(0) == 0
@@ -700,6 +707,33 @@ def test_without_a_guardian_commands_run_and_a_warning_says_what_that_means(
     for _ in range(2):
         assert run_command(["true"], context).exit_code == 0
     assert caplog.text.count("commands will outlive this worker if it is killed") == 1
+
+
+def test_where_descriptors_of_processes_are_forbidden_a_guardian_does_without(
+    context: CommandContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As old container engines forbid system calls that they do not know."""
+
+    def forbidden(_: int) -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "pidfd_open", forbidden)
+    assert run_command(["true"], context).exit_code == 0
+    assert len(guardians()) == 1
+    assert caplog.text == ""
+
+
+def test_a_guardian_kills_nothing_by_the_ids_of_another_pid_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def found(_: str) -> str:
+        return "1"
+
+    with subprocess.Popen(["sleep", "1000"], env={"MARK": "own"}) as process:
+        monkeypatch.setattr(os, "readlink", found)
+        assert not guardian_process._kill_marked({b"MARK=own"})  # pyright: ignore[reportPrivateUsage]
+        assert process.poll() is None
+        process.kill()
 
 
 @pytest.mark.parametrize(("name", "value"), [("frozen", True), ("executable", "")])

@@ -5,6 +5,7 @@ On Linux, /proc and control groups tell. Elsewhere, only the process group of ea
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -103,7 +104,8 @@ def _started() -> subprocess.Popen[bytes]:
     command = [sys.executable, "-I", "-S", str(_SCRIPT)]
     with ExitStack() as opened:
         handles: list[int] = []
-        if hasattr(os, "pidfd_open"):  # opened here, as this process may be gone when the other one is up
+        with suppress(AttributeError, OSError):  # not Linux, too old, or forbidden, as in some sandboxes
+            # here, as this process may be gone when the other one is up
             handles = [os.pidfd_open(os.getpid())]
             opened.callback(os.close, handles[0])
         opened.enter_context(_blocked_signals())
@@ -416,12 +418,19 @@ class _Listing:
         Raises:
             OSError: There is no /proc, or no file descriptor is free.
         """
+        _check_proc()
         with self._lock:
             with os.scandir(PROC) as entries:
                 listed = [(int(each.name), each.inode()) for each in entries if each.name.isdecimal()]
             self.looks += 1
             self._first_looks = {each: self._first_looks.get(each, self.looks) for each in listed}
             return {pid for (pid, _), look in self._first_looks.items() if look >= first_look}
+
+
+def _check_proc() -> None:
+    """Raise an OSError unless /proc shows this process: that of another PID namespace has other ids."""
+    if (PROC / "self").readlink().name != str(os.getpid()):
+        raise FileNotFoundError(errno.ENOENT, "not mounted for this PID namespace", str(PROC))
 
 
 _listing = _Listing()
