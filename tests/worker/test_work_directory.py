@@ -177,6 +177,26 @@ def test_a_directory_that_another_worker_removes_at_the_same_time_is_no_problem(
     assert caplog.text == ""
 
 
+def test_the_directory_of_another_user_s_worker_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker may be alive: a warning about what a killed one has left would be wrong."""
+    with WorkDirectories(tmp_path) as other:
+        other.path.chmod(0)
+        opened = os.open
+
+        def refused(path: str | Path, flags: int) -> int:
+            if path == other.path:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return opened(path, flags)
+
+        monkeypatch.setattr(os, "open", refused)  # root could open it
+        WorkDirectories(tmp_path).close()
+        monkeypatch.undo()
+        assert caplog.text == ""
+        assert other.path.is_dir()
+
+
 def test_the_next_worker_ends_the_commands_of_a_killed_one(tmp_path: Path) -> None:
     abandoned = tmp_path / "taskqueue-worker-abandoned"
     with WorkDirectories(tmp_path) as first:

@@ -194,7 +194,10 @@ def _remove_abandoned(parent: Path) -> None:
 
 
 def _remove_unless_locked(path: Path) -> None:
-    lock = os.open(path, _DIRECTORY)
+    try:
+        lock = os.open(path, _DIRECTORY)
+    except PermissionError:
+        return  # that of another user's worker, which may be alive
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         kill_marked(f"{path}/")
