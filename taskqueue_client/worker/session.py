@@ -7,6 +7,7 @@ import math
 import os
 import resource
 import signal
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, closing, nullcontext
@@ -316,6 +317,12 @@ class Session:
             log.warning(
                 "the worker is the first process of its container: processes that commands leave behind stay "
                 "as zombies, until no more can be started; use `docker run --init`, or tini"
+            )
+        if (encoding := sys.getfilesystemencoding()) != "utf-8":
+            log.warning(
+                "commands and paths of files cannot have characters that %s lacks: set PYTHONUTF8=1, or a "
+                "locale such as LC_ALL=C.UTF-8",
+                encoding,
             )
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         needed = FILES_OF_WORKER + config.concurrency * FILES_OF_RUN

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import resource
 import socket
+import sys
 import threading
 
 import pytest
@@ -128,6 +129,22 @@ def test_a_limit_of_file_descriptors_that_is_too_low_is_named_at_the_start(
     assert (
         "50 runs at a time may need 450 file descriptors, and the limit is 200" in caplog.text
     ) == is_warned
+
+
+@pytest.mark.parametrize(("encoding", "is_warned"), [("utf-8", False), ("ascii", True)])
+def test_a_locale_without_unicode_is_named_at_the_start(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    encoding: str,
+    *,
+    is_warned: bool,
+) -> None:
+    """A task whose command or file has another character would end as internal-error or malformed-payload."""
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: encoding)
+    with Working(world, worker_for(world, lambda _: None, max_idle=0.01)) as working:
+        working.wait_for_end()
+    assert ("characters that ascii lacks: set PYTHONUTF8=1" in caplog.text) == is_warned
 
 
 def test_the_workers_log_says_which_run_a_line_is_about(
