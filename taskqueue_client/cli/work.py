@@ -6,6 +6,7 @@ import importlib
 import inspect
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -87,6 +88,7 @@ def command(
     worker. It is 2 for a wrong setting and 3 if the Queue refused the first claim request: correct the
     configuration.
     """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent may ignore it: exit codes would be lost
     runner = WorkerRunner.on_stdio() if worker_runner else None
     _set_up_logs(runner, as_json=as_json)
     connect_with_credentials().close()  # fails with the missing variable

@@ -53,6 +53,10 @@ class Signaled(Greeter):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             atexit.register(os.kill, os.getpid(), number)
 
+class Runner(WorkerLoop):
+    def run_task(self, task):
+        task.run_command(task.payload["command"])
+
 class NoWorker:
     pass
 """
@@ -81,6 +85,21 @@ def test_work_runs_a_class_of_the_directory_with_the_settings_of_the_file(
     run_of_task = queue.status(task_id).status.runs[0]
     assert (run_of_task.state, run_of_task.worker_id) == ("completed", "one")
     assert b"hello you" in queue.download_artifact(task_id, "public/logs/live.log").content
+
+
+@pytest.mark.usefixtures("deployment", "files")
+def test_a_worker_whose_parent_ignores_the_end_of_children_has_their_exit_codes(
+    queue: Queue, task_factory: Any
+) -> None:
+    task_id = slugid()
+    queue.create_task(task_id, task_factory(taskQueueId="proj/linux", payload={"command": ["true"]}))
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # which processes inherit
+    try:
+        with running("work", "greeting:Runner", "--config", "worker.yml", "--max-tasks", "1") as process:
+            process.communicate(timeout=60)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert queue.status(task_id).status.state == "completed"
 
 
 @pytest.mark.usefixtures("deployment", "files")
