@@ -20,6 +20,9 @@ from .output import printable
 _EXPIRED = re.compile(r"has expired|\.expiry < now")
 """The texts of the auth service about expired clients and certificates."""
 
+_NO_THREAD = "can't start new thread"
+"""The text of Python's RuntimeError."""
+
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 _WANTS_USER = re.compile(r"(Tunnel connection failed|ClientHttpProxyError): 407\b")
 
@@ -57,6 +60,9 @@ def failure_of(error: Exception) -> Failure | None:
         return Failure(in_one_line(error), status_of(error))
     if isinstance(error, RecursionError):
         return Failure("the input is nested too deeply")
+    if str(error) == _NO_THREAD:
+        message = "the system starts no more threads: raise the limit (`ulimit -u`, or that of the container)"
+        return Failure(message, ExitStatus.NOT_COMPLETED)
     return None
 
 

@@ -196,6 +196,22 @@ def test_without_the_extra_one_line_says_how_to_install_it(missing: str, tmp_pat
     assert done.stderr == f"taskqueue needs {missing}: pip install 'taskqueue_client[cli]'\n"
 
 
+def test_a_limit_of_threads_is_named_in_one_line(tmp_path: Path) -> None:
+    script = (
+        "import threading\n"
+        'def refuse(*_, **__): raise RuntimeError("can\'t start new thread")\n'
+        "threading._start_new_thread = threading._start_joinable_thread = refuse\n"
+        "import sys; sys.argv = ['taskqueue', 'local']\n"
+        "from taskqueue_client.__main__ import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == ExitStatus.NOT_COMPLETED
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Error: the system starts no more threads: raise the limit")
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [("taskqueue ret", "retrigger"), ("taskqueue artifacts g", "get"), ("taskqueue status --g", "--group")],
