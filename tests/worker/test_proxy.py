@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import gzip
 import http.client
 import json
@@ -818,6 +820,19 @@ for limit in range(3, open_now + 16):
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 print(count() - open_now)
 """
+
+
+def test_without_an_address_a_proxy_is_an_error_and_leaves_nothing(
+    world: World, claim: TaskClaim, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(_: object) -> socket.socket:
+        raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+
+    monkeypatch.setattr(socket, "create_server", refused)
+    with pytest.raises(OSError, match="Cannot assign"), proxy_of(world, claim):
+        pass
+    gc.collect()  # what was left open says so
+    assert caplog.text == ""
 
 
 def test_without_free_descriptors_a_proxy_is_an_error_and_leaves_nothing() -> None:

@@ -138,6 +138,7 @@ class TaskProxy:
         self.close()
 
     async def _start(self) -> str:
+        listener = socket.create_server(("127.0.0.1", 0))  # first, as it may fail
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -149,7 +150,6 @@ class TaskProxy:
         # aiohttp has no option for it, and would repeat PUT and GET by itself, also what must be sent once.
         self._session._retry_connection = False  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         self._server = BoundedServer(self._serve)
-        listener = socket.create_server(("127.0.0.1", 0))
         await self._server.start(listener, _CLOSING)
         return f"http://127.0.0.1:{listener.getsockname()[1]}{self.path}"
 
