@@ -89,6 +89,7 @@ def command(
     configuration.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent may ignore it: exit codes would be lost
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a parent may block those that shut the worker down
     runner = WorkerRunner.on_stdio() if worker_runner else None
     _set_up_logs(runner, as_json=as_json)
     connect_with_credentials().close()  # fails with the missing variable

@@ -7,6 +7,8 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,15 @@ class NoWorker:
 CONFIG = "task_queue_id: proj/linux\nworker_group: tests\nworker_id: one\n"
 
 
+@contextmanager
+def blocked_signals(signals: set[signal.Signals]) -> Generator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 @pytest.fixture
 def files(folder: Path) -> None:
     (folder / "greeting.py").write_text(WORKER)
@@ -103,10 +114,14 @@ def test_a_worker_whose_parent_ignores_the_end_of_children_has_their_exit_codes(
 
 
 @pytest.mark.usefixtures("deployment", "files")
-def test_a_signal_shuts_the_worker_down_gracefully(queue: Queue, task_factory: Any) -> None:
+@pytest.mark.parametrize("blocked", [set[signal.Signals](), {signal.SIGINT, signal.SIGTERM}])
+def test_a_signal_shuts_the_worker_down_gracefully(
+    queue: Queue, task_factory: Any, blocked: set[signal.Signals]
+) -> None:
+    """Also if the parent has blocked it, which processes inherit."""
     task_id = slugid()
     queue.create_task(task_id, task_factory(taskQueueId="proj/linux", payload={"name": "you"}))
-    with running("work", "greeting:Greeter", "--config", "worker.yml") as process:
+    with blocked_signals(blocked), running("work", "greeting:Greeter", "--config", "worker.yml") as process:
         assert process.stderr is not None
         while "ended: completed" not in process.stderr.readline():
             pass
