@@ -56,7 +56,7 @@ def test_a_run_is_one_trace_with_its_attempt_commands_downloads_uploads_and_repo
     assert parents == {
         RUN: None,
         "attempt": RUN,
-        "GET status": "attempt",
+        "POST statuses": "attempt",
         "download artifact": "attempt",
         "GET artifact": "download artifact",
         "sh": "attempt",
