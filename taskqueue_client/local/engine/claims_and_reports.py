@@ -8,7 +8,8 @@ from taskqueue_client.local import messages, times
 from taskqueue_client.local.javascript_values import is_object
 from taskqueue_client.local.refusal import Caller, refuse
 
-from .core import (
+from .task_records import Run, Task, get_task, save_runs
+from .transitions import (
     drop_claims,
     finish,
     finish_with_exception,
@@ -17,7 +18,6 @@ from .core import (
     send_exception,
     start,
 )
-from .task_records import Run, Task, get_task, save_runs
 from .worker_records import add_recent_tasks, seen_by_claim_task, worker_active, worker_seen
 
 if TYPE_CHECKING:

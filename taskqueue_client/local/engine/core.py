@@ -1,4 +1,4 @@
-"""The shared parts of the engine: store, clock, settings, long polls, and the changes of a run's state."""
+"""The shared parts of the engine: store, clock, settings, transactions with their messages, long polls."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from taskqueue_client.local import messages, times
 from taskqueue_client.local.messages import Message
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.local.times import SECOND
-
-from .task_records import Run, Task, save_runs
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -195,153 +192,3 @@ class LongPolls:
             turns[0].set()
         else:
             del self.by_queue[task_queue_id]
-
-
-MAX_RUNS = 50
-
-RETRIES = {"claim-expired": "retry", "worker-shutdown": "retry", "intermittent-task": "task-retry"}
-"""The reasons of exceptions that are retried, with the `reasonCreated` of the retry."""
-
-
-def add_run(core: Core, task: Task, reason: str, now: int) -> Run:
-    """Add a pending run, last in the order of its priority."""
-    run = append_run(task, reason, now)
-    save_runs(core.store, task)
-    enqueue(core, task, now)
-    return run
-
-
-def append_run(task: Task, reason: str, now: int) -> Run:
-    """Add a pending run, without storing it."""
-    run = Run(run_id=len(task.runs), state="pending", reason_created=reason, scheduled=times.text(now))
-    task.runs.append(run)
-    return run
-
-
-def enqueue(core: Core, task: Task, now: int) -> None:
-    """Make a task's new run the last pending one of its priority, unless its deadline has passed."""
-    if task.deadline <= now:
-        # in the very millisecond of the deadline a rerun is allowed, and its resolver may have been there
-        core.store.change("UPDATE tasks SET deadline_open = 1 WHERE task_id = ?", task.task_id)
-        return
-    core.store.change(
-        "INSERT INTO pending (task_queue_id, priority, inserted, expires, task_id, run_id)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
-        task.task_queue_id,
-        task.priority,
-        now,
-        task.deadline,
-        task.task_id,
-        task.runs[-1].run_id,
-    )
-    core.note_pending(task.task_queue_id)
-
-
-def cancel(core: Core, task: Task, reason: str, now: int) -> Run | None:
-    """Resolve a task as an exception, and return its last run; None if it was resolved before."""
-    if not task.runs:
-        return _add_ended_run(core, task, reason, now)
-    run = task.runs[-1]
-    if run.is_resolved:
-        return None
-    finish(core, task, run, reason, now)
-    return run
-
-
-def _add_ended_run(core: Core, task: Task, reason: str, now: int) -> Run:
-    """Add the run of a task that is resolved before it was scheduled."""
-    moment = times.text(now)
-    run = Run(
-        run_id=0,
-        state="exception",
-        reason_created="exception",
-        reason_resolved=reason,
-        scheduled=moment,
-        resolved=moment,
-    )
-    task.runs.append(run)
-    save_runs(core.store, task)
-    return run
-
-
-def start(core: Core, task: Task, run: Run, worker: tuple[str, str], now: int) -> int:
-    """Give a pending run to a worker; return when its claim expires, in milliseconds."""
-    taken_until = record_claim(core, task, run.run_id, worker, now)
-    run.state = "running"
-    run.worker_group, run.worker_id = worker
-    run.taken_until = times.text(taken_until)
-    run.started = times.text(now)
-    save_runs(core.store, task)
-    _leave_queue(core, task, run)
-    return taken_until
-
-
-def record_claim(
-    core: Core, task: Task, run_id: int, worker: tuple[str, str], now: int, *, is_granted: bool = True
-) -> int:
-    """Write a claim record that starts now; return when the claim expires, in milliseconds.
-
-    On a held clock, two workers may claim at the same time: a claim that may yet be refused (`is_granted` is
-    false) does not replace that of the other worker.
-    """
-    taken_until = now + int(core.settings.claim_timeout * times.SECOND)
-    insert = "INSERT OR REPLACE" if is_granted else "INSERT OR IGNORE"
-    core.store.change(
-        f"{insert} INTO claims VALUES (?, ?, ?, ?, ?, ?, ?)",
-        task.task_id,
-        run_id,
-        taken_until,
-        task.task_queue_id,
-        *worker,
-        now,
-    )
-    return taken_until
-
-
-def finish(core: Core, task: Task, run: Run, reason: str, now: int) -> None:
-    """Resolve a run: as `exception`, unless the reason is `completed` or `failed`."""
-    was_pending = run.state == "pending"
-    run.state = reason if reason in {"completed", "failed"} else "exception"
-    run.reason_resolved, run.resolved = reason, times.text(now)
-    save_runs(core.store, task)
-    if was_pending:
-        _leave_queue(core, task, run)
-
-
-def finish_with_exception(core: Core, task: Task, run: Run, reason: str, now: int) -> None:
-    """Resolve a run as an exception; add a retry if the reason and `retriesLeft` allow that."""
-    finish(core, task, run, reason, now)
-    if reason in RETRIES and task.retries_left > 0:
-        task.retries_left -= 1
-        add_run(core, task, RETRIES[reason], now)
-
-
-def send_exception(core: Core, task: Task, run: Run) -> bool:
-    """Send the message about a run's exception, and that about its retry; return whether there is one."""
-    core.send(messages.resolved, task, run)
-    last, is_retry = task.runs[-1], task.runs[-1].reason_created in RETRIES.values()
-    is_retried = run.run_id == len(task.runs) - 2 and last.state == "pending" and is_retry
-    if is_retried:
-        core.send(messages.pending, task, last)
-    return is_retried
-
-
-def drop_claims(core: Core, task_id: str, run_id: int) -> None:
-    """Forget all claims of a run."""
-    core.store.change("DELETE FROM claims WHERE task_id = ? AND run_id = ?", task_id, run_id)
-
-
-def note_resolution(core: Core, task: Task, resolution: str, now: int) -> None:
-    """Store a task's resolution for the dependency resolver."""
-    core.store.change(
-        "INSERT INTO resolved (task_id, task_group_id, resolution, inserted) VALUES (?, ?, ?, ?)",
-        task.task_id,
-        task.task_group_id,
-        resolution,
-        now,
-    )
-    core.note_resolved()
-
-
-def _leave_queue(core: Core, task: Task, run: Run) -> None:
-    core.store.change("DELETE FROM pending WHERE task_id = ? AND run_id = ?", task.task_id, run.run_id)

@@ -10,10 +10,10 @@ from taskqueue_client.local import messages, times
 from taskqueue_client.local.javascript_values import in_database_order
 from taskqueue_client.local.refusal import Caller, refuse
 
-from .core import add_run, append_run, enqueue
 from .scheduling import check_dependencies, join_group, track_again, track_dependencies
 from .store import marks, sort_key
 from .task_records import COLUMNS, PRIORITIES, Task, encode_runs, find_task
+from .transitions import add_run, append_run, enqueue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

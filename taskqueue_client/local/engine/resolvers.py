@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from taskqueue_client.local import messages, times
 
-from .core import cancel, drop_claims, finish_with_exception, send_exception
 from .scheduling import resolve_task
 from .task_records import Run, Task, find_task
+from .transitions import cancel, drop_claims, finish_with_exception, send_exception
 
 if TYPE_CHECKING:
     from collections.abc import Callable

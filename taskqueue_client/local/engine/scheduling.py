@@ -11,7 +11,6 @@ from taskqueue_client.local import messages, times
 from taskqueue_client.local.messages import group_message
 from taskqueue_client.local.refusal import Caller, refuse
 
-from .core import MAX_RUNS, add_run, cancel, drop_claims, note_resolution
 from .pages import OffsetPage
 from .task_records import (
     COLUMNS,
@@ -23,6 +22,7 @@ from .task_records import (
     get_task,
     task_of,
 )
+from .transitions import MAX_RUNS, add_run, cancel, drop_claims, note_resolution
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
