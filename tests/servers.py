@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import resource
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
+
+from tests.worker.queue_world import until
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
@@ -54,3 +59,22 @@ async def want_a_password(reader: asyncio.StreamReader, writer: asyncio.StreamWr
     await reader.readuntil(b"\r\n\r\n")
     writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
     writer.close()
+
+
+def get_when_descriptors_are_free_again(url: str, path: str, refused: Callable[[], object]) -> bytes:
+    """Connect to a server of this process while no file can be opened, and send a GET request after that.
+
+    Returns:
+        The beginning of the response.
+    """
+    server, limits = urlsplit(url), resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as client:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            client.connect((server.hostname, server.port))
+            until(refused)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        client.settimeout(60)
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        return client.recv(100)

@@ -10,7 +10,6 @@ import json
 import logging
 import random
 import re
-import resource
 import socket
 import subprocess
 import sys
@@ -36,6 +35,7 @@ from taskqueue_client.worker.features import proxy as proxy_module
 from taskqueue_client.worker.features.proxy import TaskProxy
 from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.run.task_run import TaskRun
+from tests.servers import get_when_descriptors_are_free_again
 from tests.worker.queue_world import TASK_QUEUE_ID, World, until
 from tests.worker.worker_world import Working, work, worker_for
 
@@ -848,16 +848,6 @@ def test_without_free_descriptors_a_proxy_is_an_error_and_leaves_nothing() -> No
 def test_without_free_descriptors_a_proxy_logs_one_attempt_a_second(
     proxy: TaskProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    url = urlsplit(proxy.url)
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with socket.socket() as client:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
-        try:
-            client.connect((url.hostname, url.port))
-            until(lambda: caplog.records)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        client.settimeout(60)
-        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert client.recv(100).startswith(b"HTTP/1.1 404")
+    found = get_when_descriptors_are_free_again(proxy.url, "/", lambda: caplog.records)
+    assert found.startswith(b"HTTP/1.1 404")
     assert len([each for each in caplog.records if each.name == "asyncio"]) < 10

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import resource
 import socket
 import sqlite3
 import subprocess
@@ -25,7 +24,7 @@ from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import Client, LocalQueue
 from tests.broker import require_broker
 from tests.local.local_http import QUEUE, Key, Wire
-from tests.worker.queue_world import until
+from tests.servers import get_when_descriptors_are_free_again
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -503,16 +502,9 @@ def test_without_aio_pika_an_amqp_url_is_refused_with_the_extra_to_install(
 
 
 def test_without_free_descriptors_one_attempt_a_second_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with LocalQueue() as local, socket.socket() as client:
-        url = urlsplit(local.root_url)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
-        try:
-            client.connect((url.hostname, url.port))
-            until(lambda: caplog.records)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        client.settimeout(60)
-        client.sendall(b"GET /api/queue/v1/ping HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert client.recv(100).startswith(b"HTTP/1.1 200")
+    with LocalQueue() as local:
+        found = get_when_descriptors_are_free_again(
+            local.root_url, "/api/queue/v1/ping", lambda: caplog.records
+        )
+    assert found.startswith(b"HTTP/1.1 200")
     assert len(caplog.records) < 10
