@@ -166,6 +166,6 @@ def _tags(task: Task) -> dict[str, Any]:
 
 
 def worker_of(run: Run) -> dict[str, str]:
-    """Return the worker of a run, as it stands in messages and responses; empty if there is none."""
+    """Return the fields `workerGroup` and `workerId` of a run; none before a worker has claimed it."""
     worker = run.worker
     return {"workerGroup": worker[0], "workerId": worker[1]} if worker else {}
