@@ -1,4 +1,4 @@
-"""Shared by all connections: network settings, skipping of interim responses, and closing after a fork.
+"""Shared by all connections: network settings, and closing after a fork.
 
 Proxies, trusted certificates and the user agent are read from the environment in one place: API calls and
 storage, synchronous and asynchronous, use the same settings.
@@ -7,13 +7,10 @@ storage, synchronous and asynchronous, use the same settings.
 from __future__ import annotations
 
 import os
-import queue
 import ssl
 from base64 import b64encode
-from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
-from http.client import HTTPResponse
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,6 +20,8 @@ from weakref import WeakSet
 
 from taskqueue_client._version import __version__
 from taskqueue_client.errors import InvalidArgument
+
+from .sync_connections import IdleConnections
 
 if TYPE_CHECKING:
     import urllib3
@@ -106,7 +105,7 @@ class NetworkSettings:
         manager = self._manager(url, options)
         kinds: dict[str, Any] = dict(manager.pool_classes_by_scheme)
         manager.pool_classes_by_scheme = {
-            scheme: type(kind.__name__, (kind,), {"QueueCls": _IdleConnections})
+            scheme: type(kind.__name__, (kind,), {"QueueCls": IdleConnections})
             for scheme, kind in kinds.items()
         }
         return manager
@@ -127,33 +126,6 @@ class NetworkSettings:
         if proxy.url.startswith("https:"):
             options["ssl_context"] = options["proxy_ssl_context"] = self.tls  # up to urllib3 2.7, the former
         return urllib3.ProxyManager(proxy.url, proxy_headers=proxy.headers, **options)
-
-
-class _IdleConnections:
-    """The idle connections of a urllib3 pool, of which the last one is taken first, instead of a `LifoQueue`.
-
-    Ctrl-C in the moment in which that has taken its lock leaves it locked: the next call would wait for ever.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.queue: deque[Any] = deque()
-        self._size = size
-
-    def get(self, block: bool = False, timeout: float | None = None) -> Any:  # noqa: FBT001, FBT002, ARG002 - as LifoQueue
-        """Return an idle connection, or raise `queue.Empty`, after which urllib3 opens a new one."""
-        try:
-            return self.queue.pop()
-        except IndexError:
-            raise queue.Empty from None
-
-    def put(self, connection: Any, block: bool = False) -> None:  # noqa: FBT001, FBT002, ARG002 - as LifoQueue
-        """Add a connection; raise `queue.Full` if there are enough. urllib3 then closes it."""
-        if len(self.queue) >= self._size:
-            raise queue.Full
-        self.queue.append(connection)
-
-    def qsize(self) -> int:
-        return len(self.queue)
 
 
 _HTTP = "an http:// or https:// URL with a host"
@@ -247,22 +219,3 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_forget)
-
-
-_INTERIM = range(102, 200)
-"""The statuses of responses that the final response follows. `http.client` skips 100, and 101 is final."""
-
-
-class FinalResponse(HTTPResponse):
-    """The final response to a request.
-
-    `http.client` takes 103 Early Hints for the whole response. The connection would then be used again, and
-    the next request would receive the response to this one.
-    """
-
-    def begin(self) -> None:
-        """Read the heads of interim responses, and that of the final one."""
-        super().begin()
-        while self.status in _INTERIM:
-            self.headers = self.msg = None  # type: ignore[assignment] # `begin` reads only if it is None
-            super().begin()

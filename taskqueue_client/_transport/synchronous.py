@@ -7,14 +7,11 @@ Connections get the deadline of an attempt: `http.client` bounds each read, but 
 
 from __future__ import annotations
 
-import io
-import math
 import socket
 import time
 from collections.abc import Iterator
-from http.client import HTTPException, HTTPResponse, IncompleteRead
+from http.client import HTTPResponse
 from pathlib import Path
-from threading import local
 from typing import Any, cast
 
 import requests
@@ -34,12 +31,11 @@ from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import InvalidArgument
 
-from .network import USER_AGENT, FinalResponse, NetworkSettings, forget_in_children
+from .network import USER_AGENT, NetworkSettings, forget_in_children
+from .sync_connections import Attempt, FinalResponse, current_attempt
 
 POOL_SIZE = 32
 """Idle connections that are kept for the threads of one client; a worker has fewer busy ones."""
-
-_LATE = "the response was not complete in time"
 
 _LARGEST_JOINED = 64 * 1024
 """Bytes of a body that is sent together with the head of its request."""
@@ -72,14 +68,16 @@ class SyncTransport:
             self._session.close()
 
     def request(self, request: Request, timeouts: Timeouts) -> Response:
-        _attempt.ends, _attempt.patience = time.monotonic() + timeouts.total, timeouts.read
+        ends = time.monotonic() + timeouts.total
+        attempt = Attempt(timeouts.read, ends, "the response was not complete in time")
+        token = current_attempt.set(attempt)
         try:
             response = self._send(request, timeouts)
-            body = _read(response)
+            body = _read(response, attempt)
         except (OSError, HTTPError) as error:  # requests' and urllib3's, and those about a CA bundle
             raise _failure(error) from error
         finally:
-            _attempt.ends = math.inf
+            current_attempt.reset(token)
         status, headers = response.status_code, response.headers
         if "content-encoding" in headers:
             body = unpacked(status, headers, body, MAX_RESPONSE)
@@ -101,12 +99,12 @@ class SyncTransport:
         return adapter.send(prepared, timeout=(timeouts.connect, timeouts.read), **self._settings)
 
 
-def _read(response: requests.Response) -> bytes:
+def _read(response: requests.Response, attempt: Attempt) -> bytes:
     raw = response.raw
     if not hasattr(raw, "stream"):  # an adapter of a user's may make a response by hand
         return response.content
     try:
-        body = b"".join(_pieces(raw, response.status_code))
+        body = b"".join(_pieces(raw, response.status_code, attempt))
     except BaseException:
         raw.close()
         raise
@@ -114,7 +112,7 @@ def _read(response: requests.Response) -> bytes:
     return body
 
 
-def _pieces(raw: Any, status: int) -> Iterator[bytes]:
+def _pieces(raw: Any, status: int, attempt: Attempt) -> Iterator[bytes]:
     length = raw.length_remaining
     if length is None:  # chunks, or all until the connection ends
         size = 0
@@ -123,7 +121,7 @@ def _pieces(raw: Any, status: int) -> Iterator[bytes]:
             if size > MAX_RESPONSE:
                 raise ResponseRefused.too_large(status, MAX_RESPONSE)
             yield piece
-            _left()
+            attempt.left()
     elif length > MAX_RESPONSE:
         raise ResponseRefused.too_large(status, MAX_RESPONSE)
     else:
@@ -153,8 +151,9 @@ class _Sends:
         cast("Any", super()).putrequest(*args, **options)
 
     def _bound_sending(self) -> None:
-        if self.sock is not None and _attempt.ends < math.inf:
-            self.sock.settimeout(min(_attempt.patience, _left()))
+        attempt = current_attempt.get()
+        if self.sock is not None and attempt is not None:
+            self.sock.settimeout(min(attempt.patience, attempt.left()))
 
     def request(self, method: str, url: str, body: Any = None, *args: Any, **options: Any) -> None:
         self._head = b"" if isinstance(body, bytes) and 0 < len(body) <= _LARGEST_JOINED else None
@@ -171,89 +170,15 @@ class _Sends:
         cast("Any", super()).send(head + data if head else data)
 
 
-class _Attempt(local):
-    """The attempt of a thread.
-
-    Attributes:
-        ends: When it ends, on the monotonic clock; infinity for requests that are not ours.
-        patience: The seconds that sending may take.
-    """
-
-    ends = math.inf
-    patience = math.inf
-
-
-_attempt = _Attempt()
-
-
-def _left() -> float:
-    left = _attempt.ends - time.monotonic()
-    if left <= 0:
-        raise TimeoutError(_LATE)
-    return left
-
-
-class _TimedReader(io.RawIOBase):
-    """Reads from a socket until the attempt ends, and knows whether the other side has closed it."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        patience = connection.gettimeout()
-        self._patience = math.inf if patience is None else patience
-        self._file = cast("io.RawIOBase", connection.makefile("rb", buffering=0))
-        self.at_end = False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        left = _left()
-        if left < self._patience:
-            self._connection.settimeout(left)
-        count = self._file.readinto(buffer)
-        self.at_end = count == 0
-        return count
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-class _Response(FinalResponse):
-    """A response with a deadline, whose head and chunks have an end."""
-
-    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
-        super().__init__(sock, *args, **kwargs)
-        self.fp.close()
-        self._reader = _TimedReader(sock)
-        self.fp = io.BufferedReader(self._reader)
-
-    def begin(self) -> None:
-        super().begin()
-        if self._reader.at_end and _attempt.ends < math.inf:  # to http.client, the headers are complete
-            self.close()
-            raise IncompleteRead(b"")
-
-    def read(self, amt: int | None = None) -> bytes:
-        try:
-            data = super().read(amt)
-        except ValueError as error:  # the size of a chunk is negative, which http.client does not check
-            raise HTTPException(str(error)) from error
-        if self.chunked and self._reader.at_end and _attempt.ends < math.inf:  # in the last size, or after it
-            self.close()
-            raise IncompleteRead(data)
-        return data
-
-
 def _add_deadline(pool: Any) -> None:
     """Let responses that are read over the pool's connections keep the deadline of our attempts."""
     kind: Any = getattr(pool, "ConnectionCls", None)
     if getattr(kind, "response_class", None) is not HTTPResponse:  # has one, or a class of its owner
         return
-    pool.ConnectionCls = type(f"Timed{kind.__name__}", (_Sends, kind), {"response_class": _Response})
+    pool.ConnectionCls = type(f"Timed{kind.__name__}", (_Sends, kind), {"response_class": FinalResponse})
     for idle in list(pool.pool.queue):
         if idle is not None:
-            idle.response_class = _Response
+            idle.response_class = FinalResponse
 
 
 class _OneOrigin(HTTPAdapter):

@@ -26,7 +26,6 @@ from .compression import GZIP
 from .sources import AHEAD, Block, Source
 from .storage_connections import (
     Cancellation,
-    Deadlines,
     Limits,
     StorageAttempt,
     connection_class,
@@ -262,7 +261,6 @@ class Storage:
 
     def _start(self) -> None:
         self._pools: dict[str, HTTPConnectionPool] = {}
-        self._deadlines = Deadlines()
         self._executors: dict[str, ThreadPoolExecutor] = {}
         self._async_transports: dict[AbstractEventLoop, AsyncTransport] = {}
 
@@ -306,7 +304,6 @@ class Storage:
         """Close idle connections, and stop the threads. A later transfer makes new ones."""
         while self._pools:
             self._pools.popitem()[1].close()
-        self._deadlines.close()
         while self._executors:
             self._executors.popitem()[1].shutdown(wait=False)
 
@@ -327,7 +324,7 @@ class Storage:
     def _put(self, put: Put, body: bytes | Iterator[Block], cancellation: Cancellation) -> HTTPResponse:
         headers = {"User-Agent": USER_AGENT, **put.headers, "Content-Length": str(put.source.size)}
         pool = self._pool("PUT", put.url)
-        with StorageAttempt("PUT", put.url, put.limits, self._deadlines, cancellation) as attempt:
+        with StorageAttempt("PUT", put.url, put.limits, cancellation) as attempt:
             response = attempt.open(pool, headers, body)
             received = attempt.read(response, _LONGEST_RESPONSE)
             if response.status not in _SUCCESS:
@@ -362,7 +359,7 @@ class Storage:
         """Read a URL, following redirects as far as they are allowed."""
         url = get.url
         for _ in range(1 + get.most_redirects):
-            with StorageAttempt("GET", url, get.limits, self._deadlines, cancellation) as attempt:
+            with StorageAttempt("GET", url, get.limits, cancellation) as attempt:
                 headers = {"User-Agent": USER_AGENT, **get.headers}
                 response = attempt.open(self._pool("GET", url), headers)
                 attempt.end_of_head()

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import http.client
-import io
+import math
 import re
 import socket
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from contextvars import ContextVar
 from functools import cache
-from queue import Empty, SimpleQueue
-from threading import Thread
+from http.client import IncompleteRead
 from typing import Any, NamedTuple, Self, cast
 from urllib.parse import urlsplit
 
 from urllib3 import HTTPConnectionPool, HTTPResponse, Timeout
-from urllib3.exceptions import HTTPError, IncompleteRead, ProtocolError, ProxyError, SSLError
+from urllib3.exceptions import HTTPError, ProtocolError, ProxyError, SSLError
 
 from taskqueue_client._protocol.retry import Timeouts
-from taskqueue_client._transport.network import FinalResponse
+from taskqueue_client._transport.sync_connections import Attempt, FinalResponse, current_attempt
 
 from .artifact_errors import StorageFailed
 
@@ -93,98 +90,28 @@ def _shut_down(watched: socket.socket) -> None:
         socket.socket.shutdown(watched, socket.SHUT_RDWR)
 
 
-class Deadlines:
-    """Shuts connections down at a deadline; one thread for all of them.
-
-    There is no lock (see `Storage`): the thread that takes a connection out of `_due` decides whether it was
-    in time. A second thread, which a race may start, does no harm.
-    """
-
-    _IDLE = 10.0
-    _CLOSING = 1.0  # seconds: a connection that was opened meanwhile keeps the thread
-
-    def __init__(self) -> None:
-        self._changes: SimpleQueue[None] = SimpleQueue()
-        self._due: dict[socket.socket, float] = {}
-        self._thread: Thread | None = None
-        self._is_watching = False
-        self._closing = False
-
-    def close(self) -> None:
-        """End the thread, unless a connection has a deadline; a later connection starts another one."""
-        self._closing = True
-        if self._thread is not None and not self._due:
-            self._changes.put(None)
-            self._thread.join(self._CLOSING)
-
-    @contextmanager
-    def shutting_down(self, watched: socket.socket, seconds: float) -> Generator[None]:
-        """Shut a connection down unless the block ends in time."""
-        self._closing = False
-        self._due[watched] = time.monotonic() + seconds
-        try:
-            self._wake(seconds)
-            yield
-        finally:
-            if self._due.pop(watched, None) is None:
-                reason = f"the response did not come within {seconds:g} s"
-                raise TimeoutError(reason)
-
-    def _wake(self, seconds: float) -> None:
-        """Let the thread, or a new one, know of a connection that has just been added."""
-        if not self._is_watching:
-            thread = Thread(target=self._run, name="storage-deadlines", daemon=True)
-            thread.start()
-            self._thread = thread
-        elif seconds < self._IDLE:
-            self._changes.put(None)
-
-    def _run(self) -> None:
-        self._is_watching, is_idle = True, False
-        while self._due or not (is_idle or self._closing):
-            is_idle = not self._due
-            with suppress(Empty):
-                self._changes.get(timeout=self._shut_down_late())
-        self._is_watching = False
-        if self._due:  # added before it was known that this thread ends
-            self._run()
-
-    def _shut_down_late(self) -> float:
-        """Shut down connections after their deadline; return the seconds until the next deadline."""
-        now, seconds = time.monotonic(), self._IDLE
-        for watched, due in self._due.copy().items():
-            if due > now:
-                seconds = min(seconds, due - now)
-            elif self._due.pop(watched, None) is not None:
-                _shut_down(watched)
-        return seconds
-
-
-class StorageAttempt:
+class StorageAttempt(Attempt):
     """A request in progress: its exact target, its connection, and its rate."""
 
-    def __init__(
-        self, method: str, url: str, limits: Limits, deadlines: Deadlines, cancel: Cancellation
-    ) -> None:
+    def __init__(self, method: str, url: str, limits: Limits, cancel: Cancellation) -> None:
+        self._head_timeout = max(limits.window, limits.read)
+        late = f"the response did not come within {self._head_timeout:g} s"
+        super().__init__(limits.read, time.monotonic() + self._head_timeout, late)  # of a proxy's response
         self.method = method
         self.url = url
         self.limits = limits
-        self._deadlines = deadlines
         self._cancellation = cancel
-        self._connection: Any = None
         self._cleanup = ExitStack()
         self._bytes = 0
         self._seconds = 0.0
-        self._head = ExitStack()
         self._unsent = 0
-        self.is_receiving = False
+        self._is_receiving = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._cleanup, network_errors(self.method, self.url):
-            self._head.close()
+        self._cleanup.close()
 
     def open(
         self,
@@ -196,7 +123,7 @@ class StorageAttempt:
 
         The connection is closed at the end of the attempt, unless the response was read to its end.
         """
-        token = _attempt.set(self)  # tells the connection that urllib3 chooses to which attempt it belongs
+        token = current_attempt.set(self)  # for the connection that urllib3 chooses
         try:
             with network_errors(self.method, self.url):
                 response: Any = pool.urlopen(
@@ -212,7 +139,7 @@ class StorageAttempt:
                     decode_content=False,
                 )
         finally:
-            _attempt.reset(token)
+            current_attempt.reset(token)
         self._cleanup.callback(_close, response)
         return cast("HTTPResponse", response)
 
@@ -224,22 +151,25 @@ class StorageAttempt:
         return received
 
     def begin(self, connection: Any) -> None:
-        """Note the connection that urllib3 has chosen."""
-        self._connection = connection
+        """Send the request over the connection that urllib3 has chosen."""
+        self.ends = math.inf
         connection.timeout = self.limits.read  # until now it was the timeout of connecting
         connection.sock.settimeout(self.limits.read)
         self._cleanup.enter_context(self._cancellation.watching(connection.sock))
 
     def expect_response(self) -> None:
         """Bound the time until `end_of_head`."""
-        seconds = max(self.limits.window, self.limits.read)
-        self._head.enter_context(self._deadlines.shutting_down(self._connection.sock, seconds))
+        self.ends = time.monotonic() + self._head_timeout
 
     def end_of_head(self) -> None:
         """End the time limit of the head: the rate of the body is measured as it is received."""
-        with network_errors(self.method, self.url):
-            self._head.close()
-        self.is_receiving = True
+        self.ends = math.inf
+        self._is_receiving = True
+
+    def received(self, count: int, begun: float) -> None:
+        """Measure the rate of the body, also of its chunk sizes and trailers."""
+        if self._is_receiving:
+            self._measure(count, begun)
 
     def send(self, send: Callable[[memoryview], int], data: Any, piece: int) -> None:
         """Send data by pieces, and measure the rate."""
@@ -249,7 +179,7 @@ class StorageAttempt:
             begun = time.monotonic()
             sent = send(view[-self._unsent :][:piece])
             self._unsent -= sent
-            self.measure(sent, begun)
+            self._measure(sent, begun)
 
     def check_sent(self) -> None:
         """Check that all of the body was sent: urllib3 reads a response also if that fails."""
@@ -257,7 +187,7 @@ class StorageAttempt:
             reason = "the connection was closed before the whole body was sent"
             raise StorageFailed(self.method, self.url, reason)
 
-    def measure(self, count: int, begun: float) -> None:
+    def _measure(self, count: int, begun: float) -> None:
         """Note that `count` bytes were moved since the moment `begun`."""
         self._bytes += count
         self._seconds += time.monotonic() - begun
@@ -269,53 +199,14 @@ class StorageAttempt:
             self._bytes, self._seconds = 0, 0.0
 
 
-_attempt: ContextVar[StorageAttempt] = ContextVar("attempt")
-
-
-class _MeasuredReader(io.RawIOBase):
-    """Reads from a socket, and measures the rate, also of chunk sizes and trailers."""
-
-    def __init__(self, connection: socket.socket, attempt: StorageAttempt) -> None:
-        self._file = cast("io.RawIOBase", connection.makefile("rb", buffering=0))
-        self._attempt = attempt
-        self.at_end = False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        begun = time.monotonic()
-        count = self._file.readinto(buffer)
-        self.at_end = count == 0
-        if self._attempt.is_receiving:
-            self._attempt.measure(count or 0, begun)
-        return count
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-class _Response(FinalResponse):
-    """A response whose rate is measured, and which is incomplete without its last chunk."""
-
-    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
-        super().__init__(sock, *args, **kwargs)
-        self.fp.close()
-        self._reader = _MeasuredReader(sock, _attempt.get())
-        self.fp = io.BufferedReader(self._reader)
-
-    def read1(self, n: int = -1) -> bytes:
-        block = super().read1(n)
-        if self.chunked and not block and self._reader.at_end:  # http.client mistakes it for the last chunk
-            raise http.client.IncompleteRead(block)
-        return block
+def _current() -> StorageAttempt:
+    return cast("StorageAttempt", current_attempt.get())
 
 
 class _Connection:
     """Mixin for urllib3's connections: exact targets, measured sending, and cancellation."""
 
-    response_class = _Response
+    response_class = FinalResponse
     sock: Any
     connect: Callable[[], None]
     proxy_is_forwarding: bool
@@ -323,12 +214,12 @@ class _Connection:
     def request(self, *args: Any, **options: Any) -> None:
         if self.sock is None:
             self.connect()
-        _attempt.get().begin(self)
+        _current().begin(self)
         cast("Any", super()).request(*args, **options)
 
     def putrequest(self, method: str, _url: str, **options: Any) -> None:
         """Send the target exactly as it was signed: urllib3 would normalize it, and log the signature."""
-        url = _attempt.get().url
+        url = _current().url
         if not self.proxy_is_forwarding:
             url = target_of(url)
         cast("Any", super()).putrequest(method, url, **{**options, "skip_accept_encoding": True})
@@ -336,10 +227,10 @@ class _Connection:
     def send(self, data: Any) -> None:
         """Send data, and measure the rate, unlike `sendall`, which has one timeout for all of `data`."""
         piece = len(data) if type(self.sock) is socket.socket else _PIECE
-        _attempt.get().send(self.sock.send, data, piece)
+        _current().send(self.sock.send, data, piece)
 
     def getresponse(self) -> Any:
-        _attempt.get().expect_response()
+        _current().expect_response()
         return cast("Any", super()).getresponse()
 
 
@@ -364,9 +255,11 @@ def network_errors(method: str, url: str) -> Generator[None]:
 
 
 def _reason(cause: BaseException) -> str:
-    if isinstance(cause, IncompleteRead) and cause.expected is not None:  # pyright: ignore[reportUnnecessaryComparison] # it is None for a chunk
-        return f"{cause.expected} bytes are missing at its end"
-    return f"{type(cause).__name__}: {cause}".rstrip(": \r\n")
+    if not isinstance(cause, IncompleteRead):
+        return f"{type(cause).__name__}: {cause}".rstrip(": \r\n")
+    if cause.expected is None:  # in its head, or in place of a chunk
+        return "the response is incomplete"
+    return f"the response is incomplete: {cause.expected} bytes are missing at its end"
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -30,9 +30,6 @@ from .task_plan import KINDS, PlannedArtifact
 _IN_MEMORY = 100_000
 """Larger artifacts are written to a file first."""
 
-_ENDS_LATER = "storage-deadlines"
-"""A thread that ends when storage was not used for 20 s."""
-
 _INTERMITTENT = {kind: each.retries_used for kind, each in KINDS.items() if each.retries_used}
 
 
@@ -164,7 +161,7 @@ def _end(task: TaskRun) -> None:
 def _left() -> dict[str, Any]:
     """Return what this process has that a worker must give back: threads, processes, files."""
     process = psutil.Process()
-    threads = sorted(each.name for each in threading.enumerate() if each.name != _ENDS_LATER)
+    threads = sorted(each.name for each in threading.enumerate())
     return {
         "threads": threads,
         "processes": sorted(each.name() for each in process.children(recursive=True)),
@@ -190,7 +187,7 @@ def main() -> None:
     say("started")
     worker.run()
     for each in threading.enumerate():  # some end a moment later
-        if each.name not in {"stdin", _ENDS_LATER} and each is not threading.main_thread():
+        if each.name != "stdin" and each is not threading.main_thread():
             each.join(10)
     say("stopped", before=before, after=_left())
 

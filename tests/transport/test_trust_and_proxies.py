@@ -11,6 +11,7 @@ import os
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,18 @@ import pytest
 
 from taskqueue_client import AsyncQueue, Queue, RetryPolicy
 from taskqueue_client._protocol.conversation import Call
+from taskqueue_client.artifacts.artifact_errors import StorageFailed
+from taskqueue_client.artifacts.sources import open_source
+from taskqueue_client.artifacts.storage import Put, Storage
+from taskqueue_client.artifacts.storage_connections import Cancellation, Limits
+from taskqueue_client.artifacts.transfers import silently
 from taskqueue_client.errors import CallTimedOut, ConnectionFailed
 from tests.certificates import Authority
 from tests.servers import listening, want_a_password
 
 CALL = Call("createTask", "PUT", "/task/x", dict[str, Any], body={"a": "body"})
 BODY = b'{"a":"body"}'
+FAILED = (ConnectionFailed, StorageFailed)
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
@@ -82,9 +89,9 @@ def hashed(authority: Authority, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture(params=["sync", "async", "async over ClientSession"])
+@pytest.fixture(params=["sync", "async", "async over ClientSession", "storage", "async storage"])
 def put(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """A function that makes a client of a root URL and one call."""
+    """A function that makes a client of a root URL, and one call or one upload to storage."""
     if request.param == "async over ClientSession":
         monkeypatch.setattr("taskqueue_client._transport.asynchronous.is_supported", lambda: False)
 
@@ -96,7 +103,31 @@ def put(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Call
         async with AsyncQueue(root_url, retry=RetryPolicy(attempts=1)) as queue:
             return await queue.send(CALL)
 
-    return sync if request.param == "sync" else lambda root_url: asyncio.run(asynchronous(root_url))
+    functions: dict[str, Callable[[str], Any]] = {
+        "sync": sync,
+        "storage": _put_to_storage,
+        "async storage": lambda root_url: asyncio.run(_put_to_storage_async(root_url)),
+    }
+    return functions.get(request.param, lambda root_url: asyncio.run(asynchronous(root_url)))
+
+
+_LIMITS = Limits(connect=10, read=30)
+
+
+def _put_to_storage(root_url: str, limits: Limits = _LIMITS) -> dict[str, Any]:
+    with closing(Storage()) as storage:
+        storage.put(_upload(root_url, limits), Cancellation())
+    return {}
+
+
+async def _put_to_storage_async(root_url: str) -> dict[str, Any]:
+    async with aclosing(Storage()) as storage:
+        await storage.put_small(_upload(root_url, _LIMITS))
+    return {}
+
+
+def _upload(root_url: str, limits: Limits) -> Put:
+    return Put(f"{root_url}/bucket/x", {}, open_source(BODY), ("sha256",), silently, limits)
 
 
 @pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"])
@@ -132,7 +163,7 @@ def test_the_first_variable_that_names_a_bundle_is_the_only_one_that_counts(
     import certifi
 
     _only(monkeypatch, REQUESTS_CA_BUNDLE=certifi.where(), SSL_CERT_FILE=str(authority.certificate))
-    with pytest.raises(ConnectionFailed, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+    with pytest.raises(FAILED, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
         put(api)
 
 
@@ -140,7 +171,7 @@ def test_an_unknown_authority_is_not_trusted(
     put: Callable[[str], Any], api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _only(monkeypatch)
-    with pytest.raises(ConnectionFailed, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+    with pytest.raises(FAILED, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
         put(api)
 
 
@@ -202,7 +233,7 @@ def test_a_proxy_that_refuses_is_an_error_without_its_password(
 ) -> None:
     with listening(want_a_password) as port:
         _only(monkeypatch, HTTPS_PROXY=f"http://me:hidden@127.0.0.1:{port}")
-        with pytest.raises(ConnectionFailed, match="407") as failed:
+        with pytest.raises(FAILED, match="407") as failed:
             put(api)
     assert "hidden" not in str(failed.value)
 
@@ -220,6 +251,27 @@ def test_a_proxy_that_does_not_respond_is_waited_for_as_long_as_a_connection(
         _only(monkeypatch, HTTPS_PROXY=f"http://127.0.0.1:{port}")
         with Queue(api, retry=patient) as queue, pytest.raises(CallTimedOut):
             queue.send(CALL)
+
+
+def test_a_proxy_that_trickles_its_response_is_not_waited_for(
+    api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For `AsyncQueue`, the tests of its transport have the same."""
+
+    async def trickle(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            writer.write(b"HTTP/1.1 200 OK\r\nX-Filler: ")
+            while True:
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+
+    with listening(trickle) as port:
+        _only(monkeypatch, HTTPS_PROXY=f"http://127.0.0.1:{port}")
+        with Queue(api, retry=RetryPolicy(attempts=1, timeout=0.3)) as queue, pytest.raises(CallTimedOut):
+            queue.send(CALL)
+        with pytest.raises(StorageFailed, match=r"the response did not come within 0\\.3 s"):
+            _put_to_storage(api, Limits(connect=1, read=0.3, window=0.3))
 
 
 def test_the_error_of_a_connection_that_takes_too_long_says_where_to(monkeypatch: pytest.MonkeyPatch) -> None:

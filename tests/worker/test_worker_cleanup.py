@@ -48,11 +48,8 @@ SCRIPT = """
     from pathlib import Path
     import psutil
     from taskqueue_client import Credentials
-    from taskqueue_client.artifacts.storage_connections import Deadlines
     from taskqueue_client.worker import WorkerLoop
     from tests.worker.run_outcomes import OUTCOMES
-
-    Deadlines._IDLE = 0.1  # seconds for which their thread waits for more work
 
     def declare(task):
         task.log.info("about to end")
