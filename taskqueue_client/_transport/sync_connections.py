@@ -12,9 +12,13 @@ import queue
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from contextvars import ContextVar
 from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import Any, cast
+
+_LARGEST_JOINED = 64 * 1024
+"""Bytes of a body that is sent together with the head of its request."""
 
 
 class Attempt:
@@ -24,7 +28,11 @@ class Attempt:
         patience: Seconds that sending may stand still; for reading, the connection has a timeout.
         ends: When the attempt ends, on the monotonic clock.
         late: What has happened then.
+        received: Called with each number of bytes that was received, and the moment at which waiting for them
+            began, if not None.
     """
+
+    received: Callable[[int, float], None] | None = None
 
     def __init__(self, patience: float, ends: float, late: str) -> None:
         self.patience = patience
@@ -37,9 +45,6 @@ class Attempt:
         if left <= 0:
             raise TimeoutError(self.late)
         return left
-
-    def received(self, count: int, begun: float) -> None:
-        """Note that `count` bytes were received since the moment `begun`."""
 
 
 current_attempt: ContextVar[Attempt | None] = ContextVar("current_attempt", default=None)
@@ -71,7 +76,8 @@ class _BoundedReader(io.RawIOBase):
             self._attempt.left()
             raise
         self.at_end = count == 0
-        self._attempt.received(count or 0, begun)
+        if self._attempt.received is not None:
+            self._attempt.received(count or 0, begun)
         return count
 
     def close(self) -> None:
@@ -127,6 +133,56 @@ class FinalResponse(HTTPResponse):
         if truncated and self._reader is not None and self._reader.at_end:
             self.close()
             raise IncompleteRead(data)
+
+
+class _Sends:
+    """Mixin for urllib3's connections: how requests are sent.
+
+    The head is sent together with the body. `http.client` sends them one after the other: two packets, or two
+    TLS records, for which the server wakes up twice. Large bodies take several packets in any case, and are
+    not copied. Sending may take as long as a response; urllib3 bounds it by the time to connect.
+    """
+
+    sock: socket.socket | None
+    _head: bytes | None = None  # of the request that is being sent with its body; empty: still to come
+
+    def connect(self) -> None:
+        cast("Any", super()).connect()  # with TLS, and a proxy's response
+        self._bound_sending()
+
+    def putrequest(self, *args: Any, **options: Any) -> None:
+        self._bound_sending()
+        cast("Any", super()).putrequest(*args, **options)
+
+    def _bound_sending(self) -> None:
+        attempt = current_attempt.get()
+        if self.sock is not None and attempt is not None:
+            self.sock.settimeout(min(attempt.patience, attempt.left()))
+
+    def request(self, method: str, url: str, body: Any = None, *args: Any, **options: Any) -> None:
+        self._head = b"" if isinstance(body, bytes) and 0 < len(body) <= _LARGEST_JOINED else None
+        try:
+            cast("Any", super()).request(method, url, body, *args, **options)
+        finally:
+            self._head = None
+
+    def send(self, data: Any) -> None:
+        if self._head == b"":
+            self._head = data
+            return
+        head, self._head = self._head, None  # sending may open the connection, and send to a proxy before
+        cast("Any", super()).send(head + data if head else data)
+
+
+def add_deadline(pool: Any) -> None:
+    """Let responses that are read over the pool's connections keep the deadline of our attempts."""
+    kind: Any = getattr(pool, "ConnectionCls", None)
+    if getattr(kind, "response_class", None) is not HTTPResponse:  # has one, or a class of its owner
+        return
+    pool.ConnectionCls = type(f"Timed{kind.__name__}", (_Sends, kind), {"response_class": FinalResponse})
+    for idle in list(pool.pool.queue):
+        if idle is not None:
+            idle.response_class = FinalResponse
 
 
 class IdleConnections:

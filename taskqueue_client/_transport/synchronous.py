@@ -1,18 +1,14 @@
 """Sends requests of the synchronous client, over the adapters of requests.
 
 `Session.request` is not used, because it reads the environment for every call.
-
-Connections get the deadline of an attempt: `http.client` bounds each read, but not all reads together.
 """
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator
-from http.client import HTTPResponse
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -32,13 +28,10 @@ from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import InvalidArgument
 
 from .network import USER_AGENT, NetworkSettings, forget_in_children
-from .sync_connections import Attempt, FinalResponse, current_attempt
+from .sync_connections import Attempt, add_deadline, current_attempt
 
 POOL_SIZE = 32
 """Idle connections that are kept for the threads of one client; a worker has fewer busy ones."""
-
-_LARGEST_JOINED = 64 * 1024
-"""Bytes of a body that is sent together with the head of its request."""
 
 _PIECE = 2**20
 """Bytes that are read at a time of a body whose length is unknown."""
@@ -95,7 +88,7 @@ class SyncTransport:
         prepared.body = request.body
         adapter = self._session.get_adapter(request.url)
         if not self.owns_session and isinstance(adapter, HTTPAdapter):
-            _add_deadline(adapter.get_connection_with_tls_context(prepared, **self._connection_settings))
+            add_deadline(adapter.get_connection_with_tls_context(prepared, **self._connection_settings))
         return adapter.send(prepared, timeout=(timeouts.connect, timeouts.read), **self._settings)
 
 
@@ -128,59 +121,6 @@ def _pieces(raw: Any, status: int, attempt: Attempt) -> Iterator[bytes]:
         yield raw.read(decode_content=False)
 
 
-# Below urllib3 and http.client: one send for a request, and the deadline
-
-
-class _Sends:
-    """Mixin for urllib3's connections: how requests are sent.
-
-    The head is sent together with the body. `http.client` sends them one after the other: two packets, or two
-    TLS records, for which the server wakes up twice. Large bodies take several packets in any case, and are
-    not copied. Sending may take as long as a response; urllib3 bounds it by the time to connect.
-    """
-
-    sock: socket.socket | None
-    _head: bytes | None = None  # of the request that is being sent with its body; empty: still to come
-
-    def connect(self) -> None:
-        cast("Any", super()).connect()  # with TLS, and a proxy's response
-        self._bound_sending()
-
-    def putrequest(self, *args: Any, **options: Any) -> None:
-        self._bound_sending()
-        cast("Any", super()).putrequest(*args, **options)
-
-    def _bound_sending(self) -> None:
-        attempt = current_attempt.get()
-        if self.sock is not None and attempt is not None:
-            self.sock.settimeout(min(attempt.patience, attempt.left()))
-
-    def request(self, method: str, url: str, body: Any = None, *args: Any, **options: Any) -> None:
-        self._head = b"" if isinstance(body, bytes) and 0 < len(body) <= _LARGEST_JOINED else None
-        try:
-            cast("Any", super()).request(method, url, body, *args, **options)
-        finally:
-            self._head = None
-
-    def send(self, data: Any) -> None:
-        if self._head == b"":
-            self._head = data
-            return
-        head, self._head = self._head, None  # sending may open the connection, and send to a proxy before
-        cast("Any", super()).send(head + data if head else data)
-
-
-def _add_deadline(pool: Any) -> None:
-    """Let responses that are read over the pool's connections keep the deadline of our attempts."""
-    kind: Any = getattr(pool, "ConnectionCls", None)
-    if getattr(kind, "response_class", None) is not HTTPResponse:  # has one, or a class of its owner
-        return
-    pool.ConnectionCls = type(f"Timed{kind.__name__}", (_Sends, kind), {"response_class": FinalResponse})
-    for idle in list(pool.pool.queue):
-        if idle is not None:
-            idle.response_class = FinalResponse
-
-
 class _OneOrigin(HTTPAdapter):
     """Sends to one origin, with the same settings every time, and so looks for its pool only once."""
 
@@ -196,7 +136,7 @@ class _OneOrigin(HTTPAdapter):
         if pool is None:
             url = request.url or ""
             pool = self._network.pool_manager(url, maxsize=POOL_SIZE).connection_from_url(url)
-            _add_deadline(pool)
+            add_deadline(pool)
             self._pool = pool
         return pool
 

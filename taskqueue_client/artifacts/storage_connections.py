@@ -105,7 +105,6 @@ class StorageAttempt(Attempt):
         self._bytes = 0
         self._seconds = 0.0
         self._unsent = 0
-        self._is_receiving = False
 
     def __enter__(self) -> Self:
         return self
@@ -164,12 +163,7 @@ class StorageAttempt(Attempt):
     def end_of_head(self) -> None:
         """End the time limit of the head: the rate of the body is measured as it is received."""
         self.ends = math.inf
-        self._is_receiving = True
-
-    def received(self, count: int, begun: float) -> None:
-        """Measure the rate of the body, also of its chunk sizes and trailers."""
-        if self._is_receiving:
-            self._measure(count, begun)
+        self.received = self._measure
 
     def send(self, send: Callable[[memoryview], int], data: Any, piece: int) -> None:
         """Send data by pieces, and measure the rate."""

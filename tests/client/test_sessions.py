@@ -24,6 +24,7 @@ from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client._transport import synchronous
 from taskqueue_client._transport.network import NetworkSettings
+from taskqueue_client._transport.sync_connections import add_deadline
 from taskqueue_client._transport.synchronous import SyncTransport
 from taskqueue_client.definitions import task_definition
 from taskqueue_client.errors import ClientUnusable, InvalidArgument, InvalidDefinition, UnreadableResponse
@@ -85,13 +86,11 @@ def test_a_closed_client_opens_new_connections(server: ScriptedServer) -> None:
 def test_a_client_may_be_closed_while_a_call_opens_its_connections(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare = synchronous._add_deadline  # pyright: ignore[reportPrivateUsage] # comes between the two
-
     def close_before(pool: Any) -> None:
         queue.close()  # as another thread
-        prepare(pool)
+        add_deadline(pool)
 
-    monkeypatch.setattr(synchronous, "_add_deadline", close_before)
+    monkeypatch.setattr(synchronous, "add_deadline", close_before)  # comes between the two
     with Queue(server.root_url) as queue:
         assert queue.send(PING) == {}
 
