@@ -41,6 +41,8 @@ class Response(NamedTuple):
 class TransportFailed(Exception):
     """A transport has no response, or an incomplete one."""
 
+    LATE = "the response was not complete in time"
+
     def __init__(self, reason: str, *, timed_out: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -50,6 +52,10 @@ class TransportFailed(Exception):
         """Return the error of a call."""
         failed = errors.CallTimedOut if self.timed_out else errors.ConnectionFailed
         return failed(attempted, self.reason)
+
+    @classmethod
+    def late(cls) -> Self:
+        return cls(cls.LATE, timed_out=True)
 
 
 class ResponseRefused(Exception):

@@ -40,7 +40,6 @@ RECEIVED = 256 * 1024
 """Bytes that are received at a time at most."""
 
 _UNUSABLE = "the server closed the connection, or sent something on it, before the request"
-_LATE = "the response was not complete in time"
 _CUT = "the connection was closed before the response was complete"
 _LONG_HEAD = f"the headers of the response are longer than {MAX_HEAD // 1024} KiB"
 
@@ -174,7 +173,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Let the exchange fail, or close an idle connection: it took too long."""
         if self._response is None:
             self.close()
-        self.fail(TransportFailed(_LATE, timed_out=True))
+        self.fail(TransportFailed.late())
 
     def close(self) -> None:
         """Close the connection, on which no exchange goes on."""

@@ -246,6 +246,8 @@ async def _read(status: int, body: aiohttp.StreamReader, limit: int) -> bytes:
 
 def _failure(error: BaseException, cause: BaseException) -> TransportFailed:
     _forget_request(error)
+    if isinstance(cause, aiohttp.SocketTimeoutError) or type(cause) is TimeoutError:
+        return TransportFailed.late()
     return TransportFailed(_described(cause), timed_out=isinstance(cause, TimeoutError))
 
 

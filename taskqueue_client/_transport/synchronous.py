@@ -62,7 +62,7 @@ class SyncTransport:
 
     def request(self, request: Request, timeouts: Timeouts) -> Response:
         ends = time.monotonic() + timeouts.total
-        attempt = Attempt(timeouts.read, ends, "the response was not complete in time")
+        attempt = Attempt(timeouts.read, ends, TransportFailed.LATE)
         token = current_attempt.set(attempt)
         try:
             response = self._send(request, timeouts)
@@ -207,9 +207,11 @@ def _drop_unsent(headers: CaseInsensitiveDict[Any], request: Request) -> None:
 
 def _failure(error: Exception) -> TransportFailed:
     cause = _innermost(error)
-    timed_out = isinstance(error, requests.Timeout) or isinstance(cause, (ReadTimeoutError, TimeoutError))
+    timed_out = isinstance(error, requests.Timeout) or isinstance(cause, TimeoutError)
     if isinstance(error, requests.RequestException):
         error.request = error.response = None  # the request, and so the signature, of an error that is logged
+    if isinstance(cause, ReadTimeoutError):  # whose text is for people who know urllib3
+        return TransportFailed.late()
     text = cause.args[-1] if isinstance(cause, ConnectTimeoutError) else cause  # the first is the connection
     return TransportFailed(f"{type(cause).__name__}: {text}".rstrip(), timed_out=timed_out)
 
