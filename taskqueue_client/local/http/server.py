@@ -65,6 +65,14 @@ _BAD_REQUEST_PAGE = """<!DOCTYPE html>
 
 _ROBOTS = "User-Agent: *\nDisallow: /\n"
 
+_OF_THE_PROCESS: dict[str, Callable[[], web.Response]] = {
+    "robots.txt": lambda: text_response(_ROBOTS, "text/plain; charset=utf-8", 200, {}),
+    "__version__": lambda: json_response(version(None)),
+    "__heartbeat__": lambda: json_response(heartbeat(None)),
+    "__lbheartbeat__": lambda: json_response(heartbeat(None)),
+}
+"""What the service's process says of itself: by the first segment of the path, to any method."""
+
 _log = logging.getLogger(__name__)
 _requests = logging.getLogger("taskqueue_client.local.requests")
 
@@ -185,15 +193,8 @@ class Server:
         allowed = ", ".join(allowed_methods(path, self.routes))
         if method == "OPTIONS" and allowed:
             return _constant(text_response(allowed, "text/plain", 200, {"Allow": allowed}))
-        if method in {"GET", "HEAD"} and path == "/robots.txt":
-            return _constant(text_response(_ROBOTS, "text/plain; charset=utf-8", 200, {}))
-        about = {
-            "/__version__": version,
-            "/__heartbeat__": heartbeat,
-            "/__lbheartbeat__": heartbeat,
-        }.get(path)
-        found = about is not None and method in {"GET", "HEAD"}
-        return _constant(json_response(about(None)) if about is not None and found else not_found())
+        respond = _OF_THE_PROCESS.get(path.removeprefix("/").partition("/")[0])
+        return _constant(not_found() if respond is None else respond())
 
     def _reject(self, request: web.BaseRequest, refusal: Refusal) -> web.Response:
         """Return the response to a request that belongs to no endpoint, or cannot be read."""

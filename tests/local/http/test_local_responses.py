@@ -158,6 +158,23 @@ def test_robots_are_turned_away(wire: Wire) -> None:
     assert b"Disallow: /" in wire.send("GET", "/robots.txt").body
 
 
+@pytest.mark.parametrize("path", ["/__version__", "/__heartbeat__", "/__lbheartbeat__", "/robots.txt"])
+def test_what_the_process_says_of_itself_does_not_depend_on_method_or_path_below(
+    wire: Wire, path: str
+) -> None:
+    """Load balancers put a slash at the end, or send POST."""
+    expected = wire.send("GET", path).body
+    for method, resource in [
+        ("GET", f"{path}/"),
+        ("GET", f"{path}/below"),
+        ("POST", path),
+        ("OPTIONS", path),
+    ]:
+        reply = wire.send(method, resource)
+        assert (reply.status, reply.body) == (200, expected)
+    assert wire.send("GET", f"{path}x").status == 404
+
+
 def test_an_error_has_the_services_form(wire: Wire) -> None:
     reply = wire.send("GET", f"{QUEUE}/task/{NO_SUCH_TASK}/status")
     body = reply.json
