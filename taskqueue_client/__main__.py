@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from io import TextIOWrapper
 from pathlib import Path
 
 _EXTRA = frozenset({"click", "rich", "yaml"})
@@ -19,9 +20,7 @@ LINGERING = 30.0
 
 def main() -> None:
     """Run the command; without the extra `cli`, say how to install it."""
-    _replace_closed_streams()
-    if reconfigure := getattr(sys.stdout, "reconfigure", None):
-        reconfigure(errors="backslashreplace")  # for characters that its encoding lacks
+    _prepare_streams()
     try:
         from taskqueue_client.cli import taskqueue  # noqa: PLC0415 - may be missing
 
@@ -41,6 +40,8 @@ def main() -> None:
                 signal.signal(number, signal.SIG_IGN)
             drop_unread_output()
         raise
+    finally:
+        _write_rest()
 
 
 def end_process_within(seconds: float, status: int) -> None:
@@ -64,11 +65,38 @@ def end_process_within(seconds: float, status: int) -> None:
         timer.start()
 
 
-def _replace_closed_streams() -> None:
-    """Open `/dev/null` for each closed standard stream, whose file descriptor another file would get."""
+class _Errors(TextIOWrapper):
+    """Standard error. What it does not take is dropped: an exception would replace the exit status."""
+
+    def write(self, text: str, /) -> int:
+        with suppress(OSError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            super().flush()
+
+
+def _prepare_streams() -> None:
+    """Prepare the streams; closed ones become `/dev/null`, as another file would get their descriptors."""
+    if reconfigure := getattr(sys.stdout, "reconfigure", None):
+        reconfigure(errors="backslashreplace")  # for characters that its encoding lacks
+    if hasattr(sys.stderr, "buffer"):  # it is open
+        sys.stderr = _Errors(sys.stderr.buffer, sys.stderr.encoding, sys.stderr.errors, line_buffering=True)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - open until the end
+
+
+def _write_rest() -> None:
+    """Write the rest of the output, or drop it: Python would fail again at its end, with another status."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
 
 
 if __name__ == "__main__":

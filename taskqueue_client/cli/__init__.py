@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
@@ -59,19 +62,31 @@ class _LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, _, line) in sorted(_COMMANDS.items())])
 
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            click.echo("Interrupted.", err=True)
-            ctx.exit(_INTERRUPTED)
-        except Exception as error:
-            from .failures import failure_of  # noqa: PLC0415 - needs the client, which takes time to import
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        with _failures():  # of the output of --help and --version
+            return super().make_context(*args, **options)
 
-            failure = failure_of(error)
-            if failure is None:
-                raise
-            raise failure from error
+    def invoke(self, ctx: click.Context) -> object:
+        with _failures():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _failures() -> Generator[None]:
+    try:
+        yield
+    except (click.ClickException, click.exceptions.Exit):
+        raise
+    except KeyboardInterrupt:
+        click.echo("Interrupted.", err=True)
+        raise click.exceptions.Exit(_INTERRUPTED) from None
+    except Exception as error:
+        from .failures import failure_of  # noqa: PLC0415 - needs the client, which takes time to import
+
+        failure = failure_of(error)
+        if failure is None:
+            raise
+        raise failure from error
 
 
 @click.group(cls=_LazyGroup, epilog=_EPILOG)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Sequence
 from enum import IntEnum
@@ -22,6 +23,9 @@ _EXPIRED = re.compile(r"has expired|\.expiry < now")
 
 _NO_THREAD = "can't start new thread"
 """The text of Python's RuntimeError."""
+
+_OF_OUTPUT = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
+"""The errors of standard output, such as one on a full disk. Those of other files have a file name."""
 
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 _WANTS_USER = re.compile(r"(Tunnel connection failed|ClientHttpProxyError): 407\b")
@@ -56,6 +60,9 @@ def failure_of(error: Exception) -> Failure | None:
     """
     if isinstance(error, BrokenPipeError):
         return None
+    if isinstance(error, OSError) and error.filename is None and error.errno in _OF_OUTPUT:
+        message = f"cannot write to standard output: {error.strerror}"
+        return Failure(message, ExitStatus.NOT_COMPLETED)
     if isinstance(error, (errors.TaskQueueError, OSError)):
         return Failure(in_one_line(error), status_of(error))
     if isinstance(error, RecursionError):

@@ -47,6 +47,15 @@ def print_either(value: object, line: str, *, as_json: bool) -> None:
         click.echo(line)
 
 
+def print_change(value: object, line: str, *, as_json: bool) -> None:
+    """Print what a command has changed, such as ids of new tasks; a failing output must not lose it."""
+    try:
+        print_either(value, line, as_json=as_json)
+    except OSError:
+        click.echo(line, err=True)
+        raise
+
+
 def console(*, stderr: bool = False) -> Console:
     """Return the console for tables: as wide as the terminal, without a terminal as wide as needed.
 

@@ -18,7 +18,7 @@ from taskqueue_client.models import TaskAndStatus
 from .arguments import connect_with_credentials
 from .documents import read_document, refusing_depth, shown
 from .failures import Failure
-from .output import json_option, print_either, print_json
+from .output import json_option, print_change, print_either
 from .status import exit_status, interval_option, show, tasks_of_group
 
 
@@ -91,12 +91,9 @@ def _indented(definition: TaskDefinition) -> str:
 
 
 def _print_ids(graph: Graph, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"taskGroupId": graph.task_group_id, "taskIds": graph.task_ids})
-        return
-    click.echo(f"group {graph.task_group_id}")
-    for task in graph.tasks:
-        click.echo(f"{task.task_id} {task.name}")
+    document = {"taskGroupId": graph.task_group_id, "taskIds": graph.task_ids}
+    lines = [f"group {graph.task_group_id}", *(f"{task.task_id} {task.name}" for task in graph.tasks)]
+    print_change(document, "\n".join(lines), as_json=as_json)
 
 
 def _followed(queue: Queue, graph: Graph, interval: float, *, as_json: bool) -> list[TaskAndStatus]:

@@ -23,7 +23,7 @@ from .arguments import (
     task_ids_argument,
 )
 from .failures import ExitStatus, in_one_line
-from .output import json_option, print_either
+from .output import json_option, print_change
 
 
 @click.command()
@@ -42,11 +42,11 @@ def cancel(task_ids: tuple[str, ...], group: str | None, *, as_json: bool) -> No
             queue.seal_task_group(group)
             canceled = queue.cancel_task_group(group)
             line = f"{canceled.cancelled_count} of {canceled.task_group_size} tasks were canceled"
-            print_either(canceled, line, as_json=as_json)
+            print_change(canceled, line, as_json=as_json)
 
         def act(task_id: str) -> None:
             status = queue.cancel_task(task_id).status
-            print_either(status, f"{task_id} {status.state}", as_json=as_json)
+            print_change(status, f"{task_id} {status.state}", as_json=as_json)
 
         _for_each(task_ids, act)
 
@@ -64,7 +64,7 @@ def rerun(task_ids: tuple[str, ...], *, as_json: bool) -> None:
         def act(task_id: str) -> None:
             status = queue.rerun_task(task_id).status
             line = f"{task_id} {status.state}, run {len(status.runs) - 1}"
-            print_either(status, line, as_json=as_json)
+            print_change(status, line, as_json=as_json)
 
         _for_each(task_ids, act)
 
@@ -81,7 +81,7 @@ def schedule(task_ids: tuple[str, ...], *, as_json: bool) -> None:
 
         def act(task_id: str) -> None:
             status = queue.schedule_task(task_id).status
-            print_either(status, f"{task_id} {status.state}", as_json=as_json)
+            print_change(status, f"{task_id} {status.state}", as_json=as_json)
 
         _for_each(task_ids, act)
 
@@ -101,11 +101,11 @@ def priority(priority: str, task_ids: tuple[str, ...], group: str | None, *, as_
     with connect_with_credentials() as queue:
         if group:
             changed = queue.change_task_group_priority(group, wanted)
-            print_either(changed, f"{changed.tasks_affected} tasks were changed", as_json=as_json)
+            print_change(changed, f"{changed.tasks_affected} tasks were changed", as_json=as_json)
 
         def act(task_id: str) -> None:
             status = queue.change_task_priority(task_id, wanted).status
-            print_either(status, f"{task_id} {status.priority}", as_json=as_json)
+            print_change(status, f"{task_id} {status.priority}", as_json=as_json)
 
         _for_each(task_ids, act)
 
@@ -141,7 +141,7 @@ def quarantine(
         if hours
         else "not in quarantine"
     )
-    print_either(worker, f"{worker_group}/{worker_id} is {state}", as_json=as_json)
+    print_change(worker, f"{worker_group}/{worker_id} is {state}", as_json=as_json)
 
 
 @click.command()
@@ -162,7 +162,7 @@ def retrigger(task_ids: tuple[str, ...], *, exact: bool, as_json: bool) -> None:
             definition = _copied(queue.task(task_id), queue.now(), exact=exact)
             status = queue.create_task(new_task_id, definition).status
             document = {"taskId": task_id, "newTaskId": new_task_id, "status": status.to_dict()}
-            print_either(document, f"{task_id} {new_task_id} {status.state}", as_json=as_json)
+            print_change(document, f"{task_id} {new_task_id} {status.state}", as_json=as_json)
 
         _for_each(task_ids, act)
 

@@ -175,6 +175,8 @@ def test_a_command_runs_with_closed_standard_streams(queue: Queue, task_factory:
     arguments = ["sh", "-c", script, "sh", *COMMAND, "status", task_id]
     completed = subprocess.run(arguments, stderr=subprocess.PIPE, text=True, check=False)
     assert (completed.returncode, completed.stderr) == (ExitStatus.DONE, "")
+    arguments = ["sh", "-c", script, "sh", *COMMAND, "status", slugid()]
+    assert subprocess.run(arguments, stderr=subprocess.DEVNULL, check=False).returncode == ExitStatus.REFUSED
 
 
 def test_the_package_runs_as_a_module() -> None:
