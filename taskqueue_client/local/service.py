@@ -65,9 +65,8 @@ class LocalQueue:
             needs the extra `azure`.
 
     Raises:
-        ValueError: A client, a role, a scope, the claim timeout, the path or the admin secret is not
-            valid; or an argument has another type; or the address is not loopback, and `allow_remote` is
-            not set.
+        ValueError: A client, a role, a scope, a number, the path or the admin secret is not valid; or an
+            argument has another type; or the address is not loopback, and `allow_remote` is not set.
     """
 
     def __init__(
@@ -98,6 +97,7 @@ class LocalQueue:
             access_token=access_token, amqp_url=amqp_url, admin_secret=admin_secret, legacy_azure=legacy_azure
         )
         number("port", port, most=_LAST_PORT)
+        number("max_dependencies", max_dependencies)
         check_host(host, allow_remote=allow_remote)
         _check_claim_timeout(claim_timeout)
         _check_given(db, admin_secret)
@@ -284,7 +284,7 @@ class LocalQueue:
 
 
 def _check_kinds(given: Mapping[str, object]) -> None:
-    """Check the kinds of the arguments of `LocalQueue`, except secrets and the port."""
+    """Check the kinds of the arguments of `LocalQueue`, except secrets and whole numbers."""
     check_kinds(
         given,
         host=str,
@@ -292,7 +292,6 @@ def _check_kinds(given: Mapping[str, object]) -> None:
         db=str | os.PathLike,
         clock=Clock | None,
         claim_timeout=int | float,
-        max_dependencies=int,
         sign_public_artifacts=bool,
         object_methods=Collection,
         like_production=bool,

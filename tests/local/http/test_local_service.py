@@ -197,7 +197,8 @@ def test_a_claim_runs_out_on_its_own_when_time_passes(task_factory: TaskFactory)
     [("host", None), ("port", "0"), ("port", True), ("allow_remote", "no"), ("db", b"x"), ("clock", "x"),
      ("claim_timeout", "5"), ("claim_timeout", True), ("max_dependencies", None), ("page", "no"),
      ("sign_public_artifacts", "no"), ("object_methods", 5), ("like_production", "no"), ("client_id", 5),
-     ("clients", None), ("roles", ["a"]), ("anonymous_scopes", 5), ("port", -1), ("port", 65_536)],
+     ("clients", None), ("roles", ["a"]), ("anonymous_scopes", 5), ("port", -1), ("port", 65_536),
+     ("max_dependencies", -1), ("max_dependencies", True)],
 )  # fmt: skip
 def test_an_argument_that_is_not_valid_is_refused(argument: str, given: object) -> None:
     options: Any = {argument: given}
