@@ -170,14 +170,20 @@ class _Loader(yaml.SafeLoader):
         return yaml.ScalarNode(_TEXT, key.value, key.start_mark, key.end_mark)
 
 
+_UNFINISHED = 0
+"""The size of a node whose parts are being counted."""
+
+
 def _size(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
     """Return how many values a node is, itself included, and note that of each node in it.
 
-    An alias counts as often as it is used. A node that contains itself is refused elsewhere.
+    An alias counts as often as it is used.
     """
     if node not in sizes:
-        sizes[node] = 1
-        sizes[node] += sum(_size(each, sizes) for each in _parts(node))
+        sizes[node] = _UNFINISHED
+        sizes[node] = 1 + sum(_size(each, sizes) for each in _parts(node))
+    if sizes[node] == _UNFINISHED:
+        raise yaml.constructor.ConstructorError(None, None, "contains itself, by an alias", node.start_mark)
     return sizes[node]
 
 
