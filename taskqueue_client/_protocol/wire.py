@@ -265,7 +265,7 @@ class Wire:
         if may_be_empty and not response.body:
             return None  # type: ignore[return-value] # R allows None
         if call.returns is Redirect:
-            return Redirect(response.headers.get("location", ""))  # type: ignore[return-value] # R is Redirect
+            return self._redirect(call, response)  # type: ignore[return-value] # R is Redirect
         try:
             # An object also where the call returns None: a login page would be taken for success.
             decoded: Any = msgspec.json.decode(
@@ -282,6 +282,12 @@ class Wire:
             why = f"nested deeper than this Python can read: {error}"
             raise errors.UnreadableResponse(self.attempted(call), response.status, why) from error
         return None if is_none else decoded  # type: ignore[return-value] # as above
+
+    def _redirect(self, call: Call[Any], response: Response) -> Redirect:
+        if not (location := response.headers.get("location")):
+            why = "the header Location is missing or empty"
+            raise errors.UnreadableResponse(self.attempted(call), response.status, why)
+        return Redirect(location)
 
     def server_time(self) -> float:
         """Return the service's time in seconds since the epoch; this machine's before the first response."""

@@ -81,8 +81,10 @@ def test_gzip_has_two_names(coding: str) -> None:  # RFC 9110, 8.4.1.3
     assert unpacked(200, {"content-encoding": coding}, gzip.compress(b"{}"), 100) == b"{}"
 
 
-def test_a_redirect_without_an_address_has_an_empty_one(wire: Wire) -> None:
-    assert wire.decode(calls.download_object("x"), Response(303, {}, b"")).url == ""
+@pytest.mark.parametrize("headers", [{}, {"location": ""}])
+def test_a_redirect_without_an_address_is_unreadable(wire: Wire, headers: dict[str, str]) -> None:
+    with pytest.raises(errors.UnreadableResponse, match="the header Location is missing or empty"):
+        wire.decode(calls.download_object("x"), Response(303, headers, b""))
 
 
 def test_a_wrong_clock_is_in_the_log_once_even_if_credentials_are_refused_later(
