@@ -24,6 +24,7 @@ T = TypeVar("T")
 _IDENTIFIER = re.compile(r"[a-zA-Z0-9_-]{1,38}")
 _PAIR = re.compile(r"[a-zA-Z0-9_-]{1,38}/[a-zA-Z0-9_-]{1,38}")
 _TASK_QUEUE_ID = re.compile(r"[a-zA-Z0-9_-]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?")
+_PROJECT_ID = re.compile(r"[a-zA-Z0-9._/-]{1,500}")
 _PRINTABLE = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
 _NAME = re.compile(r"[\x20-\x7e]+")
 
@@ -94,6 +95,11 @@ def seconds(argument: str, given: object) -> float | None:
 def identifier(argument: str, given: object) -> str:
     """Return the id of a provisioner, worker type, worker group or worker."""
     return text(argument, given, _IDENTIFIER, "1 to 38 of a-z A-Z 0-9 - _")
+
+
+def project_id(given: object) -> str:
+    """Return the id of a project."""
+    return text("project_id", given, _PROJECT_ID, "1 to 500 of a-z A-Z 0-9 . _ / -")
 
 
 def name(given: object) -> str:

@@ -303,5 +303,8 @@ def download_object(name: str) -> Call[Redirect]:
 
 
 def _upload(project_id: str, upload_id: str, hashes: Mapping[str, str] | None) -> dict[str, object]:
-    known = {} if hashes is None else {"hashes": arguments.mapping("hashes", hashes)}
-    return {"projectId": project_id, "uploadId": arguments.slugid("upload_id", upload_id), **known}
+    body: dict[str, object] = {
+        "projectId": arguments.project_id(project_id),
+        "uploadId": arguments.slugid("upload_id", upload_id),
+    }
+    return body if hashes is None else {**body, "hashes": arguments.mapping("hashes", hashes)}

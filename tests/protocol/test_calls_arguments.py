@@ -79,6 +79,11 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("page_size", lambda: calls.iter_workers("p/w", page_size="5")),  # type: ignore[arg-type] # what is tested
     ("request", lambda: calls.create_artifact(SLUGID, 0, "a", None)),  # type: ignore[arg-type] # what is tested
     ("expires", lambda: calls.create_artifact(SLUGID, 0, "a", {})),  # type: ignore[arg-type] # what is tested
+    ("project_id", lambda: calls.finish_upload("a", project_id="a b", upload_id=SLUGID)),
+    ("project_id", lambda: calls.finish_upload("a", project_id="", upload_id=SLUGID)),
+    ("project_id", lambda: calls.finish_upload("a", project_id=501 * "p", upload_id=SLUGID)),
+    ("project_id", lambda: calls.finish_upload("a", project_id="p\n", upload_id=SLUGID)),
+    ("project_id", lambda: calls.finish_upload("a", project_id=5, upload_id=SLUGID)),  # type: ignore[arg-type] # what is tested
     ("hashes", lambda: calls.finish_upload("a", project_id="p", upload_id=SLUGID, hashes="a")),  # type: ignore[arg-type] # what is tested
     ("hashes", lambda: calls.finish_upload("a", project_id="p", upload_id=SLUGID, hashes=["ab"])),  # type: ignore[arg-type] # what is tested
     ("expires", lambda: calls.declare_worker("p/w", **WORKER, expires=AFTER_ALL_DATES)),
