@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator
 from functools import partial
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from taskqueue_client import _arguments as arguments
 from taskqueue_client._protocol.conversation import Call
@@ -35,25 +35,22 @@ from taskqueue_client.models import (
 MOST_TASKS = 32
 """The number of tasks that a worker may claim with one call, at most."""
 
-ExceptionReason = (
-    ReasonResolved
-    | Literal[
-        "worker-shutdown",
-        "malformed-payload",
-        "resource-unavailable",
-        "resources-unavailable",
-        "internal-error",
-        "intermittent-task",
-    ]
-)
-
-_EXCEPTION_REASONS = [
+ExceptionReason = Literal[
     ReasonResolved.WORKER_SHUTDOWN,
     ReasonResolved.MALFORMED_PAYLOAD,
     ReasonResolved.RESOURCE_UNAVAILABLE,
     ReasonResolved.INTERNAL_ERROR,
     ReasonResolved.INTERMITTENT_TASK,
+    "worker-shutdown",
+    "malformed-payload",
+    "resource-unavailable",
+    "resources-unavailable",
+    "internal-error",
+    "intermittent-task",
 ]
+"""The reasons that a worker may report; the other ones of `ReasonResolved` are given by the Queue."""
+
+_EXCEPTION_REASONS = [each for each in get_args(ExceptionReason) if isinstance(each, ReasonResolved)]
 
 
 def task(task_id: str) -> Call[dict[str, Any]]:

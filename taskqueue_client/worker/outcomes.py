@@ -121,7 +121,7 @@ class Resolution:
     def call(self, task_id: str, run_id: int) -> Call[TaskStatusResponse]:
         """Return the call that reports a run."""
         if self.endpoint == "reportException":
-            return calls.report_exception(task_id, run_id, self.reason)
+            return calls.report_exception(task_id, run_id, cast("calls.ExceptionReason", self.reason))
         report = calls.report_completed if self.endpoint == "reportCompleted" else calls.report_failed
         return report(task_id, run_id)
 

@@ -25,6 +25,7 @@ from taskqueue_client.definitions import TaskDefinition, from_now, task_definiti
 from taskqueue_client.models import (
     Artifact,
     ClaimWorkResponse,
+    ReasonResolved,
     TaskAndStatus,
     TaskClaim,
     TaskState,
@@ -59,6 +60,8 @@ def blocking(queue: Queue) -> None:
     assert_type(queue.task("t"), dict[str, Any])
     assert_type(queue.with_options(attempts=1, timeout=5.0), Queue)
     assert_type(queue.signed_url(calls.status("t")), str)
+    queue.report_exception("t", 0, "internal-error")
+    queue.report_exception("t", 0, ReasonResolved.INTERNAL_ERROR)
     assert_type(queue.finish_artifact("t", 0, "n", upload_id="u"), None)
     with closing(queue.stream_artifact("t", "n")) as blocks, closing(follow_group(queue, "g")) as changes:
         assert_type(next(blocks), bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import taskqueue_client
 from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy
+from taskqueue_client.models import ReasonResolved
 
 
 def blocking(queue: Queue) -> None:
@@ -15,6 +16,8 @@ def blocking(queue: Queue) -> None:
     queue.reclaim_task("abc", "0")  # no: a run id is a number
     _ = queue.status("abc").status.taskId  # no: snake_case
     queue.report_exception("abc", 0, "because")  # no: one of the Queue's reasons
+    queue.report_exception("abc", 0, ReasonResolved.COMPLETED)  # no: not a reason of an exception
+    queue.report_exception("abc", 0, ReasonResolved.CLAIM_EXPIRED)  # no: one that only the Queue gives
     queue.with_options(attempt=1)  # no: attempts
     queue.credentials = {"clientId": "a", "accessToken": "b"}  # no: Credentials
     for claim in queue.claim_work("p/w", worker_group="g", worker_id="w").tasks:
