@@ -62,7 +62,8 @@ _CLOSING = 0.01
 _LOOPBACK = frozenset({"127.0.0.1", "localhost"})
 """Hosts by which a URL without a path is called: another one is a web page's, by DNS rebinding."""
 
-_NO_RESPONSE = (aiohttp.ClientError, OSError)
+_NO_RESPONSE = (aiohttp.ClientConnectionError, aiohttp.ClientHttpProxyError, OSError)
+"""The errors after which a call is repeated. After a malformed response it is not: the call has been made."""
 
 _BLOCK = 256 * 1024
 _HOP_BY_HOP = frozenset(
@@ -225,6 +226,7 @@ class TaskProxy:
         send = partial(self._send, request, target, body, whole=whole)
         try:
             received = await (send() if once else _with_retries(send))
+            _check(received)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             log.warning("proxy: %s %s failed: %s", request.method, _shown(target), _cause(error))
             failed = _text(500, f"Failed during proxy request: {_cause(error)}: {_shown(target)}")
@@ -248,7 +250,7 @@ class TaskProxy:
         if proxy is not None and target.startswith("http:"):  # `proxy_headers` are those of a CONNECT
             headers.update(proxy.headers)
         async with asyncio.timeout(SENT_WITHIN if whole else None):
-            received = await self._session.request(
+            return await self._session.request(
                 request.method,
                 URL(target, encoded=True),
                 headers=headers,
@@ -258,10 +260,6 @@ class TaskProxy:
                 proxy=None if proxy is None else proxy.url,
                 proxy_headers=None if proxy is None else proxy.headers,
             )
-        if refused := _why_refused(received):
-            received.close()
-            raise OSError(errno.EPROTO, refused)
-        return received
 
     def _authorization(self, method: str, target: str) -> str:
         """The header for one attempt. It has no hash of the body, which may be longer than the memory."""
@@ -327,12 +325,16 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _why_refused(received: aiohttp.ClientResponse) -> str | None:
+def _check(received: aiohttp.ClientResponse) -> None:
+    """Refuse a response that cannot be passed back."""
     if received.status < HTTPStatus.OK:
-        return "the response switches to another protocol"
-    if _CONTROL.search("".join((received.reason or "", *received.headers.values()))):
-        return "a header of the response contains a control character"
-    return None
+        refused = "the response switches to another protocol"
+    elif _CONTROL.search("".join((received.reason or "", *received.headers.values()))):
+        refused = "a header of the response contains a control character"
+    else:
+        return
+    received.close()
+    raise OSError(errno.EPROTO, refused)
 
 
 def _shown(target: str) -> str:
