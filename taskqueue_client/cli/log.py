@@ -101,17 +101,19 @@ class JsonLines:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._rest = ""
+        self._line: list[str] = []  # in parts: a line may be as long as the log
 
     def __call__(self, block: bytes) -> None:
         """Print the lines that are complete after this block."""
-        *lines, self._rest = (self._rest + self._decoder.decode(block)).split("\n")
+        rest, *lines = self._decoder.decode(block).split("\n")
+        self._line.append(rest)
         for line in lines:
-            print_json({"line": line})
+            print_json({"line": "".join(self._line)})
+            self._line = [line]
 
     def close(self) -> None:
         """Print the last line if the log does not end with a newline."""
-        if rest := self._rest + self._decoder.decode(b"", final=True):
+        if rest := "".join([*self._line, self._decoder.decode(b"", final=True)]):
             print_json({"line": rest})
 
 
