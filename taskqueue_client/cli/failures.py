@@ -13,7 +13,6 @@ import click
 from taskqueue_client import errors
 from taskqueue_client._transport.network import proxy_variable
 from taskqueue_client.artifacts import ArtifactError
-from taskqueue_client.graph import SubmissionFailed
 from taskqueue_client.scopes import in_words
 
 from .output import printable
@@ -75,8 +74,6 @@ def failure_of(error: Exception) -> Failure | None:
 
 def status_of(error: BaseException | None) -> ExitStatus:
     """Return the exit status of a command that an error ends."""
-    if isinstance(error, SubmissionFailed):
-        return status_of(error.__cause__)
     if isinstance(error, errors.ServerError):
         return ExitStatus.NO_RESPONSE
     if isinstance(error, errors.ApiError):
@@ -92,8 +89,6 @@ def in_one_line(error: BaseException | None) -> str:
 
 
 def _text_of(error: BaseException | None) -> str:
-    if isinstance(error, SubmissionFailed):
-        return _of_submission(error)
     if isinstance(error, errors.InvalidDefinition):
         return "; ".join(map(str, error.problems))
     return _of_call(error) if isinstance(error, errors.CallFailed) else str(error)
@@ -127,15 +122,6 @@ def _suspects(error: errors.ConnectionFailed) -> str:
     if _UNTRUSTED in error.reason:
         return "TASKCLUSTER_ROOT_URL and the trusted certificates (REQUESTS_CA_BUNDLE)"
     return "TASKCLUSTER_ROOT_URL and the network"
-
-
-def _of_submission(error: SubmissionFailed) -> str:
-    done, every = len(error.created), len(error.graph.tasks)
-    line = f"task {error.name!r} was not created: {in_one_line(error.__cause__)}"
-    if not done:
-        return line
-    group = error.graph.task_group_id
-    return f"{line} ({done} of {every} tasks were; to cancel them: taskqueue cancel --group {group})"
 
 
 def _of_response(error: errors.ApiError) -> str:

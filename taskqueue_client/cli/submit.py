@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,13 +12,13 @@ import yaml
 
 from taskqueue_client.client import Queue
 from taskqueue_client.definitions import TaskDefinition
-from taskqueue_client.errors import InvalidDefinition
-from taskqueue_client.graph import Graph, follow, plan_graph, plan_task, submit_graph
+from taskqueue_client.errors import CallFailed, InvalidDefinition
+from taskqueue_client.graph import Graph, SubmissionFailed, follow, plan_graph, plan_task, submit_graph
 from taskqueue_client.models import TaskAndStatus
 
 from .arguments import connect_with_credentials
 from .documents import read_document, refusing_depth, shown
-from .failures import Failure
+from .failures import Failure, in_one_line, status_of
 from .output import json_option, print_change, print_either
 from .status import exit_status, interval_option, show, tasks_of_group
 
@@ -39,7 +40,8 @@ def command(
     other file is one task definition. `deadline` and `expires` may be durations like "2 hours". Everything is
     checked before anything is sent. With --dry-run, neither deployment nor credentials are needed.
 
-    A file that is submitted again becomes new tasks. If a submission was interrupted, cancel its group first.
+    A file that is submitted again becomes new tasks. If a submission was interrupted, first cancel what it
+    has created.
     """
     document = read_document(file)
     if dry_run:
@@ -50,7 +52,7 @@ def command(
         queue.with_options(attempts=2).ping()  # fails early, and measures the clock skew
         with refusing_depth(file):
             graph = _planned(file, document, queue.now())
-        _submit(queue, graph)
+        _submit(queue, graph, is_new_group=not document.get("taskGroupId"))
         _print_ids(graph, as_json=as_json)
         if wait:
             ctx.exit(exit_status(_followed(queue, graph, interval, as_json=as_json)))
@@ -69,13 +71,29 @@ def _planned(file: Path, document: dict[str, object], created: datetime) -> Grap
         raise Failure(message, details=[first, *more]) from error
 
 
-def _submit(queue: Queue, graph: Graph) -> None:
+def _submit(queue: Queue, graph: Graph, *, is_new_group: bool) -> None:
     try:
         submit_graph(queue, graph)
     except KeyboardInterrupt:
-        hint = f"taskqueue cancel --group {graph.task_group_id}"
-        click.echo(f"Some of the tasks may have been created; to cancel them: {hint}", err=True)
+        advice = _advice(graph, graph.task_ids, is_new_group=is_new_group)
+        click.echo(f"Some of the tasks may have been created{advice}", err=True)
         raise
+    except SubmissionFailed as error:
+        cause = error.__cause__
+        is_unknown = isinstance(cause, CallFailed) and cause.attempted.outcome_unknown
+        was = "may have been" if is_unknown else "was not"
+        others = f" ({len(error.created)} of {len(graph.tasks)} tasks were)" if error.created else ""
+        names = (*error.created, error.name) if is_unknown else error.created
+        advice = _advice(graph, names, is_new_group=is_new_group)
+        message = f"task {error.name!r} {was} created: {in_one_line(cause)}{others}{advice}"
+        raise Failure(message, status_of(cause)) from error
+
+
+def _advice(graph: Graph, names: Collection[str], *, is_new_group: bool) -> str:
+    """Return how to cancel what was created, and no other tasks of a group that existed before."""
+    ids = [task.task_id for task in graph.tasks if task.name in names]
+    which = f"--group {graph.task_group_id}" if is_new_group else " ".join(ids)
+    return f"; to cancel what was created: taskqueue cancel {which}" if ids else ""
 
 
 def _print_definitions(graph: Graph, *, as_json: bool) -> None:

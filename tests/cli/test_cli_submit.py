@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from taskqueue_client import Queue
+from taskqueue_client import Queue, slugid
 from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.local import Client, LocalQueue
-from taskqueue_client.local.faults import Delay
+from taskqueue_client.local.faults import Delay, Drop
 from taskqueue_client.models import TaskState
 from tests.cli.command import COMMAND, run, run_json, running
 
@@ -281,20 +281,48 @@ def test_an_unreachable_root_url_is_an_error_that_names_it(
     assert result.stderr.count("\n") == 1
 
 
-def test_a_submission_that_fails_half_way_says_what_to_do(
-    graph: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def half_way(graph: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """The line that a submission ends with whose second task was refused, and the id of the first."""
     scopes = ["queue:create-task:*", "queue:scheduler-id:-"]
+    created: list[str] = []
     graph["tasks"]["build"]["scopes"] = ["secrets:get:key"]
     with LocalQueue(clients=[Client("half", "half-token", scopes)]) as local:
+        local.subscribe(lambda message: created.append(message.body["status"]["taskId"]))
         monkeypatch.setenv("TASKCLUSTER_ROOT_URL", local.root_url)
         monkeypatch.setenv("TASKCLUSTER_CLIENT_ID", "half")
         monkeypatch.setenv("TASKCLUSTER_ACCESS_TOKEN", "half-token")
         result = run("submit", write(graph))
     assert result.exit_code == ExitStatus.REFUSED
     (line,) = result.stderr.splitlines()
+    return line, created[0]
+
+
+def test_a_submission_that_fails_half_way_says_what_to_do(
+    graph: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, _ = half_way(graph, monkeypatch)
     assert line.startswith("Error: task 'build' was not created: missing scope: secrets:get:key; ")
-    assert "1 of 2 tasks were; to cancel them: taskqueue cancel --group " in line
+    assert "(1 of 2 tasks were); to cancel what was created: taskqueue cancel --group " in line
+
+
+def test_the_advice_does_not_cancel_other_tasks_of_an_existing_group(
+    graph: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, created = half_way({"taskGroupId": slugid(), **graph}, monkeypatch)
+    assert line.endswith(f"(1 of 2 tasks were); to cancel what was created: taskqueue cancel {created}")
+
+
+@pytest.mark.parametrize("group", [{}, {"taskGroupId": slugid()}], ids=["a new group", "an existing group"])
+def test_a_task_that_may_have_been_created_is_named(
+    definition: dict[str, Any], deployment: LocalQueue, queue: Queue, group: dict[str, str]
+) -> None:
+    deployment.faults.add(Drop("queue.createTask", after=True, times=99))
+    definition["metadata"]["name"] = "tests"
+    result = run("submit", write({**group, **definition}))
+    start, _, advice = result.stderr.rpartition("to cancel what was created: taskqueue cancel ")
+    assert start.startswith("Error: task 'task' may have been created: cannot reach ")
+    assert advice.startswith("--group ") == (not group)
+    assert queue.status(advice.strip().removeprefix("--group ")).status.state is TaskState.PENDING
 
 
 @pytest.mark.usefixtures("deployment")
@@ -313,18 +341,20 @@ def test_submit_wait_ends_when_all_remaining_tasks_are_blocked(graph: dict[str, 
     assert "build unscheduled blocked" in result.stdout
 
 
+@pytest.mark.parametrize("group", [{}, {"taskGroupId": slugid()}], ids=["a new group", "an existing group"])
 def test_ctrl_c_while_submitting_says_how_to_cancel_what_was_created(
-    graph: dict[str, Any], deployment: LocalQueue
+    graph: dict[str, Any], deployment: LocalQueue, group: dict[str, str]
 ) -> None:
-    created: SimpleQueue[str] = SimpleQueue()
-    deployment.subscribe(lambda message: created.put(message.body["status"]["taskGroupId"]))
+    created: SimpleQueue[dict[str, Any]] = SimpleQueue()
+    deployment.subscribe(lambda message: created.put(message.body["status"]))
     deployment.faults.add(Delay("queue.createTask", seconds=600, after=True))
-    with running("submit", write(graph)) as process:
-        group = created.get(timeout=60)
+    with running("submit", write({**group, **graph})) as process:
+        status = created.get(timeout=60)
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     assert (process.returncode, output) == (130, "")
-    assert errors.splitlines()[0].endswith(f"to cancel them: taskqueue cancel --group {group}")
+    advised = status["taskId"] if group else f"--group {status['taskGroupId']}"
+    assert f"to cancel what was created: taskqueue cancel {advised}" in errors.splitlines()[0]
 
 
 @pytest.mark.usefixtures("deployment")
