@@ -6,7 +6,8 @@ it requests the same page again and continues with the item after the last one.
 
 A page may have items of the pages before it. Most lists are counted from their start, so items that are added
 meanwhile shift the others. The token of `list_pending_tasks` has the time of the last item in milliseconds,
-and the Queue's database has microseconds. An iteration returns each item once: it remembers the ids.
+and the Queue's database has microseconds. A claimed run that is reclaimed moves to the end of its list. So an
+iteration, which returns each item once, remembers the ids of all pages: an item may come again much later.
 """
 
 from __future__ import annotations
