@@ -19,9 +19,12 @@ from .failures import Failure
 
 def read_document(path: Path) -> dict[str, Any]:
     """Read the object in a file: JSON if its name ends in `.json`, else YAML; `-` is standard input."""
-    content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     try:
+        content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
         text = content.decode("utf-8-sig")
+    except OSError as error:
+        message = f"{shown(path)}: {error.strerror}"
+        raise Failure(message) from error
     except UnicodeDecodeError as error:
         place = _place(path, error.object[: error.start].decode())
         message = f"{place}: not UTF-8: byte {error.object[error.start]:#04x}"

@@ -11,7 +11,7 @@ from http import HTTPStatus
 import click
 
 from taskqueue_client import errors
-from taskqueue_client._transport.network import proxy_variable
+from taskqueue_client._transport.network import NetworkSettings, proxy_variable
 from taskqueue_client.artifacts import ArtifactError
 from taskqueue_client.scopes import in_words
 
@@ -121,7 +121,9 @@ def _suspects(error: errors.ConnectionFailed) -> str:
         return f"user and password in {proxy_variable(error.attempted.url)}"
     if _UNTRUSTED in error.reason:
         return "TASKCLUSTER_ROOT_URL and the trusted certificates (REQUESTS_CA_BUNDLE)"
-    return "TASKCLUSTER_ROOT_URL and the network"
+    url = error.attempted.url
+    proxy = f", {proxy_variable(url)}" if NetworkSettings().proxy(url, socks=True) else ""
+    return f"TASKCLUSTER_ROOT_URL{proxy} and the network"
 
 
 def _of_response(error: errors.ApiError) -> str:

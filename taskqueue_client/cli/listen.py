@@ -127,7 +127,7 @@ class UntilConnected:
 
 def _print(event: events.Event, *, as_json: bool) -> None:
     message = {"exchange": event.exchange, "routes": event.routes, "message": _content(event)}
-    print_either(message, _line(event), as_json=as_json)
+    print_either(message, printable(_line(event)), as_json=as_json)
 
 
 def _content(event: events.Event) -> object:
@@ -139,7 +139,7 @@ def _content(event: events.Event) -> object:
 def _line(event: events.Event) -> str:
     message = event.message
     if isinstance(message, events.UnreadableMessage):
-        return printable(f"{event} unreadable: {message.reason}")
+        return f"{event} unreadable: {message.reason}"
     if not isinstance(message, TaskMessage):
         return f"{event.exchange} group {message.task_group_id}"
     run = getattr(message, "run_id", None)

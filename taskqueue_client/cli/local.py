@@ -46,7 +46,7 @@ class _Config(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 def _config(file: str) -> _Config:
     try:
         return msgspec.convert(read_document(Path(file)), _Config)
-    except (OSError, msgspec.ValidationError) as error:
+    except msgspec.ValidationError as error:
         message = f"{file}: {error}"
         raise click.BadParameter(message) from error
 
@@ -205,4 +205,3 @@ def _print_settings(local: LocalQueue, *, as_json: bool) -> None:
     others = "unset TASKCLUSTER_CERTIFICATE TASKCLUSTER_PROXY_URL"  # of a deployment: they would be used, too
     exports = [f"export {name}={shlex.quote(value)}" for name, value in settings.items()]
     click.echo(json.dumps(settings | page) if as_json else "\n".join([*exports, others, *comments]))
-    sys.stdout.flush()

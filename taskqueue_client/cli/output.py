@@ -34,9 +34,14 @@ STYLES = {
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+_ESCAPED_TOO = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
+"""Control characters that JSON allows in its strings, in UTF-8."""
+
+
 def print_json(value: object) -> None:
-    """Print a value as one line of JSON, with the keys of the Queue's API."""
-    click.echo(msgspec.json.encode(value.to_dict() if isinstance(value, Model) else value))
+    """Print a value as one line of JSON, with the keys of the Queue's API, without control characters."""
+    encoded = msgspec.json.encode(value.to_dict() if isinstance(value, Model) else value)
+    click.echo(_ESCAPED_TOO.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), encoded))
 
 
 def print_either(value: object, line: str, *, as_json: bool) -> None:

@@ -125,6 +125,13 @@ def test_the_variable_of_a_proxy_that_wants_a_password_is_named(
     assert "hidden" not in said
 
 
+def test_the_variable_of_a_proxy_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    with Queue("http://tc.example.com", retry=ONCE) as queue, pytest.raises(CallFailed) as failed:
+        queue.ping()
+    assert in_one_line(failed.value).endswith(": check TASKCLUSTER_ROOT_URL, HTTP_PROXY and the network")
+
+
 def test_the_variable_of_trusted_certificates_is_named(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -227,6 +227,16 @@ def test_a_graph_can_come_from_standard_input(graph: dict[str, Any], queue: Queu
     assert queue.status(ids["fetch"]).status.state is TaskState.PENDING
 
 
+@pytest.mark.parametrize(("name", "shown"), [("-", "standard input"), ("/proc/self/mem", "/proc/self/mem")])
+def test_a_file_that_cannot_be_read_is_named(name: str, shown: str) -> None:
+    with Path("/proc/self/mem").open("rb") as unreadable:
+        command = [*COMMAND, "submit", name, "--dry-run"]
+        ended = subprocess.run(
+            command, stdin=unreadable, capture_output=True, text=True, timeout=60, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (2, f"Error: {shown}: Input/output error\n")
+
+
 def test_a_broken_standard_input_is_named() -> None:
     result = run("submit", "-", "--dry-run", stdin="tasks: [")
     assert result.stderr.startswith("Error: standard input, line 1, column 9: ")

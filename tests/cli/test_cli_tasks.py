@@ -77,6 +77,15 @@ def test_a_name_cannot_control_the_terminal(create: Create) -> None:
     assert "\x1b" not in run("status", task_id, task_id).stdout
 
 
+def test_a_name_cannot_control_the_terminal_in_json_either(create: Create) -> None:
+    name = "a\x1b[2Jb\x9b2Jc\x7f\u0085ü→"
+    task_id = create(name)
+    printed = run("status", task_id, "--json").stdout
+    assert json.loads(printed)["task"]["metadata"]["name"] == name
+    assert not set(printed) & {"\x1b", "\x9b", "\x7f", "\x85"}
+    assert "ü→" in printed
+
+
 def test_status_as_json_is_definition_and_status_as_the_queue_has_them(create: Create, queue: Queue) -> None:
     task_id = create("compile")
     (printed,) = run_json("status", task_id)
