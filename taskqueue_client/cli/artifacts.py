@@ -121,7 +121,7 @@ def _latest_run(queue: Queue, task_id: str) -> int:
     run = last_run(queue.status(task_id).status)
     if run is None:
         message = f"task {task_id} has no run"
-        raise Failure(message)
+        raise Failure(message, ExitStatus.REFUSED)
     return run.run_id
 
 

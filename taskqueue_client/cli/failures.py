@@ -63,13 +63,20 @@ def failure_of(error: Exception) -> Failure | None:
         message = f"cannot write to standard output: {error.strerror}"
         return Failure(message, ExitStatus.NOT_COMPLETED)
     if isinstance(error, (errors.TaskQueueError, OSError)):
-        return Failure(in_one_line(error), status_of(error))
+        return Failure(in_one_line(error) + _effect(error), status_of(error))
     if isinstance(error, RecursionError):
         return Failure("the input is nested too deeply")
     if str(error) == _NO_THREAD:
         message = "the system starts no more threads: raise the limit (`ulimit -u`, or that of the container)"
         return Failure(message, ExitStatus.NOT_COMPLETED)
     return None
+
+
+def _effect(error: Exception) -> str:
+    """Return what to add if a call may have changed something although its response was lost."""
+    if isinstance(error, errors.CallFailed) and error.attempted.outcome_unknown:
+        return "" if error.attempted.method == "GET" else f"; {error.endpoint} may have taken effect"
+    return ""
 
 
 def status_of(error: BaseException | None) -> ExitStatus:

@@ -11,7 +11,7 @@ import click
 
 from taskqueue_client._dates import instant, timestamp
 from taskqueue_client.definitions import TaskDefinition
-from taskqueue_client.errors import ApiError, AuthenticationFailed, ServerError
+from taskqueue_client.errors import ApiError, AuthenticationFailed, CallFailed, ServerError
 from taskqueue_client.models import Priority
 from taskqueue_client.slugid import slugid
 
@@ -160,7 +160,12 @@ def retrigger(task_ids: tuple[str, ...], *, exact: bool, as_json: bool) -> None:
         def act(task_id: str) -> None:
             new_task_id = slugid()
             definition = _copied(queue.task(task_id), queue.now(), exact=exact)
-            status = queue.create_task(new_task_id, definition).status
+            try:
+                status = queue.create_task(new_task_id, definition).status
+            except CallFailed as error:
+                if error.attempted.outcome_unknown:
+                    click.echo(f"{task_id} {new_task_id} may have been created", err=True)
+                raise
             document = {"taskId": task_id, "newTaskId": new_task_id, "status": status.to_dict()}
             print_change(document, f"{task_id} {new_task_id} {status.state}", as_json=as_json)
 

@@ -135,7 +135,7 @@ def test_a_task_without_a_run_has_no_artifacts(queue: Queue, task_factory: Any, 
     task_id = slugid()
     queue.create_task(task_id, task_factory(dependencies=[task_id]))
     result = run("artifacts", "get", task_id)
-    assert result.exit_code == ExitStatus.WRONG_USE
+    assert result.exit_code == ExitStatus.REFUSED
     assert result.stderr == f"Error: task {task_id} has no run\n"
     assert files_in(folder) == {}
 

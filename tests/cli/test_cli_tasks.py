@@ -20,6 +20,7 @@ from taskqueue_client.cli.status import progress
 from taskqueue_client.credentials import expires_at
 from taskqueue_client.errors import ApiError
 from taskqueue_client.local import LocalQueue
+from taskqueue_client.local.faults import Drop
 from taskqueue_client.models import TaskAndStatus, TaskState
 from tests.cli.command import run, run_json, running
 from tests.cli.terminal import on_a_terminal
@@ -263,6 +264,28 @@ def test_a_command_for_several_tasks_ends_at_the_first_one_if_its_credentials_ar
     result = run("cancel", create("a"), create("b"))
     assert result.exit_code == ExitStatus.REFUSED
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "endpoint"), [(["rerun"], "rerunTask"), (["cancel"], "cancelTask"), (["status"], "")], ids=str
+)
+def test_a_call_without_a_response_may_have_taken_effect(
+    create: Create, local_queue: LocalQueue, words: list[str], endpoint: str
+) -> None:
+    local_queue.faults.add(Drop(f"queue.{endpoint or 'task'}", after=True, times=99))
+    result = run(*words, create("a"))
+    assert result.exit_code == ExitStatus.NO_RESPONSE
+    assert result.stderr.endswith(f"; {endpoint} may have taken effect\n") is bool(endpoint)
+
+
+def test_a_copy_that_may_have_been_created_is_named(
+    create: Create, queue: Queue, local_queue: LocalQueue
+) -> None:
+    original = create("a")
+    local_queue.faults.add(Drop("queue.createTask", after=True, times=99))
+    first, _ = run("retrigger", original).stderr.splitlines()
+    copy = first.removeprefix(f"{original} ").removesuffix(" may have been created")
+    assert queue.task(copy)["metadata"]["name"] == "a"
 
 
 def test_cancel_ends_a_group(group: str) -> None:
