@@ -46,7 +46,7 @@ class Failure(click.ClickException):
     def __init__(
         self, message: str, status: ExitStatus = ExitStatus.WRONG_USE, details: Sequence[str] = ()
     ) -> None:
-        lines = [" ".join(line.split()) for line in (message, *details)]
+        lines = [printable(" ".join(line.split())) for line in (message, *details)]
         super().__init__("\n  ".join(lines))
         self.exit_code = int(status)  # type: ignore[misc] # click has it as a class's, and reads the instance's
 

@@ -12,7 +12,7 @@ from taskqueue_client import events
 from taskqueue_client.models.messages import TaskMessage
 
 from .arguments import slug_id
-from .failures import ExitStatus, Failure
+from .failures import ExitStatus, Failure, in_one_line
 from .output import json_option, print_either, printable
 
 
@@ -50,7 +50,8 @@ def command(
     until_connected = UntilConnected()
 
     def on_state(change: events.StateChange) -> None:
-        click.echo(f"{change.state}: {change.reason}" if change.reason else change.state, err=True)
+        reason = f": {in_one_line(change.reason)}" if change.reason else ""
+        click.echo(f"{change.state}{reason}", err=True)
         if not wait:
             until_connected(change)
 

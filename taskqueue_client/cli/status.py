@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 from rich.console import Group, RenderableType
@@ -22,6 +22,7 @@ from .output import (
     console,
     json_option,
     last_run,
+    print_either,
     print_json,
     printable,
     reason_of,
@@ -147,17 +148,8 @@ def exit_status(members: list[TaskAndStatus]) -> ExitStatus:
 
 def show(snapshots: Iterator[list[TaskAndStatus]], *, as_json: bool) -> list[TaskAndStatus]:
     """Print changes as lines or, on a terminal, in place; return the last snapshot."""
-    if as_json:
-        return _show_changes(snapshots, _print_json_line)
-    if not console().is_interactive:
-        return _show_changes(snapshots, _print_line)
-    return _show_live(snapshots)
-
-
-def _show_changes(
-    snapshots: Iterator[list[TaskAndStatus]], show_one: Callable[[TaskAndStatus, str], None]
-) -> list[TaskAndStatus]:
-    """Print a line for each change of a task's state, run or reason."""
+    if console().is_interactive and not as_json:
+        return _show_live(snapshots)
     known: dict[str, tuple[object, ...]] = {}
     members: list[TaskAndStatus] = []
     for members in snapshots:
@@ -168,18 +160,14 @@ def _show_changes(
             now = (status.state, len(status.runs), reason)
             if known.get(status.task_id) != now:
                 known[status.task_id] = now
-                show_one(member, reason)
+                _print_line(member, reason, as_json=as_json)
     return members
 
 
-def _print_json_line(member: TaskAndStatus, reason: str) -> None:
-    del reason  # the JSON status contains it
-    print_json({"name": member.task["metadata"]["name"], **member.status.to_dict()})
-
-
-def _print_line(member: TaskAndStatus, reason: str) -> None:
-    name = printable(str(member.task["metadata"]["name"]))
-    click.echo(f"{member.status.task_id} {name} {member.status.state} {reason}".rstrip())
+def _print_line(member: TaskAndStatus, reason: str, *, as_json: bool) -> None:
+    name, status = str(member.task["metadata"]["name"]), member.status
+    line = f"{status.task_id} {printable(name)} {status.state} {reason}".rstrip()
+    print_either({"name": name, **status.to_dict()}, line, as_json=as_json)
 
 
 def _show_live(snapshots: Iterator[list[TaskAndStatus]]) -> list[TaskAndStatus]:
