@@ -10,21 +10,23 @@ from __future__ import annotations
 import json
 import logging
 import os
-import queue
+import select
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Self, cast
 
 from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client.credentials import Credentials, checked
 from taskqueue_client.errors import InvalidArgument
 
-from .worker_log import UnlockedHandler, log, log_handler
+from .worker_log import UnlockedHandler, is_read, log, log_handler
 
 CAPABILITIES = frozenset({"error-report", "graceful-termination", "log", "new-credentials", "shutdown"})
 
@@ -34,8 +36,14 @@ MOST_WAITING = 10_000
 MOST_HELD = 100
 """The newest messages that wait for `welcome`."""
 
+LONGEST_LINE = 1024 * 1024
+"""Bytes of a line from the runner at most; a message with credentials has a few thousand."""
+
 TIME_TO_FLUSH = 5.0
 """Seconds that a worker's end waits for a runner that does not read."""
+
+_LOOK = 0.1
+"""Seconds between looks whether a runner that does not read is still waited for."""
 
 _SHOWN = 200
 """Characters of a line of plain text that are logged."""
@@ -77,14 +85,28 @@ class RunnerProtocol:
     """The worker's side of the protocol, without I/O; not safe for several threads."""
 
     def __init__(self) -> None:
-        self._partial = b""
+        self._partial = bytearray()  # of a line that is too long, one byte more than is allowed
         self._agreed: frozenset[str] | None = None
         self._held: deque[tuple[str, bytes]] = deque(maxlen=MOST_HELD)
 
     def feed(self, data: bytes) -> list[RunnerEvent]:
         """Take bytes from the runner, cut anywhere; return what the complete lines mean."""
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        return [self._event(line.strip()) for line in lines if line.strip()]
+        first, *others = data.split(b"\n")
+        events = self._extended(first)
+        for piece in others:
+            events += [*self._ended(), *self._extended(piece)]
+        return events
+
+    def _extended(self, piece: bytes) -> list[RunnerEvent]:
+        room = LONGEST_LINE - len(self._partial)
+        self._partial += piece[: room + 1]
+        is_too_long = len(piece) > room >= 0  # it was not before
+        return [Ignored(f"a line of more than {LONGEST_LINE} bytes", logging.WARNING)] if is_too_long else []
+
+    def _ended(self) -> list[RunnerEvent]:
+        line, self._partial = self._partial, bytearray()
+        stripped = bytes(line).strip()
+        return [self._event(stripped)] if stripped and len(line) <= LONGEST_LINE else []
 
     def message(self, kind: str, body: Mapping[str, Any]) -> bytes | None:
         """Return the line to send; None if the runner cannot take it.
@@ -165,9 +187,9 @@ class WorkerRunner:
         self._writing = writing
         self._protocol = RunnerProtocol()
         self._lock = threading.Lock()
-        self._outbox: queue.Queue[bytes | threading.Event] = queue.Queue(MOST_WAITING)
+        self._outbox: SimpleQueue[bytes | threading.Event] = SimpleQueue()
         self._is_broken = False
-        self._is_started = False
+        self._writer: threading.Thread | None = None
         forget_in_children(self)
 
     def forget(self) -> None:
@@ -204,9 +226,8 @@ class WorkerRunner:
             on_credentials: Called with the worker's new credentials.
             on_closed: Called when the runner has closed its end.
         """
-        if self._is_started:
+        if self._writer is not None:
             return
-        self._is_started = True
 
         def handle(event: RunnerEvent) -> None:
             match event:
@@ -220,8 +241,9 @@ class WorkerRunner:
                     log.info("connected to worker-runner")
 
         reading = partial(self._read, handle, on_closed)
+        self._writer = threading.Thread(target=self._write, name="taskqueue runner writer", daemon=True)
+        self._writer.start()
         threading.Thread(target=reading, name="taskqueue runner reader", daemon=True).start()
-        threading.Thread(target=self._write, name="taskqueue runner writer", daemon=True).start()
 
     def send_log(self, body: Mapping[str, Any]) -> bool:
         """Send a log line; return whether the runner takes it. Its text is the body's `textPayload`."""
@@ -237,23 +259,29 @@ class WorkerRunner:
         self._send("shutdown", {})
 
     def flush(self) -> None:
-        """Wait until all messages are written, 5 s at most."""
+        """Wait until all messages are written; log those that the runner has not read after 5 s."""
+        if self._writer is None or not self._writer.is_alive():  # it is the parent's, in a forked child
+            return
         written = threading.Event()
-        if self._is_started and self._enqueue(written):
+        self._outbox.put(written)
+        if not written.wait(TIME_TO_FLUSH):
+            self._is_broken = True
+            log.warning("worker-runner has not read all messages after %.0f s: logging them", TIME_TO_FLUSH)
             written.wait(TIME_TO_FLUSH)
 
     def _send(self, kind: str, body: Mapping[str, Any]) -> bool:
         with self._lock:
             line = self._protocol.message(kind, body)
-            return line is not None and self._enqueue(line)
+            is_taken = line is not None and self._enqueue(line)
+        if line is not None and not is_taken and kind != "log":
+            _log_unsent(line)
+        return is_taken
 
-    def _enqueue(self, item: bytes | threading.Event) -> bool:
-        try:
-            if not self._is_broken:
-                self._outbox.put_nowait(item)
-        except queue.Full:
+    def _enqueue(self, line: bytes) -> bool:
+        if self._is_broken or self._outbox.qsize() >= MOST_WAITING:
             return False
-        return not self._is_broken
+        self._outbox.put(line)
+        return True
 
     def _read(self, handle: Callable[[RunnerEvent], None], on_closed: Callable[[], object]) -> None:
         while data := self._received():
@@ -288,12 +316,17 @@ class WorkerRunner:
         rest = line
         try:
             while rest and not self._is_broken:
-                rest = rest[os.write(self._writing, rest) :]
+                if is_read(self._writing, time.monotonic() + _LOOK):
+                    rest = rest[os.write(self._writing, rest[: select.PIPE_BUF]) :]  # as no more surely fits
         except OSError as error:
             self._is_broken = True
             log.warning("cannot write to worker-runner, logging to standard error: %s", error)
         if rest:
-            log.warning("not sent to worker-runner: %s", line.decode().rstrip())
+            _log_unsent(line)
+
+
+def _log_unsent(line: bytes) -> None:
+    log.warning("not sent to worker-runner: %s", line.decode().rstrip())
 
 
 class JsonFormatter(logging.Formatter):

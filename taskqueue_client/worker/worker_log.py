@@ -74,7 +74,7 @@ class StandardErrorLog(logging.Handler):
         content = rest = text.encode(self._encoding, "backslashreplace")
         until = time.monotonic() + (0 if self._dropped else self._patience)
         with suppress(OSError):  # the reader is gone, or the disk is full
-            while rest and _is_read(self._file, until):
+            while rest and is_read(self._file, until):
                 rest = rest[os.write(self._file, rest[: select.PIPE_BUF]) :]  # no more would surely fit
         self._is_cut = bool(rest) and (self._is_cut or len(rest) < len(content))
         return not rest
@@ -87,13 +87,13 @@ def drop_unread_output() -> None:
     """
     for file in (1, 2):
         with suppress(OSError):  # it is closed
-            if not _is_read(file, time.monotonic() + PATIENCE):
+            if not is_read(file, time.monotonic() + PATIENCE):
                 nothing = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nothing, file)
                 os.close(nothing)
 
 
-def _is_read(file: int, until: float) -> bool:
+def is_read(file: int, until: float) -> bool:
     """Whether a file takes at least `select.PIPE_BUF` bytes, or fails at once; wait for that until a time."""
     poll = select.poll()  # a new one: a child that was forked during a wait could not use the same again
     poll.register(file, select.POLLOUT)

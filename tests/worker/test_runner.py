@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,6 +22,7 @@ from taskqueue_client import Credentials, temporary_credentials
 from taskqueue_client.worker import runner as runner_module
 from taskqueue_client.worker.runner import (
     CAPABILITIES,
+    LONGEST_LINE,
     Ignored,
     NewCredentials,
     Reply,
@@ -113,6 +115,23 @@ def test_a_message_of_a_type_that_was_not_agreed_upon_is_ignored() -> None:
     assert isinstance(protocol.feed(line("graceful-termination"))[0], Ignored)
     protocol.feed(line("welcome", capabilities="log"))
     assert isinstance(protocol.feed(line("graceful-termination"))[0], Ignored)
+
+
+def test_a_line_of_any_length_is_read_in_linear_time_and_refused_once_it_is_too_long() -> None:
+    protocol, piece = agreed(), b"x" * 65536
+    events, began = list[Any](), time.process_time()
+    for _ in range(40 * 16):  # 40 MiB
+        events += protocol.feed(piece)
+    assert time.process_time() - began < 2  # it was half a minute
+    assert events == [Ignored("a line of more than 1048576 bytes", logging.WARNING)]
+    assert protocol.feed(b"its end\nplain\n") == [Ignored("a line of text: plain")]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_line_is_too_long_if_it_is_longer_than_the_limit(more: int) -> None:
+    (event,) = agreed().feed(b"x" * (LONGEST_LINE + more) + b"\n")
+    assert isinstance(event, Ignored)
+    assert event.why.startswith("a line of more than" if more else "a line of text: xxx")
 
 
 # With a real parent process
@@ -429,6 +448,48 @@ def test_lines_whose_runner_is_gone_are_written_before_the_end_of_the_log(
     handler.close()
     assert "last" in capsys.readouterr().err
     handler.release()
+    os.close(to_worker)
+    assert closed.wait(WAIT)
+
+
+@pytest.mark.parametrize("most_waiting", [10_000, 3], ids=["with room", "without room"])
+def test_what_a_runner_does_not_read_is_written_to_standard_error_at_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, most_waiting: int
+) -> None:
+    monkeypatch.setattr(runner_module, "TIME_TO_FLUSH", 0.1)
+    monkeypatch.setattr(runner_module, "MOST_WAITING", most_waiting)
+    (reading, to_worker), (from_worker, writing) = os.pipe(), os.pipe()
+    handler = RunnerLog(runner := WorkerRunner(reading, writing))
+    monkeypatch.setattr(log, "handlers", [handler])
+    runner.start(on_termination=print, on_credentials=print, on_closed=(closed := threading.Event()).set)
+    os.write(to_worker, WELCOME)
+    until(lambda: runner.send_log({"textPayload": "first"}))
+    for number in range(20):
+        handler.handle(logging.makeLogRecord({"msg": f"line {number}:" + "x" * 100_000}))
+    runner.flush()
+    monkeypatch.setattr(runner_module, "TIME_TO_FLUSH", WAIT * 10)  # which is not waited for again
+    handler.close()
+    os.set_blocking(from_worker, False)
+    read, logged = os.read(from_worker, 2**20).decode(), capsys.readouterr().err
+    assert [each for each in range(20) if f"line {each}:" not in read + logged] == []
+    assert "line 0:" in read
+    assert logged.count("worker-runner has not read") == 1
+    os.close(to_worker)
+    assert closed.wait(WAIT)
+
+
+def test_a_message_that_a_runner_does_not_take_is_logged(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (reading, to_worker), (from_worker, writing) = os.pipe(), os.pipe()
+    runner = WorkerRunner(reading, writing)
+    monkeypatch.setattr(log, "handlers", [RunnerLog(runner)])
+    runner.start(on_termination=print, on_credentials=print, on_closed=(closed := threading.Event()).set)
+    os.write(to_worker, WELCOME)
+    assert os.read(from_worker, 2**16).startswith(b'~{"type": "hello"')
+    monkeypatch.setattr(runner_module, "MOST_WAITING", 0)
+    runner.request_shutdown()
+    assert 'not sent to worker-runner: ~{"type": "shutdown"}' in capsys.readouterr().err
     os.close(to_worker)
     assert closed.wait(WAIT)
 
