@@ -75,6 +75,17 @@ class ResponseRefused(Exception):
         return cls(status, f"the response is larger than {limit / 2**20:g} MiB")
 
 
+class ProxyRefused(ResponseRefused):
+    """A proxy has refused the request with 407; the server has not received it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(HTTPStatus.PROXY_AUTHENTICATION_REQUIRED.value, reason)
+
+    def of_call(self, attempted: errors.Attempted) -> errors.ApiError:
+        """Return the error of a call, which is not retried."""
+        return errors.ApiError(attempted, errors.Refused(self.status, message=self.reason))
+
+
 def unpacked(status: int, headers: Mapping[str, str], body: bytes, limit: int) -> bytes:
     """Return a decompressed body. No more than the limit is ever decompressed."""
     coding = headers["content-encoding"].strip().lower()

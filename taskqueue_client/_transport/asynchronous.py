@@ -38,7 +38,7 @@ from .async_connections import (
     destination,
     is_supported,
 )
-from .network import USER_AGENT, NetworkSettings, forget_in_children
+from .network import USER_AGENT, WANTS_USER, NetworkSettings, forget_in_children, proxy_refused
 
 POOL_SIZE = 100
 """Connections that one client opens at most; further calls wait for one."""
@@ -160,7 +160,9 @@ class ConnectorTransport(_OwnConnector):
             finally:
                 self._places.release()
         except (aiohttp.ClientError, OSError) as error:
-            raise _failure(error, error) from error
+            raise _failure(error, error, request.url, self._network) from error
+        if response.status == WANTS_USER:
+            raise proxy_refused(request.url, self._network)
         if "content-encoding" in response.headers:
             return response._replace(body=unpacked(*response, max_body))
         return response
@@ -244,8 +246,12 @@ async def _read(status: int, body: aiohttp.StreamReader, limit: int) -> bytes:
     return b"".join(pieces)
 
 
-def _failure(error: BaseException, cause: BaseException) -> TransportFailed:
+def _failure(
+    error: BaseException, cause: BaseException, url: str, network: NetworkSettings | None
+) -> TransportFailed | ResponseRefused:
     _forget_request(error)
+    if isinstance(cause, aiohttp.ClientHttpProxyError) and cause.status == WANTS_USER:
+        return proxy_refused(url, network)
     if isinstance(cause, aiohttp.SocketTimeoutError) or type(cause) is TimeoutError:
         return TransportFailed.late()
     return TransportFailed(_described(cause), timed_out=isinstance(cause, TimeoutError))
@@ -300,7 +306,12 @@ def _timeout(timeouts: Timeouts) -> aiohttp.ClientTimeout:
 
 
 async def _request_over(
-    session: aiohttp.ClientSession, request: Request, timeouts: Timeouts, max_body: int, **options: object
+    session: aiohttp.ClientSession,
+    request: Request,
+    timeouts: Timeouts,
+    max_body: int,
+    network: NetworkSettings | None,
+    **options: object,
 ) -> Response:
     try:
         async with asyncio.timeout(timeouts.total):
@@ -319,7 +330,9 @@ async def _request_over(
                 body = await _read(response.status, response.content, limit)
     except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
         cause = error.__cause__ if isinstance(error, _SentOnceError) and error.__cause__ else error
-        raise _failure(error, cause) from error
+        raise _failure(error, cause, request.url, network) from error
+    if response.status == WANTS_USER:
+        raise proxy_refused(request.url, network)
     return Response(response.status, response.headers, body)
 
 
@@ -342,6 +355,7 @@ class OwnSessionTransport(_OwnConnector):
             request,
             timeouts,
             max_body,
+            self._network,
             headers=headers,
             middlewares=(_sent_once,),
             ssl=self._network.tls_for(request.url) or True,
@@ -380,7 +394,7 @@ class InjectedSessionTransport:
             return await handler(sent)
 
         middlewares = (*self._middlewares, ours)
-        return await _request_over(self._session, request, timeouts, max_body, middlewares=middlewares)
+        return await _request_over(self._session, request, timeouts, max_body, None, middlewares=middlewares)
 
     async def aclose(self) -> None:
         """Leave the session to its owner."""

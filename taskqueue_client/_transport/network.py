@@ -11,6 +11,7 @@ import ssl
 from base64 import b64encode
 from dataclasses import dataclass, field
 from functools import cached_property
+from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +19,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies
 from weakref import WeakSet
 
+from taskqueue_client._protocol.api_responses import ProxyRefused
 from taskqueue_client._version import __version__
 from taskqueue_client.errors import InvalidArgument
 
@@ -155,6 +157,25 @@ def proxy_variable(url: str) -> str:
     """Return the variable that names the proxy for a URL, for an error message."""
     scheme = url.partition(":")[0]
     return f"{scheme if getproxies().get(scheme) else 'all'}_PROXY".upper()
+
+
+WANTS_USER = HTTPStatus.PROXY_AUTHENTICATION_REQUIRED
+"""The status with which a proxy refuses a user and password, or none."""
+
+TUNNEL_REFUSED = f"Tunnel connection failed: {WANTS_USER}"
+"""The beginning of the text of `http.client`'s error for such a response to CONNECT."""
+
+
+def proxy_refused(url: str, network: NetworkSettings | None) -> ProxyRefused:
+    """Return the error about a proxy's 407 to a request; `network` is None for an injected session."""
+    proxy = None if network is None else network.proxy(url, socks=True)
+    if proxy is None:
+        return ProxyRefused("a proxy refuses the user and password that it got, or wants some")
+    if proxy.userinfo:
+        said = f"refuses the user and password in {proxy_variable(url)}: correct them"
+    else:
+        said = f"wants a user and password: add them to the URL in {proxy_variable(url)}"
+    return ProxyRefused(f"the proxy {proxy.url} {said}")
 
 
 def _proxy_parts(url: str) -> SplitResult | None:

@@ -27,7 +27,14 @@ from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import InvalidArgument
 
-from .network import USER_AGENT, NetworkSettings, forget_in_children
+from .network import (
+    TUNNEL_REFUSED,
+    USER_AGENT,
+    WANTS_USER,
+    NetworkSettings,
+    forget_in_children,
+    proxy_refused,
+)
 from .sync_connections import Attempt, add_deadline, current_attempt
 
 POOL_SIZE = 32
@@ -45,6 +52,7 @@ class SyncTransport:
 
     def __init__(self, session: requests.Session | None, root_url: str, network: NetworkSettings) -> None:
         self.owns_session = session is None
+        self._network = network if session is None else None
         self._settings: dict[str, Any] = {}
         if session is None:
             network.check(root_url, socks=True)
@@ -68,10 +76,12 @@ class SyncTransport:
             response = self._send(request, timeouts)
             body = _read(response, attempt)
         except (OSError, HTTPError) as error:  # requests' and urllib3's, and those about a CA bundle
-            raise _failure(error) from error
+            raise _failure(error, request.url, self._network) from error
         finally:
             current_attempt.reset(token)
         status, headers = response.status_code, response.headers
+        if status == WANTS_USER:
+            raise proxy_refused(request.url, self._network)
         if "content-encoding" in headers:
             body = unpacked(status, headers, body, MAX_RESPONSE)
         return Response(status, headers, body)
@@ -205,11 +215,15 @@ def _drop_unsent(headers: CaseInsensitiveDict[Any], request: Request) -> None:
 # Failures
 
 
-def _failure(error: Exception) -> TransportFailed:
+def _failure(
+    error: Exception, url: str, network: NetworkSettings | None
+) -> TransportFailed | ResponseRefused:
     cause = _innermost(error)
     timed_out = isinstance(error, requests.Timeout) or isinstance(cause, TimeoutError)
     if isinstance(error, requests.RequestException):
         error.request = error.response = None  # the request, and so the signature, of an error that is logged
+    if str(cause).startswith(TUNNEL_REFUSED):
+        return proxy_refused(url, network)
     if isinstance(cause, ReadTimeoutError):  # whose text is for people who know urllib3
         return TransportFailed.late()
     text = cause.args[-1] if isinstance(cause, ConnectTimeoutError) else cause  # the first is the connection

@@ -19,9 +19,15 @@ from urllib3 import HTTPConnectionPool, HTTPResponse
 
 from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
 from taskqueue_client._protocol.wire import Request
-from taskqueue_client._transport.network import USER_AGENT, NetworkSettings, forget_in_children
+from taskqueue_client._transport.network import (
+    USER_AGENT,
+    WANTS_USER,
+    NetworkSettings,
+    forget_in_children,
+    proxy_refused,
+)
 
-from .artifact_errors import RedirectRefused, StorageFailed, storage_refused
+from .artifact_errors import RedirectRefused, StorageFailed, StorageRefused, storage_refused
 from .compression import GZIP
 from .sources import AHEAD, Block, Source
 from .storage_connections import (
@@ -329,7 +335,7 @@ class Storage:
             received = attempt.read(response, _LONGEST_RESPONSE)
             if response.status not in _SUCCESS:
                 text = received.decode(errors="replace")
-                raise storage_refused("PUT", put.url, response.status, response.headers, text)
+                raise self._refused("PUT", put.url, response.status, response.headers, text)
             attempt.check_sent()
         return response
 
@@ -365,10 +371,27 @@ class Storage:
                 attempt.end_of_head()
                 location = response.headers.get("Location")
                 if response.status not in _REDIRECTS or location is None:
-                    yield _accepted(attempt, response)
+                    yield self._accepted(attempt, response)
                     return
             url = _redirected(url, location)
         raise RedirectRefused("GET", get.url, f"more than {get.most_redirects} redirects")
+
+    def _accepted(self, attempt: StorageAttempt, response: HTTPResponse) -> Incoming:
+        if response.status in _CONTENT:
+            return Incoming(attempt, response)
+        body = attempt.read(response, _LONGEST_RESPONSE)
+        if "gzip" in response.headers.get("Content-Encoding", "").lower():
+            with suppress(zlib.error):
+                body = zlib.decompressobj(GZIP).decompress(body, _LONGEST_RESPONSE)
+        text = body.decode(errors="replace")
+        raise self._refused("GET", attempt.url, response.status, response.headers, text)
+
+    def _refused(
+        self, method: str, url: str, status: int, headers: Mapping[str, str], text: str
+    ) -> StorageRefused:
+        if status == WANTS_USER and self._network.proxy(url, socks=True) is not None:
+            text = proxy_refused(url, self._network).reason
+        return storage_refused(method, url, status, headers, text)
 
     def _pool(self, method: str, url: str) -> HTTPConnectionPool:
         origin = origin_of(method, url)
@@ -400,17 +423,6 @@ def _body(put: Put, hashes: Hashes, cancellation: Cancellation) -> Iterator[Bloc
             put.progress(sent, put.source.size)
     except OSError as error:
         raise _LocalError(error) from error
-
-
-def _accepted(attempt: StorageAttempt, response: HTTPResponse) -> Incoming:
-    if response.status in _CONTENT:
-        return Incoming(attempt, response)
-    body = attempt.read(response, _LONGEST_RESPONSE)
-    if "gzip" in response.headers.get("Content-Encoding", "").lower():
-        with suppress(zlib.error):
-            body = zlib.decompressobj(GZIP).decompress(body, _LONGEST_RESPONSE)
-    text = body.decode(errors="replace")
-    raise storage_refused("GET", attempt.url, response.status, response.headers, text)
 
 
 def _redirected(url: str, location: str) -> str:

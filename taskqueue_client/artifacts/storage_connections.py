@@ -17,9 +17,10 @@ from urllib3 import HTTPConnectionPool, HTTPResponse, Timeout
 from urllib3.exceptions import HTTPError, ProtocolError, ProxyError, SSLError
 
 from taskqueue_client._protocol.retry import Timeouts
+from taskqueue_client._transport.network import TUNNEL_REFUSED, WANTS_USER, NetworkSettings, proxy_refused
 from taskqueue_client._transport.sync_connections import Attempt, FinalResponse, current_attempt
 
-from .artifact_errors import StorageFailed
+from .artifact_errors import StorageFailed, storage_refused
 
 _PIECE = 64 * 1024
 """Bytes that are passed to TLS at a time: all of them must be sent within the read timeout."""
@@ -245,7 +246,11 @@ def network_errors(method: str, url: str) -> Generator[None]:
     try:
         yield
     except (OSError, HTTPError) as error:
-        raise StorageFailed(method, url, _reason(_cause(error))) from error
+        cause = _cause(error)
+        if str(cause).startswith(TUNNEL_REFUSED):
+            reason = proxy_refused(url, NetworkSettings()).reason
+            raise storage_refused(method, url, WANTS_USER, {}, reason) from error
+        raise StorageFailed(method, url, _reason(cause)) from error
 
 
 def _reason(cause: BaseException) -> str:

@@ -27,7 +27,6 @@ _OF_OUTPUT = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno
 """The errors of standard output, such as one on a full disk. Those of other files have a file name."""
 
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
-_WANTS_USER = re.compile(r"(Tunnel connection failed|ClientHttpProxyError): 407\b")
 
 
 class ExitStatus(IntEnum):
@@ -117,15 +116,12 @@ def _of_call(error: errors.CallFailed) -> str:
 
 def _without_code(error: errors.ApiError) -> str:
     if error.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
-        problem = f"cannot reach {_root_url(error)} (HTTP 407: the proxy wants a user and password)"
-        return f"{problem}: check user and password in {proxy_variable(error.attempted.url)}"
+        return f"cannot reach {_root_url(error)}: {error.message}"
     said = " ".join(error.message.split())
     return _of_another_server(error, f"no error code of Taskcluster ({said})")
 
 
 def _suspects(error: errors.ConnectionFailed) -> str:
-    if _WANTS_USER.search(error.reason):
-        return f"user and password in {proxy_variable(error.attempted.url)}"
     if _UNTRUSTED in error.reason:
         return "TASKCLUSTER_ROOT_URL and the trusted certificates (REQUESTS_CA_BUNDLE)"
     url = error.attempted.url

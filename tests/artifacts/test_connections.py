@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import hashlib
 import os
@@ -9,7 +10,7 @@ import socket
 import ssl
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from taskqueue_client.testing import TaskFactory
 from tests.artifacts.conftest import EitherClient, Seen
 from tests.artifacts.raw_server import RawResponse, RawServer, Request, json_response, responding_early
 from tests.certificates import Authority
+from tests.servers import listening, want_a_password
 
 LIMITS = Limits(5, 5)
 
@@ -149,6 +151,32 @@ def test_the_environment_s_proxy_is_used_and_only_it_gets_the_password(
 def test_tls_goes_through_a_tunnel_of_the_proxy(storage: Storage) -> None:
     with pytest.raises(StorageFailed, match="Tunnel connection failed: 501"):
         put(storage, "https://storage.test/key")
+
+
+@pytest.mark.parametrize("way", ["PUT", "GET", "small PUT"])
+def test_a_proxy_that_refuses_the_password_is_named_without_it_and_not_asked_again(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    url = "https://storage.test/key?signature"
+
+    async def put_small() -> None:
+        try:
+            await storage.put_small(Put(url, {}, open_source(b"content"), (), silently, LIMITS))
+        finally:
+            await storage.aclose()
+
+    ways: dict[str, Callable[[], object]] = {
+        "PUT": lambda: put(storage, url),
+        "GET": lambda: get(storage, url),
+        "small PUT": lambda: asyncio.run(put_small()),
+    }
+    with listening(want_a_password) as port:
+        monkeypatch.setenv("https_proxy", f"http://me:hidden@127.0.0.1:{port}")
+        with pytest.raises(StorageRefused) as failed:
+            ways[way]()
+    problem = f"the proxy http://127.0.0.1:{port} refuses the user and password in HTTPS_PROXY: correct them"
+    assert str(failed.value) == f"{way[-3:]} https://storage.test/key: HTTP 407 {problem}"
+    assert not failed.value.is_temporary
 
 
 @pytest.mark.usefixtures("proxied")

@@ -120,9 +120,8 @@ def test_the_variable_of_a_proxy_that_wants_a_password_is_named(
         with Queue(root_url, retry=ONCE) as queue, pytest.raises(CallFailed) as failed:
             queue.ping()
     said = in_one_line(failed.value)
-    assert said.startswith(f"cannot reach {root_url} (")
-    assert said.endswith(f": check user and password in {variable}")
-    assert "hidden" not in said
+    problem = f"the proxy http://127.0.0.1:{port} refuses the user and password in {variable}"
+    assert said == f"cannot reach {root_url}: {problem}: correct them"
 
 
 def test_the_variable_of_a_proxy_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

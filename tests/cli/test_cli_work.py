@@ -19,6 +19,7 @@ from taskqueue_client import Queue, slugid
 from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.worker import WorkerConfig
 from tests.cli.command import run, running
+from tests.servers import listening, want_a_password
 
 WORKER = """
 import atexit, os, signal
@@ -220,6 +221,19 @@ def test_a_refused_token_ends_work_with_one_line(monkeypatch: pytest.MonkeyPatch
     assert process.returncode == ExitStatus.REFUSED
     assert "the credentials are not accepted" in errors.splitlines()[-1]
     assert "not-the-token" not in errors
+
+
+@pytest.mark.usefixtures("deployment", "files")
+def test_a_proxy_that_refuses_the_password_ends_work_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASKCLUSTER_ROOT_URL", "https://tc.example.com")
+    with listening(want_a_password) as port:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://me:hidden@127.0.0.1:{port}")
+        with running("work", "greeting:Greeter", "--config", "worker.yml") as process:
+            _, errors = process.communicate(timeout=60)
+    assert process.returncode == ExitStatus.REFUSED
+    problem = f"the proxy http://127.0.0.1:{port} refuses the user and password in HTTPS_PROXY: correct them"
+    assert errors.splitlines()[-1] == f"Error: cannot reach https://tc.example.com: {problem}"
+    assert "hidden" not in errors
 
 
 @pytest.mark.usefixtures("deployment", "files")

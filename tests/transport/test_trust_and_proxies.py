@@ -15,16 +15,18 @@ from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+import requests
 
 from taskqueue_client import AsyncQueue, Queue, RetryPolicy
 from taskqueue_client._protocol.conversation import Call
-from taskqueue_client.artifacts.artifact_errors import StorageFailed
+from taskqueue_client.artifacts.artifact_errors import StorageFailed, StorageRefused
 from taskqueue_client.artifacts.sources import open_source
 from taskqueue_client.artifacts.storage import Put, Storage
 from taskqueue_client.artifacts.storage_connections import Cancellation, Limits
 from taskqueue_client.artifacts.transfers import silently
-from taskqueue_client.errors import CallTimedOut, ConnectionFailed
+from taskqueue_client.errors import ApiError, CallTimedOut, ConnectionFailed
 from tests.certificates import Authority
 from tests.servers import listening, want_a_password
 
@@ -90,25 +92,27 @@ def hashed(authority: Authority, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["sync", "async", "async over ClientSession", "storage", "async storage"])
-def put(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+def put(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """A function that makes a client of a root URL, and one call or one upload to storage."""
     if request.param == "async over ClientSession":
         monkeypatch.setattr("taskqueue_client._transport.asynchronous.is_supported", lambda: False)
 
-    def sync(root_url: str) -> Any:
-        with Queue(root_url, retry=RetryPolicy(attempts=1)) as queue:
+    def sync(root_url: str, attempts: int = 1) -> Any:
+        with Queue(root_url, retry=RetryPolicy(attempts=attempts)) as queue:
             return queue.send(CALL)
 
-    async def asynchronous(root_url: str) -> Any:
-        async with AsyncQueue(root_url, retry=RetryPolicy(attempts=1)) as queue:
+    async def asynchronous(root_url: str, attempts: int = 1) -> Any:
+        async with AsyncQueue(root_url, retry=RetryPolicy(attempts=attempts)) as queue:
             return await queue.send(CALL)
 
-    functions: dict[str, Callable[[str], Any]] = {
-        "sync": sync,
-        "storage": _put_to_storage,
-        "async storage": lambda root_url: asyncio.run(_put_to_storage_async(root_url)),
-    }
-    return functions.get(request.param, lambda root_url: asyncio.run(asynchronous(root_url)))
+    def storage(root_url: str, _: int = 1) -> Any:
+        return _put_to_storage(root_url)
+
+    def async_storage(root_url: str, _: int = 1) -> Any:
+        return asyncio.run(_put_to_storage_async(root_url))
+
+    functions = {"sync": sync, "storage": storage, "async storage": async_storage}
+    return functions.get(request.param, lambda *given: asyncio.run(asynchronous(*given)))
 
 
 _LIMITS = Limits(connect=10, read=30)
@@ -228,14 +232,53 @@ def test_calls_go_past_the_proxy_where_no_proxy_says_so(
     assert tunnels.heads == []
 
 
-def test_a_proxy_that_refuses_is_an_error_without_its_password(
-    put: Callable[[str], Any], api: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize(
+    ("user", "said"),
+    [
+        ("me:hidden@", "refuses the user and password in {}: correct them"),
+        ("", "wants a user and password: add them to the URL in {}"),
+    ],
+)
+def test_a_proxy_that_wants_another_password_is_named_without_it_and_not_asked_again(
+    put: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, scheme: str, user: str, said: str
 ) -> None:
+    variable = f"{scheme.upper()}_PROXY"
     with listening(want_a_password) as port:
-        _only(monkeypatch, HTTPS_PROXY=f"http://me:hidden@127.0.0.1:{port}")
-        with pytest.raises(FAILED, match="407") as failed:
-            put(api)
-    assert "hidden" not in str(failed.value)
+        _only(monkeypatch, **{variable: f"http://{user}127.0.0.1:{port}"})
+        with pytest.raises((ApiError, StorageRefused)) as failed:
+            put(f"{scheme}://tc.example.com", 3)
+    error = failed.value
+    assert isinstance(error, (ApiError, StorageRefused))
+    assert error.message == f"the proxy http://127.0.0.1:{port} {said.format(variable)}"
+    assert error.status == 407
+    if isinstance(error, ApiError):
+        assert error.attempts == 1
+        assert not error.attempted.outcome_unknown
+
+
+def test_the_proxy_of_an_injected_session_that_wants_a_password_is_not_asked_again() -> None:
+    def put_async(proxy: str) -> None:
+        async def put() -> None:
+            async with (
+                aiohttp.ClientSession(proxy=proxy) as session,
+                AsyncQueue("https://tc.example.com", session=session) as queue,
+            ):
+                await queue.send(CALL)
+
+        asyncio.run(put())
+
+    def put_sync(proxy: str) -> None:
+        with requests.Session() as session:
+            session.proxies["https"] = proxy
+            Queue("https://tc.example.com", session=session).send(CALL)
+
+    with listening(want_a_password) as port:
+        for put in put_sync, put_async:
+            with pytest.raises(ApiError, match="a proxy refuses the user and password") as failed:
+                put(f"http://me:hidden@127.0.0.1:{port}")
+            assert (failed.value.status, failed.value.attempts) == (407, 1)
+            assert "hidden" not in str(failed.value)
 
 
 def test_a_proxy_that_does_not_respond_is_waited_for_as_long_as_a_connection(
