@@ -7,6 +7,7 @@ To add a setting: its line in `WorkerConfig`, and its type in `loop.WorkerSettin
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 import os
@@ -14,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, cast, get_args
 
 import msgspec
 
@@ -74,7 +75,19 @@ INTERVAL = Rule(
 _PATH = Rule(Path, "the path of a directory")
 _FILE = Rule(Path, "the path of a file")
 _PORT = Rule(Annotated[int, msgspec.Meta(ge=0, le=65535)], "a whole number, 0 to 65535")
-_HOST = Rule(Annotated[str, msgspec.Meta(min_length=1)], "a name or address of this machine")
+
+
+class _Host(str):
+    """The name of a host, which `socket` can encode."""
+
+    __slots__ = ()
+
+    def __new__(cls, name: str) -> Self:
+        name.encode("idna")  # a label may be too long, which is a ValueError
+        return super().__new__(cls, name)
+
+
+_HOST = Rule(_Host, "a name or address of this machine")
 _HTTP_URL = Rule(
     Annotated[str, msgspec.Meta(pattern=r"\Ahttps?://[^\s/?#][^\s?#]*\Z")],
     "an http or https URL without a query",
@@ -85,10 +98,21 @@ _VARIABLES = Rule(
 )
 
 
+_WRONG_PORT = {errno.EADDRINUSE, errno.EACCES}
+
+
+def cannot_listen(server: str, host: str, port: int, error: OSError) -> InvalidArgument:
+    """Return the error about the setting for which a server, `metrics` or `live_log`, cannot listen."""
+    found = f"cannot listen on {host}:{port}: {error}"
+    if error.errno in _WRONG_PORT:
+        return InvalidArgument(f"{server}_port", port, f"a free port of {host}", found)
+    return InvalidArgument(f"{server}_host", host, _HOST.words, found)
+
+
 def converted(kind: type, given: Any) -> Any:
-    """Return a path, which msgspec cannot convert by itself; an empty string is refused."""
-    if not os.fspath(given):
-        message = "empty"
+    """Return a path or host, which msgspec cannot convert by itself; "" and a NUL character are refused."""
+    if not os.fspath(given) or "\0" in os.fspath(given):
+        message = "empty, or with a NUL character"
         raise ValueError(message)
     return kind(given)
 

@@ -115,6 +115,7 @@ def test_the_error_about_a_missing_identity_says_where_to_set_it(missing: str) -
         ("termination_grace", "soon"),
         ("work_directory", 3),
         ("work_directory", ""),
+        ("work_directory", "nul\0"),
         ("pass_environment", "CC"),
         ("pass_environment", ["CC=gcc"]),
         ("pass_environment", [""]),
@@ -122,6 +123,10 @@ def test_the_error_about_a_missing_identity_says_where_to_set_it(missing: str) -
         ("artifact_storage", "gcs"),
         ("metrics_port", 65536),
         ("metrics_host", ""),
+        ("metrics_host", "nul\0"),
+        ("metrics_host", 70 * "ü"),
+        ("live_log_host", "\udc80"),
+        ("live_log_host", b"::1"),
     ],
 )
 def test_a_value_that_is_not_allowed_is_refused_by_name(name: str, given: Any) -> None:

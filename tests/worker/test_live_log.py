@@ -259,6 +259,10 @@ class TestServer:
         with pytest.raises(InvalidArgument, match=r"live_log_port: cannot listen on 127\.0\.0\.1"):
             LiveLogs("127.0.0.1", port)
 
+    def test_a_host_that_is_not_of_this_machine_is_an_error_that_names_the_setting(self) -> None:
+        with pytest.raises(InvalidArgument, match="live_log_host: cannot listen on"):
+            LiveLogs("192.0.2.1", 0)
+
 
 @contextmanager
 def streaming(world: World, handler: Callable[[TaskRun], Any], **settings: Any) -> Generator[Working]:

@@ -199,9 +199,12 @@ def test_a_port_that_is_taken_is_an_error_that_names_it(worker: Worker, monitor:
         Monitor(worker.metrics, "127.0.0.1", monitor.port)
 
 
-def test_a_host_that_is_not_of_this_machine_is_an_error(worker: Worker) -> None:
-    with pytest.raises(InvalidArgument, match=r"metrics_port: cannot listen on .*:0: "):
-        Monitor(worker.metrics, "192.0.2.1", 0)
+@pytest.mark.parametrize("host", ["192.0.2.1", "no host"])
+def test_a_host_that_is_not_of_this_machine_is_an_error_that_names_the_setting(
+    worker: Worker, host: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"metrics_host: cannot listen on .*; expected a name or addre"):
+        Monitor(worker.metrics, host, 0)
 
 
 def test_it_speaks_ip_version_6_too(worker: Worker) -> None:

@@ -19,7 +19,7 @@ from typing import Final
 from aiohttp import web
 
 from taskqueue_client.artifacts.naming import LOG_NAME
-from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.worker.config import cannot_listen
 from taskqueue_client.worker.threads import EventThread
 from taskqueue_client.worker.worker_log import log
 
@@ -110,9 +110,8 @@ class LiveLogs:
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._socket = socket.create_server((host, port), family=family)
-        except (OSError, OverflowError) as error:
-            found = f"cannot listen on {host}:{port}: {error}"
-            raise InvalidArgument("live_log_port", port, f"a free port of {host}", found) from error
+        except OSError as error:
+            raise cannot_listen("live_log", host, port, error) from error
         netloc = f"[{host}]" if family == socket.AF_INET6 else host
         own_url = f"http://{netloc}:{self._socket.getsockname()[1]}"
         self.url: Final = (public_url or own_url).rstrip("/")

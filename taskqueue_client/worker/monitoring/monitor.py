@@ -25,9 +25,8 @@ from prometheus_client.exposition import choose_encoder
 
 from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client._version import __version__
-from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models import TaskClaim
-from taskqueue_client.worker.config import WorkerIdentity
+from taskqueue_client.worker.config import WorkerIdentity, cannot_listen
 from taskqueue_client.worker.outcomes import COMPLETED, LOST, RESOLUTIONS, LossReason
 from taskqueue_client.worker.worker_log import log
 
@@ -267,10 +266,8 @@ class Monitor:
         }
         try:
             self._server = _Server(host, port, pages)
-        except (OSError, OverflowError) as error:
-            raise InvalidArgument(
-                "metrics_port", port, f"a free port of {host}", f"cannot listen on {host}:{port}: {error}"
-            ) from error
+        except OSError as error:
+            raise cannot_listen("metrics", host, port, error) from error
         self.port = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_LOOK,), name="monitor", daemon=True
