@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -93,7 +93,7 @@ def command(
     runner = WorkerRunner.on_stdio() if worker_runner else None
     _set_up_logs(runner, as_json=as_json)
     connect_with_credentials().close()  # fails with the missing variable
-    given = {
+    given: dict[str, Any] = {
         name: setting_of_text(name, value) if isinstance(value, str) else value
         for name, value in settings.items()
     }
@@ -102,10 +102,11 @@ def command(
         from taskqueue_client.legacy import AzureTaskSource  # noqa: PLC0415 - few workers poll
 
         given["task_source"] = AzureTaskSource
-    kind = _worker_class(worker)
+    given.update(config_file=config_file, runner=runner, pulse=pulse)
+    kind = _worker_class(worker, given)
     with _errors_of_machine():
         try:
-            made = kind(config_file=config_file, runner=runner, pulse=pulse, **given)
+            made = kind(**given)
         except ImportError as error:
             raise Failure(str(error)) from error  # names the extra
         made.run()
@@ -122,7 +123,8 @@ def _errors_of_machine() -> Generator[None]:
         raise Failure(in_one_line(error), ExitStatus.NOT_COMPLETED) from error
 
 
-def _worker_class(name: str) -> type[WorkerLoop]:
+def _worker_class(name: str, given: Mapping[str, object]) -> type[WorkerLoop]:
+    """Return the class of a name, which can be called with the arguments `given`."""
     module_name, _, class_name = name.partition(":")
     if not (module_name and class_name) or module_name.startswith("."):
         message = f"{name!r} is not a worker; expected MODULE:CLASS, such as my_workers.build:Builder"
@@ -142,6 +144,12 @@ def _worker_class(name: str) -> type[WorkerLoop]:
     if inspect.isabstract(found):
         message = f"{class_name!r} in {module_name} lacks {', '.join(sorted(found.__abstractmethods__))}"
         raise Failure(message)
+    try:
+        inspect.signature(found).bind(**given)
+    except TypeError as error:
+        rule = "must take **settings, and need no other argument"
+        message = f"the __init__ of {class_name!r} in {module_name} {rule}: {error}"
+        raise Failure(message) from error
     return found
 
 

@@ -62,7 +62,16 @@ class Runner(WorkerLoop):
 
 class NoWorker:
     pass
+
+class Needing(Greeter):
+    def __init__(self, compiler, **settings):
+        super().__init__(**settings)
+
+class Narrow(Greeter):
+    def __init__(self, config_file):
+        super().__init__(config_file=config_file)
 """
+RULE = "in greeting must take **settings, and need no other argument"
 CONFIG = "task_queue_id: proj/linux\nworker_group: tests\nworker_id: one\n"
 
 
@@ -161,6 +170,8 @@ def test_a_worker_whose_log_nobody_reads_goes_on(queue: Queue, task_factory: Any
         ("broken:Greeter", "cannot import 'broken': No module named 'no_such_module'"),
         ("greeting:Missing", "'Missing' in greeting does not exist"),
         ("greeting:NoWorker", "'NoWorker' in greeting is not a subclass of WorkerLoop"),
+        ("greeting:Needing", f"the __init__ of 'Needing' {RULE}: missing a required argument: 'compiler'"),
+        ("greeting:Narrow", f"the __init__ of 'Narrow' {RULE}: got an unexpected keyword argument "),
     ],
 )
 def test_an_argument_that_is_not_a_worker_class_is_refused_in_one_line(
