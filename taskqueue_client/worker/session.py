@@ -41,7 +41,7 @@ from .commands.process_tree import Guardian
 from .config import WorkerConfig
 from .outcomes import text_of
 from .threads import DaemonThreads, LoopLag, ThreadsafeCalls
-from .worker_log import log
+from .worker_log import counted, log
 
 if TYPE_CHECKING:
     from .features.live_log import LiveLogs
@@ -328,9 +328,9 @@ class Session:
         needed = FILES_OF_WORKER + config.concurrency * FILES_OF_RUN
         if limit != resource.RLIM_INFINITY and limit < needed:
             log.warning(
-                "%d runs at a time may need %d file descriptors, and the limit is %d: raise it (`ulimit -n`, "
+                "%s at a time may need %d file descriptors, and the limit is %d: raise it (`ulimit -n`, "
                 "`LimitNOFILE=` of systemd), or set a lower concurrency",
-                *(config.concurrency, needed, limit),
+                *(counted(config.concurrency, "run"), needed, limit),
             )
 
     def _make_queue(self, credentials: Credentials | None, clock: Clock) -> AsyncQueue:

@@ -31,7 +31,7 @@ from .run.handlers import ThreadCall
 from .run.lifecycle import LiveRuns, TaskEnd
 from .run.upload_retries import RetryClock
 from .threads import DaemonThreads, ThreadsafeCalls, stack_of
-from .worker_log import log
+from .worker_log import counted, log
 
 T = TypeVar("T")
 
@@ -251,9 +251,10 @@ class RepeatedErrors:
         self._cause = cause
         if self._count != self._limit:
             return None
+        errors = counted(self._count, "internal error")
         return InternalError(
-            f"{self._count} internal errors in a row with the same cause: {cause}; the worker claims no more "
-            f"tasks (setting max_internal_errors)"
+            f"{errors} in a row with the same cause: {cause}; the worker claims no more tasks (setting "
+            f"max_internal_errors)"
         )
 
 
@@ -298,10 +299,15 @@ class ShutdownPlan:
             end=end,
         )
 
-    def __str__(self) -> str:
+    def of_runs(self, runs: str) -> str:
+        """Return what the log says of the runs, such as "2 runs"."""
+        ask = "ask again (second signal, Ctrl-C) to stop the runs now"
         if self.end == math.inf:  # as worker-runner asks with `finish-tasks: true`
-            return "until they end"
-        return f"for {self.stop_runs:.0f} s, and the worker ends within {self.end:.0f} s"
+            return f"{runs} may go on without limit; {ask}"
+        end = f"the worker ends within {self.end:.0f} s"
+        if self.stop_runs == 0:
+            return f"stopping {runs}; {end}"
+        return f"{runs} may go on for {self.stop_runs:.1f} s, and {end}; {ask}"
 
 
 class Shutdown:
@@ -398,11 +404,8 @@ class Shutdown:
         if not self._runs.unresolved:
             log.info("shutting down: no more claims, and no runs to wait for")
         else:
-            log.info(
-                "shutting down: no more claims; %d runs may go on %s; ask again (second signal, Ctrl-C) to "
-                "stop the runs now",
-                *(self._runs.unresolved, plan),
-            )
+            runs = counted(self._runs.unresolved, "run")
+            log.info("shutting down: no more claims; %s", plan.of_runs(runs))
         self._retry_clock.hurry(plan.end)
         now = self._clock.monotonic()
         self._stop_at, self._end_at = now + plan.stop_runs, now + plan.end

@@ -19,6 +19,11 @@ PATIENCE = 1.0
 """Seconds to wait for the reader of standard error, which may be busy."""
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with a noun, such as `1 run` or `2 runs`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def log_handler() -> logging.Handler:
     """Return a handler that writes to standard error."""
     try:
@@ -61,8 +66,9 @@ class StandardErrorLog(logging.Handler):
             self._dropped += 1
 
     def _note(self) -> logging.LogRecord:
-        text = "%d lines of this log are missing: standard error took no more"
-        return logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, (self._dropped,), None)
+        text = "missing in this log, because standard error took no more: %s"
+        lines = counted(self._dropped, "line")
+        return logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, (lines,), None)
 
     def _write(self, record: logging.LogRecord) -> bool:
         """Write a record; return whether all of it was written."""

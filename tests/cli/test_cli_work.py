@@ -256,7 +256,7 @@ def test_a_worker_that_gives_up_after_internal_errors_may_be_restarted(
     with running("work", "greeting:Greeter", "--config", "worker.yml") as process:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == ExitStatus.NOT_COMPLETED
-    assert errors.splitlines()[-1].startswith("Error: 1 internal errors in a row")
+    assert errors.splitlines()[-1].startswith("Error: 1 internal error in a row ")
 
 
 UNLUCKY = """

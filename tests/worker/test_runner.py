@@ -279,7 +279,7 @@ def test_runs_may_finish_if_the_runner_says_so(world: World, start: Start, tmp_p
         parent.send(WELCOME)
         parent.until_logged("begins")
         parent.send(line("graceful-termination", **{"finish-tasks": True}))
-        parent.until_logged("no more claims; 1 runs may go on until they end; ask again")
+        parent.until_logged("no more claims; 1 run may go on without limit; ask again")
         parent.send(line("graceful-termination", **{"finish-tasks": True}))
         (tmp_path / "go").touch()
         assert parent.ended() == 0
@@ -299,6 +299,7 @@ def test_runs_are_given_up_if_the_machine_is_about_to_end(
             parent.send(line("graceful-termination", **{"finish-tasks": finish}))
         assert parent.ended() == 0
     assert world.run(task_id).reason_resolved == "worker-shutdown"
+    assert parent.logged("shutting down: no more claims; stopping 1 run; the worker ends within ")
     assert not parent.logged("stopping all runs now")
     assert parent.of_type("shutdown") == []
 

@@ -13,7 +13,7 @@ import pytest
 
 from taskqueue_client.worker.worker_log import StandardErrorLog, log_handler
 
-MISSING = "%d lines of this log are missing: standard error took no more\n"
+MISSING = "missing in this log, because standard error took no more: %s\n"
 
 
 class Pipe:
@@ -84,21 +84,21 @@ def test_lines_that_nobody_reads_are_dropped_and_counted(pipe: Pipe) -> None:
     assert pipe.read() == ""
     pipe.log("three")
     pipe.log("four")
-    assert pipe.read() == MISSING % 2 + "three\nfour\n"
+    assert pipe.read() == MISSING % "2 lines" + "three\nfour\n"
 
 
 def test_a_line_that_does_not_fit_is_cut_and_the_next_one_begins_a_new_line(pipe: Pipe) -> None:
     pipe.log("y" * 200_000)
     assert set(pipe.read()) == {"y"}
     pipe.log("next")
-    assert pipe.read() == "\n" + MISSING % 1 + "next\n"
+    assert pipe.read() == "\n" + MISSING % "1 line" + "next\n"
 
 
 def test_lines_for_which_the_disk_has_no_space_are_counted_as_well(pipe: Pipe) -> None:
     with pipe.on_a_full_disk():
         pipe.log("one")
     pipe.log("two")
-    assert pipe.read() == MISSING % 1 + "two\n"
+    assert pipe.read() == MISSING % "1 line" + "two\n"
 
 
 def test_a_reader_that_is_gone_is_no_error(pipe: Pipe) -> None:

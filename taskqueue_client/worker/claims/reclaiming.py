@@ -10,7 +10,7 @@ from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from taskqueue_client.clock import Clock
 from taskqueue_client.errors import RequestConflict
 from taskqueue_client.worker.outcomes import LossReason
-from taskqueue_client.worker.worker_log import log
+from taskqueue_client.worker.worker_log import counted, log
 
 from .claimed_run import (
     STATES_TO_RECLAIM,
@@ -101,7 +101,7 @@ class Reclaiming:
                 run.apply(ClaimEvent.LEASE_ENDED, why, LossReason.LEASE_ENDED)
             elif error := await self.reclaim_once(run):
                 failures += 1
-                last = f"reclaim failed {failures} times, last error: {cause_of(error)}"
+                last = f"reclaim failed {counted(failures, 'time')}, last error: {cause_of(error)}"
                 left = run.lease.left(self._clock.monotonic())
                 await self._sleep(min(retry_in(failures, left, random()), left))  # noqa: S311 - as above
             else:

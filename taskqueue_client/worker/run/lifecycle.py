@@ -36,7 +36,7 @@ from taskqueue_client.worker.outcomes import (
 )
 from taskqueue_client.worker.payload import PayloadSchema
 from taskqueue_client.worker.threads import ThreadsafeCalls
-from taskqueue_client.worker.worker_log import log
+from taskqueue_client.worker.worker_log import counted, log
 
 from .artifact_uploads import ArtifactUploads, with_failed_upload
 from .handlers import Attempts, HandlerCall
@@ -325,7 +325,7 @@ class RunLifecycle:
         is_bug = outcome == ReasonResolved.INTERNAL_ERROR.value
         message = (
             f"run {self.run} ended: {outcome}{f' ({reason})' if reason else ''} after {end.seconds:.1f} s, "
-            f"{self._uploads.count} artifacts"
+            f"{counted(self._uploads.count, 'artifact')}"
             f"{f': {type(error).__name__}: {text_of(error)}' if error is not None else ''}"
         )
         self._log_end(logging.ERROR if is_bug else level, message, error if is_bug else None)

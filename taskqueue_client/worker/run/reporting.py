@@ -20,7 +20,7 @@ from taskqueue_client.worker.claims.claimed_run import (
 )
 from taskqueue_client.worker.claims.reclaiming import cause_of
 from taskqueue_client.worker.outcomes import LossReason, Resolution, Uploads
-from taskqueue_client.worker.worker_log import log
+from taskqueue_client.worker.worker_log import counted, log
 
 FRESH = 0.95
 """The part of a lease that must be left before the report of an exception; with less, the run is reclaimed
@@ -64,7 +64,7 @@ class Reporter:
             if error is None:
                 return
             failures += 1
-            last = f"its report failed {failures} times, last error: {error}"
+            last = f"its report failed {counted(failures, 'time')}, last error: {error}"
             left = await self._reclaimed_if_less_than(1 - RECLAIM_BETWEEN[0])
             await self._clock.sleep_async(min(retry_in(failures, left, random()), left))  # noqa: S311 - spreads calls, keeps no secret
         if failures and await self._resolved_as() == resolution.reason:  # the responses were lost
