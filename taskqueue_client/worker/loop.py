@@ -8,6 +8,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
 from inspect import iscoroutinefunction
@@ -28,6 +29,7 @@ from .run.lifecycle import TaskEnd
 from .run.task_run import TaskRun
 from .runner import WorkerRunner
 from .session import Session
+from .shutdown import Hooks, signals_restored
 from .threads import WorkerEventLoop
 
 if TYPE_CHECKING:
@@ -292,11 +294,13 @@ class WorkerLoop(ABC):
 
     def __work(self, *, signals: bool) -> None:
         self.on_start()
-        try:
-            with asyncio.Runner(loop_factory=WorkerEventLoop) as loop:
-                loop.run(self.__live(signals=signals))
-        finally:
-            self.on_stop()
+        last = Hooks()
+        with signals_restored() if signals else nullcontext():
+            try:
+                with asyncio.Runner(loop_factory=WorkerEventLoop) as loop:
+                    loop.run(self.__live(last if signals else None))
+            finally:
+                last.call("on_stop", self.on_stop)
 
     def __listen(self, runner: WorkerRunner) -> None:
         runner.start(
@@ -305,7 +309,7 @@ class WorkerLoop(ABC):
             on_closed=lambda: self.__terminate(None),
         )
 
-    async def __live(self, *, signals: bool) -> None:
+    async def __live(self, last: Hooks | None) -> None:
         """Run one session. It is made in its loop, so that calls meanwhile are made when it has started."""
         try:
             with self.__lock:
@@ -313,7 +317,7 @@ class WorkerLoop(ABC):
             if self.runner is not None:
                 self.__listen(self.runner)
             if not self.__shutdown_requested:
-                await session.run(signals=signals)
+                await session.run(last)
         finally:
             with self.__lock:
                 if self.__session is not None:

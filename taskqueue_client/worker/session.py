@@ -40,6 +40,7 @@ from . import shutdown
 from .commands.process_tree import Guardian
 from .config import WorkerConfig
 from .outcomes import text_of
+from .shutdown import Hooks
 from .threads import DaemonThreads, LoopLag, ThreadsafeCalls
 from .worker_log import counted, log
 
@@ -93,7 +94,7 @@ class Session:
             "artifact_storage": config.artifact_storage,
             "tracing": config.tracing,
         }
-        self._hooks = shutdown.Hooks()
+        self._hooks = Hooks()
         self._errors = shutdown.RepeatedErrors(config.max_internal_errors)
 
     def shutdown(self, within: float | None = None) -> None:
@@ -117,9 +118,13 @@ class Session:
         self._secrets.add_credentials(credentials)
         self._calls.call(self._use_credentials, credentials)
 
-    async def run(self, *, signals: bool) -> None:
-        """Work until the end of the shutdown. Raises what `WorkerLoop.run` does, and the exit of a hook."""
-        handled = shutdown.signals_handled(self._on_signal, self._hooks) if signals else nullcontext()
+    async def run(self, last: Hooks | None) -> None:
+        """Work until the end of the shutdown. Raises what `WorkerLoop.run` does, and the exit of a hook.
+
+        Args:
+            last: Hooks that signals interrupt afterwards; None: signals are not handled.
+        """
+        handled = shutdown.signals_handled(self._on_signal, self._hooks, last) if last else nullcontext()
         with handled, self._hooks.watched():
             async with AsyncExitStack() as stack:
                 await self._start(stack)

@@ -152,23 +152,35 @@ class Hooks:
 
 
 @contextmanager
-def signals_handled(on_signal: Callable[[signal.Signals], None], hooks: Hooks) -> Generator[None]:
+def signals_handled(
+    on_signal: Callable[[signal.Signals], None], hooks: Hooks, last: Hooks
+) -> Generator[None]:
     """Call `on_signal` with each signal of `SIGNALS`, in the loop of this main thread.
 
     A hook that blocks the loop is interrupted. Signals that are ignored, such as SIGHUP under `nohup`, stay
-    ignored. The previous handlers are restored.
+    ignored. Afterwards, signals only interrupt `last`: they would end a worker that has little left to do.
     """
     loop = asyncio.get_running_loop()
-    before = _SignalHandlers()
-    forget_in_children(before)
-    for number in before.handlers:
+    numbers = [*_SignalHandlers().handlers]
+    for number in numbers:
         loop.add_signal_handler(number, on_signal, number)
         signal.signal(number, hooks.interrupt)  # in place of asyncio's, which does nothing
     try:
         yield
     finally:
-        for number in before.handlers:
+        for number in numbers:
             loop.remove_signal_handler(number)
+            signal.signal(number, last.interrupt)
+
+
+@contextmanager
+def signals_restored() -> Generator[None]:
+    """Restore the handlers of `SIGNALS` at the end, and in children that are forked meanwhile."""
+    before = _SignalHandlers()
+    forget_in_children(before)
+    try:
+        yield
+    finally:
         before.restore()
 
 

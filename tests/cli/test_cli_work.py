@@ -22,7 +22,7 @@ from tests.cli.command import run, running
 from tests.servers import listening, want_a_password
 
 WORKER = """
-import atexit, os, signal
+import atexit, logging, os, signal
 from dataclasses import dataclass
 from taskqueue_client import WorkerLoop
 
@@ -51,10 +51,18 @@ class Greeter(WorkerLoop):
     def run_task(self, task):
         task.log.info("hello %s", task.payload["name"])
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
 class Signaled(Greeter):
     def on_stop(self):
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        for number in SIGNALS:
             atexit.register(os.kill, os.getpid(), number)
+
+class SignaledInHook(Greeter):
+    def on_stop(self):
+        for number in SIGNALS:
+            os.kill(os.getpid(), number)
+        logging.getLogger(__name__).info("cleaned up")
 
 class Runner(WorkerLoop):
     def run_task(self, task):
@@ -142,10 +150,14 @@ def test_a_signal_shuts_the_worker_down_gracefully(
 
 
 @pytest.mark.usefixtures("deployment", "files")
-def test_signals_that_come_when_the_worker_has_ended_leave_the_status_as_it_is() -> None:
-    with running("work", "greeting:Signaled", "--config", "worker.yml", "--max-idle", "0.1") as process:
+@pytest.mark.parametrize(
+    ("name", "last"), [("Signaled", "worker has ended"), ("SignaledInHook", "cleaned up")]
+)
+def test_signals_that_come_when_the_worker_has_ended_leave_the_status_as_it_is(name: str, last: str) -> None:
+    with running("work", f"greeting:{name}", "--config", "worker.yml", "--max-idle", "0.1") as process:
         _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors.splitlines()[-1][-20:]) == (ExitStatus.DONE, "the worker has ended")
+    assert process.returncode == ExitStatus.DONE
+    assert errors.splitlines()[-1].endswith(last)
 
 
 @pytest.mark.usefixtures("deployment", "files")

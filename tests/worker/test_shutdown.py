@@ -68,9 +68,9 @@ class TestStages:
         worker = worker_for(world, lambda _: None)
         run = session.Session.run
 
-        def told_to_leave(started: session.Session, *, signals: bool) -> Coroutine[Any, Any, None]:
+        def told_to_leave(started: session.Session, last: shutdown.Hooks | None) -> Coroutine[Any, Any, None]:
             worker.shutdown()
-            return run(started, signals=signals)
+            return run(started, last)
 
         monkeypatch.setattr(session.Session, "run", told_to_leave)
         with Working(world, worker) as working:
