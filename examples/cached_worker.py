@@ -81,7 +81,10 @@ class CachedWorker(WorkerLoop):
             yield
         except BaseException:
             task.log.info("cache %s is removed, as the task did not succeed", name)
-            shutil.rmtree(cache)
+            try:
+                shutil.rmtree(cache)
+            except OSError as error:  # the task's own end counts more
+                task.log.warning("cache %s cannot be removed: %s", name, error)
             raise
         finally:
             lock.release()

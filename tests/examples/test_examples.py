@@ -196,6 +196,16 @@ def test_two_caches_in_one_directory_make_a_payload_malformed_and_are_kept(
     assert (tmp_path / "cargo").exists()
 
 
+def test_a_cache_that_cannot_be_removed_does_not_hide_why_the_task_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CachedWorker, "caches", tmp_path)
+    payload = {"command": ["sh", "-c", 'rm -r "$(realpath it)"; exit 3'], "caches": {"cargo": "it"}}
+    result = run_handler(CachedWorker, payload, scopes=["example-worker:cache:*"])
+    assert (result.outcome, str(result.error)) == ("failed", "sh: exit code 3")
+    assert "cache cargo cannot be removed: [Errno 2]" in result.log
+
+
 def test_a_worker_that_shuts_down_reports_it_and_removes_incomplete_caches(
     working: Working,
     create: Create,
