@@ -215,16 +215,25 @@ async def termination_noticed(
 ) -> float:
     """Wait for a termination notice; return the seconds that are left.
 
-    The hook `ask` is called in a daemon thread: one that hangs does not hold the worker.
+    The hook `ask` is called in a daemon thread: one that hangs does not hold the worker. An error is logged
+    unless the call before has failed for the same cause.
     """
-    while (left := await _notice(ask, threads, calls)) is None:
+    logged = ""
+    while True:
+        left, error = await _notice(ask, threads, calls)
+        if left is not None:
+            return left
+        cause = "" if error is None else _cause_of(error)
+        if cause not in {"", logged}:
+            log.error("termination_notice failed, retrying", exc_info=error)
+        logged = cause
         await clock.sleep_async(NOTICE_INTERVAL)
-    return left
 
 
 async def _notice(
     ask: Callable[[], float | None], threads: DaemonThreads, calls: ThreadsafeCalls
-) -> float | None:
+) -> tuple[float | None, BaseException | None]:
+    """Return what the hook returns, and what it raises."""
     returned: list[float | None] = []
 
     def asked() -> None:
@@ -233,12 +242,9 @@ async def _notice(
     try:
         call = ThreadCall("termination notice", asked, threads, calls)
     except RuntimeError as refusal:  # the system starts no more threads at the moment
-        log.error("termination_notice cannot be called, retrying: %s", refusal)  # noqa: TRY400 - the error says it all
-        return None
+        return None, refusal
     await asyncio.wait([call.ended])
-    if (error := call.ended.result()) is not None:
-        log.error("termination_notice failed", exc_info=error)
-    return returned[0] if returned else None
+    return (returned[0] if returned else None), call.ended.result()
 
 
 class RepeatedErrors:
