@@ -675,6 +675,18 @@ def test_a_guardian_outlives_signals_that_ask_all_processes_of_a_service_to_end(
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 
 
+def test_a_guardian_that_somebody_has_stopped_does_not_keep_the_worker_from_ending(
+    context: CommandContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_tree, "GUARDIAN_ENDS_WITHIN", 0.1)
+    run_command(["true"], context)
+    guardian = context.guardian._process  # pyright: ignore[reportPrivateUsage]
+    assert guardian is not None
+    guardian.send_signal(signal.SIGSTOP)
+    context.guardian.close()
+    assert guardian.returncode == -signal.SIGKILL
+
+
 def test_a_guardian_ends_though_a_child_of_the_worker_has_its_input_open(
     context: CommandContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

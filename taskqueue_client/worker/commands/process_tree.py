@@ -29,6 +29,10 @@ _VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """Variables that Python may need to start. Others could be secrets, and commands could read them."""
 
 
+GUARDIAN_ENDS_WITHIN = 15.0
+"""Seconds in which the guardian has killed what is left; it searches for ten."""
+
+
 class Guardian:
     """Kills processes that this process leaves behind, for example when it is ended by `kill -9`.
 
@@ -93,7 +97,12 @@ class Guardian:
             with suppress(BrokenPipeError):
                 _write(process, ".\0")  # a child that a handler has forked may hold its input open
             process.stdin.close()
-            process.wait()
+            try:
+                process.wait(GUARDIAN_ENDS_WITHIN)
+            except subprocess.TimeoutExpired:  # somebody has stopped it
+                log.warning("the guardian process %d does not end: killing it", process.pid)
+                process.kill()
+                process.wait()
 
 
 def _started() -> subprocess.Popen[bytes]:
