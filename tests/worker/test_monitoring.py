@@ -22,6 +22,7 @@ from taskqueue_client.worker.monitoring.monitor import (
     live_problems,
     ready_problems,
 )
+from tests.worker.queue_world import until
 from tests.worker.running_commands import open_descriptors
 
 WELL = Vitals(
@@ -181,12 +182,36 @@ def test_a_client_that_speaks_slowly_does_not_keep_it_from_closing(worker: Worke
     assert is_closed
 
 
+def test_a_metric_of_a_user_that_hangs_does_not_keep_it_from_closing() -> None:
+    is_asked, may_end = threading.Event(), threading.Event()
+
+    def hang() -> Vitals:
+        is_asked.set()
+        may_end.wait()
+        return WELL
+
+    metrics = WorkerMetrics([WorkerIdentity("proj/linux", "rack", "w1")], hang)
+    with (
+        Monitor(metrics, "127.0.0.1", 0) as monitor,
+        socket.create_connection(("127.0.0.1", monitor.port)) as client,
+    ):
+        client.sendall(b"GET /live HTTP/1.0\r\n\r\n")
+        assert is_asked.wait(30)
+        closing = threading.Thread(target=monitor.close)
+        closing.start()
+        closing.join(5)
+        is_closed = not closing.is_alive()
+        may_end.set()
+        closing.join()
+    assert is_closed
+
+
 def test_closing_ends_its_threads_and_connections(worker: Worker) -> None:
     descriptors, threads = open_descriptors(), set(threading.enumerate())
     with Monitor(worker.metrics, "127.0.0.1", 0) as monitor:
         port = monitor.port
         get(monitor, "/live")
-    assert set(threading.enumerate()) <= threads
+    until(lambda: set(threading.enumerate()) <= threads)
     assert open_descriptors() <= descriptors
     with Monitor(worker.metrics, "127.0.0.1", port) as again:
         assert get(again, "/live").status_code == 200

@@ -279,7 +279,7 @@ class Monitor:
         log.info("serving /metrics, /live and /ready on port %d", self.port)
 
     def close(self) -> None:
-        """Stop listening, and wait for the threads."""
+        """Stop listening, and end all connections."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -309,6 +309,7 @@ def _metrics(metrics: WorkerMetrics, accept: str) -> _Page:
 
 class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
+    daemon_threads = True  # not waited for: a metric of a user's may hang
 
     def __init__(self, host: str, port: int, pages: _Pages) -> None:
         self.pages = pages
