@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import resource
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from taskqueue_client._protocol.conversation import Conversation, Work
 from taskqueue_client.artifacts import DownloadResult
@@ -553,3 +556,16 @@ def test_a_disk_that_is_full_while_downloading_is_an_error_that_leaves_no_part_o
     assert left == [[]]
     assert reasons(world, task_id) == ["internal-error"]
     assert "File too large" in log_of(world, task_id)
+
+
+@given(st.lists(st.text("ab", max_size=3), min_size=2, max_size=5), st.text("ab", max_size=8))
+def test_a_path_with_asterisks_matches_names_with_any_text_in_their_place(
+    parts: list[str], name: str
+) -> None:
+    expected = re.fullmatch(".*".join(parts), name) is not None
+    assert upstream.matches("*".join(parts), name) == expected
+
+
+def test_a_path_with_many_asterisks_does_not_take_long() -> None:
+    """It is the payload's, and a regular expression would hold the interpreter's lock for years."""
+    assert not upstream.matches("*a" * 500 + "*b", "a" * 1000)

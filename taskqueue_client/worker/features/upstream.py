@@ -7,7 +7,6 @@ import itertools
 import logging
 import os
 import posixpath
-import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -284,14 +283,27 @@ def _names(
         listed = yield from _listed(task.task_id, run_id)
     names: list[str] = []
     for path in task.paths:
-        pattern = re.compile(".*".join(map(re.escape, path.split("*"))))
-        found = [name for name in listed if pattern.fullmatch(name)] if "*" in path else [path]
+        found = [name for name in listed if matches(path, name)] if "*" in path else [path]
         if not found and task.optional:
             log.warning(_MISSING, path, task.task_id)
         elif not found and path != "*":
             raise InvalidArgument("paths", path, "", f"no artifact of {task.task_id} matches {path!r}")
         names += found
     return names
+
+
+def matches(path: str, name: str) -> bool:
+    """Return whether a name is a path with any text for each `*`, of which there is one at least.
+
+    A regular expression could take years for a path of a payload, and would block the whole worker.
+    """
+    first, *middle, last = path.split("*")
+    at, end = len(first), len(name) - len(last)
+    for part in middle:
+        at = name.find(part, at, end) + len(part)
+        if at < len(part):  # it was not found
+            return False
+    return at <= end and name.startswith(first) and name.endswith(last)
 
 
 def _listed(task_id: str, run_id: int | None) -> Conversation[list[str]]:
