@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import re
 import signal
@@ -15,6 +17,7 @@ import pytest
 from taskqueue_client import TaskRun, WorkerLoop
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.testing import run_handler
+from taskqueue_client.worker.commands import process
 from taskqueue_client.worker.commands.command import (
     CommandContext,
     CommandFailed,
@@ -382,6 +385,29 @@ def test_without_free_descriptors_a_command_is_an_internal_error_that_says_so_an
     refused, ran = "the worker cannot start commands: Too many open files", "ran"
     assert set(done.stdout.splitlines()) == {refused, ran}
     assert done.stdout.splitlines()[-1] == ran
+
+
+@pytest.mark.parametrize("shortages", [1, 100_000])
+def test_a_moment_without_a_free_process_is_waited_out(
+    context: CommandContext, monkeypatch: pytest.MonkeyPatch, shortages: int
+) -> None:
+    """The shortage is simulated: root, as which these tests may run, has no limit of processes."""
+    run_command(["true"], context)  # starts the guardian
+    start: Any = subprocess.Popen
+    refused = itertools.count()
+
+    def start_if_there_is_room(*args: Any, **options: Any) -> Any:
+        if next(refused) < shortages:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return start(*args, **options)
+
+    monkeypatch.setattr(process, "BUSY", 0.05)
+    monkeypatch.setattr(subprocess, "Popen", start_if_there_is_room)
+    if shortages == 1:
+        assert run_command(["true"], context).exit_code == 0
+    else:
+        with pytest.raises(InternalError, match="cannot start commands: Resource temporarily unavailable"):
+            run_command(["true"], context)
 
 
 def test_a_command_leaves_no_open_descriptors(context: CommandContext) -> None:

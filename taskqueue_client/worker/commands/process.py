@@ -31,8 +31,12 @@ FULL_PIPE = 1024 * 1024
 """Bytes that a pipe of an unprivileged user holds at most."""
 
 BUSY = 2.0
-"""Seconds in which a program may be open for writing. A handler that has just written it has closed it, but
-a process that another thread started meanwhile has it open, too, until it executes its own program."""
+"""Seconds for which the start of a program is retried."""
+
+_MOMENTARY = {errno.ETXTBSY, errno.EAGAIN}
+"""Errors that may be gone in a moment. A program may be open for writing: a handler that has just written it
+has closed it, but a process that another thread started meanwhile has it open, too, until it executes its own
+program. And other runs may use as many processes as the user or the container may have."""
 
 
 class Ended(NamedTuple):
@@ -204,7 +208,7 @@ class CommandProcess:
 def _started(
     args: Sequence[str], cwd: Path, env: Mapping[str, str], streams: tuple[int | IO[bytes], int, int]
 ) -> subprocess.Popen[bytes]:
-    """Start a program; wait for `BUSY` seconds if it is open for writing."""
+    """Start a program; wait for `BUSY` seconds if that fails for a momentary cause."""
     stdin, stdout, stderr = streams
     directory = os.fspath(cwd)  # errors show it as it is given
     until = time.monotonic() + BUSY
@@ -220,7 +224,7 @@ def _started(
                 start_new_session=True,
             )
         except OSError as error:
-            if error.errno != errno.ETXTBSY or time.monotonic() > until:
+            if error.errno not in _MOMENTARY or time.monotonic() > until:
                 raise
         time.sleep(TICK)
 
