@@ -382,7 +382,8 @@ def test_without_free_descriptors_a_command_is_an_internal_error_that_says_so_an
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    refused, ran = "the worker cannot start commands: Too many open files", "ran"
+    reason = "Too many open files: raise the limit of open files (`ulimit -n`)"
+    refused, ran = f"the worker cannot start commands: {reason}", "ran"
     assert set(done.stdout.splitlines()) == {refused, ran}
     assert done.stdout.splitlines()[-1] == ran
 
@@ -406,7 +407,7 @@ def test_a_moment_without_a_free_process_is_waited_out(
     if shortages == 1:
         assert run_command(["true"], context).exit_code == 0
     else:
-        with pytest.raises(InternalError, match="cannot start commands: Resource temporarily unavailable"):
+        with pytest.raises(InternalError, match="temporarily unavailable: raise the limit of processes"):
             run_command(["true"], context)
 
 

@@ -40,8 +40,12 @@ _SHELL = "/bin/sh"
 CAPTURE_LIMIT = 16 * 1024 * 1024
 """Bytes of each stream that `capture` keeps at most: more belongs into a file, not into memory."""
 
-_WORKER_TROUBLE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO}
-"""Errors of starting a command that are the worker's, not the task's."""
+_WORKER_TROUBLE = {
+    errno.EAGAIN: ": raise the limit of processes (`ulimit -u`, or that of the container)",
+    errno.EMFILE: ": raise the limit of open files (`ulimit -n`)",
+    **dict.fromkeys((errno.ENOMEM, errno.ENFILE, errno.EIO), ""),
+}
+"""Errors of starting a command that are the worker's, not the task's, and what to do."""
 
 _MAXRSS = 1 if sys.platform == "darwin" else 1024
 """Bytes in the unit of `ru_maxrss`."""
@@ -323,8 +327,8 @@ class _Run:
                 keep_children=self._keep_children,
             )
         except OSError as error:
-            if error.errno in _WORKER_TROUBLE:
-                message = f"the worker cannot start commands: {error.strerror}"
+            if (advice := _WORKER_TROUBLE.get(error.errno or 0)) is not None:
+                message = f"the worker cannot start commands: {error.strerror}{advice}"
                 raise InternalError(message) from error
             raise CommandNotStarted(self.program, self._reason(error)) from error
 
