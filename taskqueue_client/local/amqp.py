@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage, AbstractQueue
 
+    from .engine import Store
     from .messages import Message
 
 try:
@@ -64,40 +65,34 @@ class StoredMessage(NamedTuple):
 
 
 class Outbox:
-    """Stores messages until they are delivered.
+    """Stores messages until they are delivered."""
 
-    Args:
-        connection: Of the store, in autocommit mode; a transaction that is open takes part.
-    """
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._execute = connection.execute
-        self._execute(_TABLE)
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        store.change(_TABLE)
 
     def add(self, message: Message) -> None:
         """Store a message as it is now."""
-        self._execute(
+        self._store.change(
             "INSERT INTO outbox (exchange, routing_key, cc, body) VALUES (?, ?, ?, ?)",
-            (
-                message.exchange,
-                message.routing_key,
-                msgspec.json.encode(message.cc),
-                msgspec.json.encode(message.body),
-            ),
+            message.exchange,
+            message.routing_key,
+            msgspec.json.encode(message.cc),
+            msgspec.json.encode(message.body),
         )
 
     def oldest(self, count: int) -> list[StoredMessage]:
         """Return the messages to send next, at most `count`."""
-        rows = self._execute("SELECT * FROM outbox ORDER BY seq LIMIT ?", (count,))
+        rows = self._store.rows("SELECT * FROM outbox ORDER BY seq LIMIT ?", count)
         return [StoredMessage(*row) for row in rows]
 
     def remove_until(self, seq: int) -> None:
         """Forget the messages up to and including a place: they are delivered."""
-        self._execute("DELETE FROM outbox WHERE seq <= ?", (seq,))
+        self._store.change("DELETE FROM outbox WHERE seq <= ?", seq)
 
     def __len__(self) -> int:
-        (first, last) = self._execute("SELECT min(seq), max(seq) FROM outbox").fetchone()
-        return 0 if first is None else last - first + 1
+        length: int = self._store.value("SELECT ifnull(max(seq) - min(seq) + 1, 0) FROM outbox")
+        return length
 
 
 _CAPACITY = 100_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import secrets
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +27,6 @@ from .faults import FaultInjector
 from .http.endpoints import LEGACY
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Mapping
 
     from .legacy_endpoints import LegacyPolling
@@ -47,10 +45,6 @@ _RETRY_INTERVAL = 1.0
 """Background work that failed is retried after so many seconds: the disk may have been full."""
 
 _log = logging.getLogger(__name__)
-
-_SECRETS = """
-CREATE TABLE IF NOT EXISTS issuer (only INTEGER PRIMARY KEY CHECK (only = 1), access_token TEXT NOT NULL)
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +96,10 @@ class Deployment:
     async def _start(self) -> None:
         store = Store(self._settings.db)
         self._cleanup.callback(store.close)
-        self._issuer = _issuer(store.connection)
+        self._issuer = Issuer(_QUEUE_CLIENT, store.secret("issuer", "access_token"), ["*"])
         if self._settings.amqp_url is not None:
             await self._connect(self._settings.amqp_url, store)
-        storage = ArtifactStorage(
-            store.connection, self._settings.db, self._clock, lambda: self.root_url, self._settings.variant
-        )
+        storage = ArtifactStorage(store, self._clock, lambda: self.root_url, self._settings.variant)
         self._cleanup.callback(storage.close)
         self.core = Core(
             store, self._clock, self._engine_settings(), storage, partial(issue, self._issuer), self._audience
@@ -133,7 +125,7 @@ class Deployment:
     async def _connect(self, amqp_url: str, store: Store) -> None:
         from .amqp import AmqpPublisher, Outbox  # noqa: PLC0415 - needs an extra
 
-        outbox = Outbox(store.connection)
+        outbox = Outbox(store)
         publisher = await self._cleanup.enter_async_context(AmqpPublisher(amqp_url, outbox))
         self._audience.stores.append(publisher.store)
         self._cleanup.callback(self._audience.stores.remove, publisher.store)
@@ -245,11 +237,3 @@ class Deployment:
         if self._wake_up is not None:
             self._wake_up.cancel()
             self._wake_up = None
-
-
-def _issuer(connection: sqlite3.Connection) -> Issuer:
-    """Return the store's own issuer, made at its first start: what it issues outlives a restart."""
-    connection.execute(_SECRETS)
-    connection.execute("INSERT OR IGNORE INTO issuer VALUES (1, ?)", (secrets.token_urlsafe(33),))
-    (access_token,) = connection.execute("SELECT access_token FROM issuer").fetchone()
-    return Issuer(_QUEUE_CLIENT, access_token, ["*"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from taskqueue_client.clock import MovableClock
+from taskqueue_client.local.engine import Store
 from taskqueue_client.local.faults import FaultInjector, Faults
 from taskqueue_client.local.storage import ArtifactStorage
 
@@ -50,7 +50,7 @@ class Served:
     storage: ArtifactStorage
     injector: FaultInjector
     clock: WatchedClock
-    connection: sqlite3.Connection
+    store: Store
     url: str = ""
     responded: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever a handler has ended, with or without a response."""
@@ -81,12 +81,11 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(store: str = ":memory:", *, held: bool = True, port: int = 0) -> AsyncGenerator[Served]:
+async def serving(path: str = ":memory:", *, held: bool = True, port: int = 0) -> AsyncGenerator[Served]:
     clock = WatchedClock(held=held)
-    connection = sqlite3.connect(store, isolation_level=None)
-    connection.execute("PRAGMA journal_mode=WAL")
-    storage = ArtifactStorage(connection, store, clock, lambda: served.url)
-    served = Served(storage, FaultInjector(clock, {"storage.put", "storage.get"}), clock, connection)
+    store = Store(path)
+    storage = ArtifactStorage(store, clock, lambda: served.url)
+    served = Served(storage, FaultInjector(clock, {"storage.put", "storage.get"}), clock, store)
     server = web.Server(served.respond, auto_decompress=False)
     runner = web.ServerRunner(server, shutdown_timeout=1)
     await runner.setup()
@@ -99,11 +98,11 @@ async def serving(store: str = ":memory:", *, held: bool = True, port: int = 0) 
     finally:
         await runner.cleanup()
         storage.close()
-        connection.close()
+        store.close()
 
 
-async def _serve_until_killed(store: str, names: list[str]) -> None:
-    async with serving(store, held=False) as served:
+async def _serve_until_killed(path: str, names: list[str]) -> None:
+    async with serving(path, held=False) as served:
         sys.stdout.write("\n".join(served.put_url(name) for name in names) + "\n")
         sys.stdout.flush()
         await asyncio.Event().wait()

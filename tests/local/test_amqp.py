@@ -7,7 +7,6 @@ import gc
 import json
 import logging
 import queue as queue_module
-import sqlite3
 import subprocess
 from contextlib import asynccontextmanager, closing, suppress
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from taskqueue_client._protocol import threads_and_tasks
 from taskqueue_client.definitions import task_definition
 from taskqueue_client.local import LocalQueue, amqp
 from taskqueue_client.local.amqp import AmqpPublisher, Outbox, WorkerRemovals
+from taskqueue_client.local.engine import Store
 from taskqueue_client.local.messages import EXCHANGE_PREFIX, EXCHANGES, Message
 from tests.broker import BROKER, require_broker
 from tests.cli.command import COMMAND
@@ -49,16 +49,16 @@ class Publisher(AmqpPublisher):
     """A publisher with its own outbox."""
 
     def __init__(self, url: str) -> None:
-        self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        self._store = Store(":memory:")
         try:
-            super().__init__(url, Outbox(self._connection))
+            super().__init__(url, Outbox(self._store))
         except ValueError:
-            self._connection.close()
+            self._store.close()
             raise
 
     async def __aexit__(self, *raised: object) -> None:
         await super().__aexit__(*raised)
-        self._connection.close()
+        self._store.close()
 
     def publish(self, message: Message) -> None:
         self.store(message)
@@ -298,8 +298,8 @@ async def test_messages_that_a_queue_with_a_file_has_not_delivered_are_delivered
         async with LocalQueue(db=db, amqp_url=BROKER), queue.iterator(no_ack=True, timeout=30) as messages:
             delivered = [json.loads((await anext(messages)).body) for _ in task_ids]
         assert [each["status"]["taskId"] for each in delivered] == task_ids
-    with closing(sqlite3.connect(db)) as connection:
-        assert len(Outbox(connection)) == 0
+    with closing(Store(db)) as store:
+        assert len(Outbox(store)) == 0
 
 
 async def test_connections_that_are_not_established_are_closed_before_the_garbage_collector_finds_them(

@@ -259,13 +259,13 @@ async def test_a_body_that_is_replaced_leaves_no_file_and_no_download_short() ->
 async def test_a_body_replaced_in_a_transaction_is_kept_until_the_commit() -> None:
     async with serving() as served:
         await put(served.put_url("public/x"), b"kept")
-        served.connection.execute("BEGIN")
+        served.store.connection.execute("BEGIN")
         served.storage.delete(s3_key("public/x"))
-        served.connection.execute("ROLLBACK")
+        served.store.connection.execute("ROLLBACK")
         assert (await get(served.get_url("public/x"))).content == b"kept"
-        served.connection.execute("BEGIN")
+        served.store.connection.execute("BEGIN")
         served.storage.delete(s3_key("public/x"))
-        served.connection.execute("COMMIT")
+        served.store.connection.execute("COMMIT")
         await put(served.put_url("public/y"), b"other")
         await put(served.put_url("public/y"), b"again")
         assert has_error(await get(served.get_url("public/x")), 404, "NoSuchKey")
@@ -427,7 +427,7 @@ async def test_no_acknowledged_body_is_lost_when_the_server_is_killed(tmp_path: 
     async with serving(store) as served:
         for name in acknowledged:
             assert (await get(served.get_url(name))).content == content(name)
-        in_use = served.connection.execute("SELECT file FROM bodies ORDER BY file").fetchall()
+        in_use = served.store.connection.execute("SELECT file FROM bodies ORDER BY file").fetchall()
         assert [(path.name,) for path in served.files()] == in_use
 
 

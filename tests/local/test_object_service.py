@@ -357,7 +357,7 @@ async def test_data_and_terms_of_expired_objects_go() -> None:
 
 async def test_data_of_an_expired_object_goes_although_the_first_attempt_failed() -> None:
     async with serving() as served:
-        objects, connection = served.storage.objects, served.connection
+        objects, connection = served.storage.objects, served.store.connection
         soon = times.text(int(served.clock.now() * 1000) + times.DAY)
         create(objects, proposedUploadMethods=inline(), expires=soon)
         finish(objects)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 _CACHED_STATEMENTS = 256
-_MEMORY = ":memory:"
+MEMORY = ":memory:"
 
 # The collation of the service's database, glibc's `en_US.utf8`: letters and digits decide first, whatever
 # their case; then case, small letters first; then the other characters, each before any letter or digit.
@@ -148,7 +149,8 @@ class Store:
         path: A file, made if absent, or `:memory:`.
 
     Attributes:
-        connection: For other tables in the same database; in autocommit mode.
+        path: The same.
+        connection: In autocommit mode.
 
     Raises:
         OSError: The file cannot be written.
@@ -156,7 +158,8 @@ class Store:
     """
 
     def __init__(self, path: str) -> None:
-        if path != _MEMORY:
+        self.path = path
+        if path != MEMORY:
             _make_private(path)
         with _naming(path):
             self.connection = sqlite3.connect(
@@ -166,7 +169,7 @@ class Store:
         self._execute = self.connection.execute
         try:
             with _naming(path):
-                self._open(path)
+                self._open()
         except sqlite3.Error:
             self.connection.close()
             raise
@@ -190,7 +193,7 @@ class Store:
         return self._execute(sql, values).rowcount
 
     @contextmanager
-    def transaction(self, keep: type[Exception]) -> Generator[None]:
+    def transaction(self, keep: type[Exception] | tuple[()] = ()) -> Generator[None]:
         """Run the block as one transaction; an exception undoes it, unless it is of the kind `keep`."""
         with self.connection:
             self._execute("BEGIN IMMEDIATE")
@@ -204,8 +207,18 @@ class Store:
         """Close the database; a file is left complete in itself."""
         self.connection.close()
 
-    def _open(self, path: str) -> None:
-        if path != _MEMORY:
+    def secret(self, table: str, column: str) -> str:
+        """Return the only row of a table: a random secret, made at the first start of this store."""
+        self._execute(
+            f"CREATE TABLE IF NOT EXISTS {table}"
+            f" (only INTEGER PRIMARY KEY CHECK (only = 1), {column} TEXT NOT NULL)"
+        )
+        self._execute(f"INSERT OR IGNORE INTO {table} VALUES (1, ?)", (secrets.token_urlsafe(33),))  # noqa: S608 - constants
+        secret: str = self.value(f"SELECT {column} FROM {table}")  # noqa: S608 - constants
+        return secret
+
+    def _open(self) -> None:
+        if self.path != MEMORY:
             self._execute("PRAGMA locking_mode = EXCLUSIVE")
             self._execute("BEGIN IMMEDIATE")  # two processes that read would keep each other from writing
             self._check_owner()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,21 +11,19 @@ from shutil import rmtree
 from tempfile import gettempdir, mkdtemp
 from typing import TYPE_CHECKING
 
+from taskqueue_client.local.engine.store import MEMORY, Store
+
 from .body_store import BodyStore
 from .buckets import GRACE_SECONDS, PRIVATE, PUBLIC, Buckets, UrlSigner
 from .objects import OBJECT_METHODS, ObjectService
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable, Collection, Generator
 
     from taskqueue_client.clock import Clock
 
 _GET_SECONDS = 30 * 60
 _PREFIX = "taskqueue-artifacts-"
-_TABLE = (
-    "CREATE TABLE IF NOT EXISTS url_signer (only INTEGER PRIMARY KEY CHECK (only = 1), secret TEXT NOT NULL)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +46,7 @@ class ArtifactStorage:
     `<file>.artifacts/` beside it, which is made readable for its owner only.
 
     Args:
-        connection: Of the store, in autocommit mode; transactions of the engine take part.
-        store_path: `:memory:`, or the store's file.
+        store: For the records; a transaction that is open takes part.
         clock: The clock by which URLs and uploads expire.
         base_url: The server's `http://host:port`, called for each URL.
         variant: The kind of deployment.
@@ -60,19 +56,15 @@ class ArtifactStorage:
     """
 
     def __init__(
-        self,
-        connection: sqlite3.Connection,
-        store_path: str,
-        clock: Clock,
-        base_url: Callable[[], str],
-        variant: Variant | None = None,
+        self, store: Store, clock: Clock, base_url: Callable[[], str], variant: Variant | None = None
     ) -> None:
         self._variant = variant or Variant()
         self._on_close = ExitStack()
-        self.directory = self._open_directory(store_path)
-        bodies = BodyStore(connection, self.directory)
-        self.buckets = Buckets(bodies, _signer(connection), clock, base_url)
-        self.objects = ObjectService(connection, self.buckets, clock, self._variant.object_methods)
+        self.directory = self._open_directory(store.path)
+        bodies = BodyStore(store, self.directory)
+        signer = UrlSigner("LOCALTASKQUEUE", store.secret("url_signer", "secret"))
+        self.buckets = Buckets(bodies, signer, clock, base_url)
+        self.objects = ObjectService(store, self.buckets, clock, self._variant.object_methods)
 
     def close(self) -> None:
         """Remove what lies in a temporary directory."""
@@ -97,7 +89,7 @@ class ArtifactStorage:
         self.buckets.remove(_bucket(key), key)
 
     def _open_directory(self, store_path: str) -> Path:
-        if store_path == ":memory:":
+        if store_path == MEMORY:
             _remove_leftovers()
             return self._on_close.enter_context(_temporary_directory())
         directory = Path(f"{Path(store_path).resolve()}.artifacts")  # the same for each link to the file
@@ -145,11 +137,3 @@ def _bucket(key: str) -> str:
     """Return the bucket for an S3 artifact, by its name: what comes after task id and run id."""
     (_task_id, _run_id, name) = key.split("/", 2)
     return PUBLIC if name.startswith("public/") else PRIVATE
-
-
-def _signer(connection: sqlite3.Connection) -> UrlSigner:
-    """Return the store's own signer, made at its first start, so that URLs outlive a restart."""
-    connection.execute(_TABLE)
-    connection.execute("INSERT OR IGNORE INTO url_signer VALUES (1, ?)", (secrets.token_urlsafe(30),))
-    (secret,) = connection.execute("SELECT secret FROM url_signer").fetchone()
-    return UrlSigner("LOCALTASKQUEUE", secret)

@@ -18,9 +18,10 @@ from uuid import uuid4
 import msgspec
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import AsyncIterator, Generator, Iterator, Mapping
     from pathlib import Path
+
+    from taskqueue_client.local.engine.store import Store
 
 _BLOCK = 1 << 20
 """Bytes written at once: large enough for a thread switch not to matter, small enough to hold many."""
@@ -75,25 +76,23 @@ class Body:
 class BodyStore:
     """Keeps bodies by bucket and key.
 
-    All methods belong to the event loop's thread, which owns the connection as well.
-
     Args:
-        connection: In autocommit mode; a transaction that is open takes part.
+        store: For the records; a transaction that is open takes part.
         directory: For the files; it must exist, and no other process uses it.
     """
 
-    def __init__(self, connection: sqlite3.Connection, directory: Path) -> None:
-        self._connection = connection
+    def __init__(self, store: Store, directory: Path) -> None:
+        self._store = store
         self._directory = directory
         self._superseded: set[str] = set()
-        connection.execute(_TABLE)
+        store.change(_TABLE)
         self._remove_leftovers()
 
     def find(self, bucket: str, key: str) -> Body | None:
         """Return the body, if one was stored completely and its file still exists."""
-        row = self._connection.execute(
-            "SELECT file, size, headers, modified FROM bodies WHERE bucket = ? AND key = ?", (bucket, key)
-        ).fetchone()
+        row = self._store.row(
+            "SELECT file, size, headers, modified FROM bodies WHERE bucket = ? AND key = ?", bucket, key
+        )
         if row is None or not (self._directory / row[0]).exists():
             return None
         (file, size, headers, modified) = row
@@ -125,11 +124,11 @@ class BodyStore:
 
     def remove(self, bucket: str, key: str) -> None:
         """Remove a body, if it exists. A download in progress is not cut short."""
-        row = self._connection.execute(
-            "DELETE FROM bodies WHERE bucket = ? AND key = ? RETURNING file", (bucket, key)
-        ).fetchone()
-        if row is not None:
-            self._remove_file(row[0])
+        file = self._store.value(
+            "DELETE FROM bodies WHERE bucket = ? AND key = ? RETURNING file", bucket, key
+        )
+        if file is not None:
+            self._remove_file(file)
 
     @contextmanager
     def _new_file(self) -> Generator[Path]:
@@ -144,8 +143,8 @@ class BodyStore:
     def _keep(self, path: Path, bucket: str, key: str, headers: Mapping[str, str], now: float) -> Body:
         body = Body(path, path.stat().st_size, headers, now)
         before = self.find(bucket, key)
-        row = (bucket, key, path.name, body.size, msgspec.json.encode(headers).decode(), now)
-        self._connection.execute(_UPSERT, row)
+        encoded = msgspec.json.encode(headers).decode()
+        self._store.change(_UPSERT, bucket, key, path.name, body.size, encoded, now)
         if before is not None:
             self._remove_file(before.path.name)
         return body
@@ -153,20 +152,20 @@ class BodyStore:
     def _remove_file(self, name: str) -> None:
         """Remove a file, but never before the transaction that makes it superfluous is committed."""
         self._superseded.add(name)
-        if not self._connection.in_transaction:
+        if not self._store.connection.in_transaction:
             self.remove_superseded()
 
     def remove_superseded(self) -> None:
         """Remove the files of bodies that were removed or replaced, unless a rollback brought them back."""
         for name in self._superseded:
-            if self._connection.execute("SELECT 1 FROM bodies WHERE file = ?", (name,)).fetchone() is None:
+            if self._store.row("SELECT 1 FROM bodies WHERE file = ?", name) is None:
                 with suppress(OSError):  # it is only in the way, and the next start tries again
                     (self._directory / name).unlink()
         self._superseded.clear()
 
     def _remove_leftovers(self) -> None:
         """Remove what uploads left that a killed process had not finished."""
-        in_use = {file for (file,) in self._connection.execute("SELECT file FROM bodies")}
+        in_use = {file for (file,) in self._store.rows("SELECT file FROM bodies")}
         for path in self._directory.iterdir():
             if _FILE_NAME.fullmatch(path.name) and path.name not in in_use:
                 path.unlink()

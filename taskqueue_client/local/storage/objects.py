@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,10 @@ from taskqueue_client.local.refusal import Caller, refuse
 from .buckets import GRACE_SECONDS, OBJECTS, Buckets
 
 if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Collection, Generator, Mapping
+    from collections.abc import Collection, Mapping
 
     from taskqueue_client.clock import Clock
+    from taskqueue_client.local.engine.store import Store
 
 OBJECT_METHODS = ("dataInline", "putUrl", "simple", "getUrl")
 """All upload and download methods of the object service."""
@@ -68,24 +67,20 @@ class ObjectService:
     Every name belongs to one backend, so that `NoMatchingBackend` never arises.
 
     Args:
-        connection: Of the store, in autocommit mode; a transaction that is open takes part.
+        store: For the records; a transaction that is open takes part.
         clock: The clock by which objects and uploads expire.
         methods: The upload and download methods that the back end has.
     """
 
     def __init__(
-        self,
-        connection: sqlite3.Connection,
-        buckets: Buckets,
-        clock: Clock,
-        methods: Collection[str] = OBJECT_METHODS,
+        self, store: Store, buckets: Buckets, clock: Clock, methods: Collection[str] = OBJECT_METHODS
     ) -> None:
         self._methods = methods
-        self._connection = connection
+        self._store = store
         self._buckets = buckets
         self._clock = clock
-        connection.execute(_TABLE)
-        connection.execute(_INDEX)
+        store.change(_TABLE)
+        store.change(_INDEX)
 
     def create_upload(self, caller: Caller, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Begin an upload, or go on with it on the same terms.
@@ -102,7 +97,7 @@ class ObjectService:
         expires = times.parse(body["expires"], "expires")
         for method in proposed.values():
             _check_content_type(method["contentType"])
-        with self._transaction():
+        with self._store.transaction():
             self.lock_upload(name, body["projectId"], body["uploadId"], expires)
             self._add_hashes(name, body.get("hashes", {}))
         agreed = {key: body[key] for key in ("projectId", "uploadId", "expires")}
@@ -130,9 +125,9 @@ class ObjectService:
             return {}
         if found.upload_id != body["uploadId"]:
             refuse("RequestConflict", f'Object "{name}" does not have uploadId {body["uploadId"]}')
-        with self._transaction():
+        with self._store.transaction():
             self._add_hashes(name, body.get("hashes", {}))
-            self._connection.execute("UPDATE objects SET upload_id = NULL WHERE name = ?", (name,))
+            self._store.change("UPDATE objects SET upload_id = NULL WHERE name = ?", name)
         return {}
 
     def start_download(self, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,12 +178,13 @@ class ObjectService:
         """
         terms = (name, project_id, upload_id, expires_ms)
         others = "SELECT 1 FROM objects WHERE upload_id = ? AND name != ?"
-        if self._connection.execute(others, (upload_id, name)).fetchone():
+        if self._store.row(others, upload_id, name):
             refuse("RequestConflict", "Object already exists")
-        self._connection.execute(
+        self._store.change(
             "INSERT INTO objects (name, project_id, upload_id, expires, upload_expires, hashes)"
             " VALUES (?, ?, ?, ?, ?, '{}') ON CONFLICT DO NOTHING",
-            (*terms, self._now_ms() + times.DAY),
+            *terms,
+            self._now_ms() + times.DAY,
         )
         found = self._existing(name)
         if (found.name, found.project_id, found.upload_id, found.expires) != terms:
@@ -202,7 +198,7 @@ class ObjectService:
     def remove(self, name: str) -> None:
         """Remove an object and its data, if it exists."""
         self._buckets.remove(OBJECTS, name)  # first: data without a record would stay for ever
-        self._connection.execute("DELETE FROM objects WHERE name = ?", (name,))
+        self._store.change("DELETE FROM objects WHERE name = ?", name)
 
     def expire(self, now: int) -> int:
         """Remove what has expired, and uploads that were not finished within a day; returns how many.
@@ -210,10 +206,10 @@ class ObjectService:
         Args:
             now: The time, in milliseconds.
         """
-        names = self._connection.execute(
+        names = self._store.rows(
             "SELECT name FROM objects WHERE expires < ? OR (upload_id IS NOT NULL AND upload_expires < ?)",
-            (now, now),
-        ).fetchall()
+            *(now, now),
+        )
         for (name,) in names:
             self.remove(name)
         return len(names)
@@ -237,9 +233,9 @@ class ObjectService:
         }
 
     def _find(self, name: str) -> _Object | None:
-        row = self._connection.execute(
-            "SELECT name, project_id, upload_id, expires, hashes FROM objects WHERE name = ?", (name,)
-        ).fetchone()
+        row = self._store.row(
+            "SELECT name, project_id, upload_id, expires, hashes FROM objects WHERE name = ?", name
+        )
         if row is None:
             return None
         (name, project_id, upload_id, expires, hashes) = row
@@ -262,16 +258,10 @@ class ObjectService:
         if any(known.get(algorithm, value) != value for (algorithm, value) in hashes.items()):
             refuse("RequestConflict", "Content hash already exists with a different value")
         merged = msgspec.json.encode({**known, **hashes}).decode()
-        self._connection.execute("UPDATE objects SET hashes = ? WHERE name = ?", (merged, name))
+        self._store.change("UPDATE objects SET hashes = ? WHERE name = ?", merged, name)
 
     def _now_ms(self) -> int:
         return int(1000 * self._clock.now())
-
-    @contextmanager
-    def _transaction(self) -> Generator[None]:
-        with self._connection:
-            self._connection.execute("BEGIN IMMEDIATE")
-            yield
 
 
 def _check_content_type(content_type: str) -> None:

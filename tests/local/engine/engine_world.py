@@ -61,7 +61,7 @@ class World:
     def __init__(self, path: str = ":memory:", **settings: Any) -> None:
         self.clock = MovableClock(START, held=True)
         self.store = Store(path)
-        self.storage = ArtifactStorage(self.store.connection, path, self.clock, lambda: "http://127.0.0.1:1")
+        self.storage = ArtifactStorage(self.store, self.clock, lambda: "http://127.0.0.1:1")
         self.messages: list[Message] = []
         self.caller = Asker()
         self.audience = Audience()

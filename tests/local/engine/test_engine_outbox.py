@@ -21,7 +21,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def outbox(world: World) -> Outbox:
-    outbox = Outbox(world.store.connection)
+    outbox = Outbox(world.store)
     world.audience.stores.append(outbox.add)
     return outbox
 
