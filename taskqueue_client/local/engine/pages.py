@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -19,45 +18,33 @@ from taskqueue_client.local.refusal import refuse
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .core import Core
+
 _MAX_OFFSET = 2**53
 _ALPHANUMERIC = re.compile(r"[A-Za-z0-9]*")
 
 Row = TypeVar("Row")
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetPage:
-    """Which rows of an offset list to read."""
+def offset_page(
+    core: Core, key: str, item: Callable[[Any], Any], token: str | None, limit: int, sql: str, *values: Any
+) -> dict[str, Any]:
+    """Return the body of a response with a page of an offset list: what `item` makes of the rows of a query.
 
-    offset: int
-    size: int
-
-    @classmethod
-    def of(cls, continuation_token: str | None, limit: int) -> OffsetPage:
-        """Return the page that a request is for.
-
-        Raises:
-            Refusal: `InputError`: the token holds characters that no token has.
-        """
-        return cls(_offset(continuation_token or ""), limit)
-
-    @property
-    def window(self) -> tuple[int, int]:
-        """Values for SQL's `LIMIT ? OFFSET ?`: one row more than the page holds."""
-        return self.size + 1, self.offset
-
-    def response(self, key: str, rows: list[Row], item: Callable[[Row], Any]) -> dict[str, Any]:
-        """Return the body of a response: the page's rows under `key`, and a token if there are more rows."""
-        token = encode_offset(self.offset + self.size)
-        return page_of(key, rows, self.size, item, lambda _: token)
+    Raises:
+        Refusal: `InputError`: the token holds characters that no token has.
+    """
+    offset = _offset(token or "")
+    rows = core.store.rows(f"{sql} LIMIT ? OFFSET ?", *values, limit + 1, offset)
+    return page_of(key, rows, limit, item, lambda _: encode_offset(offset + limit))
 
 
 def page_of(
-    key: str, rows: list[Row], size: int, item: Callable[[Row], Any], token: Callable[[Row], str]
+    key: str, rows: list[Row], limit: int, item: Callable[[Row], Any], token: Callable[[Row], str]
 ) -> dict[str, Any]:
-    """Return the body of a response with up to `size` of `rows`; `token` makes one of the page's last row."""
-    page = rows[:size]
-    more = {"continuationToken": token(page[-1])} if page and len(rows) > size else {}
+    """Return the body of a response with up to `limit` rows; `token` makes one of the page's last row."""
+    page = rows[:limit]
+    more = {"continuationToken": token(page[-1])} if page and len(rows) > limit else {}
     return {key: [item(row) for row in page], **more}
 
 

@@ -11,7 +11,6 @@ from taskqueue_client.local import messages, times
 from taskqueue_client.local.messages import group_message
 from taskqueue_client.local.refusal import Caller, refuse
 
-from .pages import OffsetPage
 from .task_records import (
     COLUMNS,
     PRIORITIES,
@@ -21,6 +20,7 @@ from .task_records import (
     find_task,
     get_task,
     task_of,
+    task_page,
 )
 from .transitions import MAX_RUNS, add_run, cancel, drop_claims, note_resolution
 
@@ -257,18 +257,11 @@ def get_task_group(core: Core, task_group_id: str) -> dict[str, Any]:
     return record
 
 
-def list_task_group(
-    core: Core, task_group_id: str, continuation_token: str | None, limit: int
-) -> dict[str, Any]:
+def list_task_group(core: Core, task_group_id: str, token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of the group's tasks, ordered by taskId."""
-    page = OffsetPage.of(continuation_token, limit)
-    record = get_task_group(core, task_group_id)
-    rows = core.store.rows(
-        f"SELECT {COLUMNS} FROM tasks WHERE task_group_id = ? ORDER BY sort_key LIMIT ? OFFSET ?",  # noqa: S608 - constants
-        task_group_id,
-        *page.window,
-    )
-    return {**record, **page.response("tasks", rows, lambda row: definition_and_status(task_of(row)))}
+    where = "task_group_id = ? ORDER BY sort_key"
+    page = task_page(core, "tasks", definition_and_status, token, limit, where, task_group_id)
+    return {**get_task_group(core, task_group_id), **page}
 
 
 def seal_task_group(core: Core, caller: Caller, task_group_id: str) -> dict[str, Any]:

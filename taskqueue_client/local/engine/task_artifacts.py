@@ -332,19 +332,15 @@ def latest_artifact_info(core: Core, task_id: str, name: str) -> dict[str, Any]:
     return artifact_info(core, task_id, _latest_run_id(core, task_id), name)
 
 
-def list_artifacts(
-    core: Core, task_id: str, run_id: int, continuation_token: str | None, limit: int
-) -> dict[str, Any]:
+def list_artifacts(core: Core, task_id: str, run_id: int, token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of a run's artifacts, by name; unfinished ones are among them."""
     _task_with_runs(core, task_id).run(run_id)
-    return _list(core, task_id, run_id, continuation_token, limit)
+    return _list(core, task_id, run_id, token, limit)
 
 
-def list_latest_artifacts(
-    core: Core, task_id: str, continuation_token: str | None, limit: int
-) -> dict[str, Any]:
+def list_latest_artifacts(core: Core, task_id: str, token: str | None, limit: int) -> dict[str, Any]:
     """Return the same of the latest run."""
-    return _list(core, task_id, _latest_run_id(core, task_id), continuation_token, limit)
+    return _list(core, task_id, _latest_run_id(core, task_id), token, limit)
 
 
 def _list(core: Core, task_id: str, run_id: int, token: str | None, limit: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from taskqueue_client.local import times
 from taskqueue_client.local.refusal import Refusal, refuse
 
-from .pages import OffsetPage, decode_index, encode_index, page_of
+from .pages import decode_index, encode_index, offset_page, page_of
 from .task_records import get_task, queue_names
 
 if TYPE_CHECKING:
@@ -25,13 +25,10 @@ _PROVISIONERS = (
 )
 
 
-def list_task_queues(core: Core, continuation_token: str | None, limit: int) -> dict[str, Any]:
+def list_task_queues(core: Core, token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of the task queues that have not expired."""
-    page = OffsetPage.of(continuation_token, limit)
-    rows = core.store.rows(
-        _UNEXPIRED + " ORDER BY sort_key(task_queue_id) LIMIT ? OFFSET ?", core.now(), *page.window
-    )
-    return page.response("taskQueues", rows, _task_queue)
+    sql = _UNEXPIRED + " ORDER BY sort_key(task_queue_id)"
+    return offset_page(core, "taskQueues", _task_queue, token, limit, sql, core.now())
 
 
 def get_task_queue(core: Core, task_queue_id: str) -> dict[str, Any]:
@@ -40,30 +37,19 @@ def get_task_queue(core: Core, task_queue_id: str) -> dict[str, Any]:
     Raises:
         Refusal: `ResourceNotFound`: it is unknown or expired.
     """
-    row = core.store.row(_UNEXPIRED + " AND task_queue_id = ?", core.now(), task_queue_id)
-    if row is None:
-        refuse("ResourceNotFound", f"Task queue `{task_queue_id}` does not exist.")
-    return _task_queue(row)
+    return _task_queue(_find_task_queue(core, task_queue_id))
 
 
-def list_worker_types(
-    core: Core, provisioner_id: str, continuation_token: str | None, limit: int
-) -> dict[str, Any]:
+def list_worker_types(core: Core, provisioner_id: str, token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of a provisioner's task queues."""
-    page = OffsetPage.of(continuation_token, limit)
-    rows = core.store.rows(
-        _UNEXPIRED + _OF_PROVISIONER + " ORDER BY sort_key(task_queue_id) LIMIT ? OFFSET ?",
-        core.now(),
-        provisioner_id,
-        provisioner_id,
-        *page.window,
-    )
-    return page.response("workerTypes", rows, lambda row: _with_pair(_task_queue(row)))
+    sql = _UNEXPIRED + _OF_PROVISIONER + " ORDER BY sort_key(task_queue_id)"
+    values = (core.now(), provisioner_id, provisioner_id)
+    return offset_page(core, "workerTypes", _worker_type, token, limit, sql, *values)
 
 
 def get_worker_type(core: Core, provisioner_id: str, worker_type: str) -> dict[str, Any]:
     """Return one task queue, by the two halves of its id."""
-    return _with_pair(get_task_queue(core, f"{provisioner_id}/{worker_type}"))
+    return _worker_type(_find_task_queue(core, f"{provisioner_id}/{worker_type}"))
 
 
 def list_provisioners(core: Core, limit: int) -> dict[str, Any]:
@@ -100,8 +86,19 @@ def touch_task_queue(core: Core, task_queue_id: str, expires: int, now: int) -> 
     )
 
 
+def _find_task_queue(core: Core, task_queue_id: str) -> tuple[Any, ...]:
+    row = core.store.row(_UNEXPIRED + " AND task_queue_id = ?", core.now(), task_queue_id)
+    if row is None:
+        refuse("ResourceNotFound", f"Task queue `{task_queue_id}` does not exist.")
+    return row
+
+
 def _task_queue(row: tuple[Any, ...]) -> dict[str, Any]:
     return {"taskQueueId": row[0], **_activity(row)}
+
+
+def _worker_type(row: tuple[Any, ...]) -> dict[str, Any]:
+    return {**_task_queue(row), **queue_names(row[0])}
 
 
 def _provisioner(row: tuple[Any, ...]) -> dict[str, Any]:
@@ -116,10 +113,6 @@ def _activity(row: tuple[Any, ...]) -> dict[str, str]:
         "description": "",
         "stability": "experimental",
     }
-
-
-def _with_pair(task_queue: dict[str, Any]) -> dict[str, Any]:
-    return {**task_queue, **queue_names(task_queue["taskQueueId"])}
 
 
 _PENDING = " FROM pending WHERE task_queue_id = ? AND expires > ?"
@@ -142,28 +135,24 @@ def task_queue_counts(core: Core, task_queue_id: str) -> dict[str, Any]:
     return {**pending_tasks(core, task_queue_id), "claimedTasks": claimed}
 
 
-def list_pending_tasks(
-    core: Core, task_queue_id: str, continuation_token: str | None, limit: int
-) -> dict[str, Any]:
+def list_pending_tasks(core: Core, task_queue_id: str, token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of the pending runs, the oldest first."""
     rows = core.store.rows(
         f"SELECT task_id, run_id, inserted {_PENDING} AND seq > ? ORDER BY seq LIMIT ?",
         task_queue_id,
         core.now(),
-        _last_seq(core, task_queue_id, continuation_token),
+        _last_seq(core, task_queue_id, token),
         limit + 1,
     )
     return page_of("tasks", rows, limit, partial(_pending_task, core), _token)
 
 
-def list_claimed_tasks(
-    core: Core, task_queue_id: str, continuation_token: str | None, limit: int
-) -> dict[str, Any]:
+def list_claimed_tasks(core: Core, task_queue_id: str, token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of the claimed tasks, by the time of their latest claim or reclaim.
 
     As in the service, a task whose claim has expired is among them until a resolver handles it.
     """
-    claimed, task_id = decode_index(continuation_token, tuple[str, str]) or ("", "")
+    claimed, task_id = decode_index(token, tuple[str, str]) or ("", "")
     rows = core.store.rows(
         f"SELECT task_id, run_id, worker_group, worker_id, claimed FROM ({_LATEST_CLAIMS})"  # noqa: S608 - constants
         " WHERE (claimed, task_id) > (?, ?) ORDER BY claimed, task_id LIMIT ?",

@@ -9,7 +9,7 @@ import msgspec
 from taskqueue_client.local import times
 from taskqueue_client.local.refusal import refuse
 
-from .pages import OffsetPage
+from .pages import offset_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +27,8 @@ COLUMNS = (
     " retries_left, claimed_by_id, ever_resolved, runs, definition"
 )
 """The columns of `tasks` that make a `Task`, in the order of its fields."""
+
+_GIVEN = "task_id IN (SELECT value FROM json_each(?)) ORDER BY rowid"
 
 
 class Run(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
@@ -198,59 +200,43 @@ def status(core: Core, task_id: str) -> dict[str, Any]:
     return {"status": get_task(core.store, task_id).status()}
 
 
-def tasks(
-    core: Core, caller: Caller, body: dict[str, Any], continuation_token: str | None, limit: int
-) -> dict[str, Any]:
+def tasks(core: Core, caller: Caller, body: dict[str, Any], token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of the definitions of those of the given tasks that exist."""
-    return _many(core, caller, body, continuation_token, limit, ("tasks", "task", Task.definition))
+
+    def item(task: Task) -> dict[str, Any]:
+        return {"taskId": task.task_id, "task": task.definition()}
+
+    caller.require(taskIds=body["taskIds"])
+    return task_page(core, "tasks", item, token, limit, _GIVEN, msgspec.json.encode(body["taskIds"]).decode())
 
 
 def statuses(
-    core: Core, caller: Caller, body: dict[str, Any], continuation_token: str | None, limit: int
+    core: Core, caller: Caller, body: dict[str, Any], token: str | None, limit: int
 ) -> dict[str, Any]:
     """Return a page of the statuses of those of the given tasks that exist."""
-    return _many(core, caller, body, continuation_token, limit, ("statuses", "status", Task.status))
 
+    def item(task: Task) -> dict[str, Any]:
+        return {"taskId": task.task_id, "status": task.status()}
 
-def list_dependent_tasks(
-    core: Core, task_id: str, continuation_token: str | None, limit: int
-) -> dict[str, Any]:
-    """Return a page of the tasks that depend on this one and have not expired, ordered by taskId."""
-    page = OffsetPage.of(continuation_token, limit)
-    get_task(core.store, task_id)
-    rows = core.store.rows(
-        f"SELECT {COLUMNS} FROM tasks WHERE expires > ? AND task_id IN"  # noqa: S608 - constants
-        " (SELECT dependent FROM dependencies WHERE required = ?) ORDER BY sort_key LIMIT ? OFFSET ?",
-        core.now(),
-        task_id,
-        *page.window,
-    )
-    return {
-        "taskId": task_id,
-        **page.response("tasks", rows, lambda row: definition_and_status(task_of(row))),
-    }
-
-
-def _many(
-    core: Core,
-    caller: Caller,
-    body: dict[str, Any],
-    continuation_token: str | None,
-    limit: int,
-    shape: tuple[str, str, Callable[[Task], dict[str, Any]]],
-) -> dict[str, Any]:
     caller.require(taskIds=body["taskIds"])
-    page = OffsetPage.of(continuation_token, limit)
-    rows = core.store.rows(
-        f"SELECT {COLUMNS} FROM tasks WHERE task_id IN (SELECT value FROM json_each(?))"  # noqa: S608 - constants
-        " ORDER BY rowid LIMIT ? OFFSET ?",
-        msgspec.json.encode(body["taskIds"]).decode(),
-        *page.window,
+    return task_page(
+        core, "statuses", item, token, limit, _GIVEN, msgspec.json.encode(body["taskIds"]).decode()
     )
-    (many, one, show) = shape
 
-    def item(row: tuple[Any, ...]) -> dict[str, Any]:
-        task = task_of(row)
-        return {"taskId": task.task_id, one: show(task)}
 
-    return page.response(many, rows, item)
+def list_dependent_tasks(core: Core, task_id: str, token: str | None, limit: int) -> dict[str, Any]:
+    """Return a page of the tasks that depend on this one and have not expired, ordered by taskId."""
+    where = (
+        "expires > ? AND task_id IN (SELECT dependent FROM dependencies WHERE required = ?) ORDER BY sort_key"
+    )
+    page = task_page(core, "tasks", definition_and_status, token, limit, where, core.now(), task_id)
+    get_task(core.store, task_id)
+    return {"taskId": task_id, **page}
+
+
+def task_page(
+    core: Core, key: str, item: Callable[[Task], Any], token: str | None, limit: int, where: str, *values: Any
+) -> dict[str, Any]:
+    """Return the body of a response with a page of tasks; `where` ends with their order."""
+    sql = f"SELECT {COLUMNS} FROM tasks WHERE {where}"  # noqa: S608 - constants
+    return offset_page(core, key, lambda row: item(task_of(row)), token, limit, sql, *values)

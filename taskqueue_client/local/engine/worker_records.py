@@ -10,7 +10,7 @@ import msgspec
 from taskqueue_client.local import times
 from taskqueue_client.local.refusal import Caller, refuse
 
-from .pages import OffsetPage
+from .pages import offset_page
 from .store import marks
 from .task_queues import get_task_queue, touch_task_queue
 
@@ -82,7 +82,7 @@ def list_workers(
     core: Core,
     provisioner_id: str,
     worker_type: str,
-    continuation_token: str | None,
+    token: str | None,
     limit: int,
     quarantined: bool | None,  # noqa: FBT001 - a query parameter
 ) -> dict[str, Any]:
@@ -91,15 +91,12 @@ def list_workers(
     Expired and other workers are removed from the page after it was read: it may be short or empty
     and yet have a token.
     """
-    page = OffsetPage.of(continuation_token, limit)
-    rows = core.store.rows(
+    sql = (
         f"SELECT {_COLUMNS} FROM workers WHERE task_queue_id = ?"  # noqa: S608 - constants
-        " ORDER BY sort_key(worker_group), sort_key(worker_id) LIMIT ? OFFSET ?",
-        f"{provisioner_id}/{worker_type}",
-        *page.window,
+        " ORDER BY sort_key(worker_group), sort_key(worker_id)"
     )
-    now = core.now()
-    response = page.response("workers", rows, _worker_of)
+    task_queue_id, now = f"{provisioner_id}/{worker_type}", core.now()
+    response = offset_page(core, "workers", _worker_of, token, limit, sql, task_queue_id)
     response["workers"] = [
         worker.listed(now)
         for worker in response["workers"]

@@ -327,7 +327,7 @@ _TAKERS: dict[str, _Taker] = {
     "caller": lambda _, caller: caller,
     "body": lambda call, _: call.payload,
     "run_id": lambda call, _: run_id(call.params["runId"]),
-    "continuation_token": lambda call, _: call.query.get("continuationToken"),
+    "token": lambda call, _: call.query.get("continuationToken"),
     "limit": lambda call, _: page_size(call.query),
     "quarantined": lambda call, _: {"true": True, "false": False}.get(call.query.get("quarantined", "")),
 }
