@@ -25,24 +25,25 @@ if TYPE_CHECKING:
 
 Worker = tuple[str, str]
 
+_LONG_POLL = 20  # seconds
+
 
 async def claim_work(core: Core, caller: Caller, task_queue_id: str, body: dict[str, Any]) -> dict[str, Any]:
     """Claim up to `tasks` pending runs, the most urgent and then the oldest first.
 
-    Waits up to 20 s for the first one. May be canceled: then nothing is claimed. A worker in
+    Waits for the first one. May be canceled: then nothing is claimed. A worker in
     quarantine waits as long and gets nothing.
     """
     worker = body["workerGroup"], body["workerId"]
     caller.require(taskQueueId=task_queue_id, workerGroup=worker[0], workerId=worker[1])
-    seconds = core.settings.long_poll
     if worker_seen(core, task_queue_id, worker):
-        await core.clock.sleep_async(seconds)
+        await core.clock.sleep_async(_LONG_POLL)
         return {"tasks": []}
 
     def claim() -> list[dict[str, Any]]:
         return claim_pending(core, task_queue_id, worker, int(body["tasks"]))
 
-    return {"tasks": await core.long_polls.wait(task_queue_id, seconds, claim)}
+    return {"tasks": await core.long_polls.wait(task_queue_id, _LONG_POLL, claim)}
 
 
 def claim_task(core: Core, caller: Caller, task_id: str, run_id: int, body: dict[str, Any]) -> dict[str, Any]:

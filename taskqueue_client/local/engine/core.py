@@ -37,18 +37,12 @@ class Settings:
         deadline_delay: The time from a task's deadline until the task is resolved.
         resolver_interval: The interval at which resolvers look for work; 0: they work at once.
         max_dependencies: The largest number of dependencies; the service enforces no less than 10,000.
-        max_task_deadline_days: The latest deadline, in days from now (`MAX_TASK_DEADLINE_DAYS`).
-        worker_info_interval: The interval at which the activity of workers and task queues is stored.
-        long_poll: The time for which claimWork waits for a task.
     """
 
     claim_timeout: float = 1200
     deadline_delay: float = 0
     resolver_interval: float = 0
-    max_task_deadline_days: float = 5
     max_dependencies: int = 10_000
-    worker_info_interval: float = 1800
-    long_poll: float = 20
 
 
 @dataclass(slots=True)

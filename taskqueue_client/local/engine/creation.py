@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .core import Core
 
 _DRIFT = 15 * times.MINUTE  # how far a creator's clock may be off
+_LATEST_DEADLINE = 5 * times.DAY
 _FIELDS = (
     "provisionerId",
     "workerType",
@@ -67,7 +68,7 @@ def create_task(core: Core, caller: Caller, task_id: str, body: dict[str, Any]) 
     caller.require(**_scope_params(body))
     body.setdefault("taskGroupId", task_id)
     with core.transition() as now:
-        deadline, expires = _complete_dates(body, now, core.settings.max_task_deadline_days)
+        deadline, expires = _complete_dates(body, now)
         _check_scopes(body["scopes"])
         task = _new_task(task_id, body, deadline, expires)
         join_group(core, task.task_group_id, task.scheduler_id, task.expires)
@@ -101,17 +102,16 @@ def _insert(core: Core, task: Task, body: dict[str, Any], now: int) -> Task:
     return task
 
 
-def _complete_dates(body: dict[str, Any], now: int, max_deadline_days: float) -> tuple[int, int]:
+def _complete_dates(body: dict[str, Any], now: int) -> tuple[int, int]:
     """Check the dates, and write them as they are stored; return `deadline` and `expires`."""
     created = times.parse(body["created"], "created")
     deadline = times.parse(body["deadline"], "deadline")
-    last = now + int(max_deadline_days * times.DAY) + _DRIFT
     rules = {
         "`created` cannot be in the past (max 15min drift)": created >= now - _DRIFT,
         "`created` cannot be in the future (max 15min drift)": created <= now + _DRIFT,
         "`deadline` cannot be before `created`": created <= deadline,
         "`deadline` cannot be in the past": deadline >= now,
-        f"`deadline` cannot be more than {max_deadline_days:g} days into the future": deadline <= last,
+        "`deadline` cannot be more than 5 days into the future": deadline <= now + _LATEST_DEADLINE + _DRIFT,
     }
     for message, holds in rules.items():
         if not holds:

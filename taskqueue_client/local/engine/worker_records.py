@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _KEY = "task_queue_id = ? AND worker_group = ? AND worker_id = ?"
 _NEVER = -10  # years: a worker that was never in quarantine has one that ended that long before its creation
 _RECENT = 20
+_INTERVAL = 30 * times.MINUTE  # at which the activity of workers and task queues is stored
 _CLAIM_WORK_LIFE = times.DAY
 _CLAIM_TASK_LIFE = 5 * times.DAY
 _UNSPECIFIED = "[unspecified]"
@@ -219,9 +220,8 @@ def add_recent_tasks(
 
 def _is_due(core: Core, key: str, now: int) -> bool:
     """Return whether to write down that a queue or a worker is in use; if so, not again for a while."""
-    interval = int(core.settings.worker_info_interval * times.SECOND)
     noted = core.noted.get(key)
-    if noted is not None and noted > now - interval:
+    if noted is not None and noted > now - _INTERVAL:
         return False
     core.noted[key] = now
     return True
