@@ -15,8 +15,7 @@ from taskqueue_client.local.auth.auth_service import AuthService, SignatureValid
 from taskqueue_client.local.auth.known_clients import Client, Roles
 from taskqueue_client.local.auth.presented_credentials import Issuer, issue
 from taskqueue_client.local.http.admin import Admin
-from taskqueue_client.local.http.api import Api, route_table
-from taskqueue_client.local.http.endpoints import ENDPOINTS
+from taskqueue_client.local.http.api import ENDPOINTS, Api, route_table
 from taskqueue_client.local.http.server import Server
 from taskqueue_client.local.storage import ArtifactStorage, Variant
 

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from taskqueue_client.local.http.endpoints import ENDPOINTS
+from taskqueue_client.local.http.api import ENDPOINTS
 from tests.fuzz.request_fuzzer import BATCH, Findings, fuzz
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -11,7 +11,7 @@ import pytest
 from taskqueue_client.local.engine import claims_and_reports
 from taskqueue_client.local.engine.task_records import get_task
 from taskqueue_client.local.http import api
-from taskqueue_client.local.http.endpoints import ENDPOINTS
+from taskqueue_client.local.http.api import ENDPOINTS
 from taskqueue_client.local.http.responses import json_response
 from tests.fuzz.request_fuzzer import Findings, fuzz
 

@@ -11,11 +11,13 @@ import re
 from base64 import b64encode
 from dataclasses import dataclass, field
 from hashlib import sha256
+from operator import itemgetter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from mohawk.util import calculate_mac, parse_content_type
 
+from taskqueue_client.local.http import endpoints
 from taskqueue_client.local.javascript_values import is_list
 from taskqueue_client.local.refusal import refuse
 from taskqueue_client.local.times import text as iso
@@ -57,6 +59,8 @@ _TESTER = ("tester", "no-secret")
 """The client and access token that the service documents for trying out a signer."""
 
 _TESTER_GET_NEEDS = ("test:authenticate-get",)
+_TESTER_GET_SCOPES = ("test:*", "auth:create-client:test:*")
+_TEST = endpoints.each("scope", "requiredScopes", "<scope>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,19 +346,29 @@ class AuthService:
         self._clients = clients
         self._expand = expand
 
+    @endpoints.auth(
+        "POST",
+        "/test-authenticate",
+        _TEST,
+        schema="test-authenticate-request",
+        tester_scopes=itemgetter("clientScopes"),
+    )
     def test_authenticate(self, caller: RequestCaller, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return whether a request signed as `tester` carries the `requiredScopes`."""
         caller.require(requiredScopes=body["requiredScopes"])
         return {"clientId": caller.client_id, "scopes": caller.scopes}
 
+    @endpoints.auth("GET", "/test-authenticate-get/", _TEST, tester_scopes=lambda _: _TESTER_GET_SCOPES)
     def test_authenticate_get(self, caller: RequestCaller) -> dict[str, Any]:
         """Return the same for a GET, which can be a signed URL."""
         return self.test_authenticate(caller, {"requiredScopes": _TESTER_GET_NEEDS})
 
+    @endpoints.auth("GET", "/scopes/current", "auth:current-scopes")
     def current_scopes(self, caller: RequestCaller) -> dict[str, Any]:
         """Return what the caller may do."""
         return {"scopes": caller.scopes}
 
+    @endpoints.auth("GET", "/clients/<clientId>", "auth:get-client:<clientId>")
     def client(self, client_id: str) -> dict[str, Any]:
         """Return what is known about a client, without its secret.
 
@@ -375,6 +389,7 @@ class AuthService:
             "disabled": client.disabled,
         }
 
+    @endpoints.auth("POST", "/authenticate-hawk", schema="authenticate-hawk-request")
     def authenticate_hawk(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return whether a request that another service received is signed correctly, and the client's id."""
         request = SignedRequest(

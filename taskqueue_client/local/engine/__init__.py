@@ -7,6 +7,13 @@ page's `token` and `limit`. It returns the response's body and raises `Refusal`.
 `claim_work` waits.
 """
 
+from . import claims_and_reports as claims_and_reports
+from . import creation as creation
+from . import scheduling as scheduling
+from . import task_artifacts as task_artifacts
+from . import task_queues as task_queues
+from . import task_records as task_records
+from . import worker_records as worker_records
 from .core import Core as Core
 from .core import Settings as Settings
 from .resolvers import BackgroundWork as BackgroundWork

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taskqueue_client.local import messages, times
+from taskqueue_client.local.http.endpoints import queue
 from taskqueue_client.local.javascript_values import is_object
 from taskqueue_client.local.refusal import Caller, refuse
 
@@ -21,13 +22,24 @@ from .transitions import (
 from .worker_records import add_recent_tasks, seen_by_claim_task, worker_active, worker_seen
 
 if TYPE_CHECKING:
+    from taskqueue_client.scopes import ScopeExpression
+
     from .core import Core
 
 Worker = tuple[str, str]
 
+_CLAIM_WORK: ScopeExpression = {
+    "AllOf": ["queue:claim-work:<taskQueueId>", "queue:worker-id:<workerGroup>/<workerId>"]
+}
+_CLAIM_TASK: ScopeExpression = {
+    "AllOf": ["queue:claim-task:<provisionerId>/<workerType>", "queue:worker-id:<workerGroup>/<workerId>"]
+}
+_RESOLVE = "queue:resolve-task:<taskId>/<runId>"
+
 _LONG_POLL = 20  # seconds
 
 
+@queue("POST", "/claim-work/<taskQueueId>", _CLAIM_WORK, schema="claim-work-request")
 async def claim_work(core: Core, caller: Caller, task_queue_id: str, body: dict[str, Any]) -> dict[str, Any]:
     """Claim up to `tasks` pending runs, the most urgent and then the oldest first.
 
@@ -46,6 +58,7 @@ async def claim_work(core: Core, caller: Caller, task_queue_id: str, body: dict[
     return {"tasks": await core.long_polls.wait(task_queue_id, _LONG_POLL, claim)}
 
 
+@queue("POST", "/task/<taskId>/runs/<runId>/claim", _CLAIM_TASK, schema="task-claim-request")
 def claim_task(core: Core, caller: Caller, task_id: str, run_id: int, body: dict[str, Any]) -> dict[str, Any]:
     """Claim one run; the worker that has claimed it by this call may repeat the call."""
     task = get_task(core.store, task_id)
@@ -72,6 +85,7 @@ def claim_run(core: Core, task: Task, run_id: int, worker: Worker) -> dict[str, 
     return _claim(core, task, run, taken_until, recorded)
 
 
+@queue("POST", "/task/<taskId>/runs/<runId>/reclaim", "queue:reclaim-task:<taskId>/<runId>")
 def reclaim_task(core: Core, caller: Caller, task_id: str, run_id: int) -> dict[str, Any]:
     """Extend the claim on a run: it expires a claim timeout from now."""
     task = get_task(core.store, task_id)
@@ -174,17 +188,20 @@ def _check_deadline(task: Task, now: int) -> None:
         )
 
 
+@queue("POST", "/task/<taskId>/runs/<runId>/completed", _RESOLVE)
 def report_completed(core: Core, caller: Caller, task_id: str, run_id: int, body: object) -> dict[str, Any]:
     """Resolve a run as completed, or as failed if the optional body has `success` false."""
     failed = is_object(body) and body.get("success") is False
     return _report(core, caller, task_id, run_id, "failed" if failed else "completed")
 
 
+@queue("POST", "/task/<taskId>/runs/<runId>/failed", _RESOLVE)
 def report_failed(core: Core, caller: Caller, task_id: str, run_id: int) -> dict[str, Any]:
     """Resolve a run as failed."""
     return _report(core, caller, task_id, run_id, "failed")
 
 
+@queue("POST", "/task/<taskId>/runs/<runId>/exception", _RESOLVE, schema="task-exception-request")
 def report_exception(
     core: Core, caller: Caller, task_id: str, run_id: int, body: dict[str, Any]
 ) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from taskqueue_client.local import messages, times
+from taskqueue_client.local.http.endpoints import queue
 from taskqueue_client.local.javascript_values import in_database_order
 from taskqueue_client.local.refusal import Caller, refuse
 
@@ -18,7 +19,27 @@ from .transitions import add_run, append_run, enqueue
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from taskqueue_client.scopes import ScopeExpression
+
     from .core import Core
+
+_SCOPES: ScopeExpression = {
+    "AllOf": [
+        {"for": "scope", "in": "scopes", "each": "<scope>"},
+        {"for": "route", "in": "routes", "each": "queue:route:<route>"},
+        "queue:create-task:project:<projectId>",
+        "queue:scheduler-id:<schedulerId>",
+        {
+            "AnyOf": [
+                {
+                    "for": "priority",
+                    "in": "priorities",
+                    "each": "queue:create-task:<priority>:<provisionerId>/<workerType>",
+                }
+            ]
+        },
+    ]
+}
 
 _DRIFT = 15 * times.MINUTE  # how far a creator's clock may be off
 _LATEST_DEADLINE = 5 * times.DAY
@@ -45,6 +66,7 @@ _FIELDS = (
 )
 
 
+@queue("PUT", "/task/<taskId>", _SCOPES, schema="create-task-request")
 def create_task(core: Core, caller: Caller, task_id: str, body: dict[str, Any]) -> dict[str, Any]:
     """Create a task, or find it created with the same definition before; return its status.
 

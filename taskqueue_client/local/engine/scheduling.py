@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taskqueue_client.local import messages, times
+from taskqueue_client.local.http.endpoints import queue
 from taskqueue_client.local.messages import group_message
 from taskqueue_client.local.refusal import Caller, refuse
 
@@ -26,6 +27,8 @@ from .transitions import MAX_RUNS, add_run, cancel, drop_claims, note_resolution
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from taskqueue_client.scopes import ScopeExpression
 
     from .core import Core
 
@@ -128,6 +131,18 @@ def _schedule(core: Core, task_id: str, now: int) -> None:
     core.send(messages.pending, task, add_run(core, task, "scheduled", now))
 
 
+def _in_group(verb: str) -> ScopeExpression:
+    """Return the scopes for a verb on a task: by the task, by its project, or by its scheduler."""
+    return {
+        "AnyOf": [
+            f"queue:{verb}-task:<schedulerId>/<taskGroupId>/<taskId>",
+            f"queue:{verb}-task-in-project:<projectId>",
+            {"AllOf": [f"queue:{verb}-task", "assume:scheduler-id:<schedulerId>/<taskGroupId>"]},
+        ]
+    }
+
+
+@queue("POST", "/task/<taskId>/schedule", _in_group("schedule"))
 def schedule_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
     """Make an unscheduled task pending, whatever it depends on; others stay as they are."""
     task = _authorized(core, caller, task_id)
@@ -138,6 +153,7 @@ def schedule_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
     return {"status": task.status()}
 
 
+@queue("POST", "/task/<taskId>/rerun", _in_group("rerun"))
 def rerun_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
     """Add a run to a task that is unscheduled or resolved; of a pending run, send the message again."""
     task = _authorized(core, caller, task_id)
@@ -150,6 +166,7 @@ def rerun_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
     return {"status": task.status()}
 
 
+@queue("POST", "/task/<taskId>/cancel", _in_group("cancel"))
 def cancel_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
     """Cancel a task that is not resolved; a repeated call sends the message again."""
     task = _authorized(core, caller, task_id)
@@ -185,6 +202,12 @@ def _check_deadline(task: Task, now: int) -> None:
         )
 
 
+_CHANGE_PRIORITY: ScopeExpression = {
+    "AnyOf": ["queue:change-task-priority:<taskId>", "queue:change-task-priority-in-queue:<taskQueueId>"]
+}
+
+
+@queue("POST", "/task/<taskId>/priority", _CHANGE_PRIORITY, schema="change-task-priority-request")
 def change_task_priority(core: Core, caller: Caller, task_id: str, body: dict[str, Any]) -> dict[str, Any]:
     """Change the priority of a task: in its definition, and in the order of pending runs."""
     task = get_task(core.store, task_id)
@@ -245,6 +268,7 @@ def send_group(core: Core, exchange: str, task_group_id: str) -> None:
         core.send(group_message, exchange, record)
 
 
+@queue("GET", "/task-group/<taskGroupId>", "queue:list-task-group:<taskGroupId>")
 def get_task_group(core: Core, task_group_id: str) -> dict[str, Any]:
     """Return the group's record.
 
@@ -257,6 +281,7 @@ def get_task_group(core: Core, task_group_id: str) -> dict[str, Any]:
     return record
 
 
+@queue("GET", "/task-group/<taskGroupId>/list", "queue:list-task-group:<taskGroupId>")
 def list_task_group(core: Core, task_group_id: str, token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of the group's tasks, ordered by taskId."""
     where = "task_group_id = ? ORDER BY sort_key"
@@ -264,6 +289,7 @@ def list_task_group(core: Core, task_group_id: str, token: str | None, limit: in
     return {**get_task_group(core, task_group_id), **page}
 
 
+@queue("POST", "/task-group/<taskGroupId>/seal", "queue:seal-task-group:<schedulerId>/<taskGroupId>")
 def seal_task_group(core: Core, caller: Caller, task_group_id: str) -> dict[str, Any]:
     """Refuse further tasks, for ever; a repeated call keeps the first time."""
     _authorize(caller, get_task_group(core, task_group_id))
@@ -277,6 +303,7 @@ def seal_task_group(core: Core, caller: Caller, task_group_id: str) -> dict[str,
     return get_task_group(core, task_group_id)
 
 
+@queue("POST", "/task-group/<taskGroupId>/cancel", "queue:cancel-task-group:<schedulerId>/<taskGroupId>")
 def cancel_task_group(core: Core, caller: Caller, task_group_id: str) -> dict[str, Any]:
     """Cancel every task of a sealed group that is not resolved and whose deadline is in the future."""
     record = get_task_group(core, task_group_id)
@@ -335,6 +362,12 @@ def _find_group(core: Core, task_group_id: str) -> dict[str, Any] | None:
     return record if sealed is None else {**record, "sealed": times.text(sealed)}
 
 
+@queue(
+    "POST",
+    "/task-group/<taskGroupId>/priority",
+    "queue:change-task-group-priority:<schedulerId>/<taskGroupId>",
+    schema="change-task-priority-request",
+)
 def change_task_group_priority(
     core: Core, caller: Caller, task_group_id: str, body: dict[str, Any]
 ) -> dict[str, Any]:

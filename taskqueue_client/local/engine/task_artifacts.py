@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from taskqueue_client.local import messages, times
+from taskqueue_client.local.http.endpoints import each, queue
 from taskqueue_client.local.refusal import Caller, Refusal, refuse
 from taskqueue_client.slugid import slugid
 
@@ -18,6 +19,10 @@ from .task_records import Run, Task, find_task, get_task
 if TYPE_CHECKING:
     from .core import Core
 
+
+_RUN = "/task/<taskId>/runs/<runId>"
+_CREATE = "queue:create-artifact:<taskId>/<runId>"
+_GET = each("name", "names", "queue:get-artifact:<name>")
 
 _DRIFT = 15 * times.MINUTE
 _GRACE = 25 * times.MINUTE  # how long a worker may still add artifacts to a run that ended by exception
@@ -38,6 +43,7 @@ _MUST_MATCH = {"s3": (), "reference": (), "link": ("artifact",), "error": ("reas
 """The fields in which an artifact must equal an earlier one of its name; objects cannot be replaced."""
 
 
+@queue("POST", f"{_RUN}/artifacts/<name>", _CREATE, schema="post-artifact-request")
 def create_artifact(
     core: Core, caller: Caller, task_id: str, run_id: int, name: str, body: dict[str, Any]
 ) -> dict[str, Any]:
@@ -64,6 +70,7 @@ def create_artifact(
     return _response(core, task, run, artifact)
 
 
+@queue("PUT", f"{_RUN}/artifacts/<name>", _CREATE, schema="finish-artifact-request")
 def finish_artifact(core: Core, task_id: str, run_id: int, name: str, body: dict[str, Any]) -> None:
     """Make an object artifact readable, whose data was uploaded; may be repeated."""
     artifact = find_artifact(core, task_id, run_id, name)
@@ -288,6 +295,7 @@ class ErrorContent:
     message: str
 
 
+@queue("GET", f"{_RUN}/artifacts/<name>", _GET)
 def get_artifact(core: Core, caller: Caller, task_id: str, run_id: int, name: str) -> Redirect | ErrorContent:
     """Return where an artifact's content is, links being followed.
 
@@ -301,23 +309,27 @@ def get_artifact(core: Core, caller: Caller, task_id: str, run_id: int, name: st
     return Redirect(_url(core, artifact), artifact.storage_type)
 
 
+@queue("GET", "/task/<taskId>/artifacts/<name>", _GET)
 def get_latest_artifact(core: Core, caller: Caller, task_id: str, name: str) -> Redirect | ErrorContent:
     """Return the same of the latest run."""
     caller.require(names=[name])
     return get_artifact(core, caller, task_id, _latest_run_id(core, task_id), name)
 
 
+@queue("GET", f"{_RUN}/artifact-content/<name>", _GET)
 def artifact(core: Core, caller: Caller, task_id: str, run_id: int, name: str) -> dict[str, Any]:
     """Return what is needed to download an artifact, links being followed; raises as `get_artifact` does."""
     artifact = _followed(core, caller, task_id, run_id, name)
     return {"storageType": artifact.storage_type, **_content(core, artifact)}
 
 
+@queue("GET", "/task/<taskId>/artifact-content/<name>", _GET)
 def latest_artifact(core: Core, caller: Caller, task_id: str, name: str) -> dict[str, Any]:
     """Return the same of the latest run, which is looked for before any scope is checked."""
     return artifact(core, caller, task_id, _latest_run_id(core, task_id), name)
 
 
+@queue("GET", f"{_RUN}/artifact-info/<name>", "queue:list-artifacts:<taskId>:<runId>")
 def artifact_info(core: Core, task_id: str, run_id: int, name: str) -> dict[str, Any]:
     """Return an artifact's record; links are not followed.
 
@@ -327,17 +339,20 @@ def artifact_info(core: Core, task_id: str, run_id: int, name: str) -> dict[str,
     return _present(core, task_id, run_id, name).listed()
 
 
+@queue("GET", "/task/<taskId>/artifact-info/<name>", "queue:list-artifacts:<taskId>")
 def latest_artifact_info(core: Core, task_id: str, name: str) -> dict[str, Any]:
     """Return the same of the latest run."""
     return artifact_info(core, task_id, _latest_run_id(core, task_id), name)
 
 
+@queue("GET", f"{_RUN}/artifacts", "queue:list-artifacts:<taskId>:<runId>")
 def list_artifacts(core: Core, task_id: str, run_id: int, token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of a run's artifacts, by name; unfinished ones are among them."""
     _task_with_runs(core, task_id).run(run_id)
     return _list(core, task_id, run_id, token, limit)
 
 
+@queue("GET", "/task/<taskId>/artifacts", "queue:list-artifacts:<taskId>")
 def list_latest_artifacts(core: Core, task_id: str, token: str | None, limit: int) -> dict[str, Any]:
     """Return the same of the latest run."""
     return _list(core, task_id, _latest_run_id(core, task_id), token, limit)

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from taskqueue_client.local import times
+from taskqueue_client.local.http.endpoints import queue
 from taskqueue_client.local.refusal import Refusal, refuse
 
 from .pages import decode_index, encode_index, offset_page, page_of
@@ -13,6 +14,9 @@ from .task_records import get_task, queue_names
 
 if TYPE_CHECKING:
     from .core import Core
+
+WORKER_TYPE = "/provisioners/<provisionerId>/worker-types/<workerType>"
+"""The route of a task queue, by the two halves of its id."""
 
 _MOST_PROVISIONERS = 1000
 _UNEXPIRED = "SELECT task_queue_id, expires, last_date_active FROM task_queues WHERE expires > ?"
@@ -25,12 +29,14 @@ _PROVISIONERS = (
 )
 
 
+@queue("GET", "/task-queues", "queue:list-task-queues")
 def list_task_queues(core: Core, token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of the task queues that have not expired."""
     sql = _UNEXPIRED + " ORDER BY sort_key(task_queue_id)"
     return offset_page(core, "taskQueues", _task_queue, token, limit, sql, core.now())
 
 
+@queue("GET", "/task-queues/<taskQueueId>", "queue:get-task-queue:<taskQueueId>", one_segment=True)
 def get_task_queue(core: Core, task_queue_id: str) -> dict[str, Any]:
     """Return one task queue.
 
@@ -40,6 +46,7 @@ def get_task_queue(core: Core, task_queue_id: str) -> dict[str, Any]:
     return _task_queue(_find_task_queue(core, task_queue_id))
 
 
+@queue("GET", "/provisioners/<provisionerId>/worker-types", "queue:list-worker-types:<provisionerId>")
 def list_worker_types(core: Core, provisioner_id: str, token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of a provisioner's task queues."""
     sql = _UNEXPIRED + _OF_PROVISIONER + " ORDER BY sort_key(task_queue_id)"
@@ -47,12 +54,14 @@ def list_worker_types(core: Core, provisioner_id: str, token: str | None, limit:
     return offset_page(core, "workerTypes", _worker_type, token, limit, sql, *values)
 
 
+@queue("GET", WORKER_TYPE, "queue:get-worker-type:<provisionerId>/<workerType>")
 def get_worker_type(core: Core, provisioner_id: str, worker_type: str) -> dict[str, Any]:
     """Return one task queue, by the two halves of its id."""
     return _worker_type(_find_task_queue(core, f"{provisioner_id}/{worker_type}"))
 
 
-def list_provisioners(core: Core, limit: int) -> dict[str, Any]:
+@queue("GET", "/provisioners", "queue:list-provisioners")
+def list_provisioners(core: Core, token: str | None, limit: int) -> dict[str, Any]:  # noqa: ARG001 - it may be given
     """Return the first provisioners, in the order of their first task queues; 0 means no limit.
 
     As in the service, the others cannot be reached.
@@ -65,6 +74,7 @@ def list_provisioners(core: Core, limit: int) -> dict[str, Any]:
     return {"provisioners": [_provisioner(row) for row in rows]}
 
 
+@queue("GET", "/provisioners/<provisionerId>", "queue:get-provisioner:<provisionerId>")
 def get_provisioner(core: Core, provisioner_id: str) -> dict[str, Any]:
     """Return one provisioner: the latest times of its task queues."""
     row = core.store.row(
@@ -124,17 +134,24 @@ _LATEST_CLAIMS = (  # of claims at the same time, which a held clock allows, tha
 )
 
 
+@queue("GET", "/pending/<taskQueueId>", "queue:pending-count:<taskQueueId>")
 def pending_tasks(core: Core, task_queue_id: str) -> dict[str, Any]:
     """Return the number of pending runs."""
     return {**queue_names(task_queue_id), "pendingTasks": _count(core, "*", _PENDING, task_queue_id)}
 
 
+@queue(
+    "GET",
+    "/task-queues/<taskQueueId>/counts",
+    {"AllOf": ["queue:pending-count:<taskQueueId>", "queue:claimed-count:<taskQueueId>"]},
+)
 def task_queue_counts(core: Core, task_queue_id: str) -> dict[str, Any]:
     """Return the numbers of pending runs, and of runs with a claim that has not expired."""
     claimed = _count(core, "DISTINCT task_id || '/' || run_id", _HELD, task_queue_id)
     return {**pending_tasks(core, task_queue_id), "claimedTasks": claimed}
 
 
+@queue("GET", "/task-queues/<taskQueueId>/pending", "queue:pending-list:<taskQueueId>")
 def list_pending_tasks(core: Core, task_queue_id: str, token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of the pending runs, the oldest first."""
     rows = core.store.rows(
@@ -147,6 +164,7 @@ def list_pending_tasks(core: Core, task_queue_id: str, token: str | None, limit:
     return page_of("tasks", rows, limit, partial(_pending_task, core), _token)
 
 
+@queue("GET", "/task-queues/<taskQueueId>/claimed", "queue:claimed-list:<taskQueueId>")
 def list_claimed_tasks(core: Core, task_queue_id: str, token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of the claimed tasks, by the time of their latest claim or reclaim.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from taskqueue_client.local import times
+from taskqueue_client.local.http.endpoints import each, queue
 from taskqueue_client.local.refusal import refuse
 
 from .pages import offset_page
@@ -190,16 +191,19 @@ def save_runs(store: Store, task: Task) -> None:
     )
 
 
+@queue("GET", "/task/<taskId>", "queue:get-task:<taskId>")
 def task(core: Core, task_id: str) -> dict[str, Any]:
     """Return a task's definition."""
     return get_task(core.store, task_id).definition()
 
 
+@queue("GET", "/task/<taskId>/status", "queue:status:<taskId>")
 def status(core: Core, task_id: str) -> dict[str, Any]:
     """Return a task's status."""
     return {"status": get_task(core.store, task_id).status()}
 
 
+@queue("POST", "/tasks", each("taskId", "taskIds", "queue:get-task:<taskId>"), schema="tasks-request")
 def tasks(core: Core, caller: Caller, body: dict[str, Any], token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of the definitions of those of the given tasks that exist."""
 
@@ -210,6 +214,7 @@ def tasks(core: Core, caller: Caller, body: dict[str, Any], token: str | None, l
     return task_page(core, "tasks", item, token, limit, _GIVEN, msgspec.json.encode(body["taskIds"]).decode())
 
 
+@queue("POST", "/tasks/status", each("taskId", "taskIds", "queue:status:<taskId>"), schema="tasks-request")
 def statuses(
     core: Core, caller: Caller, body: dict[str, Any], token: str | None, limit: int
 ) -> dict[str, Any]:
@@ -224,6 +229,7 @@ def statuses(
     )
 
 
+@queue("GET", "/task/<taskId>/dependents", "queue:list-dependent-tasks:<taskId>")
 def list_dependent_tasks(core: Core, task_id: str, token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of the tasks that depend on this one and have not expired, ordered by taskId."""
     where = (

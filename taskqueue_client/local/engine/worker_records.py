@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from taskqueue_client.local import times
+from taskqueue_client.local.http.endpoints import each, queue
 from taskqueue_client.local.refusal import Caller, refuse
 
 from .pages import offset_page
 from .store import marks
-from .task_queues import get_task_queue, touch_task_queue
+from .task_queues import WORKER_TYPE, get_task_queue, touch_task_queue
 
 if TYPE_CHECKING:
     from .core import Core
 
+_WORKER = "<provisionerId>/<workerType>/<workerGroup>/<workerId>"
 _KEY = "task_queue_id = ? AND worker_group = ? AND worker_id = ?"
 _NEVER = -10  # years: a worker that was never in quarantine has one that ended that long before its creation
 _RECENT = 20
@@ -79,6 +81,7 @@ class _WorkerRecord(msgspec.Struct):
 _COLUMNS = ", ".join(_WorkerRecord.__struct_fields__)
 
 
+@queue("GET", f"{WORKER_TYPE}/workers", "queue:list-workers:<provisionerId>/<workerType>")
 def list_workers(
     core: Core,
     provisioner_id: str,
@@ -106,6 +109,7 @@ def list_workers(
     return response
 
 
+@queue("GET", f"{WORKER_TYPE}/workers/<workerGroup>/<workerId>", f"queue:get-worker:{_WORKER}")
 def get_worker(
     core: Core, provisioner_id: str, worker_type: str, worker_group: str, worker_id: str
 ) -> dict[str, Any]:
@@ -123,6 +127,12 @@ def get_worker(
     return worker.shown()
 
 
+@queue(
+    "PUT",
+    f"{WORKER_TYPE}/workers/<workerGroup>/<workerId>",
+    {"AllOf": [f"queue:quarantine-worker:{_WORKER}"]},
+    schema="quarantine-worker-request",
+)
 def quarantine_worker(
     core: Core,
     caller: Caller,
@@ -149,6 +159,12 @@ def quarantine_worker(
     return worker.shown()
 
 
+@queue(
+    "PUT",
+    f"{WORKER_TYPE}/<workerGroup>/<workerId>",
+    each("property", "properties", f"queue:declare-worker:{_WORKER}#<property>"),
+    schema="update-worker-request",
+)
 def declare_worker(
     core: Core,
     caller: Caller,

@@ -31,13 +31,17 @@ from taskqueue_client.local.http import request_bodies
 from taskqueue_client.local.refusal import Refusal, refuse
 from taskqueue_client.local.storage.objects import SeeOther
 
-from .endpoints import ENDPOINTS, LEGACY, Endpoint, camel_case
+from . import endpoints
+from .endpoints import LEGACY, Endpoint, camel_case
 from .responses import empty_response, error_response, finish, json_response, see_other
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from aiohttp import web
+
+ENDPOINTS: tuple[Endpoint, ...] = (*endpoints.queue, *endpoints.objects, *endpoints.auth)
+"""The endpoints of every local queue, which the imports above have declared."""
 
 _SPLATS = {"taskQueueId", "name"}
 _PREFIX = re.compile(r"(?:/api/([a-z]+))?/v1(/[^/]*)")

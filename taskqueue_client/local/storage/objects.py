@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from taskqueue_client.local import times
+from taskqueue_client.local.http import endpoints
 from taskqueue_client.local.http.request_bodies import media_type
 from taskqueue_client.local.javascript_values import decode_base64
 from taskqueue_client.local.refusal import Caller, refuse
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 OBJECT_METHODS = ("dataInline", "putUrl", "simple", "getUrl")
 """All upload and download methods of the object service."""
+
+_UPLOAD = "object:upload:<projectId>:<name>"
+_DOWNLOAD = "object:download:<name>"
 
 _PUT_SECONDS = 45 * 60
 _SIMPLE_SECONDS = 30 * 60
@@ -82,6 +86,7 @@ class ObjectService:
         store.change(_TABLE)
         store.change(_INDEX)
 
+    @endpoints.objects("PUT", "/upload/<name>", _UPLOAD, schema="create-upload-request", one_segment=True)
     def create_upload(self, caller: Caller, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Begin an upload, or go on with it on the same terms.
 
@@ -110,6 +115,9 @@ class ObjectService:
             return {**agreed, "uploadMethod": {"putUrl": self._put_url(name, proposed["putUrl"])}}
         return {**agreed, "uploadMethod": {}}
 
+    @endpoints.objects(
+        "POST", "/finish-upload/<name>", _UPLOAD, schema="finish-upload-request", one_segment=True
+    )
     def finish_upload(self, caller: Caller, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Make an object readable and immutable; may be repeated.
 
@@ -130,6 +138,7 @@ class ObjectService:
             self._store.change("UPDATE objects SET upload_id = NULL WHERE name = ?", name)
         return {}
 
+    @endpoints.objects("PUT", "/start-download/<name>", _DOWNLOAD, schema="download-object-request")
     def start_download(self, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return a URL to read an object from, by the method that suits the caller.
 
@@ -145,6 +154,7 @@ class ObjectService:
             refuse("NoMatchingMethod", f"Object supports methods {', '.join(supported)}")
         return {"method": "simple", "url": self.simple_url(name)}
 
+    @endpoints.objects("GET", "/metadata/<name>", _DOWNLOAD)
     def object(self, name: str) -> dict[str, Any]:
         """Return what is known about an object.
 
@@ -154,6 +164,7 @@ class ObjectService:
         found = self._finished(name)
         return {"projectId": found.project_id, "expires": times.text(found.expires), "hashes": found.hashes}
 
+    @endpoints.objects("GET", "/download/<name>", _DOWNLOAD)
     def download(self, name: str) -> SeeOther:
         """Redirect to the object's data; raises as `simple_url` does."""
         return SeeOther(self.simple_url(name))

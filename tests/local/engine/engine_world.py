@@ -13,7 +13,7 @@ import pytest
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.local import times
 from taskqueue_client.local.engine import BackgroundWork, Core, Settings, Store
-from taskqueue_client.local.http.endpoints import ENDPOINTS
+from taskqueue_client.local.http.api import ENDPOINTS
 from taskqueue_client.local.messages import EXCHANGE_PREFIX, Audience, Message
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.local.storage import ArtifactStorage

@@ -81,7 +81,7 @@ async def test_every_response_is_valid(world: World, schemas: Schemas) -> None:
     check("task-queue-counts-response", engine.task_queue_counts(QUEUE))
     check("list-taskqueues-response", engine.list_task_queues(*EVERYTHING))
     check("taskqueue-response", engine.get_task_queue(QUEUE))
-    check("list-provisioners-response", engine.list_provisioners(EVERYTHING[1]))
+    check("list-provisioners-response", engine.list_provisioners(*EVERYTHING))
     check("provisioner-response", engine.get_provisioner("prov"))
     check("list-workertypes-response", engine.list_worker_types("prov", *EVERYTHING))
     check("workertype-response", engine.get_worker_type("prov", "wt"))

@@ -265,10 +265,10 @@ def test_provisioners_are_summed_up_from_their_queues(world: World) -> None:
         "description": "",
         "stability": "experimental",
     }
-    listed = engine.list_provisioners(ALL)["provisioners"]
+    listed = engine.list_provisioners(None, ALL)["provisioners"]
     assert [one["provisionerId"] for one in listed] == ["other", "prov"]
-    assert engine.list_provisioners(1) == {"provisioners": listed[:1]}
-    assert engine.list_provisioners(0) == {"provisioners": listed}
+    assert engine.list_provisioners(None, 1) == {"provisioners": listed[:1]}
+    assert engine.list_provisioners(None, 0) == {"provisioners": listed}
 
 
 def test_provisioners_stand_in_the_order_of_their_first_task_queues(world: World) -> None:
@@ -276,7 +276,7 @@ def test_provisioners_stand_in_the_order_of_their_first_task_queues(world: World
         declare(world, WORKER, HOUR, queue)
     queues = [queue["taskQueueId"] for queue in world.engine.list_task_queues(None, ALL)["taskQueues"]]
     assert queues == ["pro/d", "prov2/c", "prov/b", "prov/d"]
-    listed = world.engine.list_provisioners(ALL)["provisioners"]
+    listed = world.engine.list_provisioners(None, ALL)["provisioners"]
     assert [one["provisionerId"] for one in listed] == ["pro", "prov2", "prov"]
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from taskqueue_client.local.http.api import find_endpoint
-from taskqueue_client.local.http.endpoints import ENDPOINTS, Endpoint
+from taskqueue_client.local.http.api import ENDPOINTS, find_endpoint
+from taskqueue_client.local.http.endpoints import Endpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
