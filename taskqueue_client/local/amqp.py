@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from contextlib import asynccontextmanager, contextmanager, suppress
+from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
@@ -22,7 +23,7 @@ from taskqueue_client._protocol.threads_and_tasks import end_tasks, is_canceled
 from .messages import EXCHANGE_PREFIX, EXCHANGES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+    from collections.abc import Callable, Mapping
 
     from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage, AbstractQueue
 
@@ -115,36 +116,92 @@ CONNECTION_ERRORS = (aio_pika.exceptions.AMQPError, aio_pika.exceptions.ChannelI
 _log = logging.getLogger(__name__)
 
 
-class AmqpPublisher:
-    """Sends messages in the background while it is entered (`async with`).
-
-    Entering the context waits a few seconds for the broker. Without one, messages are queued.
-    Leaving it waits a few seconds for messages that are not confirmed yet.
+class _Link(ABC):
+    """A task that stays connected to RabbitMQ while it is entered (`async with`).
 
     Args:
         url: `amqp://` or `amqps://`, with user and password; never shown or logged.
-        outbox: The messages that wait, maybe since before a restart.
+
+    Attributes:
+        connected: Set while the connection is used.
 
     Raises:
         ValueError: The URL is malformed.
     """
 
-    lost: int = 0
-    """How many messages found the outbox full."""
-
-    def __init__(self, url: str, outbox: Outbox) -> None:
+    def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"amqp", "amqps"} or not parts.hostname:
             message = "amqp_url: not an AMQP URL; expected amqp://user:password@host:5672/vhost"
             raise ValueError(message)
         self._url = url
         self._host = parts.hostname
+        self.connected = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def _use(self, channel: AbstractChannel) -> None:
+        """Prepare the channel, set `connected`, and work until the connection is lost."""
+
+    @abstractmethod
+    def _note_loss(self, error: Exception) -> None:
+        """Log why the connection is lost."""
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._stay_connected(), name=f"{type(self).__name__} at RabbitMQ")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End the task; raises what ended it before, which is a bug."""
+        if self._task is not None:
+            await end_tasks(self._task)
+            if not self._task.cancelled():
+                self._task.result()
+
+    async def _stay_connected(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                await self._connect()
+            except (*CONNECTION_ERRORS, sqlite3.Error) as error:
+                self._note_loss(error)
+            if self.connected.is_set():
+                self.connected.clear()
+                pause = FIRST_PAUSE
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _connect(self) -> None:
+        """Connect to the broker, and close the connection at the end, also if it was not established.
+
+        The garbage collector would close it otherwise, on any thread, where it is not awaited.
+        """
+        try:
+            async with aio_pika.Connection(URL(self._url)) as connection:
+                await connection.connect(timeout=CONNECT_SECONDS)
+                await self._use(await connection.channel())
+        except asyncio.CancelledError as error:
+            if is_canceled():
+                raise
+            message = "the broker sent no heartbeat"
+            raise ConnectionError(message) from error
+
+
+class AmqpPublisher(_Link):
+    """Sends messages in the background.
+
+    Entering the context waits a few seconds for the broker. Without one, messages are queued.
+    Leaving it waits a few seconds for messages that are not confirmed yet.
+    """
+
+    lost: int = 0
+    """How many messages found the outbox full."""
+
+    def __init__(self, url: str, outbox: Outbox) -> None:
+        super().__init__(url)
         self._outbox = outbox
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
-        self._connected = asyncio.Event()
-        self._pause = FIRST_PAUSE
-        self._sender: asyncio.Task[None] | None = None
 
     def store(self, message: Message) -> None:
         """Store a message in the transaction that is open; `send_soon` follows when it is committed.
@@ -173,50 +230,35 @@ class AmqpPublisher:
             self.send_soon()
         else:
             self._emptied.set()
-        self._sender = asyncio.create_task(self._send_always(), name="publisher of messages to RabbitMQ")
-        await self._wait_for(self._connected)
+        await super().__aenter__()
+        await _wait_for(self.connected)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._wait_for(self._emptied)
+        await _wait_for(self._emptied)
         if self._outbox:
             _log.error(
                 "shut down with %d messages not delivered to RabbitMQ at %s", len(self._outbox), self._host
             )
-        if self._sender is not None:
-            await _end(self._sender)
+        await super().__aexit__()
 
-    async def _wait_for(self, event: asyncio.Event) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
-                await event.wait()
+    def _note_loss(self, error: Exception) -> None:
+        if isinstance(error, sqlite3.Error):  # the disk is full: messages that were sent are sent again
+            _log.warning("cannot remove delivered messages, retrying: %s", error)
+            return
+        _log.warning(
+            "RabbitMQ at %s is unreachable (%s): %d messages wait",
+            self._host,
+            type(error).__name__,
+            len(self._outbox),
+        )
 
-    async def _send_always(self) -> None:
+    async def _use(self, channel: AbstractChannel) -> None:
+        exchanges = await _declare(channel)
+        self.connected.set()
         while True:
-            try:
-                with _lost_connections():
-                    await self._send_while_connected()
-            except CONNECTION_ERRORS as error:
-                _log.warning(
-                    "RabbitMQ at %s is unreachable (%s): %d messages wait",
-                    self._host,
-                    type(error).__name__,
-                    len(self._outbox),
-                )
-            except sqlite3.Error as error:  # the disk is full: messages that were sent are sent again
-                _log.warning("cannot remove delivered messages, retrying: %s", error)
-            await asyncio.sleep(self._pause)
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
-
-    async def _send_while_connected(self) -> None:
-        async with _connection(self._url) as connection:
-            channel = await connection.channel()
-            exchanges = await _declare(channel)
-            self._pause = FIRST_PAUSE
-            self._connected.set()
-            while True:
-                await self._filled.wait()
-                await self._send_batch(exchanges)
+            await self._filled.wait()
+            await self._send_batch(exchanges)
 
     async def _send_batch(self, exchanges: Mapping[str, AbstractExchange]) -> None:
         """Send the oldest messages, and forget those that are confirmed: all up to the first failure."""
@@ -235,34 +277,10 @@ class AmqpPublisher:
             self._emptied.set()
 
 
-@asynccontextmanager
-async def _connection(url: str) -> AsyncGenerator[aio_pika.Connection]:
-    """Connect to the broker, and close the connection at the end, also if it was not established.
-
-    The garbage collector would close it otherwise, on any thread, where it is not awaited.
-    """
-    async with aio_pika.Connection(URL(url)) as connection:
-        await connection.connect(timeout=CONNECT_SECONDS)
-        yield connection
-
-
-@contextmanager
-def _lost_connections() -> Generator[None]:
-    """Raise a ConnectionError in place of the `CancelledError` of a broker that sends no heartbeats."""
-    try:
-        yield
-    except asyncio.CancelledError as error:
-        if is_canceled():
-            raise
-        message = "the broker sent no heartbeat"
-        raise ConnectionError(message) from error
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    """End a background task; raises what ended it before, which is a bug."""
-    await end_tasks(task)
-    if not task.cancelled():
-        task.result()
+async def _wait_for(event: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_PATIENCE):
+            await event.wait()
 
 
 async def _declare(channel: AbstractChannel) -> dict[str, AbstractExchange]:
@@ -299,69 +317,43 @@ class _RemovedWorker(msgspec.Struct, rename="camel"):
     worker_id: str
 
 
-class WorkerRemovals:
-    """Calls `remove` for each worker that is gone, while it is entered (`async with`).
+class WorkerRemovals(_Link):
+    """Calls `remove` for each worker that is gone.
 
     Args:
-        url: `amqp://` or `amqps://`, with user and password; never shown or logged.
+        url: As for `AmqpPublisher`.
         queue_name: The durable queue; the same one after a restart.
         remove: Called with task queue id, worker group and worker id; may be repeated.
     """
 
     def __init__(self, url: str, queue_name: str, remove: Callable[[str, str, str], object]) -> None:
-        self._url = url
-        self._host = urlsplit(url).hostname
+        super().__init__(url)
         self._queue_name = queue_name
         self._remove = remove
-        self._pause = FIRST_PAUSE
-        self._consumer: asyncio.Task[None] | None = None
-        self.consuming = asyncio.Event()
 
-    async def __aenter__(self) -> Self:
-        self._consumer = asyncio.create_task(
-            self._consume_always(), name="consumer of worker-manager messages"
+    def _note_loss(self, error: Exception) -> None:
+        _log.warning(
+            "not consuming worker-manager messages: RabbitMQ at %s is unreachable (%s)",
+            *(self._host, type(error).__name__),
         )
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        if self._consumer is not None:
-            await _end(self._consumer)
+    async def _use(self, channel: AbstractChannel) -> None:
+        lost = asyncio.Event()
 
-    async def _consume_always(self) -> None:
-        while True:
-            try:
-                with _lost_connections():
-                    await self._consume_while_connected()
-            except CONNECTION_ERRORS as error:
-                _log.warning(
-                    "not consuming worker-manager messages: RabbitMQ at %s is unreachable (%s)",
-                    self._host,
-                    type(error).__name__,
-                )
-            self.consuming.clear()
-            await asyncio.sleep(self._pause)
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        def note_loss(*_: object) -> None:
+            lost.set()
 
-    async def _consume_while_connected(self) -> None:
-        async with _connection(self._url) as connection:
-            lost = asyncio.Event()
-
-            def note_loss(*_: object) -> None:
-                lost.set()
-
-            channel = await connection.channel()
-            channel.close_callbacks.add(note_loss)  # called as well if the connection ends
-            underlay = await channel.get_underlay_channel()
-            underlay.on_consumer_cancel_callbacks.add(note_loss)  # the queue was deleted
-            queue = await self._declare(channel)
-            await queue.consume(self._handle)
-            self._pause = FIRST_PAUSE
-            self.consuming.set()
-            await lost.wait()
-            _log.warning(
-                "consumer of %s at RabbitMQ on %s ended: not consuming worker-manager messages",
-                *(self._queue_name, self._host),
-            )
+        channel.close_callbacks.add(note_loss)  # called as well if the connection ends
+        underlay = await channel.get_underlay_channel()
+        underlay.on_consumer_cancel_callbacks.add(note_loss)  # the queue was deleted
+        queue = await self._declare(channel)
+        await queue.consume(self._handle)
+        self.connected.set()
+        await lost.wait()
+        _log.warning(
+            "consumer of %s at RabbitMQ on %s ended: not consuming worker-manager messages",
+            *(self._queue_name, self._host),
+        )
 
     async def _declare(self, channel: Any) -> AbstractQueue:
         queue: AbstractQueue = await channel.declare_queue(

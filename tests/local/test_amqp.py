@@ -352,7 +352,7 @@ async def test_removals_are_consumed_after_a_broker_went_silent_while_their_queu
     name = f"queue/guest/{uuid4()}"
     async with line_to_broker(SilentLine(QUEUE_DECLARE)) as (_, url):
         async with WorkerRemovals(url + short_heartbeats, name, print) as removals:
-            await asyncio.wait_for(removals.consuming.wait(), 60)
+            await asyncio.wait_for(removals.connected.wait(), 60)
         async with await aio_pika.connect(BROKER) as connection:
             await (await connection.channel()).queue_delete(name)
 
@@ -507,7 +507,7 @@ async def test_removals_are_consumed_again_when_their_queue_is_deleted() -> None
         await _consuming(local)
         task_id = await asyncio.to_thread(_running_task, local, pool)
         removals = _removals(local)
-        removals.consuming.clear()
+        removals.connected.clear()
         async with await aio_pika.connect(BROKER) as connection:
             await (await connection.channel()).queue_delete(removals._queue_name)
         await _consuming(local)
@@ -524,7 +524,7 @@ def _removals(local: LocalQueue) -> Any:
 async def _consuming(local: LocalQueue) -> None:
     """Return when the queue consumes the worker manager's messages."""
     loop: Any = local._loop  # pyright: ignore[reportPrivateUsage] - there is no other sign
-    waiting = asyncio.run_coroutine_threadsafe(_removals(local).consuming.wait(), loop)
+    waiting = asyncio.run_coroutine_threadsafe(_removals(local).connected.wait(), loop)
     assert await asyncio.wait_for(asyncio.wrap_future(waiting), 30)
 
 
