@@ -53,19 +53,18 @@ class BackgroundWork:
         self._deadline_delay = int(core.settings.deadline_delay * times.SECOND)
         core.on_resolved = self._resolve_at_once
 
-    def run_due(self) -> int:
-        """Do everything that is due; return how many pieces of work that were.
+    def run_due(self) -> None:
+        """Do everything that is due.
 
         Each takes effect at its due time, the earliest first, however far a clock has jumped: a claim
         that expired an hour before the deadline has been retried when the deadline comes.
         """
-        done = 0
         while (moment := self._next_resolution()) is not None and moment <= self._core.now():
             with self._core.as_of(moment):
-                done += self._do_all(_EXPIRED_CLAIM, self._resolve_claim)
-                done += self._do_all(_PASSED_DEADLINE, self._resolve_deadline, self._deadline_delay)
-                done += self._do_all(_RESOLUTION, self._resolve_dependencies)
-        return done + self._expire_at_night()
+                self._do_all(_EXPIRED_CLAIM, self._resolve_claim)
+                self._do_all(_PASSED_DEADLINE, self._resolve_deadline, self._deadline_delay)
+                self._do_all(_RESOLUTION, self._resolve_dependencies)
+        self._expire_at_night()
 
     def next_due(self) -> float:
         """Return when `run_due` has something to do next, in seconds since the epoch."""
@@ -88,16 +87,14 @@ class BackgroundWork:
             # the next task of the same id must not meet them
             core.store.change("DELETE FROM claims WHERE task_id NOT IN (SELECT task_id FROM tasks)")
 
-    def _expire_at_night(self) -> int:
+    def _expire_at_night(self) -> None:
         """Run the jobs as they ran in the last night: what has expired since stays until the next one."""
         now = self._core.now()
-        if now < self._night:
-            return 0
-        night = _next_night(now)
-        with self._core.as_of(night - times.DAY):
-            self.expire()
-        self._night = night
-        return 1
+        if now >= self._night:
+            night = _next_night(now)
+            with self._core.as_of(night - times.DAY):
+                self.expire()
+            self._night = night
 
     def _resolve_at_once(self) -> None:
         """Schedule dependents after a resolution, unless a resolver with an interval does that."""
@@ -126,14 +123,11 @@ class BackgroundWork:
             for claim in self._core.store.rows(expired, task_id, now):
                 self._resolve_claim(now, task_id, *claim)
 
-    def _do_all(self, query: str, resolve: Callable[..., None], delay: int = 0) -> int:
-        """Do the work that a query finds, row by row, up to when resolvers last looked; return how much."""
-        done = 0
+    def _do_all(self, query: str, resolve: Callable[..., None], delay: int = 0) -> None:
+        """Do the work that a query finds, row by row, up to when resolvers last looked."""
         while row := self._core.store.row(query, self._core.now() // self._interval * self._interval - delay):
             with self._core.transition() as now:
                 resolve(now, *row)
-            done += 1
-        return done
 
     def _resolve_claim(self, now: int, task_id: str, run_id: int, taken_until: int) -> None:
         """Resolve a run whose claim has expired, unless it was reclaimed or is past its deadline."""

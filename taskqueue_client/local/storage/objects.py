@@ -211,19 +211,14 @@ class ObjectService:
         self._buckets.remove(OBJECTS, name)  # first: data without a record would stay for ever
         self._store.change("DELETE FROM objects WHERE name = ?", name)
 
-    def expire(self, now: int) -> int:
-        """Remove what has expired, and uploads that were not finished within a day; returns how many.
-
-        Args:
-            now: The time, in milliseconds.
-        """
+    def expire(self, now: int) -> None:
+        """Remove what has expired, and uploads that were not finished within a day; `now` is in ms."""
         names = self._store.rows(
             "SELECT name FROM objects WHERE expires < ? OR (upload_id IS NOT NULL AND upload_expires < ?)",
             *(now, now),
         )
         for (name,) in names:
             self.remove(name)
-        return len(names)
 
     def _put_url(self, name: str, proposal: Mapping[str, Any]) -> dict[str, Any]:
         """Return where to PUT the data, and with which headers: the signature covers all but the encoding."""
