@@ -41,10 +41,9 @@ _LONG_POLL = 20  # seconds
 
 @queue("POST", "/claim-work/<taskQueueId>", _CLAIM_WORK, schema="claim-work-request")
 async def claim_work(core: Core, caller: Caller, task_queue_id: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Claim up to `tasks` pending runs, the most urgent and then the oldest first.
+    """Claim up to `tasks` pending runs, the most urgent and then the oldest first; wait for the first one.
 
-    Waits for the first one. May be canceled: then nothing is claimed. A worker in
-    quarantine waits as long and gets nothing.
+    If the call is canceled, nothing is claimed. A worker in quarantine waits as long and gets nothing.
     """
     worker = body["workerGroup"], body["workerId"]
     caller.require(taskQueueId=task_queue_id, workerGroup=worker[0], workerId=worker[1])

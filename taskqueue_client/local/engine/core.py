@@ -51,7 +51,6 @@ class Core:
 
     Attributes:
         audience: Gets each message after its transition was committed, in order.
-        long_polls: The claimWork requests that wait for tasks.
         noted: When a worker or a task queue was last recorded as active, in ms; not stored.
         on_resolved: Called after the commit of a transition that resolved tasks.
     """
@@ -153,10 +152,7 @@ class LongPolls:
     async def wait(
         self, task_queue_id: str, seconds: float, claim: Callable[[], list[Claims]]
     ) -> list[Claims]:
-        """Call `claim` when it is this request's turn, until it returns claims; `[]` after `seconds`.
-
-        Nothing is claimed for a canceled request.
-        """
+        """Call `claim` when it is this request's turn, until it returns claims; `[]` after `seconds`."""
         if task_queue_id not in self.by_queue and (claims := claim()):
             return claims
         turn = asyncio.Event()

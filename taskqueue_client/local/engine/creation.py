@@ -70,17 +70,8 @@ _FIELDS = (
 def create_task(core: Core, caller: Caller, task_id: str, body: dict[str, Any]) -> dict[str, Any]:
     """Create a task, or find it created with the same definition before; return its status.
 
-    Args:
-        core: The shared part.
-        caller: Must have the task's scopes, and those to create it.
-        task_id: The new task's id.
-        body: A `create-task-request` with all defaults that its schema gives. What the queue adds
-            (the queue id's missing form, `taskGroupId`, `expires`) is filled into it, and its dates are
-            written as they are stored.
-
-    Raises:
-        Refusal: `InputError`, `InsufficientScopes`, `RequestConflict`, in the order of the
-            service's checks.
+    What the queue adds (the queue id's missing form, `taskGroupId`, `expires`) is filled into `body`, and its
+    dates are written as they are stored. The order of the checks is the service's.
     """
     _complete_queue_id(body)
     if len(body["dependencies"]) > core.settings.max_dependencies:

@@ -29,11 +29,7 @@ Row = TypeVar("Row")
 def offset_page(
     core: Core, key: str, item: Callable[[Any], Any], token: str | None, limit: int, sql: str, *values: Any
 ) -> dict[str, Any]:
-    """Return the body of a response with a page of an offset list: what `item` makes of the rows of a query.
-
-    Raises:
-        Refusal: `InputError`: the token holds characters that no token has.
-    """
+    """Return the body of a response with a page of an offset list: what `item` makes of a query's rows."""
     offset = _offset(token or "")
     rows = core.store.rows(f"{sql} LIMIT ? OFFSET ?", *values, limit + 1, offset)
     return page_of(key, rows, limit, item, lambda _: encode_offset(offset + limit))

@@ -74,8 +74,7 @@ class BackgroundWork:
     def expire(self) -> None:
         """Run the nightly jobs now, which remove what has expired.
 
-        Artifacts' data goes before their records, so that none is forgotten. The data of objects goes with
-        the object service's own job.
+        Artifacts' data goes before their records, so that none is forgotten.
         """
         core = self._core
         core.storage.objects.expire(core.now())

@@ -1,7 +1,4 @@
-"""When tasks run: dependencies, scheduleTask, rerunTask, cancelTask, changes of priority, and task groups.
-
-Dependencies are checked, recorded and satisfied. Only unresolved tasks allow changes of their priority.
-"""
+"""When tasks run: dependencies, scheduleTask, rerunTask, cancelTask, changes of priority, and task groups."""
 
 from __future__ import annotations
 
@@ -38,11 +35,7 @@ _ENOUGH = {"all-resolved": {"completed", "failed", "exception"}, "all-completed"
 
 
 def check_dependencies(core: Core, task_id: str, dependencies: list[str], deadline: int) -> dict[str, str]:
-    """Return the states of the tasks that a new task depends on; it may depend on itself.
-
-    Raises:
-        Refusal: `InputError`: one does not exist, or expires before the new task's deadline.
-    """
+    """Return the states of the tasks that a new task depends on; it may depend on itself."""
     found = {required: find_expiry_and_state(core.store, required) for required in dependencies}
     found[task_id] = deadline, "unscheduled"
     missing = [required for required, record in found.items() if record is None]
@@ -234,11 +227,7 @@ def _set(core: Core, task_ids: Iterable[str], priority: int) -> None:
 
 
 def join_group(core: Core, task_group_id: str, scheduler_id: str, task_expires: int) -> None:
-    """Make the group of a new task, or let it last as long as the task.
-
-    Raises:
-        Refusal: `RequestConflict`: the group belongs to another scheduler, or is sealed.
-    """
+    """Make the group of a new task, or let it last as long as the task."""
     expires = min(task_expires + times.HOUR, times.LATEST)
     is_new = core.store.change(
         "INSERT OR IGNORE INTO task_groups VALUES (?, ?, ?, NULL)", task_group_id, scheduler_id, expires
@@ -270,11 +259,7 @@ def send_group(core: Core, exchange: str, task_group_id: str) -> None:
 
 @queue("GET", "/task-group/<taskGroupId>", "queue:list-task-group:<taskGroupId>")
 def get_task_group(core: Core, task_group_id: str) -> dict[str, Any]:
-    """Return the group's record.
-
-    Raises:
-        Refusal: `ResourceNotFound`.
-    """
+    """Return the group's record."""
     record = _find_group(core, task_group_id)
     if record is None:
         refuse("ResourceNotFound", f"No task-group with taskGroupId: `{task_group_id}`")

@@ -140,17 +140,10 @@ def is_of_machine(error: Exception) -> bool:
 
 
 class Store:
-    """The database; every change belongs to a `transaction`.
+    """The database, a file or `:memory:`; every change belongs to a `transaction`.
 
     A file is written ahead (WAL), locked for this process and, when made here, readable for its owner
     only: what is committed survives the death of the process, though not always that of the machine.
-
-    Args:
-        path: A file, made if absent, or `:memory:`.
-
-    Attributes:
-        path: The same.
-        connection: In autocommit mode.
 
     Raises:
         OSError: The file cannot be written.
@@ -259,8 +252,7 @@ def _naming(path: str) -> Generator[None]:
 def _make_private(path: str) -> None:
     """Create a missing file for its owner only: it will contain the keys of credentials.
 
-    Raises:
-        OSError: The file cannot be written; SQLite would call a read-only file system a "disk I/O error".
+    If that fails, the error is better than SQLite's, which calls a read-only file system a "disk I/O error".
     """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 

@@ -47,12 +47,7 @@ _MUST_MATCH = {"s3": (), "reference": (), "link": ("artifact",), "error": ("reas
 def create_artifact(
     core: Core, caller: Caller, task_id: str, run_id: int, name: str, body: dict[str, Any]
 ) -> dict[str, Any]:
-    """Record an artifact; return what its storage type needs for the upload.
-
-    Raises:
-        Refusal: `InputError`: wrong dates, or the task or run does not exist; `RequestConflict`: the run's
-            state, or an artifact of this name that the new one cannot replace.
-    """
+    """Record an artifact; return what its storage type needs for the upload."""
     artifact = _new_artifact(task_id, run_id, name, body)
     task, run = _claimed_run(core, caller, artifact)
     with core.transition() as now:
@@ -179,11 +174,7 @@ def _check_state(run: Run, now: int) -> None:
 
 
 def _replacement(old: ArtifactRecord, new: ArtifactRecord) -> ArtifactRecord:
-    """Return the artifact that replaces an earlier one of the same name.
-
-    Raises:
-        Refusal: `RequestConflict`: the artifacts are not compatible.
-    """
+    """Return the artifact that replaces an earlier one of the same name."""
     if old.storage_type == new.storage_type == "object":
         refuse("RequestConflict", f"Object artifact `{old.name}` exists and cannot be created again")
     if new.expires < old.expires or not _is_compatible(old, new):
@@ -297,12 +288,7 @@ class ErrorContent:
 
 @queue("GET", f"{_RUN}/artifacts/<name>", _GET)
 def get_artifact(core: Core, caller: Caller, task_id: str, run_id: int, name: str) -> Redirect | ErrorContent:
-    """Return where an artifact's content is, links being followed.
-
-    Raises:
-        Refusal: `InsufficientScopes` for the artifact or one that it links to; `ResourceNotFound`;
-            `ResourceExpired`; `InputError`: links in a circle.
-    """
+    """Return where an artifact's content is, links being followed."""
     artifact = _followed(core, caller, task_id, run_id, name)
     if artifact.storage_type == "error":
         return ErrorContent(artifact.details["reason"], artifact.details["message"])
@@ -318,7 +304,7 @@ def get_latest_artifact(core: Core, caller: Caller, task_id: str, name: str) -> 
 
 @queue("GET", f"{_RUN}/artifact-content/<name>", _GET)
 def artifact(core: Core, caller: Caller, task_id: str, run_id: int, name: str) -> dict[str, Any]:
-    """Return what is needed to download an artifact, links being followed; raises as `get_artifact` does."""
+    """Return what is needed to download an artifact, links being followed."""
     artifact = _followed(core, caller, task_id, run_id, name)
     return {"storageType": artifact.storage_type, **_content(core, artifact)}
 
@@ -331,11 +317,7 @@ def latest_artifact(core: Core, caller: Caller, task_id: str, name: str) -> dict
 
 @queue("GET", f"{_RUN}/artifact-info/<name>", "queue:list-artifacts:<taskId>:<runId>")
 def artifact_info(core: Core, task_id: str, run_id: int, name: str) -> dict[str, Any]:
-    """Return an artifact's record; links are not followed.
-
-    Raises:
-        Refusal: `ResourceNotFound`: the artifact does not exist, or its upload is not finished.
-    """
+    """Return an artifact's record; links are not followed."""
     return _present(core, task_id, run_id, name).listed()
 
 

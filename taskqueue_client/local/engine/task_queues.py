@@ -38,11 +38,7 @@ def list_task_queues(core: Core, token: str | None, limit: int) -> dict[str, Any
 
 @queue("GET", "/task-queues/<taskQueueId>", "queue:get-task-queue:<taskQueueId>", one_segment=True)
 def get_task_queue(core: Core, task_queue_id: str) -> dict[str, Any]:
-    """Return one task queue.
-
-    Raises:
-        Refusal: `ResourceNotFound`: it is unknown or expired.
-    """
+    """Return one task queue that has not expired."""
     return _task_queue(_find_task_queue(core, task_queue_id))
 
 
@@ -64,7 +60,7 @@ def get_worker_type(core: Core, provisioner_id: str, worker_type: str) -> dict[s
 def list_provisioners(core: Core, token: str | None, limit: int) -> dict[str, Any]:  # noqa: ARG001 - it may be given
     """Return the first provisioners, in the order of their first task queues; 0 means no limit.
 
-    As in the service, the others cannot be reached.
+    As in the service, the others cannot be reached, and a token is ignored.
     """
     rows = core.store.rows(
         _PROVISIONERS + " GROUP BY 1 ORDER BY min(sort_key(task_queue_id)) LIMIT ?",

@@ -95,11 +95,7 @@ class Task(msgspec.Struct):
         return _state(self.runs)
 
     def run(self, run_id: int) -> Run:
-        """Return a run by its number.
-
-        Raises:
-            Refusal: `ResourceNotFound`.
-        """
+        """Return a run by its number."""
         if run_id >= len(self.runs):
             refuse("ResourceNotFound", f"Task `{self.task_id}` has no run {run_id}.")
         return self.runs[run_id]
@@ -166,11 +162,7 @@ def find_expiry_and_state(store: Store, task_id: str) -> tuple[int, str] | None:
 
 
 def get_task(store: Store, task_id: str) -> Task:
-    """Return a task by its id.
-
-    Raises:
-        Refusal: `ResourceNotFound`.
-    """
+    """Return a task by its id."""
     task = find_task(store, task_id)
     if task is None:
         refuse(

@@ -92,8 +92,7 @@ def list_workers(
 ) -> dict[str, Any]:
     """Return a page of a task queue's workers; only those (not) in quarantine unless `quarantined` is None.
 
-    Expired and other workers are removed from the page after it was read: it may be short or empty
-    and yet have a token.
+    Other workers are removed from the page after it was read: it may be short or empty and yet have a token.
     """
     sql = (
         f"SELECT {_COLUMNS} FROM workers WHERE task_queue_id = ?"  # noqa: S608 - constants
@@ -113,11 +112,7 @@ def list_workers(
 def get_worker(
     core: Core, provisioner_id: str, worker_type: str, worker_group: str, worker_id: str
 ) -> dict[str, Any]:
-    """Return one worker.
-
-    Raises:
-        Refusal: `ResourceNotFound`: the worker, or its task queue, is unknown or expired.
-    """
+    """Return one worker, whose task queue must not have expired either."""
     task_queue_id = f"{provisioner_id}/{worker_type}"
     key = (worker_group, worker_id)
     worker = _known(core, task_queue_id, key)
