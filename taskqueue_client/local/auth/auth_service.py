@@ -67,12 +67,7 @@ _TEST = endpoints.each("scope", "requiredScopes", "<scope>")
 class SignedRequest:
     """The parts of a request that its signature covers, as they reached the service.
 
-    Args:
-        method: The HTTP method.
-        resource: Path and query, exactly as sent.
-        host: From the `Host` header, without the port.
-        port: The port that the client connected to.
-        authorization: The `Authorization` header.
+    `resource` is path and query; `host` has no port, and `port` is the one that the client connected to.
     """
 
     method: str
@@ -107,13 +102,7 @@ class _Credentials:
 
 
 class SignatureValidator:
-    """Checks signed requests.
-
-    Args:
-        find_client: The client with an id, or None.
-        expand: Expands the roles in a list of scopes.
-        now: The time, in seconds since the epoch.
-    """
+    """Checks signed requests; `expand` expands the roles in a list of scopes."""
 
     def __init__(
         self,
@@ -126,11 +115,7 @@ class SignatureValidator:
         self._now = now
 
     def authenticate(self, request: SignedRequest) -> Identity:
-        """Return the client that signed a request; the caller checks the hash of the body.
-
-        Raises:
-            AuthenticationError: It carries credentials, and they are not good.
-        """
+        """Return the client that signed a request; the caller checks the hash of the body."""
         if request.authorization:
             if has_bewit(request.resource) and not has_empty_bewit(request.resource):
                 message = (
@@ -257,28 +242,16 @@ class RequestCaller:
 
     @property
     def client_id(self) -> str:
-        """The caller's client id.
-
-        Raises:
-            Refusal: The credentials are not accepted.
-        """
+        """The caller's client id."""
         return self._identity().client_id or "auth-failed:no-auth"
 
     @property
     def scopes(self) -> Sequence[str]:
-        """All scopes the caller has, expanded.
-
-        Raises:
-            Refusal: The credentials are not accepted.
-        """
+        """All scopes the caller has, expanded."""
         return self._identity().scopes
 
     def require(self, **params: object) -> None:
-        """Check that the caller satisfies the endpoint's scopes for the URL's and these parameters.
-
-        Raises:
-            Refusal: The credentials are not accepted, or lack a scope.
-        """
+        """Check that the caller satisfies the endpoint's scopes for the URL's and these parameters."""
         identity = self._identity()
         if self._expression is None or "*" in identity.scopes:
             return
@@ -315,11 +288,7 @@ def _block(expression: ScopeExpression) -> str:
 
 
 def check_payload_hash(identity: Identity, body: bytes, content_type: str | None) -> None:
-    """Compare the body with the hash that the caller signed, if there is one.
-
-    Raises:
-        AuthenticationError: They differ.
-    """
+    """Check the hash of the body that the caller signed, if there is one."""
     if identity.payload_hash is None:
         return
     kind = parse_content_type(content_type or "").encode(errors="replace")
@@ -370,11 +339,7 @@ class AuthService:
 
     @endpoints.auth("GET", "/clients/<clientId>", "auth:get-client:<clientId>")
     def client(self, client_id: str) -> dict[str, Any]:
-        """Return what is known about a client, without its secret.
-
-        Raises:
-            Refusal: `ResourceNotFound`: no client has this id.
-        """
+        """Return what is known about a client, without its secret."""
         client = self._clients.get(client_id)
         if client is None:
             refuse("ResourceNotFound", f"Client with clientId `{client_id}` not found")

@@ -64,11 +64,7 @@ class Client:
 
 
 def check_clients(clients: Iterable[Client]) -> dict[str, Client]:
-    """Return the clients by their ids.
-
-    Raises:
-        ValueError: An id, a token, a scope or an expiration is malformed, or two clients have one id.
-    """
+    """Return the clients by their ids; raise a ValueError for a malformed one, and for two with one id."""
     by_id: dict[str, Client] = {}
     for client in clients:
         _check_client(client)
@@ -115,9 +111,7 @@ def check_scopes(scopes: Iterable[str], owner: str) -> None:
 class Roles:
     """Roles by id, and the expansion of scopes through them.
 
-    Args:
-        roles: Scopes by role id. An id that ends in `*` stands for all ids that begin so, and `<..>`
-            in its scopes for the rest of the id.
+    An id that ends in `*` stands for all ids that begin so, and `<..>` in its scopes for the rest of the id.
 
     Raises:
         ValueError: A role's scope is malformed, or some roles make scopes longer and longer.

@@ -53,11 +53,7 @@ def unauthorized(reason: str) -> NoReturn:
 
 
 def parse_header(header: str) -> dict[str, str]:
-    """Return the attributes of an `Authorization: Hawk …` header.
-
-    Raises:
-        AuthenticationError: It is of another scheme, too long, malformed or incomplete.
-    """
+    """Return the attributes of an `Authorization: Hawk …` header."""
     if len(header) > LONGEST_HEADER:
         bad_request("Header length too long")
     scheme = _SCHEME.fullmatch(header)
@@ -119,11 +115,7 @@ def has_empty_bewit(resource: str) -> bool:
 
 
 def parse_bewit(resource: str) -> Bewit:
-    """Return the bewit in a path and query, wherever in the query it stands.
-
-    Raises:
-        AuthenticationError: The URL is too long, or the bewit empty or malformed.
-    """
+    """Return the bewit in a path and query, wherever in the query it stands."""
     if len(resource) > LONGEST_URL:
         bad_request("Resource path exceeds max length")
     found = _BEWIT.fullmatch(resource)
@@ -157,9 +149,6 @@ def parse_ext(ext: str) -> dict[str, Any]:
     """Return the JSON object in an `ext`, from standard or URL-safe base64.
 
     Bytes that are not UTF-8 become replacement characters.
-
-    Raises:
-        AuthenticationError: It can't be decoded.
     """
     try:
         text = decode_base64(ext).decode(errors="replace")
@@ -207,11 +196,7 @@ class Certificate:
 
 
 def issuer_of(certificate: object, client_id: str) -> str:
-    """Return the client whose access token signed a certificate: the named issuer, else the caller.
-
-    Raises:
-        AuthenticationError: The issuer is not a string, or it is the caller.
-    """
+    """Return the client whose access token signed a certificate: the named issuer, else the caller."""
     if not is_object(certificate) or not is_given(certificate.get("issuer")):
         return client_id
     issuer = certificate["issuer"]
@@ -221,17 +206,7 @@ def issuer_of(certificate: object, client_id: str) -> str:
 
 
 def check_certificate(certificate: object, client_id: str, issuer: Issuer, now: float) -> Certificate:
-    """Check the certificate of an `ext` against all rules.
-
-    Args:
-        certificate: Any JSON value.
-        client_id: The name that the caller uses.
-        issuer: Whose access token should have signed it.
-        now: Seconds since the epoch.
-
-    Raises:
-        AuthenticationError: A rule is broken.
-    """
+    """Check the certificate of an `ext` against all rules; `now` is in seconds."""
     if not is_object(certificate):
         reject("ext.certificate must be a JSON object")
     _check_form(certificate)

@@ -47,12 +47,7 @@ class _RemovedWorker(msgspec.Struct, forbid_unknown_fields=True, rename="camel")
 
 
 class Admin:
-    """The admin routes.
-
-    Args:
-        secret: The secret that every request must carry.
-        background: For workers that are taken away, and the nightly jobs.
-    """
+    """The admin routes."""
 
     def __init__(self, secret: str, clock: MovableClock, faults: Faults, background: BackgroundWork) -> None:
         self._secret = secret.encode()
@@ -73,11 +68,7 @@ class Admin:
         }
 
     async def respond(self, request: web.BaseRequest) -> web.Response:
-        """Respond to one request.
-
-        Raises:
-            Refusal: 401 without the secret, 400 for a body that does not fit.
-        """
+        """Respond to one request, which must carry the secret."""
         self._check_secret(request.headers.get("Authorization", ""))
         route = self._routes.get((request.method, request.raw_path))
         if route is None:

@@ -65,11 +65,6 @@ class BrokenEscapeError(Exception):
 def find_endpoint(method: str, path: str, table: RouteTable | None = None) -> Match | None:
     """Return the endpoint of a request; None when no route fits (then the response is a plain 404).
 
-    Args:
-        method: The method of the request.
-        path: The path of the request, percent-encoded.
-        table: The endpoints; those that every local queue has by default.
-
     Raises:
         BrokenEscapeError: A parameter is not percent-encoded UTF-8; as in the service, whatever the method.
     """
@@ -168,11 +163,7 @@ def check_url(params: Mapping[str, str]) -> None:
 
 
 def read_query(endpoint: Endpoint, query_string: str) -> dict[str, str]:
-    """Return the query parameters of a request, without its bewit.
-
-    Raises:
-        Refusal: One is unknown to the endpoint, given twice, empty or off its pattern.
-    """
+    """Return the query parameters of a request, without its bewit; refuse all that the endpoint lacks."""
     pairs = parse_qsl(query_string, keep_blank_values=True, errors="replace")
     query = {name: value for name, value in pairs if name != "bewit"}
     repeated = {name for name in query if sum(each == name for each, _ in pairs) > 1}
@@ -259,7 +250,7 @@ class Api:
         services: By name, the objects whose methods are the endpoints' handlers.
         authenticate: See `SignatureValidator.authenticate`.
         now: The time, in seconds since the epoch.
-        root_url: The root URL of the deployment, called for each request.
+        root_url: The root URL of the deployment, known once the server has started.
     """
 
     def __init__(

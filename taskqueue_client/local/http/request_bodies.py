@@ -58,11 +58,7 @@ def has_json(request: web.BaseRequest) -> bool:
 
 
 async def read_body(request: web.BaseRequest) -> bytes:
-    """Return the whole body, decompressed.
-
-    Raises:
-        Refusal: It is too large, compressed in an unknown or wrong way, or did not come to its end.
-    """
+    """Return the whole body, decompressed."""
     encoding = _encoding(request)
     if (request.content_length or 0) > LARGEST_BODY:
         _too_large()
@@ -200,12 +196,7 @@ def _charset(content_type: str) -> str:
 
 
 def parse(text: str) -> Any:
-    """Return the JSON value in a text.
-
-    Raises:
-        Refusal: The text is not JSON, is nested deeper than Python can handle, or has a NUL in a string,
-            which the service's database cannot hold.
-    """
+    """Return the JSON value in a text."""
     try:
         return _parsed(text)
     except RecursionError:
@@ -268,11 +259,7 @@ _CHECKS: dict[str, Check] = {}
 
 
 def check_body(schema: str, body: Any, root_url: Callable[[], str]) -> None:
-    """Add the defaults of the schema to the body, and check the body.
-
-    Raises:
-        Refusal: The body is off the schema: every violation is listed.
-    """
+    """Add the defaults of the schema to the body; refuse a body off the schema, with all violations."""
     check = _CHECKS.get(schema) or _CHECKS.setdefault(schema, compile_schema(REQUEST_SCHEMAS[schema]))
     errors: list[str] = []
     check(body, "data", errors)

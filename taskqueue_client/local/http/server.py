@@ -85,12 +85,12 @@ class Server:
         api: Everything under `/api/`.
         buckets: Everything under `/storage/`.
         injector: Calls the handlers, or lets a fault strike.
-        admin: Everything under `/admin/`; None without an admin secret.
-        page: The web page, or None.
+        admin: Everything under `/admin/`, if there is an admin secret.
+        page: The web page, if there is one.
         after_change: Called when a request may have changed something.
         own_host: The only name, beside `localhost` and addresses, that requests may have in `Host`; None
             allows all.
-        routes: The endpoints; None for those that every local queue has.
+        routes: The endpoints.
     """
 
     api: Api
@@ -105,11 +105,7 @@ class Server:
     _socket: socket.socket | None = field(default=None, init=False)
 
     async def start(self, host: str, port: int) -> str:
-        """Listen on an address, and return its URL. Port 0 takes a free one.
-
-        Raises:
-            OSError: The address cannot be used.
-        """
+        """Listen on an address, and return its URL. Port 0 takes a free one."""
         listener = _Listener(self._respond, self._reject)
         self._runner = web.ServerRunner(listener, shutdown_timeout=_SHUTDOWN)
         await self._runner.setup()
@@ -281,12 +277,7 @@ def _make_request(
 
 
 def check_host(host: str, *, allow_remote: bool) -> None:
-    """Raise a ValueError for an address that others can reach, unless that is allowed.
-
-    Args:
-        host: The address to listen on.
-        allow_remote: Whether other machines may reach it.
-    """
+    """Raise a ValueError for an address that other machines can reach, unless that is allowed."""
     if not (allow_remote or all(ip_address(address).is_loopback for address in _addresses(host))):
         message = f"{host} can be reached from other machines: allow that explicitly, or use 127.0.0.1"
         raise ValueError(message)
