@@ -48,15 +48,7 @@ CREATE TABLE IF NOT EXISTS outbox (
 
 
 class StoredMessage(NamedTuple):
-    """A message in the outbox.
-
-    Attributes:
-        seq: Its place: messages are sent in this order.
-        exchange: Full name of the topic exchange.
-        routing_key: The primary routing key.
-        cc: Further routing keys, as JSON.
-        body: JSON.
-    """
+    """A message in the outbox; `cc` and `body` are JSON, and `seq` is its place."""
 
     seq: int
     exchange: str
@@ -124,9 +116,6 @@ class _Link(ABC):
 
     Attributes:
         connected: Set while the connection is used.
-
-    Raises:
-        ValueError: The URL is malformed.
     """
 
     def __init__(self, url: str) -> None:
@@ -318,12 +307,9 @@ class _RemovedWorker(msgspec.Struct, rename="camel"):
 
 
 class WorkerRemovals(_Link):
-    """Calls `remove` for each worker that is gone.
+    """Calls `remove` for each worker that is gone, which may be repeated.
 
-    Args:
-        url: As for `AmqpPublisher`.
-        queue_name: The durable queue; the same one after a restart.
-        remove: Called with task queue id, worker group and worker id; may be repeated.
+    The queue is durable: it has the same name after a restart.
     """
 
     def __init__(self, url: str, queue_name: str, remove: Callable[[str, str, str], object]) -> None:

@@ -32,11 +32,7 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
 
 
 def in_database_order(value: Any) -> Any:
-    """Return a copy of a JSON value with its keys in the order in which they come back from the database.
-
-    Raises:
-        RecursionError: The value is nested too deep.
-    """
+    """Return a copy of a JSON value with its keys in the order in which they come back from the database."""
     if isinstance(value, dict):
         given = cast("dict[str, Any]", value)
         return {key: in_database_order(given[key]) for key in _in_order(given)}

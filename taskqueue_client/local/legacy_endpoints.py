@@ -48,11 +48,7 @@ _CLAIMED = ("workerGroup", "workerId", "runId", "takenUntil", "status")
 
 
 class LegacyPolling:
-    """Legacy polling of a local queue; runs from its construction, in an event loop, until `stop`.
-
-    Raises:
-        ValueError: The connection string is malformed.
-    """
+    """Legacy polling of a local queue; runs from its construction, in an event loop, until `stop`."""
 
     def __init__(
         self, connection_string: str, core: Core, key: str, expire_claim: Callable[[str], None]
@@ -112,7 +108,7 @@ class LegacyPolling:
     ) -> dict[str, Any] | None:
         """Claim the run of a message that the worker polled, or without a message any pending run.
 
-        None if there is no work, or if the worker is in quarantine.
+        Returns None if there is no work, or if the worker is in quarantine.
         """
         worker = body["workerGroup"], body["workerId"]
         caller.require(workerGroup=worker[0], workerId=worker[1])

@@ -76,14 +76,7 @@ def _hashed(text: str) -> str:
 
 
 class AzureQueues:
-    """The queues of one storage account. Its methods may raise `azure.core.exceptions.AzureError`.
-
-    Args:
-        connection_string: As Azure's portal shows it, with the account's key.
-
-    Raises:
-        ValueError: The connection string has no account name, key or queue endpoint.
-    """
+    """The queues of one storage account. Its methods may raise `azure.core.exceptions.AzureError`."""
 
     def __init__(self, connection_string: str) -> None:
         try:
@@ -106,14 +99,7 @@ class AzureQueues:
             await self._service.get_queue_client(name).create_queue()
 
     async def put(self, name: str, text: str, *, hidden: int, lifetime: int) -> Receipt:
-        """Put a message into a queue, which is created if it does not exist.
-
-        Args:
-            name: The queue.
-            text: The text of the message.
-            hidden: Seconds until the message can be polled.
-            lifetime: Seconds until the message is removed.
-        """
+        """Put a message into a queue, which is created if it does not exist; times are in seconds."""
         queue = self._service.get_queue_client(name)
         timing = {"visibility_timeout": min(hidden, lifetime - 1, _LONGEST_HIDDEN), "time_to_live": lifetime}
         try:
@@ -267,9 +253,7 @@ class MessageSync:
     def serve(self, task_queue_id: str, form: str) -> list[str]:
         """Put messages about a task queue from now on; return the names of its Azure queues.
 
-        Args:
-            task_queue_id: The task queue.
-            form: `SINGLE` or `BY_PRIORITY`.
+        `form` is `SINGLE` or `BY_PRIORITY`.
         """
         added = self._execute("INSERT OR IGNORE INTO azure_polled VALUES (?, ?)", (task_queue_id, form))
         if added.rowcount:

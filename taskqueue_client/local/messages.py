@@ -88,15 +88,10 @@ def _task_message(
     worker: tuple[str, str] | None = None,
     status: Mapping[str, Any] | None = None,
 ) -> Message:
-    """Return a message about a task or one of its runs.
+    """Return a message about a task, or about one of its runs.
 
-    Args:
-        exchange: Name without prefix.
-        task: The task.
-        contents: The members of the body besides `status` and `version`.
-        run: The run; None where the message is about the task as a whole.
-        worker: Worker group and worker id for the routing key, if it names them.
-        status: The task's status in the body; default: as it is now.
+    The routing key names `worker`, if given. `contents` are the members of the body besides `version` and
+    `status`, which is by default as it is now.
     """
     status = task.status() if status is None else status
     about = [task.task_id, "_" if run is None else str(run.run_id), *(worker or ("_", "_"))]

@@ -23,12 +23,7 @@ STATUS = {
 
 
 class Refusal(Exception):
-    """A request that gets an error as its response.
-
-    Args:
-        code: One of the codes in `STATUS`.
-        message: What is wrong, for the caller to read; the HTTP layer adds method, code and time.
-    """
+    """A request that gets an error as its response; the HTTP layer adds method, code and time to it."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(code, message)
@@ -55,12 +50,5 @@ class Caller(Protocol):
         ...
 
     def require(self, **params: object) -> None:
-        """Check that the caller's scopes satisfy the endpoint's scope expression.
-
-        Args:
-            **params: Values for the expression's parameters, beside those in the URL.
-
-        Raises:
-            Refusal: `AuthenticationFailed` or `InsufficientScopes`.
-        """
+        """Check the endpoint's scopes, with these values of parameters beside those in the URL."""
         ...

@@ -39,12 +39,7 @@ def seconds_text(moment: int) -> str:
 def parse(given: str, name: str) -> int:
     """Read a date-time; a missing zone counts as UTC, and what is finer than a millisecond is cut off.
 
-    Args:
-        given: The text.
-        name: The name of the field in the request, for the error.
-
-    Raises:
-        Refusal: `InputError`: the text is not a date and time in the years 1 to 9999 of UTC.
+    Refuses a field, by its name in the request, that is not a date and time in the years 1 to 9999 of UTC.
     """
     try:
         moment = datetime.fromisoformat(given.upper())

@@ -56,9 +56,7 @@ if TYPE_CHECKING:
 class Access:
     """Checks requests to the page.
 
-    Args:
-        secret: The secret from which token and cookie are derived: with the same one, both outlive a restart.
-        host: The name or address that the queue listens on.
+    Token and cookie are derived from `secret`: with the same one, both outlive a restart.
     """
 
     def __init__(self, secret: str, host: str) -> None:
@@ -96,11 +94,7 @@ class Access:
             )
 
     def cookie_for(self, request: web.BaseRequest, token: str) -> str:
-        """Return the `Set-Cookie` header for a browser with the right token.
-
-        Raises:
-            Refusal: `AuthenticationFailed`: the token is another one.
-        """
+        """Return the `Set-Cookie` header for a browser with the right token."""
         if not _are_equal(token, self.token):
             raise Refusal(
                 "AuthenticationFailed", "The token is not valid; open the address that the queue printed"
@@ -161,13 +155,7 @@ _log = logging.getLogger(__name__)
 
 
 class Page:
-    """Responds to the requests of the page, and records events for it.
-
-    Args:
-        injector: Has the faults that the page adds and removes, and tells of each one that strikes.
-        secret: The secret from which the page's token is derived.
-        host: The name or address that the queue listens on.
-    """
+    """Responds to the requests of the page, and records events for it."""
 
     def __init__(
         self, core: Core, injector: FaultInjector, *, secret: str, host: str, root_url: Callable[[], str]

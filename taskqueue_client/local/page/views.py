@@ -100,13 +100,7 @@ _decode_definition = msgspec.json.Decoder(_Definition).decode
 
 @dataclass(slots=True)
 class Views:
-    """Reads the store for the page.
-
-    Attributes:
-        store: The queue's store.
-        clock: The queue's clock.
-        resolver_interval: The interval at which resolvers look for work, in seconds; 0: they work at once.
-    """
+    """Reads the store for the page."""
 
     store: Store
     clock: Clock
@@ -121,11 +115,7 @@ class Views:
         return {"queues": self._queues(), "workers": self._workers(), "groups": self._groups()}
 
     def group(self, task_group_id: str) -> dict[str, Any]:
-        """Return a group, with its tasks as a graph or time line needs them.
-
-        Raises:
-            Refusal: `ResourceNotFound`.
-        """
+        """Return a group, with its tasks as a graph or time line needs them."""
         record = self.store.row(_GROUP, task_group_id)
         if record is None:
             message = f"There is no task group {task_group_id}"
@@ -250,12 +240,7 @@ Entry = dict[str, Any]
 
 
 class Feed:
-    """Records messages and requests, and sends them to every page that is open.
-
-    Args:
-        clock: The queue's clock.
-        state: The part of each event that tells the queue's time.
-    """
+    """Records messages and requests, and sends them, with `state`, to every page that is open."""
 
     def __init__(self, clock: Clock, state: Callable[[], Entry]) -> None:
         self._clock = clock

@@ -45,12 +45,6 @@ class ArtifactStorage:
     Data of a store in memory lies in a temporary directory; data of a store in a file lies in
     `<file>.artifacts/` beside it, which is made readable for its owner only.
 
-    Args:
-        store: For the records; a transaction that is open takes part.
-        clock: The clock by which URLs and uploads expire.
-        base_url: The server's `http://host:port`, called for each URL.
-        variant: The kind of deployment.
-
     Raises:
         OSError: The directory cannot be made or read.
     """
@@ -120,11 +114,7 @@ def _remove_leftovers() -> None:
 
 @contextmanager
 def _locked(directory: str) -> Generator[None]:
-    """Hold the lock of a directory.
-
-    Raises:
-        OSError: It cannot be opened, or another process holds its lock.
-    """
+    """Hold the lock of a directory; raises an OSError if another process holds it."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

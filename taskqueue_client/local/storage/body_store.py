@@ -53,14 +53,7 @@ ON CONFLICT (bucket, key) DO UPDATE SET
 
 @dataclass(frozen=True)
 class Body:
-    """One stored body.
-
-    Args:
-        path: The file that holds the bytes.
-        size: Their number.
-        headers: Those of the upload, which the download repeats.
-        modified: When it was stored, in seconds since the epoch.
-    """
+    """One stored body, with the headers of its upload, which the download repeats."""
 
     path: Path
     size: int
@@ -74,12 +67,7 @@ class Body:
 
 
 class BodyStore:
-    """Keeps bodies by bucket and key.
-
-    Args:
-        store: For the records; a transaction that is open takes part.
-        directory: For the files; it must exist, and no other process uses it.
-    """
+    """Keeps bodies by bucket and key, in a directory that no other process uses."""
 
     def __init__(self, store: Store, directory: Path) -> None:
         self._store = store
@@ -101,11 +89,7 @@ class BodyStore:
     async def receive(
         self, bucket: str, key: str, chunks: AsyncIterator[bytes], headers: Mapping[str, str], now: float
     ) -> Body:
-        """Store a body as it comes in, block by block, in place of the one before.
-
-        Raises:
-            Exception: Whatever `chunks` raises, or `OSError` for a disk that is full. Nothing is kept then.
-        """
+        """Store a body as it comes in, in place of the one before; after an error nothing is kept."""
         with self._new_file() as path:
             with path.open("wb") as file:
                 md5 = await _write_blocks(chunks, file)
@@ -113,11 +97,7 @@ class BodyStore:
             return self._keep(path, bucket, key, {**headers, **etag}, now)
 
     def save(self, bucket: str, key: str, data: bytes, headers: Mapping[str, str], now: float) -> Body:
-        """Store a small body at once, in place of the one before.
-
-        Raises:
-            OSError: The disk is full.
-        """
+        """Store a small body at once, in place of the one before."""
         with self._new_file() as path:
             path.write_bytes(data)
             return self._keep(path, bucket, key, headers, now)
@@ -174,8 +154,7 @@ class BodyStore:
 async def _write_blocks(chunks: AsyncIterator[bytes], file: BinaryIO) -> str | None:
     """Write what comes in, some of it at a time, in a thread: the disk may be slow.
 
-    Returns:
-        The MD5 sum in hex, unless there is more than `_MD5_LIMIT`.
+    Returns the MD5 sum in hex, unless there is more than `_MD5_LIMIT`.
     """
     block: list[bytes] = []
     held = written = 0

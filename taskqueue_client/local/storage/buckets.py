@@ -44,12 +44,7 @@ _ERRORS = "surrogateescape"
 
 
 class BadSignatureError(Exception):
-    """The URL does not allow this request. `code` is S3's name for the reason.
-
-    Args:
-        message: S3's text.
-        code: `AccessDenied` or `SignatureDoesNotMatch`.
-    """
+    """The URL does not allow this request; the message and `code` are S3's."""
 
     def __init__(self, message: str, *, code: str = "AccessDenied") -> None:
         super().__init__(message)
@@ -58,12 +53,7 @@ class BadSignatureError(Exception):
 
 @dataclass(frozen=True)
 class UrlSigner:
-    """Signs and checks URLs with one secret.
-
-    Args:
-        key_id: Names the secret in each URL.
-        secret: Never leaves the signer.
-    """
+    """Signs and checks URLs with one secret, which `key_id` names in each URL."""
 
     key_id: str
     secret: str = field(repr=False)
@@ -73,12 +63,7 @@ class UrlSigner:
     ) -> str:
         """Return the `url` with a signature that allows `method` for some `seconds` from `now` on.
 
-        Args:
-            method: In upper case.
-            url: Without a query.
-            now: Seconds since the epoch; counted in whole ones.
-            seconds: How long the URL works.
-            headers: Those with which the request must be made, to the letter; `Host` is always one.
+        The request must be made with these `headers`, to the letter, and with the `Host` of the URL.
         """
         signed = {"host": urlsplit(url).netloc} | {
             name.lower(): text for name, text in (headers or {}).items()
@@ -96,11 +81,7 @@ class UrlSigner:
         return f"{url}?{_joined(query)}"
 
     def check(self, method: str, url: str, *, now: float, headers: Mapping[str, str]) -> None:
-        """Return if `url` allows a request with this method and these headers (whatever their case).
-
-        Raises:
-            BadSignatureError: It is not signed, signed for another request, or has expired.
-        """
+        """Raise a BadSignatureError unless `url` allows a request with this method and these headers."""
         query = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
         given = query.pop("X-Amz-Signature", None)
         if given is None:
@@ -188,13 +169,7 @@ _log = logging.getLogger(__name__)
 
 
 class Buckets:
-    """Makes the URLs, and responds to the requests made to them.
-
-    Args:
-        signer: Signs the URLs; with the same one they outlive a restart.
-        clock: The clock by which URLs expire.
-        base_url: The server's `http://host:port`, called for each URL.
-    """
+    """Makes the URLs, and responds to the requests made to them."""
 
     def __init__(
         self, bodies: BodyStore, signer: UrlSigner, clock: Clock, base_url: Callable[[], str]
@@ -218,11 +193,7 @@ class Buckets:
         return f"{self._base_url()}{_PREFIX}{bucket}/{quote(storage_key(key), safe='/')}"
 
     def save(self, bucket: str, key: str, data: bytes, headers: Mapping[str, str]) -> None:
-        """Store a body without a request.
-
-        Raises:
-            OSError: The disk is full.
-        """
+        """Store a body without a request."""
         self._bodies.save(bucket, storage_key(key), data, headers, self._clock.now())
 
     def remove(self, bucket: str, key: str) -> None:
@@ -323,11 +294,7 @@ def _address(request: web.BaseRequest) -> tuple[str, str]:
 
 
 async def _exactly(size: int, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Return the chunks of a body of `size` bytes.
-
-    Raises:
-        RequestPayloadError: There are more or fewer (more: somebody decompressed them).
-    """
+    """Return the chunks of a body of `size` bytes; raises an error for more (decompressed ones) or fewer."""
     left = size
     async for chunk in chunks:
         left -= len(chunk)

@@ -69,11 +69,6 @@ class ObjectService:
     """The endpoints of the object service; each method is named after its endpoint.
 
     Every name belongs to one backend, so that `NoMatchingBackend` never arises.
-
-    Args:
-        store: For the records; a transaction that is open takes part.
-        clock: The clock by which objects and uploads expire.
-        methods: The upload and download methods that the back end has.
     """
 
     def __init__(
@@ -91,10 +86,6 @@ class ObjectService:
         """Begin an upload, or go on with it on the same terms.
 
         As in the service, characters of the data that are not base64 are ignored.
-
-        Raises:
-            Refusal: 403; 409 for other terms, a finished object or another hash; 400 for text that is not a
-                content type.
         """
         caller.require(projectId=body["projectId"], name=name)
         offered = body["proposedUploadMethods"]
@@ -119,11 +110,7 @@ class ObjectService:
         "POST", "/finish-upload/<name>", _UPLOAD, schema="finish-upload-request", one_segment=True
     )
     def finish_upload(self, caller: Caller, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Make an object readable and immutable; may be repeated.
-
-        Raises:
-            Refusal: 403; 404; 400 for another project; 409 for another upload or other hashes.
-        """
+        """Make an object readable and immutable; may be repeated."""
         caller.require(projectId=body["projectId"], name=name)
         found = self._existing(name)
         if found.project_id != body["projectId"]:
@@ -140,11 +127,7 @@ class ObjectService:
 
     @endpoints.objects("PUT", "/start-download/<name>", _DOWNLOAD, schema="download-object-request")
     def start_download(self, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a URL to read an object from, by the method that suits the caller.
-
-        Raises:
-            Refusal: 404 for an object that is missing or unfinished; 406 when no method suits.
-        """
+        """Return a URL to read an object from, by the method that suits the caller."""
         found = self._finished(name)
         accepted = body["acceptDownloadMethods"]
         if "getUrl" in accepted and "getUrl" in self._methods:
@@ -156,37 +139,24 @@ class ObjectService:
 
     @endpoints.objects("GET", "/metadata/<name>", _DOWNLOAD)
     def object(self, name: str) -> dict[str, Any]:
-        """Return what is known about an object.
-
-        Raises:
-            Refusal: 404 for one that is missing or unfinished.
-        """
+        """Return what is known about an object."""
         found = self._finished(name)
         return {"projectId": found.project_id, "expires": times.text(found.expires), "hashes": found.hashes}
 
     @endpoints.objects("GET", "/download/<name>", _DOWNLOAD)
     def download(self, name: str) -> SeeOther:
-        """Redirect to the object's data; raises as `simple_url` does."""
+        """Redirect to the object's data."""
         return SeeOther(self.simple_url(name))
 
     def simple_url(self, name: str) -> str:
-        """Return a URL to read an object from; it works for 30 minutes.
-
-        Raises:
-            Refusal: 404 for an object that is missing or unfinished.
-        """
+        """Return a URL to read a finished object from; it works for 30 minutes."""
         found = self._finished(name)
         if "simple" not in self._methods:
             refuse("NoMatchingMethod", "Object does not support the method simple")
         return self._buckets.get_url(OBJECTS, found.name, _SIMPLE_SECONDS)
 
     def lock_upload(self, name: str, project_id: str, upload_id: str, expires_ms: int) -> None:
-        """Fix the terms of an upload, or check that they are those of the upload under way.
-
-        Raises:
-            Refusal: 409 when they are not, the object is finished, or the upload of another object has this
-                id.
-        """
+        """Fix the terms of an upload, or check that they are those of the upload under way."""
         terms = (name, project_id, upload_id, expires_ms)
         others = "SELECT 1 FROM objects WHERE upload_id = ? AND name != ?"
         if self._store.row(others, upload_id, name):
