@@ -15,7 +15,7 @@ from taskqueue_client.local.auth.auth_service import AuthService, SignatureValid
 from taskqueue_client.local.auth.known_clients import Client, Roles
 from taskqueue_client.local.auth.presented_credentials import Issuer, issue
 from taskqueue_client.local.http.admin import Admin
-from taskqueue_client.local.http.api import ENDPOINTS, Api, route_table
+from taskqueue_client.local.http.api import ENDPOINTS, ROUTES, Api, Routes
 from taskqueue_client.local.http.server import Server
 from taskqueue_client.local.storage import ArtifactStorage, Variant
 
@@ -168,7 +168,7 @@ class Deployment:
             page=self.page,
             after_change=self._look_for_work,
             own_host=None if self._settings.allow_remote else self._settings.host,
-            routes=None if self.legacy is None else route_table(self.legacy.endpoints),
+            routes=ROUTES if self.legacy is None else Routes(self.legacy.endpoints),
         )
 
     def _open_legacy(self, connection_string: str) -> LegacyPolling:

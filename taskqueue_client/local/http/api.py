@@ -46,9 +46,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (*endpoints.queue, *endpoints.objects, *endpoi
 _SPLATS = {"taskQueueId", "name"}
 _PREFIX = re.compile(r"(?:/api/([a-z]+))?/v1(/[^/]*)")
 
-RouteTable = dict[tuple[str, str], list[tuple[Endpoint, re.Pattern[str]]]]
-"""Endpoints with their routes as expressions, by service and first segment."""
-
 
 @dataclass(frozen=True, slots=True)
 class Match:
@@ -62,39 +59,44 @@ class BrokenEscapeError(Exception):
     """A URL parameter is not percent-encoded UTF-8."""
 
 
-def find_endpoint(method: str, path: str, table: RouteTable | None = None) -> Match | None:
-    """Return the endpoint of a request; None when no route fits (then the response is a plain 404).
+class Routes:
+    """Finds endpoints by paths, among those with the same service and first segment: they are few."""
 
-    Raises:
-        BrokenEscapeError: A parameter is not percent-encoded UTF-8; as in the service, whatever the method.
-    """
-    wanted = "GET" if method == "HEAD" else method
-    for endpoint, route in _routes_near(path, table):
-        if found := route.fullmatch(path):
-            params = {name: _decode(name, raw) for name, raw in found.groupdict().items()}
-            if endpoint.method == wanted:
-                return Match(endpoint, params)
-    return None
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        self._routes: defaultdict[tuple[str, str], list[tuple[Endpoint, re.Pattern[str]]]] = defaultdict(list)
+        for endpoint in endpoints:
+            first_segment = "/" + endpoint.route.split("/")[1]
+            self._routes[endpoint.service, first_segment].append((endpoint, _compile(endpoint)))
 
+    def find(self, method: str, path: str) -> Match | None:
+        """Return the endpoint of a request; None when no route fits (then the response is a plain 404).
 
-def allowed_methods(path: str, table: RouteTable | None = None) -> list[str]:
-    """Return the methods that the path takes; empty for an unknown path."""
-    found = {endpoint.method for endpoint, route in _routes_near(path, table) if route.fullmatch(path)}
-    return sorted(found | ({"HEAD"} if "GET" in found else set()))
+        Raises:
+            BrokenEscapeError: A parameter is not percent-encoded UTF-8; as in the service, of any method.
+        """
+        wanted = "GET" if method == "HEAD" else method
+        for endpoint, route in self._near(path):
+            if found := route.fullmatch(path):
+                params = {name: _decode(name, raw) for name, raw in found.groupdict().items()}
+                if endpoint.method == wanted:
+                    return Match(endpoint, params)
+        return None
 
+    def allowed_methods(self, path: str) -> list[str]:
+        """Return the methods that the path takes; empty for an unknown path."""
+        found = {endpoint.method for endpoint, route in self._near(path) if route.fullmatch(path)}
+        return sorted(found | ({"HEAD"} if "GET" in found else set()))
 
-def _routes_near(path: str, table: RouteTable | None) -> list[tuple[Endpoint, re.Pattern[str]]]:
-    """Return the routes with the path's first segment: looking through these few is quick."""
-    start = _PREFIX.match(path)
-    return (table or _ROUTES).get((start[1] or LEGACY, start[2]), []) if start else []
+    def _near(self, path: str) -> list[tuple[Endpoint, re.Pattern[str]]]:
+        start = _PREFIX.match(path)
+        return self._routes.get((start[1] or LEGACY, start[2]), []) if start else []
 
 
 def _decode(name: str, raw: str) -> str:
     try:
-        value = unquote_to_bytes(_BAD_ESCAPE.sub("%ff", raw)).decode()  # no UTF-8 has a byte ff
+        return unquote_to_bytes(_BAD_ESCAPE.sub("%ff", raw)).decode()  # no UTF-8 has a byte ff
     except ValueError:
         raise BrokenEscapeError(name) from None
-    return value
 
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -109,16 +111,7 @@ def _compile(endpoint: Endpoint) -> re.Pattern[str]:
     return re.compile(pattern if pattern.endswith(".*)") else pattern + "/?", re.DOTALL)
 
 
-def route_table(endpoints: Iterable[Endpoint]) -> RouteTable:
-    """Return the table that `find_endpoint` looks in."""
-    routes: RouteTable = defaultdict(list)
-    for endpoint in endpoints:
-        first_segment = "/" + endpoint.route.split("/")[1]
-        routes[endpoint.service, first_segment].append((endpoint, _compile(endpoint)))
-    return dict(routes)
-
-
-_ROUTES = route_table(ENDPOINTS)
+ROUTES = Routes(ENDPOINTS)
 
 _IDENTIFIER = "^[a-zA-Z0-9-_]{1,38}$"
 _SLUGID = "^[A-Za-z0-9_-]{8}[Q-T][A-Za-z0-9_-][CGKOSWaeimquy26-][A-Za-z0-9_-]{10}[AQgw]$"
@@ -185,17 +178,8 @@ def _what_is_wrong(endpoint: Endpoint, name: str, value: str, repeated: Iterable
     return None
 
 
-def run_id(text: str) -> int:
-    """Return the number of a run; numbers that no run can have become the largest one."""
-    return _bounded(text, _LARGEST_RUN_ID)
-
-
-def page_size(query: Mapping[str, str]) -> int:
-    """Return how many rows a page may have: as the request says, at most 1000."""
-    return _bounded(query.get("limit", str(_LARGEST_PAGE)), _LARGEST_PAGE)
-
-
 def _bounded(digits: str, largest: int) -> int:
+    """Return a number; larger ones, which no run and no page can have, become the largest one."""
     significant = digits.lstrip("0")
     return largest if len(significant) > len(str(largest)) else min(int(significant or "0"), largest)
 
@@ -321,9 +305,9 @@ _Taker = Callable[[_Call, RequestCaller], object]
 _TAKERS: dict[str, _Taker] = {
     "caller": lambda _, caller: caller,
     "body": lambda call, _: call.payload,
-    "run_id": lambda call, _: run_id(call.params["runId"]),
+    "run_id": lambda call, _: _bounded(call.params["runId"], _LARGEST_RUN_ID),
     "token": lambda call, _: call.query.get("continuationToken"),
-    "limit": lambda call, _: page_size(call.query),
+    "limit": lambda call, _: _bounded(call.query.get("limit", "1000"), _LARGEST_PAGE),
     "quarantined": lambda call, _: {"true": True, "false": False}.get(call.query.get("quarantined", "")),
 }
 """The arguments of handlers by the names of their parameters; other names are URL parameters."""

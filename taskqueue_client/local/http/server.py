@@ -18,7 +18,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from taskqueue_client.local.refusal import Refusal
 
-from .api import Api, BrokenEscapeError, RouteTable, allowed_methods, find_endpoint
+from .api import Api, BrokenEscapeError, Routes
 from .endpoints import heartbeat, version
 from .responses import error_response, finish, json_response, not_found, text_response
 
@@ -100,7 +100,7 @@ class Server:
     page: Page | None
     after_change: Callable[[], object]
     own_host: str | None
-    routes: RouteTable | None
+    routes: Routes
     _runner: web.ServerRunner | None = field(default=None, init=False)
     _socket: socket.socket | None = field(default=None, init=False)
 
@@ -172,7 +172,7 @@ class Server:
             return self._storage_handler(request.method)
         if self.admin is not None and path.startswith("/admin/"):
             return "", self.admin.respond
-        match = find_endpoint(request.method, path, self.routes)
+        match = self.routes.find(request.method, path)
         if match is None:
             return "", self._other_handler(request.method, path)
         return match.endpoint.full_name, partial(self.api.respond, match=match)
@@ -186,7 +186,7 @@ class Server:
 
     def _other_handler(self, method: str, path: str) -> Handler:
         """Return the handler of a request outside of the services' routes."""
-        allowed = ", ".join(allowed_methods(path, self.routes))
+        allowed = ", ".join(self.routes.allowed_methods(path))
         if method == "OPTIONS" and allowed:
             return _constant(text_response(allowed, "text/plain", 200, {"Allow": allowed}))
         respond = _OF_THE_PROCESS.get(path.removeprefix("/").partition("/")[0])

@@ -38,7 +38,7 @@ from taskqueue_client.errors import InvalidDefinition
 from taskqueue_client.local.auth.auth_service import Identity, RequestCaller
 from taskqueue_client.local.engine.task_artifacts import get_artifact
 from taskqueue_client.local.http.admin import LONGEST_STEP
-from taskqueue_client.local.http.api import Api, find_endpoint
+from taskqueue_client.local.http.api import ROUTES, Api
 from taskqueue_client.local.http.request_bodies import read_body
 from taskqueue_client.local.http.server import is_address
 from taskqueue_client.local.refusal import Refusal
@@ -243,7 +243,7 @@ class Page:
     async def _call(self, request: web.BaseRequest, path: str) -> web.Response:
         """Call an endpoint of the Queue; calls that change something are shown among the requests."""
         started = time.perf_counter()
-        match = find_endpoint(request.method, path)
+        match = ROUTES.find(request.method, path)
         if match is None:
             raise Refusal("ResourceNotFound", f"The Queue has no route {request.method} {path}")
         response = await self._api.respond(request, match)

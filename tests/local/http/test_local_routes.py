@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from taskqueue_client.local.http.api import ENDPOINTS, find_endpoint
+from taskqueue_client.local.http.api import ENDPOINTS, ROUTES
 from taskqueue_client.local.http.endpoints import Endpoint
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def test_the_table_is_the_reference(contract: Path, service: str) -> None:
     ],
 )
 def test_a_path_finds_its_endpoint(method: str, path: str, name: str, params: dict[str, str]) -> None:
-    match = find_endpoint(method, "/api/queue/v1" + path)
+    match = ROUTES.find(method, "/api/queue/v1" + path)
     assert match is not None
     assert (match.endpoint.name, match.params) == (name, params)
 
