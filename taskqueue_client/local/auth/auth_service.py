@@ -25,6 +25,7 @@ from taskqueue_client.scopes import ScopeExpression, missing_scopes, render, uns
 
 from .known_clients import CLIENT_ID, Client, is_scope
 from .presented_credentials import (
+    Accepted,
     AuthenticationError,
     Issuer,
     check_certificate,
@@ -94,13 +95,6 @@ class Identity:
     payload_hash: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Credentials:
-    key: str = field(repr=False)
-    scopes: list[str]
-    expires: float
-
-
 class SignatureValidator:
     """Checks signed requests; `expand` expands the roles in a list of scopes."""
 
@@ -161,29 +155,24 @@ class SignatureValidator:
         )
         return Identity(bewit.client_id, credentials.scopes, credentials.expires)
 
-    def _credentials(self, client_id: str, ext_text: str | None) -> _Credentials:
+    def _credentials(self, client_id: str, ext_text: str | None) -> Accepted:
         """Return a client's key and scopes, after applying its certificate and restrictions."""
         if not ext_text:
             client = self._client(client_id)
-            return _Credentials(
-                client.access_token, self._expand([*client.scopes, ANONYMOUS]), client.expires or NEVER
-            )
+            scopes = self._expand([*client.scopes, ANONYMOUS])
+            return Accepted(client.access_token, scopes, client.expires or NEVER)
         ext = parse_ext(ext_text)
         client = self._client(issuer_of(ext.get("certificate"), client_id))
         key, scopes, expires = client.access_token, self._expand(client.scopes), client.expires or NEVER
         if is_given(ext.get("certificate")):
             issuer = Issuer(client.client_id, key, scopes)
-            certificate = check_certificate(ext["certificate"], client_id, issuer, self._now())
-            key, scopes, expires = (
-                certificate.access_token,
-                certificate.scopes,
-                min(expires, certificate.expires),
-            )
+            temporary = check_certificate(ext["certificate"], client_id, issuer, self._now())
+            key, scopes, expires = temporary.key, temporary.scopes, min(expires, temporary.expires)
         if is_given(ext.get("authorizedScopes")):
             scopes = self._limit_to_authorized(ext["authorizedScopes"], scopes)
         if not CLIENT_ID.fullmatch(client_id):
             reject(f"clientId {client_id!r} has characters other than A-Z a-z 0-9 ! @ / : . + | _ -")
-        return _Credentials(key, self._expand([*scopes, ANONYMOUS]), expires)
+        return Accepted(key, self._expand([*scopes, ANONYMOUS]), expires)
 
     def _client(self, client_id: str) -> Client:
         client = self._find_client(client_id)

@@ -187,10 +187,10 @@ class Issuer:
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
-    """The content of a valid certificate: the temporary access token, scopes, and expiry (in seconds)."""
+class Accepted:
+    """The key, the scopes and the expiry (in seconds) of accepted credentials."""
 
-    access_token: str = field(repr=False)
+    key: str = field(repr=False)
     scopes: list[str]
     expires: float
 
@@ -205,7 +205,7 @@ def issuer_of(certificate: object, client_id: str) -> str:
     return str(issuer)
 
 
-def check_certificate(certificate: object, client_id: str, issuer: Issuer, now: float) -> Certificate:
+def check_certificate(certificate: object, client_id: str, issuer: Issuer, now: float) -> Accepted:
     """Check the certificate of an `ext` against all rules; `now` is in seconds."""
     if not is_object(certificate):
         reject("ext.certificate must be a JSON object")
@@ -215,7 +215,7 @@ def check_certificate(certificate: object, client_id: str, issuer: Issuer, now: 
     _check_scopes(certificate, issuer)
     _check_signature(certificate, client_id, issuer.access_token)
     token = temporary_token(issuer.access_token, certificate["seed"])
-    return Certificate(token, certificate["scopes"], certificate["expiry"] / 1000)
+    return Accepted(token, certificate["scopes"], certificate["expiry"] / 1000)
 
 
 def _demand(holds: bool, reason: str) -> None:  # noqa: FBT001 - it reads like an assertion
