@@ -52,5 +52,5 @@ def _format_checker() -> FormatChecker:
     return checker
 
 
-def _for_text(check: Callable[[str], bool]) -> Callable[[object], bool]:
-    return lambda value: not isinstance(value, str) or check(value)
+def _for_text(check: Callable[[str], object]) -> Callable[[object], bool]:
+    return lambda value: not isinstance(value, str) or bool(check(value))

@@ -6,13 +6,13 @@ which the service's own checker does, so that the violations of a body come out 
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import operator
 import re
 import warnings
 from calendar import monthrange
 from collections.abc import Callable, Mapping
+from ipaddress import ip_address
 from itertools import chain
 from typing import Any
 
@@ -230,6 +230,7 @@ _URI = re.compile(
     rf"(?:\?(?:{_PCHAR}|[/?])*)?(?:#(?:{_PCHAR}|[/?])*)?",
     re.ASCII,
 )
+"""A URI with a scheme, by RFC 3986, but as loosely as the service: an authority may follow one slash."""
 _JS_GROUP = re.compile(r"\(\?<(?![=!])")
 _PYTHON_ONLY = re.compile(r"\(\?[P#(>aiLmsux]|\\[AZ]")
 """Groups and escapes that JavaScript does not have."""
@@ -251,14 +252,6 @@ def is_date_time(text: str) -> bool:
     return day <= _SHORTEST_MONTH or day <= monthrange(year, month)[1]
 
 
-def is_uri(text: str) -> bool:
-    """Return whether a text is a URI with a scheme, by RFC 3986, but as loosely as the service.
-
-    An authority may follow one slash, so that all after the scheme of `https://host:port/` can be a path.
-    """
-    return _URI.fullmatch(text) is not None
-
-
 def is_regex(text: str) -> bool:
     """Return whether a text is a regular expression of JavaScript, as far as Python can tell."""
     with warnings.catch_warnings():
@@ -276,31 +269,22 @@ def is_hostname(text: str) -> bool:
     return len(text) <= _LONGEST_HOSTNAME and all(map(_HOSTNAME_LABEL.fullmatch, labels))
 
 
-def is_ipv4(text: str) -> bool:
-    """Return whether a text is four decimal numbers with dots between them."""
-    return _is_address(ipaddress.IPv4Address, text)
-
-
-def is_ipv6(text: str) -> bool:
-    """Return whether a text is an IPv6 address, without a zone."""
-    return "%" not in text and _is_address(ipaddress.IPv6Address, text)
-
-
-def _is_address(kind: Callable[[str], object], text: str) -> bool:
+def is_address(text: str, version: int | None = None) -> bool:
+    """Return whether a text is an IP address, of some version."""
     try:
-        kind(text)
+        found = ip_address(text)
     except ValueError:
         return False
-    return True
+    return version in {None, found.version}
 
 
-FORMATS: dict[str, Callable[[str], bool]] = {
+FORMATS: dict[str, Callable[[str], object]] = {
     "date-time": is_date_time,
-    "uri": is_uri,
+    "uri": _URI.fullmatch,
     "regex": is_regex,
     "hostname": is_hostname,
-    "ipv4": is_ipv4,
-    "ipv6": is_ipv6,
+    "ipv4": lambda text: is_address(text, version=4),
+    "ipv6": lambda text: is_address(text, version=6) and "%" not in text,  # without a zone
 }
 
 

@@ -21,6 +21,7 @@ from taskqueue_client.local.refusal import Refusal
 from .api import Api, BrokenEscapeError, Routes
 from .endpoints import heartbeat, version
 from .responses import error_response, finish, json_response, not_found, text_response
+from .schema_check import is_address
 
 if TYPE_CHECKING:
     from aiohttp.http_parser import RawRequestMessage
@@ -281,15 +282,6 @@ def check_host(host: str, *, allow_remote: bool) -> None:
     if not (allow_remote or all(ip_address(address).is_loopback for address in _addresses(host))):
         message = f"{host} can be reached from other machines: allow that explicitly, or use 127.0.0.1"
         raise ValueError(message)
-
-
-def is_address(text: str) -> bool:
-    """Return whether a host is an IP address."""
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _addresses(host: str) -> list[str]:

@@ -40,7 +40,7 @@ from taskqueue_client.local.engine.task_artifacts import get_artifact
 from taskqueue_client.local.http.admin import LONGEST_STEP
 from taskqueue_client.local.http.api import ROUTES, Api
 from taskqueue_client.local.http.request_bodies import read_body
-from taskqueue_client.local.http.server import is_address
+from taskqueue_client.local.http.schema_check import is_address
 from taskqueue_client.local.refusal import Refusal
 
 from .views import Feed, Views
