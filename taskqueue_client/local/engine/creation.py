@@ -8,6 +8,7 @@ import msgspec
 
 from taskqueue_client.local import messages, times
 from taskqueue_client.local.http.endpoints import queue
+from taskqueue_client.local.http.request_schemas import REQUEST_SCHEMAS
 from taskqueue_client.local.javascript_values import in_database_order
 from taskqueue_client.local.refusal import Caller, refuse
 
@@ -43,27 +44,7 @@ _SCOPES: ScopeExpression = {
 
 _DRIFT = 15 * times.MINUTE  # how far a creator's clock may be off
 _LATEST_DEADLINE = 5 * times.DAY
-_FIELDS = (
-    "provisionerId",
-    "workerType",
-    "taskQueueId",
-    "schedulerId",
-    "projectId",
-    "taskGroupId",
-    "dependencies",
-    "requires",
-    "routes",
-    "priority",
-    "retries",
-    "created",
-    "deadline",
-    "expires",
-    "scopes",
-    "payload",
-    "metadata",
-    "tags",
-    "extra",
-)
+_FIELDS = tuple(REQUEST_SCHEMAS["queue/v1/create-task-request"]["properties"])
 
 
 @queue("PUT", "/task/<taskId>", _SCOPES, schema="create-task-request")
