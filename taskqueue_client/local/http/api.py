@@ -33,6 +33,7 @@ from taskqueue_client.local.storage.objects import SeeOther
 
 from . import endpoints
 from .endpoints import LEGACY, Endpoint, camel_case
+from .request_schemas import SLUGID
 from .responses import empty_response, error_response, finish, json_response, see_other
 
 if TYPE_CHECKING:
@@ -114,10 +115,9 @@ def _compile(endpoint: Endpoint) -> re.Pattern[str]:
 ROUTES = Routes(ENDPOINTS)
 
 _IDENTIFIER = "^[a-zA-Z0-9-_]{1,38}$"
-_SLUGID = "^[A-Za-z0-9_-]{8}[Q-T][A-Za-z0-9_-][CGKOSWaeimquy26-][A-Za-z0-9_-]{10}[AQgw]$"
 _URL_PATTERNS = {
-    "taskId": _SLUGID,
-    "taskGroupId": _SLUGID,
+    "taskId": SLUGID,
+    "taskGroupId": SLUGID,
     "taskQueueId": r"^[a-zA-Z0-9-_]{1,38}\/[a-z]([-a-z0-9]{0,36}[a-z0-9])?$",
     "provisionerId": _IDENTIFIER,
     "workerType": _IDENTIFIER,

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-_SLUGID = "^[A-Za-z0-9_-]{8}[Q-T][A-Za-z0-9_-][CGKOSWaeimquy26-][A-Za-z0-9_-]{10}[AQgw]$"
-_PRINTABLE = "^[ -~]*$"
+SLUGID = "^[A-Za-z0-9_-]{8}[Q-T][A-Za-z0-9_-][CGKOSWaeimquy26-][A-Za-z0-9_-]{10}[AQgw]$"
+_SCOPE: dict[str, Any] = {"type": "string", "pattern": "^[ -~]*$"}
 _DATE: dict[str, Any] = {"type": "string", "format": "date-time"}
 _TEXT: dict[str, Any] = {"type": "string"}
+_ID: dict[str, Any] = {"type": "string", "pattern": SLUGID}
 _PRIORITIES = ["highest", "very-high", "high", "medium", "low", "very-low", "lowest"]
 _IDENTIFIER: dict[str, Any] = {
     "type": "string",
@@ -34,6 +35,10 @@ def _closed(required: list[str], /, **properties: dict[str, Any]) -> dict[str, A
 
 def _text(longest: int) -> dict[str, Any]:
     return {"type": "string", "maxLength": longest}
+
+
+def _list(items: dict[str, Any], **limits: object) -> dict[str, Any]:
+    return {"type": "array", "default": [], "items": items, **limits}
 
 
 def _one_of(*values: str) -> dict[str, Any]:
@@ -59,28 +64,16 @@ _CREATE_TASK = _closed(
     taskQueueId={"type": "string", "pattern": "^[a-zA-Z0-9-_]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?$"},
     schedulerId={**_IDENTIFIER, "default": "-"},
     projectId={**_PROJECT_ID, "default": "none"},
-    taskGroupId={"type": "string", "pattern": _SLUGID},
-    dependencies={
-        "type": "array",
-        "default": [],
-        "maxItems": 10000,
-        "uniqueItems": True,
-        "items": {"type": "string", "pattern": _SLUGID},
-    },
+    taskGroupId=_ID,
+    dependencies=_list(_ID, maxItems=10000, uniqueItems=True),
     requires={**_one_of("all-completed", "all-resolved"), "default": "all-completed"},
-    routes={
-        "type": "array",
-        "default": [],
-        "maxItems": 64,
-        "uniqueItems": True,
-        "items": {"type": "string", "minLength": 1, "maxLength": 249},
-    },
+    routes=_list({**_text(249), "minLength": 1}, maxItems=64, uniqueItems=True),
     priority={**_one_of(*_PRIORITIES), "default": "lowest"},
     retries={"type": "integer", "default": 5, "minimum": 0, "maximum": 49},
     created=_DATE,
     deadline=_DATE,
     expires=_DATE,
-    scopes={"type": "array", "default": [], "items": {"type": "string", "pattern": _PRINTABLE}},
+    scopes=_list(_SCOPE),
     payload={"type": "object", "default": []},
     metadata=_METADATA,
     tags={"type": "object", "default": {}, "additionalProperties": _text(4096)},
@@ -89,43 +82,30 @@ _CREATE_TASK = _closed(
 
 _CONTENT = {"contentType": _text(255), "contentLength": {"type": "integer", "minimum": 0}}
 
+
+def _artifact(storage_type: str, required: list[str], /, **properties: dict[str, Any]) -> dict[str, Any]:
+    required = ["storageType", "expires", *required]
+    return _closed(required, storageType=_one_of(storage_type), expires=_DATE, **properties)
+
+
+_REASONS = (
+    "file-missing-on-worker",
+    "invalid-resource-on-worker",
+    "too-large-file-on-worker",
+    "file-not-readable-on-worker",
+)
 _POST_ARTIFACT = {
     "oneOf": [
-        _closed(
-            ["storageType", "expires", "contentType"], storageType=_one_of("s3"), expires=_DATE, **_CONTENT
-        ),
-        _closed(
-            ["storageType", "expires", "contentType"],
-            storageType=_one_of("object"),
-            expires=_DATE,
-            **_CONTENT,
-        ),
-        _closed(
-            ["storageType", "expires", "url", "contentType"],
-            storageType=_one_of("reference"),
-            expires=_DATE,
+        _artifact("s3", ["contentType"], **_CONTENT),
+        _artifact("object", ["contentType"], **_CONTENT),
+        _artifact(
+            "reference",
+            ["url", "contentType"],
             url={"type": "string", "format": "uri"},
             contentType=_text(255),
         ),
-        _closed(
-            ["storageType", "expires", "artifact"],
-            storageType=_one_of("link"),
-            expires=_DATE,
-            artifact=_TEXT,
-            contentType=_text(255),
-        ),
-        _closed(
-            ["storageType", "expires", "reason", "message"],
-            storageType=_one_of("error"),
-            expires=_DATE,
-            reason=_one_of(
-                "file-missing-on-worker",
-                "invalid-resource-on-worker",
-                "too-large-file-on-worker",
-                "file-not-readable-on-worker",
-            ),
-            message=_text(4096),
-        ),
+        _artifact("link", ["artifact"], artifact=_TEXT, contentType=_text(255)),
+        _artifact("error", ["reason", "message"], reason=_one_of(*_REASONS), message=_text(4096)),
     ]
 }
 
@@ -137,17 +117,11 @@ _HASHES = {
     },
 }
 _TRUE = {"type": "boolean", "const": True}
-_UPLOAD_ID = {"type": "string", "pattern": _SLUGID}
-_SCOPES: dict[str, Any] = {
-    "type": "array",
-    "default": [],
-    "uniqueItems": True,
-    "items": {"type": "string", "pattern": _PRINTABLE},
-}
+_SCOPES = _list(_SCOPE, uniqueItems=True)
 
 REQUEST_SCHEMAS: dict[str, dict[str, Any]] = {
     "queue/v1/create-task-request": _CREATE_TASK,
-    "queue/v1/tasks-request": _closed([], taskIds={"type": "array", "default": [], "items": _TEXT}),
+    "queue/v1/tasks-request": _closed([], taskIds=_list(_TEXT)),
     "queue/v1/change-task-priority-request": _closed(["newPriority"], newPriority=_one_of(*_PRIORITIES)),
     "queue/v1/claim-work-request": _closed(
         ["workerGroup", "workerId", "tasks"],
@@ -172,7 +146,7 @@ REQUEST_SCHEMAS: dict[str, dict[str, Any]] = {
         ),
     ),
     "queue/v1/post-artifact-request": _POST_ARTIFACT,
-    "queue/v1/finish-artifact-request": _closed(["uploadId"], uploadId=_UPLOAD_ID),
+    "queue/v1/finish-artifact-request": _closed(["uploadId"], uploadId=_ID),
     "queue/v1/quarantine-worker-request": _closed(
         ["quarantineUntil"], quarantineUntil=_DATE, quarantineInfo=_text(4000)
     ),
@@ -180,7 +154,7 @@ REQUEST_SCHEMAS: dict[str, dict[str, Any]] = {
     "object/v1/create-upload-request": _closed(
         ["projectId", "uploadId", "expires", "proposedUploadMethods"],
         projectId=_PROJECT_ID,
-        uploadId=_UPLOAD_ID,
+        uploadId=_ID,
         expires=_DATE,
         hashes=_HASHES,
         proposedUploadMethods=_closed(
@@ -192,7 +166,7 @@ REQUEST_SCHEMAS: dict[str, dict[str, Any]] = {
         ),
     ),
     "object/v1/finish-upload-request": _closed(
-        ["uploadId", "projectId"], projectId=_PROJECT_ID, uploadId=_UPLOAD_ID, hashes=_HASHES
+        ["uploadId", "projectId"], projectId=_PROJECT_ID, uploadId=_ID, hashes=_HASHES
     ),
     "object/v1/download-object-request": _closed(
         ["acceptDownloadMethods"], acceptDownloadMethods=_closed([], getUrl=_TRUE, simple=_TRUE)

@@ -71,9 +71,7 @@ class ObjectService:
     Every name belongs to one backend, so that `NoMatchingBackend` never arises.
     """
 
-    def __init__(
-        self, store: Store, buckets: Buckets, clock: Clock, methods: Collection[str] = OBJECT_METHODS
-    ) -> None:
+    def __init__(self, store: Store, buckets: Buckets, clock: Clock, methods: Collection[str]) -> None:
         self._methods = methods
         self._store = store
         self._buckets = buckets
