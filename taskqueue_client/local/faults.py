@@ -289,14 +289,13 @@ class FaultInjector:
 
     async def respond(self, endpoint: str, request: web.BaseRequest, handler: Handler) -> web.StreamResponse:
         """Return the response of `handler`, or that of a fault. Its `Date` is the time that `faults` show."""
-        call = _StruckCall(endpoint, request, handler, self._clock)
         fault = self.match(endpoint)
         if fault is None:
-            response = await call.run()
+            response = await handler(request)
         else:
             if self.on_strike is not None:
                 self.on_strike(request, fault)
-            response = await _strike(call, fault)
+            response = await _strike(_StruckCall(endpoint, request, handler, self._clock), fault)
         response.headers["Date"] = _http_date(int(self.faults.now()))
         return response
 
@@ -315,11 +314,15 @@ class _StruckCall:
         return await self.handler(self.request)
 
     def error(self, status: int) -> web.Response:
-        """Return an error in the form of the service."""
+        """Return an error in the form of the service, or of storage."""
+        message = "A fault was injected."
         service, _, method = self.endpoint.partition(".")
         if service == "storage":
-            return s3_error(status, "InternalError", "A fault was injected.")
-        return _service_error(status, method, iso(int(1000 * self.clock.now())))
+            return s3_error(status, "InternalError", message)
+        code = next((code for code, each in STATUS.items() if each == status), "InternalServerError")
+        time = iso(int(1000 * self.clock.now()))
+        info: dict[str, Any] = {"method": method, "params": {}, "payload": {}, "time": time}
+        return json_response({"code": code, "message": message, "requestInfo": info}, status)
 
 
 async def _strike(call: _StruckCall, fault: AnyFault) -> web.StreamResponse:  # noqa: PLR0911 - one for each fault
@@ -359,13 +362,13 @@ async def _respond(call: _StruckCall, fault: Respond) -> web.Response:
 async def _respond_with_500(call: _StruckCall, fault: RespondWith500) -> web.StreamResponse:
     response = await call.run()
     body = plain_body(response)
-    if response.status != fault.instead_of or not body:
-        return response
-    if fault.text not in msgspec.json.decode(body, type=_Message).message:
-        return response
-    if fault.query and fault.query not in call.request.query_string.split("&"):
-        return response
-    return call.error(500)
+    strikes = (
+        response.status == fault.instead_of
+        and body
+        and fault.text in msgspec.json.decode(body, type=_Message).message
+        and (not fault.query or fault.query in call.request.query_string.split("&"))
+    )
+    return call.error(500) if strikes else response
 
 
 class _Message(msgspec.Struct):
@@ -425,10 +428,3 @@ def _page(status: int) -> web.Response:
     title = f"{status} {responses.get(status, '')}"
     text = f"<html><head><title>{title}</title></head><body><center><h1>{title}</h1></center></body></html>"
     return web.Response(status=status, text=text, content_type="text/html")
-
-
-def _service_error(status: int, method: str, time: str) -> web.Response:
-    """Return an error in the form of Taskcluster's services."""
-    code = next((code for code, each in STATUS.items() if each == status), "InternalServerError")
-    info: dict[str, Any] = {"method": method, "params": {}, "payload": {}, "time": time}
-    return json_response({"code": code, "message": "A fault was injected.", "requestInfo": info}, status)
