@@ -17,7 +17,7 @@ from taskqueue_client.local.auth.presented_credentials import Issuer, issue
 from taskqueue_client.local.http.admin import Admin
 from taskqueue_client.local.http.api import ENDPOINTS, ROUTES, Api, Routes
 from taskqueue_client.local.http.server import Server
-from taskqueue_client.local.storage import ArtifactStorage, Variant
+from taskqueue_client.local.storage import ArtifactStorage
 
 from .engine import BackgroundWork, Core, Store
 from .engine import Settings as EngineSettings
@@ -26,7 +26,7 @@ from .faults import FaultInjector
 from .http.endpoints import LEGACY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from .legacy_endpoints import LegacyPolling
     from .messages import Audience
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 _QUEUE_CLIENT = "static/taskcluster/queue"
 """The client in whose name the queue issues temporary credentials."""
 
-_SERVICE_DEADLINE_DELAY = 60.0
-_SERVICE_RESOLVER_INTERVAL = 5.0
 _LONGEST_NAP = 60.0
 """The clock is read again after so many seconds: the machine's may have been set."""
 
@@ -54,10 +52,9 @@ class Settings:
     allow_remote: bool
     port: int
     db: str
-    claim_timeout: float
-    max_dependencies: int
-    variant: Variant
-    like_production: bool
+    engine: EngineSettings
+    sign_public_artifacts: bool
+    object_methods: Collection[str]
     clients: Mapping[str, Client]
     roles: Roles
     amqp_url: str | None = field(repr=False)
@@ -98,10 +95,16 @@ class Deployment:
         self._issuer = Issuer(_QUEUE_CLIENT, store.secret("issuer", "access_token"), ["*"])
         if self._settings.amqp_url is not None:
             await self._connect(self._settings.amqp_url, store)
-        storage = ArtifactStorage(store, self._clock, lambda: self.root_url, self._settings.variant)
+        storage = ArtifactStorage(
+            store,
+            self._clock,
+            lambda: self.root_url,
+            sign_public=self._settings.sign_public_artifacts,
+            object_methods=self._settings.object_methods,
+        )
         self._cleanup.callback(storage.close)
         self.core = Core(
-            store, self._clock, self._engine_settings(), storage, partial(issue, self._issuer), self._audience
+            store, self._clock, self._settings.engine, storage, partial(issue, self._issuer), self._audience
         )
         self.background = BackgroundWork(self.core)
         self._cleanup.callback(self._cancel_wake_up)  # after the server: its last requests set the alarm
@@ -138,15 +141,6 @@ class Deployment:
         name = f"queue/taskqueue-local/{own}/worker-removed-resolver"
         self.removals = await self._cleanup.enter_async_context(
             WorkerRemovals(amqp_url, name, self.remove_worker)
-        )
-
-    def _engine_settings(self) -> EngineSettings:
-        late = self._settings.like_production
-        return EngineSettings(
-            claim_timeout=self._settings.claim_timeout,
-            max_dependencies=self._settings.max_dependencies,
-            deadline_delay=_SERVICE_DEADLINE_DELAY if late else 0,
-            resolver_interval=_SERVICE_RESOLVER_INTERVAL if late else 0,
         )
 
     def _server(self, core: Core) -> Server:

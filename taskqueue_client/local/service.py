@@ -18,11 +18,11 @@ from taskqueue_client.credentials import Credentials
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local.auth.known_clients import ANONYMOUS_SCOPES, Client, Roles, check_clients
 from taskqueue_client.local.http.server import check_host
-from taskqueue_client.local.storage import Variant
 from taskqueue_client.local.storage.objects import OBJECT_METHODS
 from taskqueue_client.slugid import slugid
 
 from .deployment import Deployment, Settings
+from .engine import Settings as EngineSettings
 from .messages import Audience
 
 if TYPE_CHECKING:
@@ -111,10 +111,14 @@ class LocalQueue:
             allow_remote=allow_remote,
             port=port,
             db=db,
-            claim_timeout=claim_timeout,
-            max_dependencies=max_dependencies,
-            variant=Variant(sign_public_artifacts, _checked_methods(object_methods)),
-            like_production=like_production,
+            engine=EngineSettings(
+                claim_timeout=claim_timeout,
+                max_dependencies=max_dependencies,
+                deadline_delay=60.0 if like_production else 0,
+                resolver_interval=5.0 if like_production else 0,
+            ),
+            sign_public_artifacts=sign_public_artifacts,
+            object_methods=_checked_methods(object_methods),
             clients=check_clients([*clients, Client(client_id, self.access_token, ["*"])]),
             roles=Roles({**(roles or {}), "anonymous": anonymous}),
             amqp_url=amqp_url,

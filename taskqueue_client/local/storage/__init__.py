@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
 from tempfile import gettempdir, mkdtemp
@@ -26,19 +25,6 @@ _GET_SECONDS = 30 * 60
 _PREFIX = "taskqueue-artifacts-"
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """The differences between the storage of deployments.
-
-    Args:
-        sign_public_artifacts: Whether URLs of public artifacts are signed, too.
-        object_methods: The upload and download methods of the object service.
-    """
-
-    sign_public_artifacts: bool = False
-    object_methods: Collection[str] = OBJECT_METHODS
-
-
 class ArtifactStorage:
     """Makes URLs for artifacts and keeps their data; `close` it when the server has stopped.
 
@@ -50,15 +36,21 @@ class ArtifactStorage:
     """
 
     def __init__(
-        self, store: Store, clock: Clock, base_url: Callable[[], str], variant: Variant | None = None
+        self,
+        store: Store,
+        clock: Clock,
+        base_url: Callable[[], str],
+        *,
+        sign_public: bool = False,
+        object_methods: Collection[str] = OBJECT_METHODS,
     ) -> None:
-        self._variant = variant or Variant()
+        self._sign_public = sign_public
         self._on_close = ExitStack()
         self.directory = self._open_directory(store.path)
         bodies = BodyStore(store, self.directory)
         signer = UrlSigner("LOCALTASKQUEUE", store.secret("url_signer", "secret"))
         self.buckets = Buckets(bodies, signer, clock, base_url)
-        self.objects = ObjectService(store, self.buckets, clock, self._variant.object_methods)
+        self.objects = ObjectService(store, self.buckets, clock, object_methods)
 
     def close(self) -> None:
         """Remove what lies in a temporary directory."""
@@ -74,7 +66,7 @@ class ArtifactStorage:
     def get_url(self, key: str) -> str:
         """Return a URL to GET an S3 artifact: unsigned for names in `public/`, else signed for 30 minutes."""
         bucket = _bucket(key)
-        if bucket == PUBLIC and not self._variant.sign_public_artifacts:
+        if bucket == PUBLIC and not self._sign_public:
             return self.buckets.plain_url(bucket, key)
         return self.buckets.get_url(bucket, key, _GET_SECONDS)
 
