@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from .core import Core
 
 
+GROUP = "SELECT scheduler_id, expires, sealed FROM task_groups WHERE task_group_id = ?"
+"""Selects the record of a task group."""
+
 _ENOUGH = {"all-resolved": {"completed", "failed", "exception"}, "all-completed": {"completed"}}
 """By what a task requires: the states of a dependency that satisfy it."""
 
@@ -234,9 +237,7 @@ def join_group(core: Core, task_group_id: str, scheduler_id: str, task_expires: 
     )
     if is_new:
         return
-    ((owner, group_expires, sealed),) = core.store.rows(
-        "SELECT scheduler_id, expires, sealed FROM task_groups WHERE task_group_id = ?", task_group_id
-    )
+    ((owner, group_expires, sealed),) = core.store.rows(GROUP, task_group_id)
     if owner != scheduler_id:
         refuse(
             "RequestConflict",
@@ -279,11 +280,8 @@ def seal_task_group(core: Core, caller: Caller, task_group_id: str) -> dict[str,
     """Refuse further tasks, for ever; a repeated call keeps the first time."""
     _authorize(caller, get_task_group(core, task_group_id))
     with core.transition() as now:
-        core.store.change(
-            "UPDATE task_groups SET sealed = ifnull(sealed, ?) WHERE task_group_id = ?",
-            now,
-            task_group_id,
-        )
+        sql = "UPDATE task_groups SET sealed = ifnull(sealed, ?) WHERE task_group_id = ?"
+        core.store.change(sql, now, task_group_id)
         send_group(core, "task-group-sealed", task_group_id)
     return get_task_group(core, task_group_id)
 
@@ -298,10 +296,11 @@ def cancel_task_group(core: Core, caller: Caller, task_group_id: str) -> dict[st
             f"Task group `{task_group_id}` is not sealed: only a sealed group can be canceled.",
         )
     _authorize(caller, record)
+    size = "SELECT count(*) FROM tasks WHERE task_group_id = ?"
     with core.transition() as now:
         tasks = [task for task in _created_tasks(core, task_group_id, now) if _cancel(core, task, now)]
     return {
-        "taskGroupSize": _size(core, task_group_id),
+        "taskGroupSize": core.store.value(size, task_group_id),
         "taskIds": [task.task_id for task in tasks],
         "cancelledCount": len(tasks),
         "taskGroupId": task_group_id,
@@ -331,15 +330,8 @@ def _cancel(core: Core, task: Task, now: int) -> bool:
     return run is not None
 
 
-def _size(core: Core, task_group_id: str) -> int:
-    size: int = core.store.value("SELECT count(*) FROM tasks WHERE task_group_id = ?", task_group_id)
-    return size
-
-
 def _find_group(core: Core, task_group_id: str) -> dict[str, Any] | None:
-    row = core.store.row(
-        "SELECT scheduler_id, expires, sealed FROM task_groups WHERE task_group_id = ?", task_group_id
-    )
+    row = core.store.row(GROUP, task_group_id)
     if row is None:
         return None
     scheduler_id, expires, sealed = row

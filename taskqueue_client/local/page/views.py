@@ -19,6 +19,7 @@ from uuid import uuid4
 import msgspec
 from aiohttp import web
 
+from taskqueue_client.local.engine.scheduling import GROUP
 from taskqueue_client.local.engine.task_records import PRIORITIES
 from taskqueue_client.local.http.responses import plain_body
 from taskqueue_client.local.refusal import Refusal
@@ -71,7 +72,6 @@ _GROUPS = f"""
 SELECT task_group_id, {_STATE} AS state, count(*), max(rowid), min(rowid)
 FROM tasks GROUP BY task_group_id, state
 """  # noqa: S608 - constants
-_GROUP = "SELECT scheduler_id, expires, sealed FROM task_groups WHERE task_group_id = ?"
 _NAME = "SELECT json_extract(CAST(definition AS TEXT), '$.metadata.name') FROM tasks WHERE rowid = ?"
 _TASKS = """
 SELECT task_id, task_queue_id, priority, retries_left, deadline, runs, definition FROM tasks
@@ -116,7 +116,7 @@ class Views:
 
     def group(self, task_group_id: str) -> dict[str, Any]:
         """Return a group, with its tasks as a graph or time line needs them."""
-        record = self.store.row(_GROUP, task_group_id)
+        record = self.store.row(GROUP, task_group_id)
         if record is None:
             message = f"There is no task group {task_group_id}"
             raise Refusal("ResourceNotFound", message)
@@ -198,7 +198,7 @@ class Views:
         return [self._summary(task_group_id, group) for task_group_id, group in latest]
 
     def _summary(self, task_group_id: str, group: dict[str, Any]) -> dict[str, Any]:
-        scheduler_id, _, sealed = self.store.row(_GROUP, task_group_id) or ("", 0, None)
+        scheduler_id, _, sealed = self.store.row(GROUP, task_group_id) or ("", 0, None)
         return {
             "taskGroupId": task_group_id,
             "name": self.store.value(_NAME, group["oldest"]),
