@@ -398,16 +398,12 @@ def _url(core: Core, artifact: ArtifactRecord) -> str:
     if artifact.storage_type == "s3":
         return core.storage.get_url(artifact.key)
     if artifact.storage_type == "object":
-        return _object_url(core, artifact.object_name)
+        try:
+            return core.storage.objects.simple_url(artifact.object_name)
+        except Refusal as refusal:  # with a code that the Queue does not have
+            refuse("ResourceNotFound", refusal.message)
     url: str = artifact.details["url"]
     return url
-
-
-def _object_url(core: Core, name: str) -> str:
-    try:
-        return core.storage.objects.simple_url(name)
-    except Refusal as refusal:  # with a code that the Queue does not have
-        refuse("ResourceNotFound", refusal.message)
 
 
 def _content(core: Core, artifact: ArtifactRecord) -> dict[str, Any]:

@@ -218,7 +218,8 @@ class _Call:
         if text := request_bodies.read_text(body, self.content_type):
             self.text = self.payload = text
             self.payload = request_bodies.parse(text)
-            request_bodies.check_kind(self.payload)
+            if not isinstance(self.payload, (dict, list)):
+                refuse("MalformedPayload", "Failed to parse JSON: Must be an object or array")
 
     def check_announced(self) -> None:
         """Refuse a request whose headers do not announce a JSON body."""
@@ -290,14 +291,12 @@ class Api:
 
     def _identify(self, call: _Call) -> Identity:
         """Authenticate the sender of a request, and check the signed hash of the body."""
-        identity = self._authenticate_for(call)(_signed(call.request))
+        tester_scopes, authenticate = call.endpoint.tester_scopes, self._authenticate
+        if tester_scopes is not None:
+            authenticate = tester_validator(tester_scopes(call.payload), self._now).authenticate
+        identity = authenticate(_signed(call.request))
         check_payload_hash(identity, call.text.encode(), call.content_type)
         return identity
-
-    def _authenticate_for(self, call: _Call) -> Callable[[SignedRequest], Identity]:
-        if call.endpoint.tester_scopes is None:
-            return self._authenticate
-        return tester_validator(call.endpoint.tester_scopes(call.payload), self._now).authenticate
 
 
 _Taker = Callable[[_Call, RequestCaller], object]

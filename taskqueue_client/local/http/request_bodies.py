@@ -231,12 +231,6 @@ def _holds_nul(value: object) -> bool:
     return isinstance(value, str) and "\0" in value
 
 
-def check_kind(value: object) -> None:
-    """Refuse scalars: a body is an object or an array."""
-    if not isinstance(value, (dict, list)):
-        refuse("MalformedPayload", "Failed to parse JSON: Must be an object or array")
-
-
 def _number(digits: str) -> float:
     """Return a number as JavaScript has it and writes it: 1.0 is 1, and the digits are those of a double."""
     value = float(digits)

@@ -66,10 +66,6 @@ def _bound(keyword: str, fits: Callable[[Any, int], bool], words: str) -> Callab
     return compile_bound
 
 
-def _is_as_long(value: Any, limit: int) -> bool:
-    return len(value) >= limit
-
-
 def _is_not_longer(value: Any, limit: int) -> bool:
     return len(value) <= limit
 
@@ -292,7 +288,10 @@ _TYPED: tuple[tuple[str, Callable[[Schema], Check]], ...] = (
     ("maximum", _bound("maximum", operator.le, "be <= {}")),
     ("minimum", _bound("minimum", operator.ge, "be >= {}")),
     ("maxLength", _bound("maxLength", _is_not_longer, "NOT have more than {} characters")),
-    ("minLength", _bound("minLength", _is_as_long, "NOT have fewer than {} characters")),
+    (
+        "minLength",
+        _bound("minLength", lambda value, limit: len(value) >= limit, "NOT have fewer than {} characters"),
+    ),
     ("pattern", _pattern),
     ("format", _format),
     ("maxItems", _bound("maxItems", _is_not_longer, "NOT have more than {} items")),

@@ -44,12 +44,6 @@ CREATE TABLE IF NOT EXISTS bodies (
 ) WITHOUT ROWID
 """
 
-_UPSERT = """
-INSERT INTO bodies (bucket, key, file, size, headers, modified) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT (bucket, key) DO UPDATE SET
-    file = excluded.file, size = excluded.size, headers = excluded.headers, modified = excluded.modified
-"""
-
 
 @dataclass(frozen=True)
 class Body:
@@ -124,7 +118,8 @@ class BodyStore:
         body = Body(path, path.stat().st_size, headers, now)
         before = self.find(bucket, key)
         encoded = msgspec.json.encode(headers).decode()
-        self._store.change(_UPSERT, bucket, key, path.name, body.size, encoded, now)
+        row = (bucket, key, path.name, body.size, encoded, now)
+        self._store.change("INSERT OR REPLACE INTO bodies VALUES (?, ?, ?, ?, ?, ?)", *row)
         if before is not None:
             self._remove_file(before.path.name)
         return body
