@@ -95,18 +95,13 @@ class Identity:
     payload_hash: str | None = None
 
 
+@dataclass(slots=True)
 class SignatureValidator:
     """Checks signed requests; `expand` expands the roles in a list of scopes."""
 
-    def __init__(
-        self,
-        find_client: Callable[[str], Client | None],
-        expand: Callable[[Sequence[str]], list[str]],
-        now: Callable[[], float],
-    ) -> None:
-        self._find_client = find_client
-        self._expand = expand
-        self._now = now
+    find_client: Callable[[str], Client | None]
+    expand: Callable[[Sequence[str]], list[str]]
+    now: Callable[[], float]
 
     def authenticate(self, request: SignedRequest) -> Identity:
         """Return the client that signed a request; the caller checks the hash of the body."""
@@ -120,7 +115,7 @@ class SignatureValidator:
             return self._by_header(request, parse_header(request.authorization))
         if has_bewit(request.resource):
             return self._by_bewit(request)
-        return Identity(None, self._expand([ANONYMOUS]), self._now() + _LATER)
+        return Identity(None, self.expand([ANONYMOUS]), self.now() + _LATER)
 
     def _by_header(self, request: SignedRequest, attributes: dict[str, str]) -> Identity:
         client_id = attributes["id"]
@@ -133,7 +128,7 @@ class SignatureValidator:
             name=request.resource,
             **{name: attributes.get(name) for name in ("ext", "app", "dlg")},
         )
-        if _is_stale(attributes["ts"], self._now()):
+        if _is_stale(attributes["ts"], self.now()):
             unauthorized("Stale timestamp")
         return Identity(client_id, credentials.scopes, credentials.expires, attributes.get("hash"))
 
@@ -141,7 +136,7 @@ class SignatureValidator:
         if request.method.upper() not in {"GET", "HEAD"}:
             unauthorized("Invalid method")
         bewit = parse_bewit(request.resource)
-        if bewit.expires <= self._now():
+        if bewit.expires <= self.now():
             unauthorized("Access expired")
         credentials = self._credentials(bewit.client_id, bewit.ext or None)
         _check_mac(
@@ -159,28 +154,28 @@ class SignatureValidator:
         """Return a client's key and scopes, after applying its certificate and restrictions."""
         if not ext_text:
             client = self._client(client_id)
-            scopes = self._expand([*client.scopes, ANONYMOUS])
+            scopes = self.expand([*client.scopes, ANONYMOUS])
             return Accepted(client.access_token, scopes, client.expires or NEVER)
         ext = parse_ext(ext_text)
         client = self._client(issuer_of(ext.get("certificate"), client_id))
-        key, scopes, expires = client.access_token, self._expand(client.scopes), client.expires or NEVER
+        key, scopes, expires = client.access_token, self.expand(client.scopes), client.expires or NEVER
         if is_given(ext.get("certificate")):
             issuer = Issuer(client.client_id, key, scopes)
-            temporary = check_certificate(ext["certificate"], client_id, issuer, self._now())
+            temporary = check_certificate(ext["certificate"], client_id, issuer, self.now())
             key, scopes, expires = temporary.key, temporary.scopes, min(expires, temporary.expires)
         if is_given(ext.get("authorizedScopes")):
             scopes = self._limit_to_authorized(ext["authorizedScopes"], scopes)
         if not CLIENT_ID.fullmatch(client_id):
             reject(f"clientId {client_id!r} has characters other than A-Z a-z 0-9 ! @ / : . + | _ -")
-        return Accepted(key, self._expand([*scopes, ANONYMOUS]), expires)
+        return Accepted(key, self.expand([*scopes, ANONYMOUS]), expires)
 
     def _client(self, client_id: str) -> Client:
-        client = self._find_client(client_id)
+        client = self.find_client(client_id)
         if client is None:
             reject(f"Client with clientId '{client_id}' not found")
         if client.disabled:
             reject(f"Client with clientId '{client_id}' is disabled")
-        if client.expires is not None and client.expires < self._now():
+        if client.expires is not None and client.expires < self.now():
             reject(f"Client with clientId: '{client_id}' has expired")
         return client
 
@@ -189,7 +184,7 @@ class SignatureValidator:
             reject("ext.authorizedScopes must be an array")
         if not all(map(is_scope, authorized)):
             reject("ext.authorizedScopes must be an array of valid scopes")
-        held = self._expand([*scopes, ANONYMOUS])
+        held = self.expand([*scopes, ANONYMOUS])
         if missing_scopes(held, authorized):
             message = "Supplied credentials do not satisfy authorizedScopes; credentials have scopes:"
             lines = [message, "", "```", *held, "```", "", "authorizedScopes are:", "", "```", *authorized]
@@ -218,16 +213,14 @@ def _is_stale(timestamp: str, now: float) -> bool:
     return _NUMBER.fullmatch(timestamp) is not None and abs(float(timestamp) - now) > _SKEW
 
 
+@dataclass(slots=True)
 class RequestCaller:
     """The caller of one request. Credentials are checked when they are first needed."""
 
-    def __init__(
-        self, identify: Callable[[], Identity], expression: ScopeExpression | None, params: Mapping[str, str]
-    ) -> None:
-        self._identify = identify
-        self._expression = expression
-        self._params = params
-        self._known: Identity | None = None
+    identify: Callable[[], Identity]
+    expression: ScopeExpression | None
+    params: Mapping[str, str]
+    _known: Identity | None = None
 
     @property
     def client_id(self) -> str:
@@ -242,9 +235,9 @@ class RequestCaller:
     def require(self, **params: object) -> None:
         """Check that the caller satisfies the endpoint's scopes for the URL's and these parameters."""
         identity = self._identity()
-        if self._expression is None or "*" in identity.scopes:
+        if self.expression is None or "*" in identity.scopes:
             return
-        expression = render(self._expression, {**self._params, **params})
+        expression = render(self.expression, {**self.params, **params})
         missing = unsatisfied(expression, identity.scopes)
         if missing is not None:
             refuse("InsufficientScopes", _explain(identity.client_id, missing, expression))
@@ -252,7 +245,7 @@ class RequestCaller:
     def _identity(self) -> Identity:
         if self._known is None:
             try:
-                self._known = self._identify()
+                self._known = self.identify()
             except AuthenticationError as error:
                 refuse("AuthenticationFailed", str(error))
         return self._known
@@ -291,18 +284,13 @@ def check_payload_hash(identity: Identity, body: bytes, content_type: str | None
         raise AuthenticationError(message)
 
 
+@dataclass(slots=True)
 class AuthService:
     """The endpoints of the auth service; each method is named after its endpoint."""
 
-    def __init__(
-        self,
-        authenticate: Callable[[SignedRequest], Identity],
-        clients: Mapping[str, Client],
-        expand: Callable[[Sequence[str]], list[str]],
-    ) -> None:
-        self._authenticate = authenticate
-        self._clients = clients
-        self._expand = expand
+    authenticate: Callable[[SignedRequest], Identity]
+    clients: Mapping[str, Client]
+    expand: Callable[[Sequence[str]], list[str]]
 
     @endpoints.auth(
         "POST",
@@ -329,7 +317,7 @@ class AuthService:
     @endpoints.auth("GET", "/clients/<clientId>", "auth:get-client:<clientId>")
     def client(self, client_id: str) -> dict[str, Any]:
         """Return what is known about a client, without its secret."""
-        client = self._clients.get(client_id)
+        client = self.clients.get(client_id)
         if client is None:
             refuse("ResourceNotFound", f"Client with clientId `{client_id}` not found")
         return {
@@ -339,7 +327,7 @@ class AuthService:
             **dict.fromkeys(("created", "lastModified", "lastDateUsed", "lastRotated"), iso(0)),
             "deleteOnExpiration": False,
             "scopes": list(client.scopes),
-            "expandedScopes": self._expand(client.scopes),
+            "expandedScopes": self.expand(client.scopes),
             "disabled": client.disabled,
         }
 
@@ -350,7 +338,7 @@ class AuthService:
             body["method"], body["resource"], body["host"], body["port"], body.get("authorization")
         )
         try:
-            identity = self._authenticate(request)
+            identity = self.authenticate(request)
         except AuthenticationError as error:
             return {"status": "auth-failed", "message": str(error)}
         expires = iso(int(1000 * identity.expires))

@@ -228,6 +228,7 @@ class _Call:
             refuse("MalformedPayload", f"{expected} got content-type: {self.content_type or 'null'}")
 
 
+@dataclass(slots=True)
 class Api:
     """Responds to requests to endpoints.
 
@@ -238,17 +239,10 @@ class Api:
         root_url: The root URL of the deployment, known once the server has started.
     """
 
-    def __init__(
-        self,
-        services: Mapping[str, object],
-        authenticate: Callable[[SignedRequest], Identity],
-        now: Callable[[], float],
-        root_url: Callable[[], str],
-    ) -> None:
-        self._services = services
-        self._authenticate = authenticate
-        self._now = now
-        self._root_url = root_url
+    services: Mapping[str, object]
+    authenticate: Callable[[SignedRequest], Identity]
+    now: Callable[[], float]
+    root_url: Callable[[], str]
 
     async def respond(self, request: web.BaseRequest, match: Match) -> web.Response:
         """Return the response to a request; never raises."""
@@ -268,7 +262,7 @@ class Api:
 
     def _error(self, call: _Call, refusal: Refusal) -> web.Response:
         about = (refusal, call.endpoint.name, call.params)
-        now_ms = int(1000 * self._now())
+        now_ms = int(1000 * self.now())
         try:
             return error_response(*about, call.payload, now_ms)
         except RecursionError:  # the payload is nested nearly too deep, and the response nests it deeper
@@ -284,16 +278,16 @@ class Api:
         call.query = read_query(endpoint, call.request.raw_path.partition("?")[2])
         if endpoint.schema is not None:
             call.check_announced()
-            request_bodies.check_body(endpoint.schema, call.payload, self._root_url)
+            request_bodies.check_body(endpoint.schema, call.payload, self.root_url)
         given = (_taker(name)(call, caller) for name in endpoint.argument_names)
-        result = endpoint.handler(self._services[endpoint.service], *given)
+        result = endpoint.handler(self.services[endpoint.service], *given)
         return _response(await result if inspect.isawaitable(result) else result)
 
     def _identify(self, call: _Call) -> Identity:
         """Authenticate the sender of a request, and check the signed hash of the body."""
-        tester_scopes, authenticate = call.endpoint.tester_scopes, self._authenticate
+        tester_scopes, authenticate = call.endpoint.tester_scopes, self.authenticate
         if tester_scopes is not None:
-            authenticate = tester_validator(tester_scopes(call.payload), self._now).authenticate
+            authenticate = tester_validator(tester_scopes(call.payload), self.now).authenticate
         identity = authenticate(_signed(call.request))
         check_payload_hash(identity, call.text.encode(), call.content_type)
         return identity

@@ -168,37 +168,35 @@ _DOT_SEGMENT = re.compile(r"(?:(?<=/)|^)(?=~*\.{1,2}(?:/|$))")
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
 class Buckets:
     """Makes the URLs, and responds to the requests made to them."""
 
-    def __init__(
-        self, bodies: BodyStore, signer: UrlSigner, clock: Clock, base_url: Callable[[], str]
-    ) -> None:
-        self._bodies = bodies
-        self._signer = signer
-        self._clock = clock
-        self._base_url = base_url
+    bodies: BodyStore
+    signer: UrlSigner
+    clock: Clock
+    base_url: Callable[[], str]
 
     def put_url(self, bucket: str, key: str, seconds: int, headers: Mapping[str, str] | None = None) -> str:
         """Return a URL that takes a PUT for some `seconds`, and only with these `headers`."""
         url = self.plain_url(bucket, key)
-        return self._signer.sign("PUT", url, now=self._clock.now(), seconds=seconds, headers=headers)
+        return self.signer.sign("PUT", url, now=self.clock.now(), seconds=seconds, headers=headers)
 
     def get_url(self, bucket: str, key: str, seconds: int) -> str:
         """Return a URL that gives the body to a GET for some `seconds`."""
-        return self._signer.sign("GET", self.plain_url(bucket, key), now=self._clock.now(), seconds=seconds)
+        return self.signer.sign("GET", self.plain_url(bucket, key), now=self.clock.now(), seconds=seconds)
 
     def plain_url(self, bucket: str, key: str) -> str:
         """Return the URL without a signature; it can be read in the public bucket."""
-        return f"{self._base_url()}{_PREFIX}{bucket}/{quote(storage_key(key), safe='/')}"
+        return f"{self.base_url()}{_PREFIX}{bucket}/{quote(storage_key(key), safe='/')}"
 
     def save(self, bucket: str, key: str, data: bytes, headers: Mapping[str, str]) -> None:
         """Store a body without a request."""
-        self._bodies.save(bucket, storage_key(key), data, headers, self._clock.now())
+        self.bodies.save(bucket, storage_key(key), data, headers, self.clock.now())
 
     def remove(self, bucket: str, key: str) -> None:
         """Remove a body, if there is one."""
-        self._bodies.remove(bucket, storage_key(key))
+        self.bodies.remove(bucket, storage_key(key))
 
     async def put(self, request: web.BaseRequest) -> web.StreamResponse:
         """Respond to `PUT /storage/<bucket>/<key>`."""
@@ -217,7 +215,7 @@ class Buckets:
         (bucket, key) = _address(request)
         chunks = _exactly(size, request.content.iter_any())
         try:
-            body = await self._bodies.receive(bucket, key, chunks, _kept(request), self._clock.now())
+            body = await self.bodies.receive(bucket, key, chunks, _kept(request), self.clock.now())
         except (ConnectionError, web.RequestPayloadError):
             message = "You did not provide the number of bytes specified by the Content-Length HTTP header."
             return s3_error(400, "IncompleteBody", message)
@@ -234,7 +232,7 @@ class Buckets:
                 self._check_signature("GET", request)
         except BadSignatureError as error:
             return s3_error(403, error.code, str(error))
-        body = self._bodies.find(bucket, key)
+        body = self.bodies.find(bucket, key)
         if body is None:
             return s3_error(404, "NoSuchKey", "The specified key does not exist.")
         if request.headers.get("If-None-Match") in (body.etag, "*"):
@@ -242,8 +240,8 @@ class Buckets:
         return _download(request, body)
 
     def _check_signature(self, method: str, request: web.BaseRequest) -> None:
-        url = f"{self._base_url()}{request.raw_path}"
-        self._signer.check(method, url, now=self._clock.now(), headers=request.headers)
+        url = f"{self.base_url()}{request.raw_path}"
+        self.signer.check(method, url, now=self.clock.now(), headers=request.headers)
 
 
 class StoredBody(web.StreamResponse):
