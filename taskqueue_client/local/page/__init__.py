@@ -41,7 +41,7 @@ from taskqueue_client.local.http.admin import LONGEST_STEP
 from taskqueue_client.local.http.api import ROUTES, Api
 from taskqueue_client.local.http.request_bodies import read_body
 from taskqueue_client.local.http.schema_check import is_address
-from taskqueue_client.local.refusal import Refusal
+from taskqueue_client.local.refusal import Refusal, refuse
 
 from .views import Feed, Views
 
@@ -68,18 +68,17 @@ class Access:
         """Refuse a request whose `Host` is neither an address, `localhost` nor the queue's own name."""
         name, _ = _split_host(request)
         if name not in {"localhost", self._host} and not is_address(name):
-            message = f"Host: {request.headers.get('Host')!r} is not this queue; use the address it printed"
-            raise Refusal("InsufficientScopes", message)
+            host = request.headers.get("Host")
+            refuse("InsufficientScopes", f"Host: {host!r} is not this queue; use the address it printed")
 
     def check_origin(self, request: web.BaseRequest) -> None:
         """Refuse a request that another page makes; one that changes something has to name its origin."""
         origin = request.headers.get("Origin")
         is_read = request.method in {"GET", "HEAD"}
         if (origin is None and not is_read) or origin not in {None, f"http://{request.headers['Host']}"}:
-            message = f"Origin: {origin!r} is not the origin of this page"
-            raise Refusal("InsufficientScopes", message)
+            refuse("InsufficientScopes", f"Origin: {origin!r} is not the origin of this page")
         if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
-            raise Refusal("InsufficientScopes", "Only the page itself may make this request")
+            refuse("InsufficientScopes", "Only the page itself may make this request")
 
     def check_cookie(self, request: web.BaseRequest) -> None:
         """Refuse a request of a browser that has not exchanged the token for a cookie."""
@@ -88,7 +87,7 @@ class Access:
         except CookieError:
             cookie = None
         if cookie is None or not _are_equal(cookie.value, self._cookie):
-            raise Refusal(
+            refuse(
                 "AuthenticationFailed",
                 "The cookie of the page is missing or not valid; open the address that the queue printed",
             )
@@ -96,9 +95,7 @@ class Access:
     def cookie_for(self, request: web.BaseRequest, token: str) -> str:
         """Return the `Set-Cookie` header for a browser with the right token."""
         if not _are_equal(token, self.token):
-            raise Refusal(
-                "AuthenticationFailed", "The token is not valid; open the address that the queue printed"
-            )
+            refuse("AuthenticationFailed", "The token is not valid; open the address that the queue printed")
         return f"{_cookie_name(request)}={self._cookie}; Path=/page/; HttpOnly; SameSite=Strict"
 
 
@@ -245,7 +242,7 @@ class Page:
         started = time.perf_counter()
         match = ROUTES.find(request.method, path)
         if match is None:
-            raise Refusal("ResourceNotFound", f"The Queue has no route {request.method} {path}")
+            refuse("ResourceNotFound", f"The Queue has no route {request.method} {path}")
         response = await self._api.respond(request, match)
         if request.method not in {"GET", "HEAD"} and match.endpoint.name not in _READ_BY_POST:
             taken = 1000 * (time.perf_counter() - started)
@@ -260,12 +257,12 @@ class Page:
             return _json(self._views.group(unquote(path.removeprefix("/page/group/"))))
         act = self._acts.get((request.method, path))
         if act is None:
-            raise Refusal("ResourceNotFound", f"The page has no route {request.method} {path}")
+            refuse("ResourceNotFound", f"The page has no route {request.method} {path}")
         try:
             result = act(msgspec.json.decode(await read_body(request) or b"{}"))
             result = await result if inspect.isawaitable(result) else result
         except (ValueError, RecursionError) as error:
-            raise Refusal("InputError", str(error)) from None
+            refuse("InputError", str(error))
         self._feed.wake()
         return _json(result if isinstance(result, dict) else {})
 
@@ -297,7 +294,7 @@ class Page:
     @property
     def _movable(self) -> MovableClock:
         if not isinstance(self._core.clock, MovableClock):
-            raise Refusal("RequestConflict", "This queue follows the machine's clock, which cannot be moved")
+            refuse("RequestConflict", "This queue follows the machine's clock, which cannot be moved")
         return self._core.clock
 
     def _advance(self, body: Any) -> None:
@@ -317,7 +314,7 @@ class Page:
         found = get_artifact(self._core, caller, task_id, run_id, name)
         url: str = getattr(found, "url", "")
         if not url.startswith(f"{self._root_url()}/storage/"):
-            raise Refusal("InputError", f"The content of {name} is not in this queue")
+            refuse("InputError", f"The content of {name} is not in this queue")
         parts = urlsplit(url)
         stored = request.clone(rel_url=URL(f"{parts.path}?{parts.query}", encoded=True))
         response = await self._core.storage.buckets.get(stored)
@@ -331,12 +328,12 @@ class Page:
         """Respond with one of the page's own files."""
         path = _STATIC / name
         if request.method not in {"GET", "HEAD"} or path.parent != _STATIC or path.suffix not in _TYPES:
-            raise Refusal("ResourceNotFound", f"The page has no file {name}")
+            refuse("ResourceNotFound", f"The page has no file {name}")
         if name not in self._files:
             try:
                 self._files[name] = _File.read(path)
             except OSError:
-                raise Refusal("ResourceNotFound", f"The page has no file {name}") from None
+                refuse("ResourceNotFound", f"The page has no file {name}")
         return self._files[name].response(request)
 
 

@@ -22,7 +22,7 @@ from aiohttp import web
 from taskqueue_client.local.engine.scheduling import GROUP
 from taskqueue_client.local.engine.task_records import PRIORITIES
 from taskqueue_client.local.http.responses import plain_body
-from taskqueue_client.local.refusal import Refusal
+from taskqueue_client.local.refusal import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,8 +118,7 @@ class Views:
         """Return a group, with its tasks as a graph or time line needs them."""
         record = self.store.row(GROUP, task_group_id)
         if record is None:
-            message = f"There is no task group {task_group_id}"
-            raise Refusal("ResourceNotFound", message)
+            refuse("ResourceNotFound", f"There is no task group {task_group_id}")
         scheduler_id, expires, sealed = record
         tasks = [_task(row) for row in self.store.rows(_TASKS, task_group_id)]
         return {
