@@ -46,7 +46,7 @@ _ERRORS = "surrogateescape"
 class BadSignatureError(Exception):
     """The URL does not allow this request; the message and `code` are S3's."""
 
-    def __init__(self, message: str, *, code: str = "AccessDenied") -> None:
+    def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
 
@@ -85,18 +85,16 @@ class UrlSigner:
         query = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
         given = query.pop("X-Amz-Signature", None)
         if given is None:
-            message = "Access Denied"
-            raise BadSignatureError(message)
+            raise BadSignatureError("AccessDenied", "Access Denied")
         expires = _expires(query)
         held = {name.lower(): text for name, text in headers.items()}
         signed = {name: held.get(name, "") for name in query.get("X-Amz-SignedHeaders", "").split(";")}
         expected = self.signature(method, url, query, signed)
         if "host" not in signed or not hmac.compare_digest(_bytes(expected), _bytes(given)):
             message = "The request signature we calculated does not match the signature you provided."
-            raise BadSignatureError(message, code="SignatureDoesNotMatch")
+            raise BadSignatureError("SignatureDoesNotMatch", message)
         if int(now) > expires:
-            message = "Request has expired"
-            raise BadSignatureError(message)
+            raise BadSignatureError("AccessDenied", "Request has expired")
 
     def signature(self, method: str, url: str, query: Mapping[str, str], signed: Mapping[str, str]) -> str:
         """Return the signature of a request in hex; of `url`, only the path counts."""
@@ -134,7 +132,7 @@ def _expires(query: Mapping[str, str]) -> int:
         return timegm(strptime(query["X-Amz-Date"], _TIME)) + int(query["X-Amz-Expires"])
     except (KeyError, ValueError):
         message = "Query-string authentication requires X-Amz-Date and X-Amz-Expires."
-        raise BadSignatureError(message) from None
+        raise BadSignatureError("AccessDenied", message) from None
 
 
 def _joined(query: Mapping[str, str]) -> str:
