@@ -302,8 +302,6 @@ class FaultInjector:
 
 @dataclass(frozen=True, slots=True)
 class _StruckCall:
-    """A request that a fault strikes."""
-
     endpoint: str
     request: web.BaseRequest
     handler: Handler
@@ -326,7 +324,6 @@ class _StruckCall:
 
 
 async def _strike(call: _StruckCall, fault: AnyFault) -> web.StreamResponse:  # noqa: PLR0911 - one for each fault
-    """Return the response to a call that a fault strikes."""
     match fault:
         case Respond():
             return await _respond(call, fault)

@@ -217,8 +217,6 @@ class _Wanted(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """The message that a task has."""
-
     run_id: int
     visible: int
     receipt: Receipt

@@ -282,7 +282,6 @@ class LocalQueue:
             await end_other_tasks()
 
     def _catch_up(self) -> None:
-        """Do what has become due because the clock was moved."""
         if self._deployment is not None:
             self.call(self._deployment.run_due)
 

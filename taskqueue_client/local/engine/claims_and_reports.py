@@ -170,7 +170,6 @@ def _claim(core: Core, task: Task, run: Run, taken_until: int, credentials_until
 
 
 def _run_credentials(core: Core, task: Task, run: Run, taken_until: int) -> dict[str, Any]:
-    """Return the credentials of a run; they have the task's scopes."""
     where = f"{task.task_id}/{run.run_id}"
     worker = f"{run.worker_group}/{run.worker_id}"
     client_id = f"task-client/{where}/on/{worker}/until/{times.seconds_text(taken_until)}"

@@ -140,7 +140,6 @@ def _object_response(core: Core, task: Task, run: Run, artifact: ArtifactRecord)
 
 
 def _upload_credentials(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> dict[str, Any]:
-    """Return the credentials for the upload of an object artifact."""
     client_id = f"artifact-upload/{task.task_id}/{run.run_id}/on/{run.worker_group}/{run.worker_id}"
     now = core.now()
     scopes = [f"object:upload:{task.project_id}:{artifact.object_name}"]
@@ -174,7 +173,6 @@ def _check_state(run: Run, now: int) -> None:
 
 
 def _replacement(old: ArtifactRecord, new: ArtifactRecord) -> ArtifactRecord:
-    """Return the artifact that replaces an earlier one of the same name."""
     if old.storage_type == new.storage_type == "object":
         refuse("RequestConflict", f"Object artifact `{old.name}` exists and cannot be created again")
     if new.expires < old.expires or not _is_compatible(old, new):
@@ -415,7 +413,6 @@ def _content(core: Core, artifact: ArtifactRecord) -> dict[str, Any]:
 
 
 def _download_credentials(core: Core, artifact: ArtifactRecord) -> dict[str, Any]:
-    """Return the credentials for the download of an object artifact."""
     now = core.now()
     scopes = [f"object:download:{artifact.object_name}"]
     return core.issue_credentials(f"artifact-download/{artifact.key}", scopes, now, now + _DOWNLOAD_LIFE)

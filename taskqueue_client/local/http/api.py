@@ -196,8 +196,6 @@ _log = logging.getLogger(__name__)
 
 
 class _Call:
-    """One request on its way through the checks."""
-
     def __init__(self, request: web.BaseRequest, match: Match) -> None:
         self.request = request
         self.match = match
@@ -284,7 +282,6 @@ class Api:
         return _response(await result if inspect.isawaitable(result) else result)
 
     def _identify(self, call: _Call) -> Identity:
-        """Authenticate the sender of a request, and check the signed hash of the body."""
         tester_scopes, authenticate = call.endpoint.tester_scopes, self.authenticate
         if tester_scopes is not None:
             authenticate = tester_validator(tester_scopes(call.payload), self.now).authenticate
@@ -313,7 +310,6 @@ def _taker(name: str) -> _Taker:
 
 
 def _response(result: Any) -> web.Response:
-    """Return the HTTP response for what a handler returned."""
     if result is None:
         return empty_response()
     if isinstance(result, Redirect):

@@ -120,7 +120,6 @@ class Endpoint:
 
 
 def _needs(expression: ScopeExpression) -> set[str]:
-    """Return the parameters that a scope expression mentions."""
     if isinstance(expression, str):
         return set(_PARAMETER.findall(expression))
     if "for" in expression:

@@ -172,7 +172,6 @@ def _plain(charset: str) -> str:
 
 @cache
 def _codecs() -> dict[str, str]:
-    """Return Python's codecs of charsets, by all their names."""
     found = {_plain(name): codec for alias, codec in aliases.items() for name in (alias, codec)}
     windows = {_plain(f"windows-{codec[2:]}"): codec for codec in found.values() if codec.startswith("cp125")}
     names = {**found, **windows, "binary": "latin_1", "ucs2": "utf_16_le"}

@@ -267,7 +267,6 @@ class Page:
         return _json(result if isinstance(result, dict) else {})
 
     def _time(self) -> dict[str, Any]:
-        """Return the queue's time, and whether its clock runs."""
         clock = self._core.clock
         if not isinstance(clock, MovableClock):
             return {"now": clock.now(), "clock": "fixed"}
@@ -298,7 +297,6 @@ class Page:
         return self._core.clock
 
     def _advance(self, body: Any) -> None:
-        """Move the clock by seconds or to a moment."""
         step = msgspec.convert(body, _ClockStep)
         seconds = step.seconds if step.to is None else max(step.to - self._movable.now() + 0.001, 0)
         if not 0 <= seconds <= LONGEST_STEP:
@@ -325,7 +323,6 @@ class Page:
         return response
 
     def _file(self, request: web.BaseRequest, name: str) -> web.Response:
-        """Respond with one of the page's own files."""
         path = _STATIC / name
         if request.method not in {"GET", "HEAD"} or path.parent != _STATIC or path.suffix not in _TYPES:
             refuse("ResourceNotFound", f"The page has no file {name}")
@@ -339,8 +336,6 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file of the page, as it is sent."""
-
     content_type: str
     body: bytes
     compressed: bytes

@@ -283,7 +283,6 @@ def s3_error(status: int, code: str, message: str) -> web.Response:
 
 
 def _address(request: web.BaseRequest) -> tuple[str, str]:
-    """Return the bucket and the key of a request."""
     path = request.raw_path.partition("?")[0].encode(errors="surrogateescape")
     (bucket, _, key) = unquote_to_bytes(path).decode(errors="replace").removeprefix(_PREFIX).partition("/")
     return (bucket, key)

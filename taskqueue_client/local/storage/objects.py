@@ -45,8 +45,6 @@ _INDEX = "CREATE INDEX IF NOT EXISTS objects_by_upload ON objects (upload_id) WH
 
 
 class _Object(msgspec.Struct):
-    """A row of the table."""
-
     name: str
     project_id: str
     upload_id: str | None
