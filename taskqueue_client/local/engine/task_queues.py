@@ -99,8 +99,15 @@ def _find_task_queue(core: Core, task_queue_id: str) -> tuple[Any, ...]:
     return row
 
 
-def _task_queue(row: tuple[Any, ...]) -> dict[str, Any]:
-    return {"taskQueueId": row[0], **_activity(row)}
+def _task_queue(row: tuple[Any, ...], id_name: str = "taskQueueId") -> dict[str, Any]:
+    identifier, expires, last_date_active = row
+    return {
+        id_name: identifier,
+        "expires": times.text(expires),
+        "lastDateActive": times.text(last_date_active),
+        "description": "",
+        "stability": "experimental",
+    }
 
 
 def _worker_type(row: tuple[Any, ...]) -> dict[str, Any]:
@@ -108,17 +115,7 @@ def _worker_type(row: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _provisioner(row: tuple[Any, ...]) -> dict[str, Any]:
-    return {"provisionerId": row[0], **_activity(row)}
-
-
-def _activity(row: tuple[Any, ...]) -> dict[str, str]:
-    _, expires, last_date_active = row
-    return {
-        "expires": times.text(expires),
-        "lastDateActive": times.text(last_date_active),
-        "description": "",
-        "stability": "experimental",
-    }
+    return _task_queue(row, "provisionerId")
 
 
 _PENDING = " FROM pending WHERE task_queue_id = ? AND expires > ?"
