@@ -229,10 +229,10 @@ class MessageSync:
         self._core = core
         self._azure = azure
         self._encode = encode
-        self._execute = core.store.connection.execute
+        self._store = core.store
         core.store.connection.executescript(_TABLES)
-        self._execute(_TRIGGER.format(event="creation", change="INSERT"))
-        self._execute(_TRIGGER.format(event="change", change="UPDATE OF runs, priority"))
+        core.store.change(_TRIGGER.format(event="creation", change="INSERT"))
+        core.store.change(_TRIGGER.format(event="change", change="UPDATE OF runs, priority"))
         self._due = asyncio.Event()
         self._failures = 0
         self._check_soon()
@@ -253,12 +253,12 @@ class MessageSync:
 
         `form` is `SINGLE` or `BY_PRIORITY`.
         """
-        added = self._execute("INSERT OR IGNORE INTO azure_polled VALUES (?, ?)", (task_queue_id, form))
-        if added.rowcount:
-            self._execute(
+        added = self._store.change("INSERT OR IGNORE INTO azure_polled VALUES (?, ?)", task_queue_id, form)
+        if added:
+            self._store.change(
                 "INSERT OR REPLACE INTO azure_due (task_id) SELECT task_id FROM tasks"
                 " WHERE task_queue_id = ? AND deadline > ?",
-                (task_queue_id, self._core.now()),
+                *(task_queue_id, self._core.now()),
             )
             self.wake()
         return queue_names(task_queue_id, [form] if form == SINGLE else [*form])
@@ -281,8 +281,8 @@ class MessageSync:
         self.wake()
 
     def _check_all(self) -> None:
-        self._execute("UPDATE azure_messages SET visible = ?", (_UNKNOWN,))
-        self._execute(_ALL_DUE, (self._core.now(),))
+        self._store.change("UPDATE azure_messages SET visible = ?", _UNKNOWN)
+        self._store.change(_ALL_DUE, self._core.now())
         self._is_checked = True
 
     async def _check_again(self) -> None:
@@ -316,9 +316,7 @@ class MessageSync:
 
     async def _settle_some(self) -> int:
         """Bring the messages of some tasks up to date; return how many tasks there were."""
-        rows = self._execute(
-            "SELECT seq, task_id FROM azure_due ORDER BY seq LIMIT ?", (_AT_ONCE,)
-        ).fetchall()
+        rows = self._store.rows("SELECT seq, task_id FROM azure_due ORDER BY seq LIMIT ?", _AT_ONCE)
         ended = await asyncio.gather(*(self._settle(*row) for row in rows), return_exceptions=True)
         for failed in ended:
             if failed is not None:
@@ -332,10 +330,10 @@ class MessageSync:
             if error.status_code not in _ABOUT_MESSAGE:
                 raise
             _log.exception("cannot bring the message of task %s up to date", task_id)
-        self._execute("DELETE FROM azure_due WHERE seq = ?", (seq,))
+        self._store.change("DELETE FROM azure_due WHERE seq = ?", seq)
 
     async def _bring_up_to_date(self, task_id: str) -> None:
-        task = find_task(self._core.store, task_id)
+        task = find_task(self._store, task_id)
         wanted = None if task is None else _wanted(task, self._core.now())
         known = self._known(task_id)
         queues = self._queues(task) if task and wanted else []
@@ -358,27 +356,25 @@ class MessageSync:
 
     async def _remove(self, task_id: str, queue: str, receipt: Receipt) -> None:
         await self._azure.delete(queue, receipt)
-        self._execute("DELETE FROM azure_messages WHERE task_id = ? AND queue = ?", (task_id, queue))
+        self._store.change("DELETE FROM azure_messages WHERE task_id = ? AND queue = ?", task_id, queue)
 
     def _queues(self, task: Task) -> list[str]:
-        forms = self._execute("SELECT form FROM azure_polled WHERE task_queue_id = ?", (task.task_queue_id,))
+        forms = self._store.rows("SELECT form FROM azure_polled WHERE task_queue_id = ?", task.task_queue_id)
         suffixes = [SINGLE if form == SINGLE else str(task.priority + 1) for (form,) in forms]
         return queue_names(task.task_queue_id, suffixes)
 
     def _known(self, task_id: str) -> dict[str, _Known]:
-        rows = self._execute(
+        rows = self._store.rows(
             "SELECT queue, run_id, visible, message_id, pop_receipt FROM azure_messages WHERE task_id = ?",
-            (task_id,),
+            task_id,
         )
         return {
             queue: _Known(run_id, visible, Receipt(*receipt)) for queue, run_id, visible, *receipt in rows
         }
 
     def _save(self, task_id: str, queue: str, wanted: _Wanted, receipt: Receipt) -> None:
-        self._execute(
-            "INSERT OR REPLACE INTO azure_messages VALUES (?, ?, ?, ?, ?, ?)",
-            (task_id, queue, *wanted, *receipt),
-        )
+        row = (task_id, queue, *wanted, *receipt)
+        self._store.change("INSERT OR REPLACE INTO azure_messages VALUES (?, ?, ?, ?, ?, ?)", *row)
 
 
 def _wanted(task: Task, now: int) -> _Wanted | None:
