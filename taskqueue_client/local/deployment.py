@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from taskqueue_client.clock import Clock, MovableClock
 from taskqueue_client.local.auth.auth_service import AuthService, SignatureValidator
 from taskqueue_client.local.auth.known_clients import Client, Roles
-from taskqueue_client.local.auth.presented_credentials import Issuer, issue
+from taskqueue_client.local.auth.presented_credentials import issue
 from taskqueue_client.local.http.admin import Admin
 from taskqueue_client.local.http.api import ENDPOINTS, ROUTES, Api, Routes
 from taskqueue_client.local.http.server import Server
@@ -92,7 +92,7 @@ class Deployment:
     async def _start(self) -> None:
         store = Store(self._settings.db)
         self._cleanup.callback(store.close)
-        self._issuer = Issuer(_QUEUE_CLIENT, store.secret("issuer", "access_token"), ["*"])
+        self._issuer = Client(_QUEUE_CLIENT, store.secret("issuer", "access_token"), ["*"])
         if self._settings.amqp_url is not None:
             await self._connect(self._settings.amqp_url, store)
         storage = ArtifactStorage(
@@ -144,8 +144,7 @@ class Deployment:
         )
 
     def _server(self, core: Core) -> Server:
-        queue = Client(_QUEUE_CLIENT, self._issuer.access_token, self._issuer.scopes)
-        clients = {**self._settings.clients, _QUEUE_CLIENT: queue}
+        clients = {**self._settings.clients, _QUEUE_CLIENT: self._issuer}
         expand = self._settings.roles.expand
         authenticate = SignatureValidator(clients.get, expand, self.faults.now).authenticate
         services = {

@@ -21,9 +21,9 @@ from taskqueue_client.credentials import checked
 from taskqueue_client.events.event import DuplicateFilter, UnreadableMessage, read_event
 from taskqueue_client.events.exchanges import EXCHANGES
 from taskqueue_client.graph import plan_graph
+from taskqueue_client.local.auth.known_clients import Client
 from taskqueue_client.local.auth.presented_credentials import (
     AuthenticationError,
-    Issuer,
     check_certificate,
     parse_bewit,
     parse_ext,
@@ -68,7 +68,7 @@ def certificate(data: bytes) -> bool:
     except (ValueError, RecursionError):
         document = text
     own = _accepted(lambda: checked(Credentials("client", "token", text)), errors.InvalidArgument)
-    issuer = Issuer("issuer", "token-of-the-issuer", ["*"])
+    issuer = Client("issuer", "token-of-the-issuer", ["*"])
     presented = _accepted(
         lambda: check_certificate(document, "client", issuer, time.time()), AuthenticationError
     )

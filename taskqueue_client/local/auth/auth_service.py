@@ -9,7 +9,7 @@ import hmac
 import json
 import re
 from base64 import b64encode
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from operator import itemgetter
 from types import SimpleNamespace
@@ -27,7 +27,6 @@ from .known_clients import CLIENT_ID, Client, is_scope
 from .presented_credentials import (
     Accepted,
     AuthenticationError,
-    Issuer,
     check_certificate,
     has_bewit,
     has_empty_bewit,
@@ -160,7 +159,7 @@ class SignatureValidator:
         client = self._client(issuer_of(ext.get("certificate"), client_id))
         key, scopes, expires = client.access_token, self.expand(client.scopes), client.expires or NEVER
         if is_given(ext.get("certificate")):
-            issuer = Issuer(client.client_id, key, scopes)
+            issuer = replace(client, scopes=scopes)
             temporary = check_certificate(ext["certificate"], client_id, issuer, self.now())
             key, scopes, expires = temporary.key, temporary.scopes, min(expires, temporary.expires)
         if is_given(ext.get("authorizedScopes")):

@@ -15,10 +15,10 @@ from taskqueue_client.local.javascript_values import decode_base64, is_list, is_
 from taskqueue_client.scopes import missing_scopes, satisfies
 from taskqueue_client.slugid import slugid
 
-from .known_clients import is_scope
+from .known_clients import Client, is_scope
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 LONGEST_HEADER = 4096
 LONGEST_URL = 4096
@@ -178,15 +178,6 @@ _LONGEST_LIFE_MS = 31 * 24 * 60 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Issuer:
-    """A client that temporary credentials are derived from; its scopes are expanded."""
-
-    client_id: str
-    access_token: str = field(repr=False)
-    scopes: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Accepted:
     """The key, the scopes and the expiry (in seconds) of accepted credentials."""
 
@@ -205,8 +196,8 @@ def issuer_of(certificate: object, client_id: str) -> str:
     return str(issuer)
 
 
-def check_certificate(certificate: object, client_id: str, issuer: Issuer, now: float) -> Accepted:
-    """Check the certificate of an `ext` against all rules; `now` is in seconds."""
+def check_certificate(certificate: object, client_id: str, issuer: Client, now: float) -> Accepted:
+    """Check the certificate of an `ext`; the scopes of its issuer are expanded, and `now` is in seconds."""
     if not is_object(certificate):
         reject("ext.certificate must be a JSON object")
     _check_form(certificate)
@@ -247,7 +238,7 @@ def _check_dates(certificate: Mapping[str, Any], now_ms: float) -> None:
     _demand(expiry <= start + _LONGEST_LIFE_MS, "ext.certificate cannot last longer than 31 days!")
 
 
-def _check_names(certificate: Mapping[str, Any], client_id: str, issuer: Issuer) -> None:
+def _check_names(certificate: Mapping[str, Any], client_id: str, issuer: Client) -> None:
     if issuer.client_id == client_id:
         is_named = "clientId" in certificate
         _demand(not is_named, "ext.certificate.clientId must only be used with ext.certificate.issuer")
@@ -260,7 +251,7 @@ def _check_names(certificate: Mapping[str, Any], client_id: str, issuer: Issuer)
     _demand(may_create, reason)
 
 
-def _check_scopes(certificate: Mapping[str, Any], issuer: Issuer) -> None:
+def _check_scopes(certificate: Mapping[str, Any], issuer: Client) -> None:
     reason = (
         f"ext.certificate issuer `{issuer.client_id}` doesn't satisfy all certificate scopes "
         f"{', '.join(certificate['scopes'])}.  The temporary credentials were not generated correctly."
@@ -302,7 +293,7 @@ def temporary_token(issuer_token: str, seed: str) -> str:
     return urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-def issue(issuer: Issuer, client_id: str, scopes: list[str], start_ms: int, expiry_ms: int) -> dict[str, str]:
+def issue(issuer: Client, client_id: str, scopes: list[str], start_ms: int, expiry_ms: int) -> dict[str, str]:
     """Return named credentials that are valid from `start_ms` to `expiry_ms`."""
     certificate: dict[str, Any] = {
         "version": 1,
