@@ -51,4 +51,3 @@ class Caller(Protocol):
 
     def require(self, **params: object) -> None:
         """Check the endpoint's scopes, with these values of parameters beside those in the URL."""
-        ...
