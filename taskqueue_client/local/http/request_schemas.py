@@ -14,23 +14,15 @@ _DATE: dict[str, Any] = {"type": "string", "format": "date-time"}
 _TEXT: dict[str, Any] = {"type": "string"}
 _ID: dict[str, Any] = {"type": "string", "pattern": SLUGID}
 _PRIORITIES = ["highest", "very-high", "high", "medium", "low", "very-low", "lowest"]
-_IDENTIFIER: dict[str, Any] = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": 38,
-    "pattern": "^([a-zA-Z0-9-_]*)$",
-}
-_PROJECT_ID: dict[str, Any] = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": 500,
-    "pattern": "^([a-zA-Z0-9._/-]*)$",
-}
 
 
 def _closed(required: list[str], /, **properties: dict[str, Any]) -> dict[str, Any]:
     """Return an object with these properties and no others."""
     return {"type": "object", "properties": properties, "additionalProperties": False, "required": required}
+
+
+def _name(pattern: str, longest: int) -> dict[str, Any]:
+    return {"type": "string", "minLength": 1, "maxLength": longest, "pattern": pattern}
 
 
 def _text(longest: int) -> dict[str, Any]:
@@ -44,6 +36,10 @@ def _list(items: dict[str, Any], **limits: object) -> dict[str, Any]:
 def _one_of(*values: str) -> dict[str, Any]:
     return {"type": "string", "enum": list(values)}
 
+
+_IDENTIFIER = _name("^([a-zA-Z0-9-_]*)$", 38)
+_PROJECT_ID = _name("^([a-zA-Z0-9._/-]*)$", 500)
+_WORKER = {"workerGroup": _IDENTIFIER, "workerId": _IDENTIFIER}
 
 _METADATA = _closed(
     ["name", "description", "owner", "source"],
@@ -126,15 +122,10 @@ REQUEST_SCHEMAS: dict[str, dict[str, Any]] = {
     "queue/v1/claim-work-request": _closed(
         ["workerGroup", "workerId", "tasks"],
         tasks={"type": "integer", "default": 1, "minimum": 1, "maximum": 32},
-        workerGroup=_IDENTIFIER,
-        workerId=_IDENTIFIER,
+        **_WORKER,
     ),
-    "legacy/v1/claim-work-request": _closed(
-        ["workerGroup", "workerId"], workerGroup=_IDENTIFIER, workerId=_IDENTIFIER, xmlMessage=_TEXT
-    ),
-    "queue/v1/task-claim-request": _closed(
-        ["workerGroup", "workerId"], workerGroup=_IDENTIFIER, workerId=_IDENTIFIER
-    ),
+    "legacy/v1/claim-work-request": _closed(["workerGroup", "workerId"], **_WORKER, xmlMessage=_TEXT),
+    "queue/v1/task-claim-request": _closed(["workerGroup", "workerId"], **_WORKER),
     "queue/v1/task-exception-request": _closed(
         ["reason"],
         reason=_one_of(
