@@ -161,7 +161,7 @@ class Page:
         self._faults = faults = injector.faults
         self._fault_endpoints = injector.endpoints
         self._root_url = root_url
-        self._views = Views(core.store, core.clock, core.settings.resolver_interval)
+        self._views = Views(core)
         self._access = Access(secret, host)
         self._feed = Feed(core.clock, self._time)
         self._api = Api({"queue": core}, lambda _: _IDENTITY, faults.now, root_url)

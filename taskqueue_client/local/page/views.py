@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from taskqueue_client.clock import Clock
-    from taskqueue_client.local.engine.store import Store
+    from taskqueue_client.local.engine import Core
     from taskqueue_client.local.messages import Message
 
 
@@ -102,9 +102,7 @@ _decode_definition = msgspec.json.Decoder(_Definition).decode
 class Views:
     """Reads the store for the page."""
 
-    store: Store
-    clock: Clock
-    resolver_interval: float = 0
+    core: Core
     _sampled: float = -math.inf
     _history: dict[str, deque[tuple[float, int, int]]] = field(
         default_factory=dict[str, "deque[tuple[float, int, int]]"]
@@ -116,11 +114,11 @@ class Views:
 
     def group(self, task_group_id: str) -> dict[str, Any]:
         """Return a group, with its tasks as a graph or time line needs them."""
-        record = self.store.row(GROUP, task_group_id)
+        record = self.core.store.row(GROUP, task_group_id)
         if record is None:
             refuse("ResourceNotFound", f"There is no task group {task_group_id}")
         scheduler_id, expires, sealed = record
-        tasks = [_task(row) for row in self.store.rows(_TASKS, task_group_id)]
+        tasks = [_task(row) for row in self.core.store.rows(_TASKS, task_group_id)]
         return {
             "taskGroupId": task_group_id,
             "schedulerId": scheduler_id,
@@ -131,16 +129,16 @@ class Views:
 
     def moments(self) -> dict[str, float | None]:
         """Return when claims expire, deadlines pass and dependents become pending next, in seconds."""
-        interval = max(1, int(1000 * self.resolver_interval))
-        now = self._now()
-        claim, deadline, resolved = self.store.row(_MOMENTS, now, now) or 3 * (None,)
+        interval = max(1, int(1000 * self.core.settings.resolver_interval))
+        now = self.core.now()
+        claim, deadline, resolved = self.core.store.row(_MOMENTS, now, now) or 3 * (None,)
         look = resolved and -(-resolved // interval) * interval
         moments = {"claimExpiry": claim, "deadline": deadline, "dependencies": look}
         return {name: moment and moment / 1000 for name, moment in moments.items()}
 
     def sample(self) -> None:
         """Note how many runs of each task queue are pending and claimed now."""
-        now = self.clock.now()
+        now = self.core.clock.now()
         if now - self._sampled < _SAMPLE_SECONDS:
             return
         self._sampled = now
@@ -148,11 +146,8 @@ class Views:
             samples = self._history.setdefault(task_queue_id, deque(maxlen=_SAMPLES))
             samples.append((now, pending, claimed))
 
-    def _now(self) -> int:
-        return int(1000 * self.clock.now())
-
     def _counts(self) -> list[tuple[Any, ...]]:
-        return self.store.rows(_COUNTS, *3 * [self._now()])
+        return self.core.store.rows(_COUNTS, *3 * [self.core.now()])
 
     def _queues(self) -> list[dict[str, Any]]:
         self.sample()
@@ -168,9 +163,9 @@ class Views:
         ][:_SHOWN]
 
     def _workers(self) -> list[dict[str, Any]]:
-        now = self._now()
+        now = self.core.now()
         running: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        for *worker, task_id, run_id, taken_until, name in self.store.rows(_RUNNING, now):
+        for *worker, task_id, run_id, taken_until, name in self.core.store.rows(_RUNNING, now):
             run = {"taskId": task_id, "runId": run_id, "takenUntil": taken_until / 1000, "name": name}
             running.setdefault(tuple(worker), []).append(run)
         return [
@@ -183,12 +178,12 @@ class Views:
                 "running": running.get(row[:3], []),
                 "recent": msgspec.Raw(row[5]),
             }
-            for row in self.store.rows(_WORKERS, now, _SHOWN)
+            for row in self.core.store.rows(_WORKERS, now, _SHOWN)
         ]
 
     def _groups(self) -> list[dict[str, Any]]:
         groups: dict[str, dict[str, Any]] = {}
-        for task_group_id, state, number, newest, oldest in self.store.rows(_GROUPS):
+        for task_group_id, state, number, newest, oldest in self.core.store.rows(_GROUPS):
             group = groups.setdefault(task_group_id, {"states": {}, "newest": newest, "oldest": oldest})
             group["states"][state] = number
             group["newest"] = max(group["newest"], newest)
@@ -197,10 +192,10 @@ class Views:
         return [self._summary(task_group_id, group) for task_group_id, group in latest]
 
     def _summary(self, task_group_id: str, group: dict[str, Any]) -> dict[str, Any]:
-        scheduler_id, _, sealed = self.store.row(GROUP, task_group_id) or ("", 0, None)
+        scheduler_id, _, sealed = self.core.store.row(GROUP, task_group_id) or ("", 0, None)
         return {
             "taskGroupId": task_group_id,
-            "name": self.store.value(_NAME, group["oldest"]),
+            "name": self.core.store.value(_NAME, group["oldest"]),
             "schedulerId": scheduler_id,
             "sealed": sealed is not None,
             "states": group["states"],

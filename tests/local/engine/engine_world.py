@@ -66,9 +66,11 @@ class World:
         self.caller = Asker()
         self.audience = Audience()
         self.audience.listeners.append(self.messages.append)
-        core = Core(self.store, self.clock, Settings(**settings), self.storage, credentials, self.audience)
-        self.background = BackgroundWork(core)
-        self.engine = Endpoints(core)
+        self.core = Core(
+            self.store, self.clock, Settings(**settings), self.storage, credentials, self.audience
+        )
+        self.background = BackgroundWork(self.core)
+        self.engine = Endpoints(self.core)
         self.clock.after_move(self.background.run_due)
         self.background.run_due()  # as a queue does when it is started
 

@@ -24,7 +24,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def views(world: World) -> Views:
-    return Views(world.store, world.clock)
+    return Views(world.core)
 
 
 def next_moment(world: World, views: Views, name: str) -> float | None:
@@ -76,7 +76,7 @@ def test_the_next_deadline_is_that_of_a_task_that_it_will_end(world: World, view
 
 def test_pending_dependents_are_due_when_the_resolver_looks_next() -> None:
     world = World(resolver_interval=5)
-    views = Views(world.store, world.clock, 5)
+    views = Views(world.core)
     world.clock.advance(3)
     required = world.running()
     dependent = world.create(dependencies=[required])
