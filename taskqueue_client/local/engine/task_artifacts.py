@@ -113,30 +113,22 @@ def _check_upload(core: Core, artifact: ArtifactRecord, upload_id: str) -> None:
 
 def _response(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> dict[str, Any]:
     if artifact.storage_type == "s3":
-        return _s3_response(core, artifact)
+        return {
+            "storageType": "s3",
+            "contentType": artifact.content_type,
+            "expires": times.text(core.now() + _PUT_URL_SECONDS * times.SECOND),
+            "putUrl": core.storage.put_url(artifact.key, _PUT_URL_SECONDS),
+        }
     if artifact.storage_type == "object":
-        return _object_response(core, task, run, artifact)
+        return {
+            "storageType": "object",
+            "name": artifact.object_name,
+            "projectId": task.project_id,
+            "uploadId": artifact.details["uploadId"],
+            "expires": times.text(artifact.expires),
+            "credentials": _upload_credentials(core, task, run, artifact),
+        }
     return {"storageType": artifact.storage_type}
-
-
-def _s3_response(core: Core, artifact: ArtifactRecord) -> dict[str, Any]:
-    return {
-        "storageType": "s3",
-        "contentType": artifact.content_type,
-        "expires": times.text(core.now() + _PUT_URL_SECONDS * times.SECOND),
-        "putUrl": core.storage.put_url(artifact.key, _PUT_URL_SECONDS),
-    }
-
-
-def _object_response(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> dict[str, Any]:
-    return {
-        "storageType": "object",
-        "name": artifact.object_name,
-        "projectId": task.project_id,
-        "uploadId": artifact.details["uploadId"],
-        "expires": times.text(artifact.expires),
-        "credentials": _upload_credentials(core, task, run, artifact),
-    }
 
 
 def _upload_credentials(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> dict[str, Any]:
