@@ -80,15 +80,15 @@ class LegacyPolling:
         await self._sync.stop()
         await self._azure.close()
 
-    async def poll_task_url(self, core: Core, provisioner_id: str, worker_type: str) -> dict[str, Any]:
+    async def poll_task_url(self, core: Core, task_queue_id: str) -> dict[str, Any]:
         """Return the URL of the one queue that has the tasks of all priorities."""
-        (name,) = await self._opened(f"{provisioner_id}/{worker_type}", SINGLE)
+        (name,) = await self._opened(task_queue_id, SINGLE)
         url = self._azure.poll_url(name).replace("?", "?numofmessages=1&", 1)
         return {"signedPollTaskUrl": url, "expires": _expires(core)}
 
-    async def poll_task_urls(self, core: Core, provisioner_id: str, worker_type: str) -> dict[str, Any]:
+    async def poll_task_urls(self, core: Core, task_queue_id: str) -> dict[str, Any]:
         """Return the URLs of the queues, the highest priority first."""
-        names = await self._opened(f"{provisioner_id}/{worker_type}", BY_PRIORITY)
+        names = await self._opened(task_queue_id, BY_PRIORITY)
         azure = self._azure
         queues = [
             {"signedPollUrl": azure.poll_url(name), "signedDeleteUrl": azure.delete_url(name)}
@@ -104,7 +104,7 @@ class LegacyPolling:
         return claims_and_reports.claim_task(core, caller, task_id, run_id, body)
 
     async def claim_work(
-        self, core: Core, caller: Caller, provisioner_id: str, worker_type: str, body: dict[str, Any]
+        self, core: Core, caller: Caller, task_queue_id: str, body: dict[str, Any]
     ) -> dict[str, Any] | None:
         """Claim the run of a message that the worker polled, or without a message any pending run.
 
@@ -112,7 +112,6 @@ class LegacyPolling:
         """
         worker = body["workerGroup"], body["workerId"]
         caller.require(workerGroup=worker[0], workerId=worker[1])
-        task_queue_id = f"{provisioner_id}/{worker_type}"
         if worker_seen(core, task_queue_id, worker):
             return None
         if "xmlMessage" in body:

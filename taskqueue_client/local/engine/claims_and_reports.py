@@ -19,14 +19,12 @@ from .transitions import (
     send_exception,
     start,
 )
-from .worker_records import add_recent_tasks, seen_by_claim_task, worker_active, worker_seen
+from .worker_records import Worker, add_recent_tasks, seen_by_claim_task, worker_active, worker_seen
 
 if TYPE_CHECKING:
     from taskqueue_client.scopes import ScopeExpression
 
     from .core import Core
-
-Worker = tuple[str, str]
 
 _CLAIM_WORK: ScopeExpression = {
     "AllOf": ["queue:claim-work:<taskQueueId>", "queue:worker-id:<workerGroup>/<workerId>"]

@@ -51,9 +51,9 @@ def list_worker_types(core: Core, provisioner_id: str, token: str | None, limit:
 
 
 @queue("GET", WORKER_TYPE, "queue:get-worker-type:<provisionerId>/<workerType>")
-def get_worker_type(core: Core, provisioner_id: str, worker_type: str) -> dict[str, Any]:
-    """Return one task queue, by the two halves of its id."""
-    return _worker_type(_find_task_queue(core, f"{provisioner_id}/{worker_type}"))
+def get_worker_type(core: Core, task_queue_id: str) -> dict[str, Any]:
+    """Return one task queue, with the two halves of its id."""
+    return _worker_type(_find_task_queue(core, task_queue_id))
 
 
 @queue("GET", "/provisioners", "queue:list-provisioners")

@@ -28,6 +28,9 @@ _CLAIM_TASK_LIFE = 5 * times.DAY
 _UNSPECIFIED = "[unspecified]"
 _WORKER_TYPE = re.compile(r"[a-z]([-a-z0-9]{0,36}[a-z0-9])?")  # the limit in the schemas of responses
 
+Worker = tuple[str, str]
+"""The worker group and the worker id."""
+
 _encode = msgspec.json.encode
 _decode = msgspec.json.decode
 
@@ -84,8 +87,7 @@ _COLUMNS = ", ".join(_WorkerRecord.__struct_fields__)
 @queue("GET", f"{WORKER_TYPE}/workers", "queue:list-workers:<provisionerId>/<workerType>")
 def list_workers(
     core: Core,
-    provisioner_id: str,
-    worker_type: str,
+    task_queue_id: str,
     token: str | None,
     limit: int,
     quarantined: bool | None,  # noqa: FBT001 - a query parameter
@@ -98,7 +100,7 @@ def list_workers(
         f"SELECT {_COLUMNS} FROM workers WHERE task_queue_id = ?"  # noqa: S608 - constants
         " ORDER BY sort_key(worker_group), sort_key(worker_id)"
     )
-    task_queue_id, now = f"{provisioner_id}/{worker_type}", core.now()
+    now = core.now()
     response = offset_page(core, "workers", _worker_of, token, limit, sql, task_queue_id)
     response["workers"] = [
         worker.listed(now)
@@ -109,17 +111,13 @@ def list_workers(
 
 
 @queue("GET", f"{WORKER_TYPE}/workers/<workerGroup>/<workerId>", f"queue:get-worker:{_WORKER}")
-def get_worker(
-    core: Core, provisioner_id: str, worker_type: str, worker_group: str, worker_id: str
-) -> dict[str, Any]:
+def get_worker(core: Core, task_queue_id: str, worker: Worker) -> dict[str, Any]:
     """Return one worker, whose task queue must not have expired either."""
-    task_queue_id = f"{provisioner_id}/{worker_type}"
-    key = (worker_group, worker_id)
-    worker = _known(core, task_queue_id, key)
-    if not worker.is_visible(core.now()):
-        _refuse_unknown(task_queue_id, key)
+    known = _known(core, task_queue_id, worker)
+    if not known.is_visible(core.now()):
+        _refuse_unknown(task_queue_id, worker)
     get_task_queue(core, task_queue_id)
-    return worker.shown()
+    return known.shown()
 
 
 @queue(
@@ -129,17 +127,11 @@ def get_worker(
     schema="quarantine-worker-request",
 )
 def quarantine_worker(
-    core: Core,
-    caller: Caller,
-    provisioner_id: str,
-    worker_type: str,
-    worker_group: str,
-    worker_id: str,
-    body: dict[str, Any],
+    core: Core, caller: Caller, task_queue_id: str, worker: Worker, body: dict[str, Any]
 ) -> dict[str, Any]:
     """Quarantine a known worker, expired or not, until a date; a past date ends the quarantine."""
     until = times.parse(body["quarantineUntil"], "quarantineUntil")
-    worker = _known(core, f"{provisioner_id}/{worker_type}", (worker_group, worker_id))
+    known = _known(core, task_queue_id, worker)
     with core.transition() as now:
         entry = {
             "clientId": caller.client_id,
@@ -147,11 +139,11 @@ def quarantine_worker(
             "quarantineUntil": times.text(until),
             "quarantineInfo": body.get("quarantineInfo", _UNSPECIFIED),
         }
-        worker.quarantine_until = until
-        worker.quarantine_details.append(entry)
-        worker.expires = max(worker.expires, now + _CLAIM_WORK_LIFE)
-        _save(core, worker)
-    return worker.shown()
+        known.quarantine_until = until
+        known.quarantine_details.append(entry)
+        known.expires = max(known.expires, now + _CLAIM_WORK_LIFE)
+        _save(core, known)
+    return known.shown()
 
 
 @queue(
@@ -161,29 +153,22 @@ def quarantine_worker(
     schema="update-worker-request",
 )
 def declare_worker(
-    core: Core,
-    caller: Caller,
-    provisioner_id: str,
-    worker_type: str,
-    worker_group: str,
-    worker_id: str,
-    body: dict[str, Any],
+    core: Core, caller: Caller, task_queue_id: str, worker: Worker, body: dict[str, Any]
 ) -> dict[str, Any]:
     """Make a worker and its task queue known until `expires`, or for longer than before."""
     caller.require(properties=list(body))
+    worker_type = task_queue_id.partition("/")[2]
     if not _WORKER_TYPE.fullmatch(worker_type):
         refuse("InputError", f"`{worker_type}` is not a worker type that a task can have")
     expires = times.parse(body["expires"], "expires")
-    task_queue_id = f"{provisioner_id}/{worker_type}"
     with core.transition() as now:
         if expires <= now:
             refuse("InputError", "`expires` must be in the future")
         touch_task_queue(core, task_queue_id, expires, now)
-        worker = _refresh(core, task_queue_id, (worker_group, worker_id), expires, now)
-    return worker.shown()
+        return _refresh(core, task_queue_id, worker, expires, now).shown()
 
 
-def worker_seen(core: Core, task_queue_id: str, worker: tuple[str, str]) -> bool:
+def worker_seen(core: Core, task_queue_id: str, worker: Worker) -> bool:
     """Note that a worker requests tasks; return whether it is in quarantine."""
     now = core.now()
     known = _find(core, task_queue_id, worker)
@@ -198,7 +183,7 @@ def worker_seen(core: Core, task_queue_id: str, worker: tuple[str, str]) -> bool
     return known.is_quarantined(now)
 
 
-def worker_active(core: Core, task_queue_id: str, worker: tuple[str, str], now: int) -> None:
+def worker_active(core: Core, task_queue_id: str, worker: Worker, now: int) -> None:
     """Record, within a transition, that a worker has claimed a run of the task queue."""
     if _is_due(core, task_queue_id, now):
         touch_task_queue(core, task_queue_id, now + _CLAIM_WORK_LIFE, now)
@@ -206,7 +191,7 @@ def worker_active(core: Core, task_queue_id: str, worker: tuple[str, str], now: 
         _refresh(core, task_queue_id, worker, now + _CLAIM_WORK_LIFE, now)
 
 
-def seen_by_claim_task(core: Core, task_queue_id: str, worker: tuple[str, str], now: int) -> bool:
+def seen_by_claim_task(core: Core, task_queue_id: str, worker: Worker, now: int) -> bool:
     """Note that a task queue is in use, within a transition; return whether the worker is in quarantine.
 
     As in the service, claimTask makes no worker known, and a worker in quarantine does not count.
@@ -219,9 +204,7 @@ def seen_by_claim_task(core: Core, task_queue_id: str, worker: tuple[str, str], 
     return False
 
 
-def add_recent_tasks(
-    core: Core, task_queue_id: str, worker: tuple[str, str], runs: list[tuple[str, int]]
-) -> None:
+def add_recent_tasks(core: Core, task_queue_id: str, worker: Worker, runs: list[tuple[str, int]]) -> None:
     """Note what a worker runs, within a transition; of an unknown worker nothing is noted."""
     known = _find(core, task_queue_id, worker)
     if known:
@@ -238,31 +221,31 @@ def _is_due(core: Core, key: str, now: int) -> bool:
     return True
 
 
-def _refresh(core: Core, task_queue_id: str, key: tuple[str, str], expires: int, now: int) -> _WorkerRecord:
+def _refresh(core: Core, task_queue_id: str, worker: Worker, expires: int, now: int) -> _WorkerRecord:
     never = times.add_years(now, _NEVER)
-    worker = _find(core, task_queue_id, key) or _WorkerRecord(
-        task_queue_id, *key, never, expires, now, now, [], []
+    known = _find(core, task_queue_id, worker) or _WorkerRecord(
+        task_queue_id, *worker, never, expires, now, now, [], []
     )
-    worker.expires = max(worker.expires, expires)
-    worker.last_date_active = now
-    _save(core, worker)
-    return worker
+    known.expires = max(known.expires, expires)
+    known.last_date_active = now
+    _save(core, known)
+    return known
 
 
-def _find(core: Core, task_queue_id: str, key: tuple[str, str]) -> _WorkerRecord | None:
+def _find(core: Core, task_queue_id: str, worker: Worker) -> _WorkerRecord | None:
     row = core.store.row(
         f"SELECT {_COLUMNS} FROM workers WHERE {_KEY}",  # noqa: S608 - constants
         task_queue_id,
-        *key,
+        *worker,
     )
     return _worker_of(row) if row else None
 
 
-def _known(core: Core, task_queue_id: str, key: tuple[str, str]) -> _WorkerRecord:
-    worker = _find(core, task_queue_id, key)
-    if worker is None:
-        _refuse_unknown(task_queue_id, key)
-    return worker
+def _known(core: Core, task_queue_id: str, worker: Worker) -> _WorkerRecord:
+    known = _find(core, task_queue_id, worker)
+    if known is None:
+        _refuse_unknown(task_queue_id, worker)
+    return known
 
 
 def _save(core: Core, worker: _WorkerRecord) -> None:
@@ -271,8 +254,8 @@ def _save(core: Core, worker: _WorkerRecord) -> None:
     core.store.change(f"INSERT OR REPLACE INTO workers VALUES ({marks(row)})", *row)  # noqa: S608 - constants
 
 
-def _refuse_unknown(task_queue_id: str, key: tuple[str, str]) -> NoReturn:
-    refuse("ResourceNotFound", f"Worker `{'/'.join(key)}` of task queue `{task_queue_id}` does not exist.")
+def _refuse_unknown(task_queue_id: str, worker: Worker) -> NoReturn:
+    refuse("ResourceNotFound", f"Worker `{'/'.join(worker)}` of task queue `{task_queue_id}` does not exist.")
 
 
 def _worker_of(row: tuple[Any, ...]) -> _WorkerRecord:

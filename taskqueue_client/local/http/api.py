@@ -295,12 +295,18 @@ _Taker = Callable[[_Call, RequestCaller], object]
 _TAKERS: dict[str, _Taker] = {
     "caller": lambda _, caller: caller,
     "body": lambda call, _: call.payload,
+    "task_queue_id": lambda call, _: _task_queue_id(call.params),
+    "worker": lambda call, _: (call.params["workerGroup"], call.params["workerId"]),
     "run_id": lambda call, _: _bounded(call.params["runId"], _LARGEST_RUN_ID),
     "token": lambda call, _: call.query.get("continuationToken"),
     "limit": lambda call, _: _bounded(call.query.get("limit", "1000"), _LARGEST_PAGE),
     "quarantined": lambda call, _: {"true": True, "false": False}.get(call.query.get("quarantined", "")),
 }
 """The arguments of handlers by the names of their parameters; other names are URL parameters."""
+
+
+def _task_queue_id(params: Mapping[str, str]) -> str:
+    return params.get("taskQueueId") or f"{params['provisionerId']}/{params['workerType']}"
 
 
 @cache

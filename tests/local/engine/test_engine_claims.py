@@ -79,7 +79,7 @@ async def test_scopes_are_asked_for_the_queue_and_the_worker_first(world: World)
     assert world.caller.asked[-1] == {"taskQueueId": QUEUE, "workerGroup": "g", "workerId": "i"}
     with pytest.raises(Refusal):
         await world.engine.claim_work(Asker(refuse=True), QUEUE, {**body, "workerId": "j"})
-    assert refused(world.engine.get_worker, "prov", "wt", "g", "j").status == 404
+    assert refused(world.engine.get_worker, QUEUE, ("g", "j")).status == 404
 
 
 async def test_the_most_urgent_come_first_and_then_the_oldest(world: World) -> None:
@@ -191,7 +191,7 @@ async def test_a_worker_in_quarantine_waits_and_gets_nothing(world: World) -> No
     world.create()
     await world.claim_work()
     body = {"quarantineUntil": world.now(HOUR)}
-    world.engine.quarantine_worker(world.caller, "prov", "wt", GROUP, WORKER, body)
+    world.engine.quarantine_worker(world.caller, QUEUE, (GROUP, WORKER), body)
     task_id = world.create()
     await assert_nothing_after_twenty_seconds(world)
     assert world.status(task_id)["state"] == "pending"
@@ -204,7 +204,7 @@ def test_claim_task_checks_task_scopes_deadline_quarantine_and_run_in_this_order
     task_id = world.create()
     assert refused(world.engine.claim_task, nobody, task_id, 1, body).status == 403
     assert refused(world.engine.claim_task, world.caller, task_id, 1, body).status == 404
-    worker = world.caller, "prov", "wt", GROUP, WORKER
+    worker = world.caller, QUEUE, (GROUP, WORKER)
     world.engine.declare_worker(*worker, {"expires": world.now(48 * HOUR)})
     world.engine.quarantine_worker(*worker, {"quarantineUntil": world.now(48 * HOUR)})
     quarantined = refused(world.engine.claim_task, world.caller, task_id, 1, body)
@@ -250,9 +250,7 @@ def test_resolved_and_older_runs_cannot_be_claimed(world: World) -> None:
 async def test_claim_task_is_a_conflict_for_a_worker_in_quarantine(world: World) -> None:
     world.create()
     await world.claim_work()
-    world.engine.quarantine_worker(
-        world.caller, "prov", "wt", GROUP, WORKER, {"quarantineUntil": world.now(HOUR)}
-    )
+    world.engine.quarantine_worker(world.caller, QUEUE, (GROUP, WORKER), {"quarantineUntil": world.now(HOUR)})
     task_id = world.create()
     assert refused(world.claim, task_id).status == 409
     assert world.status(task_id)["state"] == "pending"
@@ -316,10 +314,10 @@ def test_a_refused_reclaim_counts_as_claimed_until_its_time(world: World) -> Non
 def test_a_reclaim_makes_worker_and_queue_known_for_a_day(world: World) -> None:
     task_id = world.running()  # by claimTask, which makes no worker known
     with pytest.raises(Refusal):
-        world.engine.get_worker("prov", "wt", GROUP, WORKER)
+        world.engine.get_worker(QUEUE, (GROUP, WORKER))
     world.clock.advance(600)
     world.engine.reclaim_task(world.caller, task_id, 0)
-    worker = world.engine.get_worker("prov", "wt", GROUP, WORKER)
+    worker = world.engine.get_worker(QUEUE, (GROUP, WORKER))
     assert (worker["lastDateActive"], worker["expires"]) == (world.now(), world.now(24 * HOUR))
 
 

@@ -84,9 +84,9 @@ async def test_every_response_is_valid(world: World, schemas: Schemas) -> None:
     check("list-provisioners-response", engine.list_provisioners(*EVERYTHING))
     check("provisioner-response", engine.get_provisioner("prov"))
     check("list-workertypes-response", engine.list_worker_types("prov", *EVERYTHING))
-    check("workertype-response", engine.get_worker_type("prov", "wt"))
-    check("list-workers-response", engine.list_workers("prov", "wt", *EVERYTHING, None))
-    check("worker-response", engine.get_worker("prov", "wt", GROUP, WORKER))
+    check("workertype-response", engine.get_worker_type(QUEUE))
+    check("list-workers-response", engine.list_workers(QUEUE, *EVERYTHING, None))
+    check("worker-response", engine.get_worker(QUEUE, (GROUP, WORKER)))
     check("list-artifacts-response", engine.list_artifacts(group, 0, None, 2))
     check("artifact-response", engine.artifact_info(group, 0, "public/s"))
     for name in ("public/r", "public/s", "public/l", "public/e"):
@@ -107,7 +107,7 @@ async def test_every_claim_is_valid(world: World, schemas: Schemas) -> None:
         response = world.artifact(task_id, f"public/{storage_type}", storage_type, contentType="a/b", **more)
         schemas.check("post-artifact-response", response)
     quarantine = {"quarantineUntil": world.now(HOUR)}
-    worker = world.engine.quarantine_worker(world.caller, "prov", "wt", GROUP, WORKER, quarantine)
+    worker = world.engine.quarantine_worker(world.caller, QUEUE, (GROUP, WORKER), quarantine)
     schemas.check("worker-response", worker)
 
 
@@ -181,7 +181,7 @@ def test_responses_have_the_keys_of_the_recorded_ones_in_their_order(
     task_id = world.create(**more)
     world.create(taskGroupId=task_id, **more)
     body = {"expires": world.now(HOUR)}
-    declared = world.engine.declare_worker(world.caller, "prov", "wt", GROUP, WORKER, body)
+    declared = world.engine.declare_worker(world.caller, QUEUE, (GROUP, WORKER), body)
     assert declared["recentTasks"] == []
     claimed = world.claim(world.create(**more))
     engine = world.engine
@@ -194,8 +194,8 @@ def test_responses_have_the_keys_of_the_recorded_ones_in_their_order(
         "listTaskGroup.page": engine.list_task_group(task_id, None, 1),
         "getTaskQueue": engine.get_task_queue(QUEUE),
         "getProvisioner": engine.get_provisioner("prov"),
-        "getWorkerType": engine.get_worker_type("prov", "wt"),
-        "getWorker": engine.get_worker("prov", "wt", GROUP, WORKER),
+        "getWorkerType": engine.get_worker_type(QUEUE),
+        "getWorker": engine.get_worker(QUEUE, (GROUP, WORKER)),
         "taskQueueCounts": engine.task_queue_counts(QUEUE),
     }
     recorded = json.loads((contract / "recorded" / f"{recording}.json").read_text())["response"]["body"]

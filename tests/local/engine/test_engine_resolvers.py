@@ -378,7 +378,7 @@ def test_the_nightly_jobs_clear_every_table(world: World) -> None:
     world.create(dependencies=[required])
     world.artifact(required, "public/log", "s3", contentType="text/plain")
     body = {"expires": world.now(DAY)}
-    world.engine.declare_worker(world.caller, "prov", "wt", GROUP, WORKER, body)
+    world.engine.declare_worker(world.caller, QUEUE, (GROUP, WORKER), body)
     world.clock.advance(days=400)
     tables = ("tasks", "task_groups", "dependencies", "pending", "claims", "resolved", "artifacts")
     for table in (*tables, "task_queues", "workers"):

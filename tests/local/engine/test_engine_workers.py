@@ -23,26 +23,24 @@ async def seen(world: World, worker: str = WORKER, queue: str = QUEUE) -> None:
 
 def declare(world: World, worker: str, seconds: float, queue: str = QUEUE) -> dict[str, Any]:
     body = {"expires": world.now(seconds)}
-    provisioner_id, worker_type = queue.split("/")
-    args = (world.caller, provisioner_id, worker_type, GROUP, worker, body)
-    declared: dict[str, Any] = world.engine.declare_worker(*args)
+    declared: dict[str, Any] = world.engine.declare_worker(world.caller, queue, (GROUP, worker), body)
     return declared
 
 
 def quarantine(world: World, seconds: float, **more: str) -> dict[str, Any]:
     body = {"quarantineUntil": world.now(seconds), **more}
-    args = (world.caller, "prov", "wt", GROUP, WORKER, body)
+    args = (world.caller, QUEUE, (GROUP, WORKER), body)
     shown: dict[str, Any] = world.engine.quarantine_worker(*args)
     return shown
 
 
 def get(world: World, worker: str = WORKER) -> dict[str, Any]:
-    shown: dict[str, Any] = world.engine.get_worker("prov", "wt", GROUP, worker)
+    shown: dict[str, Any] = world.engine.get_worker(QUEUE, (GROUP, worker))
     return shown
 
 
 def workers(world: World, *, quarantined: bool | None = None) -> list[str]:
-    listed = world.engine.list_workers("prov", "wt", None, ALL, quarantined)["workers"]
+    listed = world.engine.list_workers(QUEUE, None, ALL, quarantined)["workers"]
     return [worker["workerId"] for worker in listed]
 
 
@@ -135,7 +133,7 @@ async def test_the_last_twenty_tasks_are_remembered(world: World) -> None:
     tasks = [world.running() for _ in range(25)]
     recent = get(world)["recentTasks"]
     assert [entry["taskId"] for entry in recent] == tasks[-20:]
-    (listed,) = world.engine.list_workers("prov", "wt", None, ALL, None)["workers"]
+    (listed,) = world.engine.list_workers(QUEUE, None, ALL, None)["workers"]
     assert list(listed) == ["workerGroup", "workerId", "firstClaim", "lastDateActive", "latestTask"]
     assert listed["latestTask"] == {"runId": 0, "taskId": tasks[-1]}
 
@@ -148,19 +146,16 @@ def test_declaring_makes_known_and_never_shortens(world: World) -> None:
     assert declare(world, "w2", HOUR / 2)["expires"] == world.now(HOUR)
     assert declare(world, "w2", 2 * HOUR)["expires"] == world.now(2 * HOUR)
     body = {"expires": world.now(-1)}
-    assert (
-        refused(world.engine.declare_worker, world.caller, "prov", "wt", GROUP, "w3", body).code
-        == "InputError"
-    )
+    assert refused(world.engine.declare_worker, world.caller, QUEUE, (GROUP, "w3"), body).code == "InputError"
     assert refused(get, world, "w3").status == 404
-    refusal = refused(world.engine.declare_worker, Asker(refuse=True), "prov", "wt", GROUP, "w3", body)
+    refusal = refused(world.engine.declare_worker, Asker(refuse=True), QUEUE, (GROUP, "w3"), body)
     assert refusal.status == 403
 
 
 @pytest.mark.parametrize("worker_type", ["Linux", "linux_64", "linux-", "9", "-", "x\n"])
 def test_a_worker_of_a_type_that_no_task_can_have_is_not_declared(world: World, worker_type: str) -> None:
     body = {"expires": world.now(HOUR)}
-    address = ("prov", worker_type, GROUP, WORKER)
+    address = (f"prov/{worker_type}", (GROUP, WORKER))
     refusal = refused(world.engine.declare_worker, Asker(refuse=True), *address, body)
     assert refusal.status == 403
     assert refused(world.engine.declare_worker, world.caller, *address, body).code == "InputError"
@@ -173,7 +168,7 @@ def test_an_expired_worker_or_queue_is_not_found(world: World) -> None:
     assert refused(get, world).status == 404
     assert workers(world) == []
     assert refused(world.engine.get_task_queue, QUEUE).status == 404
-    assert refused(world.engine.get_worker_type, "prov", "wt").status == 404
+    assert refused(world.engine.get_worker_type, QUEUE).status == 404
     assert refused(world.engine.get_provisioner, "prov").status == 404
     assert world.engine.list_task_queues(None, ALL) == {"taskQueues": []}
 
@@ -223,9 +218,9 @@ def test_pages_of_workers_may_be_short_and_still_go_on(world: World) -> None:
     declare(world, "a", HOUR)
     declare(world, "b", 2 * HOUR)
     world.clock.advance(HOUR)
-    page = world.engine.list_workers("prov", "wt", None, 1, None)
+    page = world.engine.list_workers(QUEUE, None, 1, None)
     assert page["workers"] == []
-    page = world.engine.list_workers("prov", "wt", page["continuationToken"], 1, None)
+    page = world.engine.list_workers(QUEUE, page["continuationToken"], 1, None)
     assert [worker["workerId"] for worker in page["workers"]] == ["b"]
     assert "continuationToken" not in page
 
@@ -238,7 +233,7 @@ def test_queues_are_seen_by_provisioner_and_worker_type(world: World) -> None:
     assert listed == ["pro/d", "prov2/c", "prov/a", "prov/b"]
     types = engine.list_worker_types("prov", None, ALL)["workerTypes"]
     assert [kind["workerType"] for kind in types] == ["a", "b"]
-    assert engine.get_worker_type("prov", "b") == types[1]
+    assert engine.get_worker_type("prov/b") == types[1]
     assert list(types[0]) == [
         "taskQueueId",
         "expires",

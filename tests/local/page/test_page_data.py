@@ -57,7 +57,7 @@ def test_a_run_is_shown_at_the_worker_that_holds_it_after_others_asked_for_it(
     refused(world.claim, task_id, 0, "w2")
     for worker in (WORKER, "w2"):
         until = {"expires": world.now(HOUR)}
-        world.engine.declare_worker(world.caller, *QUEUE.split("/"), GROUP, worker, until)
+        world.engine.declare_worker(world.caller, QUEUE, (GROUP, worker), until)
     running = {each["workerId"]: each["running"] for each in views.overview()["workers"]}
     (run,) = running[WORKER]
     assert (run["taskId"], run["takenUntil"]) == (task_id, world.clock.now() - 60 + TIMEOUT)
