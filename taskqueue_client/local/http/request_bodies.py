@@ -129,21 +129,17 @@ def _unpack_all(unpacker: Any, body: bytes) -> tuple[bytes, bytes]:
 def _unbrotli(body: bytes) -> bytes:
     unpacker = brotli.Decompressor()
     unpacked = bytearray()
-    for start in range(0, len(body), _BLOCK):
-        unpacked += _brotli_block(unpacker, body[start : start + _BLOCK])
-        if len(unpacked) > LARGEST_BODY:
-            _too_large()
+    try:
+        for start in range(0, len(body), _BLOCK):
+            unpacked += unpacker.process(body[start : start + _BLOCK])
+            if len(unpacked) > LARGEST_BODY:
+                _too_large()
+    except brotli.error as error:
+        raise ValueError(str(error)) from None
     if not unpacker.is_finished():
         message = "the compressed data ends too early"
         raise EOFError(message)
     return bytes(unpacked)
-
-
-def _brotli_block(unpacker: Any, block: bytes) -> bytes:
-    try:
-        return bytes(unpacker.process(block))
-    except brotli.error as error:
-        raise ValueError(str(error)) from None
 
 
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {
