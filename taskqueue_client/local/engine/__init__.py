@@ -2,9 +2,9 @@
 
 Each endpoint of the Queue is a function in one of these modules, named like it in snake_case. It takes
 the `Core`, then what its parameters name (see `http.api`): the caller, if it checks scopes itself or
-records who called; URL parameters; the request's body, valid under its schema and with its defaults; a
-page's `token` and `limit`. It returns the response's body and raises `Refusal`. Only
-`claim_work` waits.
+records who called; parameters of the URL, or the `task_queue_id` and the `worker` that they name; the
+request's body, valid under its schema and with its defaults; a page's `token` and `limit`. It returns
+the response's body and raises `Refusal`. Only `claim_work` waits. The imports below declare all endpoints.
 """
 
 from . import claims_and_reports as claims_and_reports
