@@ -13,7 +13,6 @@ from .task_records import (
     COLUMNS,
     PRIORITIES,
     Task,
-    definition_and_status,
     find_expiry_and_state,
     find_task,
     get_task,
@@ -271,7 +270,7 @@ def get_task_group(core: Core, task_group_id: str) -> dict[str, Any]:
 def list_task_group(core: Core, task_group_id: str, token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of the group's tasks, ordered by taskId."""
     where = "task_group_id = ? ORDER BY sort_key"
-    page = task_page(core, "tasks", definition_and_status, token, limit, where, task_group_id)
+    page = task_page(core, "tasks", Task.listed, token, limit, where, task_group_id)
     return {**get_task_group(core, task_group_id), **page}
 
 

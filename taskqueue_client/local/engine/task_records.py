@@ -126,6 +126,10 @@ class Task(msgspec.Struct):
             "runs": [msgspec.to_builtins(run) for run in self.runs],
         }
 
+    def listed(self) -> dict[str, Any]:
+        """Return status and definition, as lists have them."""
+        return {"status": self.status(), "task": self.definition()}
+
 
 def queue_names(task_queue_id: str) -> dict[str, str]:
     """Return the names of a task queue, as they stand in responses."""
@@ -142,11 +146,6 @@ def task_of(row: tuple[Any, ...]) -> Task:
     *plain, runs, definition = row
     fields: list[Any] = [*plain, _decode_runs(runs), definition]
     return Task(*fields)
-
-
-def definition_and_status(task: Task) -> dict[str, Any]:
-    """Return the task as it stands in lists."""
-    return {"status": task.status(), "task": task.definition()}
 
 
 def find_task(store: Store, task_id: str) -> Task | None:
@@ -227,7 +226,7 @@ def list_dependent_tasks(core: Core, task_id: str, token: str | None, limit: int
     where = (
         "expires > ? AND task_id IN (SELECT dependent FROM dependencies WHERE required = ?) ORDER BY sort_key"
     )
-    page = task_page(core, "tasks", definition_and_status, token, limit, where, core.now(), task_id)
+    page = task_page(core, "tasks", Task.listed, token, limit, where, core.now(), task_id)
     get_task(core.store, task_id)
     return {"taskId": task_id, **page}
 
