@@ -18,18 +18,18 @@ from uuid import uuid4
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Generator, Mapping
     from pathlib import Path
 
     from taskqueue_client.local.engine.store import Store
 
-_BLOCK = 1 << 20
+BLOCK = 1 << 20
 """Bytes written at once: large enough for a thread switch not to matter, small enough to hold many."""
 
 _MD5_LIMIT = 16 << 20
 """Bytes up to which a body gets its MD5 sum as its ETag."""
 
-_ZEROS = bytes(_BLOCK)
+_ZEROS = bytes(BLOCK)
 _FILE_NAME = re.compile(r"[0-9a-f]{32}")
 
 _TABLE = """
@@ -160,7 +160,7 @@ async def _write_blocks(chunks: AsyncIterator[bytes], file: BinaryIO) -> str | N
         if written <= _MD5_LIMIT:
             md5.update(chunk)
         held += len(chunk)
-        if held >= _BLOCK:
+        if held >= BLOCK:
             await asyncio.to_thread(_write, block, file)
             (block, held) = ([], 0)
     _write(block, file)
@@ -175,12 +175,3 @@ def _write(block: list[bytes], file: BinaryIO) -> None:
             file.seek(len(chunk), 1)
         else:
             file.write(chunk)
-
-
-def read_blocks(body: Body, start: int, count: int) -> Iterator[bytes]:
-    """Yield `count` bytes of a body from `start` on, in blocks."""
-    with body.path.open("rb") as file:
-        file.seek(start)
-        while count and (block := file.read(min(_BLOCK, count))):
-            count -= len(block)
-            yield block

@@ -26,7 +26,7 @@ from aiohttp import web
 
 from taskqueue_client.local.http.request_bodies import say_continue
 
-from .body_store import Body, BodyStore, read_blocks
+from .body_store import BLOCK, Body, BodyStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
@@ -253,7 +253,12 @@ class StoredBody(web.StreamResponse):
 
     def blocks(self) -> Iterator[bytes]:
         """Return the bytes that are sent, in blocks."""
-        return read_blocks(self._stored, self._span.start, len(self._span))
+        left = len(self._span)
+        with self._stored.path.open("rb") as file:
+            file.seek(self._span.start)
+            while left and (block := file.read(min(BLOCK, left))):
+                left -= len(block)
+                yield block
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Send headers and body."""
