@@ -322,8 +322,7 @@ def _response(result: Any) -> web.Response:
         headers = {"Location": result.url, _STORAGE_TYPE: result.storage_type}
         return json_response({"storageType": result.storage_type, "url": result.url}, 303, headers)
     if isinstance(result, ErrorContent):
-        body = {"reason": result.reason, "message": result.message}
-        return json_response(body, 424, {_STORAGE_TYPE: "error"})
+        return json_response(result, 424, {_STORAGE_TYPE: "error"})
     if isinstance(result, SeeOther):
         return see_other(result.url)
     return json_response(result)
