@@ -19,11 +19,11 @@ from taskqueue_client.local.http.api import ENDPOINTS, ROUTES, Api, Routes
 from taskqueue_client.local.http.server import Server
 from taskqueue_client.local.storage import ArtifactStorage
 
+from .endpoints import LEGACY
 from .engine import BackgroundWork, Core, Store
 from .engine import Settings as EngineSettings
 from .engine.store import is_of_machine
 from .faults import FaultInjector
-from .http.endpoints import LEGACY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -18,11 +18,11 @@ from azure.core.exceptions import AzureError
 
 from taskqueue_client._protocol.queue_messages import QueueMessage, RunMessage, decode_run, parse_messages
 from taskqueue_client.local import times
+from taskqueue_client.local.endpoints import LEGACY, Endpoint
 from taskqueue_client.local.engine import claims_and_reports
 from taskqueue_client.local.engine.task_records import get_task
 from taskqueue_client.local.engine.worker_records import worker_seen
 from taskqueue_client.local.http.api import ENDPOINTS
-from taskqueue_client.local.http.endpoints import LEGACY, Endpoint
 from taskqueue_client.local.refusal import Caller, Refusal, refuse
 
 from .legacy_messages import BY_PRIORITY, SINGLE, VALID, AzureQueues, MessageSync, Receipt

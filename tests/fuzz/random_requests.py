@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from taskqueue_client.local.endpoints import Endpoint
 from taskqueue_client.local.http.api import ENDPOINTS
-from taskqueue_client.local.http.endpoints import Endpoint
 from tests.fuzz.odd_values import BODIES, HEADERS, PIECES, QUERIES, SEGMENTS, VALUES
 from tests.fuzz.valid_bodies import ValidBodies
 from tests.local.local_http import Key

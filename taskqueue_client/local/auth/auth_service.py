@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mohawk.util import calculate_mac, parse_content_type
 
-from taskqueue_client.local.http import endpoints
+from taskqueue_client.local import endpoints
 from taskqueue_client.local.javascript_values import is_list
 from taskqueue_client.local.refusal import refuse
 from taskqueue_client.local.times import text as iso

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taskqueue_client.local import messages, times
-from taskqueue_client.local.http.endpoints import queue
+from taskqueue_client.local.endpoints import queue
 from taskqueue_client.local.javascript_values import is_object
 from taskqueue_client.local.refusal import Caller, refuse
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from taskqueue_client.local import messages, times
-from taskqueue_client.local.http.endpoints import queue
-from taskqueue_client.local.http.request_schemas import REQUEST_SCHEMAS
+from taskqueue_client.local.endpoints import queue
 from taskqueue_client.local.javascript_values import in_database_order
 from taskqueue_client.local.refusal import Caller, refuse
+from taskqueue_client.local.request_schemas import REQUEST_SCHEMAS
 
 from .scheduling import check_dependencies, join_group, track_again, track_dependencies
 from .store import marks, sort_key

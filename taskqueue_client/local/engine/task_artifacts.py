@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from taskqueue_client.local import messages, times
-from taskqueue_client.local.http.endpoints import each, queue
+from taskqueue_client.local.endpoints import each, queue
 from taskqueue_client.local.refusal import Caller, Refusal, refuse
 from taskqueue_client.slugid import slugid
 

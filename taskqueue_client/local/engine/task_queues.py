@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from taskqueue_client.local import times
-from taskqueue_client.local.http.endpoints import queue
+from taskqueue_client.local.endpoints import queue
 from taskqueue_client.local.refusal import Refusal, refuse
 
 from .pages import decode_index, encode_index, offset_page, page_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from taskqueue_client.local import times
-from taskqueue_client.local.http.endpoints import each, queue
+from taskqueue_client.local.endpoints import each, queue
 from taskqueue_client.local.refusal import refuse
 
 from .pages import offset_page

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 from uuid import uuid4
 
+from taskqueue_client.local import endpoints
 from taskqueue_client.local.auth.auth_service import (
     Identity,
     RequestCaller,
@@ -25,15 +26,14 @@ from taskqueue_client.local.auth.auth_service import (
     tester_validator,
 )
 from taskqueue_client.local.auth.presented_credentials import bad_request
+from taskqueue_client.local.endpoints import LEGACY, Endpoint, camel_case
 from taskqueue_client.local.engine.store import is_of_machine
 from taskqueue_client.local.engine.task_artifacts import ErrorContent, Redirect
 from taskqueue_client.local.http import request_bodies
 from taskqueue_client.local.refusal import Refusal, refuse
+from taskqueue_client.local.request_schemas import SLUGID
 from taskqueue_client.local.storage.objects import SeeOther
 
-from . import endpoints
-from .endpoints import LEGACY, Endpoint, camel_case
-from .request_schemas import SLUGID
 from .responses import empty_response, error_response, finish, json_response, see_other
 
 if TYPE_CHECKING:

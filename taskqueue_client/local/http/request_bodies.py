@@ -16,8 +16,8 @@ import msgspec
 
 from taskqueue_client.local.javascript_values import is_list, is_object
 from taskqueue_client.local.refusal import refuse
+from taskqueue_client.local.request_schemas import REQUEST_SCHEMAS
 
-from .request_schemas import REQUEST_SCHEMAS
 from .schema_check import Check, compile_schema
 
 if TYPE_CHECKING:

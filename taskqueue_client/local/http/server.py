@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from taskqueue_client.local.endpoints import heartbeat, version
 from taskqueue_client.local.refusal import Refusal
 
 from .api import Api, BrokenEscapeError, Routes
-from .endpoints import heartbeat, version
 from .responses import error_response, finish, json_response, not_found, text_response
 from .schema_check import is_address
 

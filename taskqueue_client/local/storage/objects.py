@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from taskqueue_client.local import times
-from taskqueue_client.local.http import endpoints
+from taskqueue_client.local import endpoints, times
 from taskqueue_client.local.http.request_bodies import media_type
 from taskqueue_client.local.javascript_values import decode_base64
 from taskqueue_client.local.refusal import Caller, refuse

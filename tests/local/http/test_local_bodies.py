@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from taskqueue_client import slugid
 from taskqueue_client.local.http.request_bodies import read_body
-from taskqueue_client.local.http.request_schemas import REQUEST_SCHEMAS
 from taskqueue_client.local.http.schema_check import FORMATS, compile_schema
 from taskqueue_client.local.javascript_values import is_list, is_object
 from taskqueue_client.local.refusal import Refusal
+from taskqueue_client.local.request_schemas import REQUEST_SCHEMAS
 from tests.local.contract_schemas import violations
 from tests.local.local_http import NO_SUCH_TASK, QUEUE, Wire
 

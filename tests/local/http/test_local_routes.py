@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from taskqueue_client.local.endpoints import Endpoint
 from taskqueue_client.local.http.api import ENDPOINTS, ROUTES
-from taskqueue_client.local.http.endpoints import Endpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
