@@ -240,6 +240,9 @@ class SimulatedQueue:
         """Return the same client: attempts and timeouts are the callers' here."""
         return self
 
+    def _use_retries(self, _: object) -> None:
+        """Nothing changes: attempts are the callers' here."""
+
     def with_credentials(self, _: object) -> SimulatedQueue:
         """Return the same client."""
         return self

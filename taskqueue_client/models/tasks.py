@@ -140,6 +140,10 @@ class TaskClaim(Model, frozen=True, kw_only=True, dict=True, gc=True):
     task_json: msgspec.Raw = msgspec.field(name="task")
     credentials: Credentials
 
+    def __post_init__(self) -> None:
+        # A view of the response would hold all of its claims, up to 32, for as long as one of them is used.
+        msgspec.structs.force_setattr(self, "task_json", self.task_json.copy())
+
     @cached_property
     def task(self) -> dict[str, Any]:
         """The task definition, a plain dict as in the Queue's schema; decoded when it is first looked at."""

@@ -32,7 +32,6 @@ AREAS = {
             "worker/claims/cancellation.py",
             "worker/claims/claimed_run.py",
             "worker/claims/keeper.py",
-            "worker/claims/reclaiming.py",
         ),
         (
             "tests/worker/test_run_state.py",

@@ -20,8 +20,7 @@ from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState, Lease
-from taskqueue_client.worker.claims.keeper import Claiming, Slots
-from taskqueue_client.worker.claims.reclaiming import Reclaiming
+from taskqueue_client.worker.claims.keeper import Claiming, Reclaiming, Slots
 from taskqueue_client.worker.claims.task_source import (
     QueueTaskSource,
     SourceContext,

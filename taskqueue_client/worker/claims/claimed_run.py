@@ -169,6 +169,11 @@ def attempt_timeout(left: float) -> float:
     return min(max(left / 3, ATTEMPT_LEAST), ATTEMPT_MOST)
 
 
+def cause_of(error: Exception) -> str:
+    """Return why an attempt failed, for the log: a timeout has no message."""
+    return str(error) or "no response in time"
+
+
 class _Validity(msgspec.Struct):
     """The start of a certificate's validity, in milliseconds since the epoch."""
 

@@ -1,7 +1,8 @@
 """The keeper: a thread with its own event loop and connections, which claims and reclaims runs.
 
 Runs are reclaimed here whatever handlers do, even if they block their own loop or thread for longer than a
-lease. `Claiming` asks the worker's task source for as many runs as there are free `Slots`.
+lease. `Claiming` asks the worker's task source for as many runs as there are free `Slots`; `Reclaiming` has
+an asyncio task for each run until it is resolved.
 """
 
 from __future__ import annotations
@@ -16,18 +17,28 @@ from random import random
 
 from taskqueue_client import errors
 from taskqueue_client._protocol.retry import asked_to_wait, is_temporary
+from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker.config import WorkerConfig
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
+from taskqueue_client.worker.outcomes import LossReason
 from taskqueue_client.worker.threads import EventThread
 from taskqueue_client.worker.worker_log import log
 
 from .cancellation import CancellationWatch
-from .claimed_run import ClaimedRun, KeeperEvents, Lease
-from .reclaiming import Reclaiming
+from .claimed_run import (
+    STATES_TO_RECLAIM,
+    ClaimedRun,
+    ClaimEvent,
+    KeeperEvents,
+    Lease,
+    attempt_timeout,
+    cause_of,
+    retry_in,
+)
 from .task_source import PROMPT, QueueTaskSource, SourceContext, TaskSource, TaskSourceFactory
 
 MOST_CLAIMED = 32
@@ -186,9 +197,9 @@ class Claiming:
             count = await self._slots.free()
             started = self._clock.monotonic()
             self._due_since = started if self._due_since is None else self._due_since
-            pause = await self._claim(count)
-            if not self._stopping:
-                await self._clock.sleep_async(max(pause - (self._clock.monotonic() - started), 0))
+            left = started + await self._claim(count) - self._clock.monotonic()
+            if left > 0 and not self._stopping:
+                await self._clock.sleep_async(left)
 
     async def _claim(self, count: int) -> float:
         """Call the source once; return how many seconds after the start of the call the next may follow."""
@@ -240,6 +251,98 @@ def _is_cut_off(error: errors.CallFailed) -> bool:
 def _backoff(failures: int) -> float:
     doubled = min(BACKOFF_FIRST * 2.0 ** min(failures - 1, 16), BACKOFF_MOST)
     return doubled * (0.5 + random())  # noqa: S311 - spreads calls, keeps no secret
+
+
+LATE = 0.1
+"""A reclaim that begins later than this part of its lease is logged. The rest of the lease, 30 % or more,
+is there for retries; a thread that is not scheduled for as long as this uses it up."""
+
+
+class Reclaiming:
+    """Reclaims runs from their claim until they are resolved or lost."""
+
+    def __init__(self, events: KeeperEvents, clock: Clock) -> None:
+        self._events = events
+        self._clock = clock
+        self._tasks: dict[ClaimedRun, asyncio.Task[None]] = {}
+
+    def start(self, run: ClaimedRun) -> None:
+        """Reclaim a run from now on."""
+        self._tasks[run] = asyncio.create_task(
+            self._reclaim_until_resolved(run), context=run.trace.context.copy()
+        )
+
+    def drop(self, run: ClaimedRun) -> None:
+        """Do not reclaim a run any more."""
+        task = self._tasks.pop(run, None)
+        if task is not None:
+            task.cancel()
+
+    async def stop(self) -> None:
+        """Reclaim nothing any more."""
+        await end_tasks(*self._tasks.values())
+
+    def runs(self) -> list[ClaimedRun]:
+        """Return the runs that are being reclaimed."""
+        return list(self._tasks)
+
+    async def reclaim_once(self, run: ClaimedRun) -> Exception | None:
+        """Make one attempt; return the error if another attempt may succeed."""
+        asked = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(attempt_timeout(run.lease.left(asked))):
+                response = await run.queue.reclaim_task(run.task_id, run.run_id)
+            run.credentials.replace(response.credentials)
+            run.lease = run.lease.reclaimed(response, asked)
+        except errors.RequestConflict as error:
+            if run.apply(ClaimEvent.RECLAIM_REFUSED, error.message, LossReason.RECLAIM_REFUSED):
+                self._events.reclaim_ended("refused")
+        except Exception as error:  # noqa: BLE001 - whatever happens, the claim lasts until its lease ends
+            self._events.reclaim_ended("failed")
+            log.warning("cannot reclaim %s, retrying: %s", run, cause_of(error))
+            return error
+        else:
+            self._events.reclaim_ended("reclaimed")
+        return None
+
+    async def _reclaim_until_resolved(self, run: ClaimedRun) -> None:
+        """Reclaim a run whenever that is due. A bug loses the run: working on it would be in vain."""
+        try:
+            while run.state in STATES_TO_RECLAIM:
+                due = run.lease.reclaim_at(random())  # noqa: S311 - spreads calls, keeps no secret
+                await self._clock.sleep_async(max(due - self._clock.monotonic(), 0))
+                if run.state in STATES_TO_RECLAIM:
+                    await self._reclaim(run, self._clock.monotonic() - due)
+        except Exception as error:
+            log.exception("the claim on %s cannot be reclaimed", run)
+            run.apply(ClaimEvent.LEASE_ENDED, f"reclaiming raised {error!r}", LossReason.LEASE_ENDED)
+        finally:
+            self._tasks.pop(run, None)
+
+    def _note_begin(self, run: ClaimedRun, late: float) -> None:
+        self._events.reclaim_began(late)
+        if late > LATE * run.lease.length:
+            log.warning(
+                "reclaim of %s began %.1f s late, %.1f of %.1f s of the lease are left: the keeper's thread "
+                "was not scheduled, for example because the process was suspended or a handler held the GIL",
+                *(run, late, run.lease.left(self._clock.monotonic()), run.lease.length),
+            )
+
+    async def _reclaim(self, run: ClaimedRun, late: float) -> None:
+        """Retry until an attempt succeeds or is refused, or the lease has ended."""
+        self._note_begin(run, late)
+        failures, last = 0, f"no attempt was made, as the first one began {late:.1f} s late"
+        while run.state in STATES_TO_RECLAIM:
+            if not run.lease.left(self._clock.monotonic()):
+                why = f"its lease ended ({run.lease.length:.1f} s); {last}"
+                run.apply(ClaimEvent.LEASE_ENDED, why, LossReason.LEASE_ENDED)
+            elif error := await self.reclaim_once(run):
+                failures += 1
+                last = f"reclaim failed {failures} times, last error: {cause_of(error)}"
+                left = run.lease.left(self._clock.monotonic())
+                await self._clock.sleep_async(min(retry_in(failures, left, random()), left))  # noqa: S311 - as above
+            else:
+                return
 
 
 TIME_TO_STOP = 5.0

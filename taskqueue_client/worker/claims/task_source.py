@@ -13,7 +13,7 @@ from typing import Protocol
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.errors import CallFailed, InsufficientScopes
-from taskqueue_client.models import TaskClaim
+from taskqueue_client.models import ClaimWorkResponse, TaskClaim
 from taskqueue_client.worker.config import WorkerIdentity
 from taskqueue_client.worker.worker_log import log
 
@@ -95,15 +95,19 @@ class QueueTaskSource:
         self._identity = context.identity
         self._clock = context.clock
         self._requested = 0.0
-        self._request: asyncio.Task[Sequence[TaskClaim]] | None = None
+        self._request: asyncio.Task[ClaimWorkResponse] | None = None
         self._aborting: asyncio.Task[None] | None = None
 
     async def claim(self, count: int) -> Sequence[TaskClaim]:
         """See `TaskSource.claim`."""
         self._requested = self._clock.monotonic()
-        self._request = asyncio.create_task(self._claim_work(count))
+        who = self._identity
+        request = self._queue.claim_work(
+            who.task_queue_id, worker_group=who.worker_group, worker_id=who.worker_id, tasks=count
+        )
+        self._request = asyncio.create_task(request)
         try:
-            return await self._request
+            return (await self._request).tasks
         except asyncio.CancelledError:
             if self._aborting is None:
                 raise
@@ -119,13 +123,6 @@ class QueueTaskSource:
         """See `TaskSource.close`."""
         if self._aborting is not None:
             self._aborting.cancel()
-
-    async def _claim_work(self, count: int) -> Sequence[TaskClaim]:
-        who = self._identity
-        response = await self._queue.claim_work(
-            who.task_queue_id, worker_group=who.worker_group, worker_id=who.worker_id, tasks=count
-        )
-        return response.tasks
 
     async def _abort_when_old(self) -> None:
         await self._clock.sleep_async(max(self._requested + PROMPT - self._clock.monotonic(), 0))

@@ -8,7 +8,6 @@ import os
 import re
 import threading
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -84,7 +83,7 @@ class TaskLog:
         self.secrets = Secrets(secrets)
         self._lock = threading.RLock()  # a finalizer may log here at any point
         self._is_writing = False
-        self._put_off: deque[tuple[object, bytes]] = deque()
+        self._put_off: list[tuple[object, bytes]] = []  # not a deque, which takes 700 bytes for each held run
         self._kept_in_memory = kept_in_memory
         self._memory: io.BytesIO | None = io.BytesIO()  # None once there is a file
         self._file: io.BytesIO | io.FileIO = self._memory
@@ -205,7 +204,7 @@ class TaskLog:
         self._is_writing = True
         try:
             while self._put_off:
-                self._write(*self._put_off.popleft())
+                self._write(*self._put_off.pop(0))
         finally:
             self._is_writing = False
 

@@ -56,18 +56,17 @@ class ArtifactUploads:
 
     Args:
         resources: The run's log and declared artifacts.
-        queue: A client with the run's credentials.
         budget: How long uploads are retried.
         chain: The run's chain of trust; None: the run gets none.
 
     Attributes:
+        queue: A client with the run's credentials.
         count: How many declared artifacts are uploaded.
     """
 
     def __init__(
         self,
         resources: RunResources,
-        queue: AsyncQueue,
         budget: RetryBudget,
         metrics: WorkerMetrics,
         chain: RunChain | None,
@@ -79,7 +78,7 @@ class ArtifactUploads:
         self._tracing = resources.tracing
         self._key = resources.run.task_id, resources.run.run_id
         self._expires = timestamp(resources.run.claim.status.expires)
-        self._queue = queue
+        self.queue = budget.queue
         self._budget = budget
         self._uploaded: set[str] = set()
         self._is_streamed = False
@@ -103,7 +102,7 @@ class ArtifactUploads:
         """Let the log's link lead to where the worker streams the log, until the log is complete."""
         self._is_streamed = True  # from now on, as the response may be lost
         try:
-            await self._create(self._queue, LOG_LINK, {"storageType": "reference", "url": url})
+            await self._create(self.queue, LOG_LINK, {"storageType": "reference", "url": url})
         except TaskQueueError as error:
             self._is_streamed = False
             log.warning("the log of run %s is not streamed: %s", self._resources.run, error)
@@ -118,7 +117,7 @@ class ArtifactUploads:
             Exception: It was not uploaded.
         """
         put = self._put_log if self._is_streamed else self._upload_log
-        await put(self._queue, _source(view, is_gzip=True), is_final=False)
+        await put(self.queue, _source(view, is_gzip=True), is_final=False)
 
     async def log(self) -> Outcome | None:
         """Upload the log as it is now, with its link; return the outcome of a failure or a cut log."""

@@ -90,8 +90,9 @@ class Handlers:
             handler = partial(_call, self._run_task, resources)
             return ThreadCall(name, partial(context.run, handler), self._threads, self._calls)
         function = cast("Callable[[TaskRun], Coroutine[Any, Any, object]]", self._run_task)
-        handling = partial(_call_coroutine, function, resources)
-        return CoroutineCall(name, handling, self._thread, self._calls, context)
+        return CoroutineCall(
+            name, partial(_raised_by_coroutine, function, resources), self._thread, self._calls, context
+        )
 
     def _stop(self, thread: EventThread) -> None:
         closing = thread.submit(self._queue.close())
@@ -139,15 +140,6 @@ def _call(run_task: Callable[[TaskRun], object], resources: RunResources) -> Non
     calls.check()
 
 
-async def _call_coroutine(
-    run_task: Callable[[TaskRun], Coroutine[Any, Any, object]], resources: RunResources
-) -> None:
-    """Call a coroutine handler, and check that it has left no work behind."""
-    calls = UnawaitedCalls()
-    _check_done(await run_task(TaskRun(resources, calls)))
-    calls.check()
-
-
 def _raised_by(function: Callable[[], object]) -> BaseException | None:
     """Return what a handler raises.
 
@@ -163,11 +155,15 @@ def _raised_by(function: Callable[[], object]) -> BaseException | None:
     return None
 
 
-async def _raised_by_coroutine(function: Callable[[], Coroutine[Any, Any, object]]) -> BaseException | None:
-    """Return what a coroutine raises."""
+async def _raised_by_coroutine(
+    run_task: Callable[[TaskRun], Coroutine[Any, Any, object]], resources: RunResources
+) -> BaseException | None:
+    """Return what a coroutine handler raises, or the error about work that it has left behind."""
     process = os.getpid()
     try:
-        await function()
+        calls = UnawaitedCalls()
+        _check_done(await run_task(TaskRun(resources, calls)))
+        calls.check()
     except BaseException as error:  # noqa: BLE001 - as above
         _end_child_of(process, error)
         return error
@@ -210,27 +206,24 @@ class CoroutineCall(HandlerCall):
     def __init__(
         self,
         name: str,
-        function: Callable[[], Coroutine[Any, Any, object]],
+        function: Callable[[], Coroutine[Any, Any, BaseException | None]],
         thread: EventThread,
         calls: ThreadsafeCalls,
         context: Context,
     ) -> None:
         super().__init__(calls)
-        self._context = context
-        self._name = name
-        self._function = function
         self._thread = thread
         self._task: asyncio.Task[BaseException | None] | None = None
-        thread.call(self._start)
+        thread.call(self._start, name, function, context)
 
     def interrupt(self) -> None:
         """Cancel the asyncio task."""
         self._thread.call(self._cancel)
 
-    def _start(self) -> None:
-        self._task = asyncio.create_task(
-            _raised_by_coroutine(self._function), name=self._name, context=self._context
-        )
+    def _start(
+        self, name: str, function: Callable[[], Coroutine[Any, Any, BaseException | None]], context: Context
+    ) -> None:
+        self._task = asyncio.create_task(function(), name=name, context=context)
         self._task.add_done_callback(self._has_ended)
 
     def _cancel(self) -> None:
@@ -269,7 +262,7 @@ class Attempts:
     """Calls the handler of a run, again if the task asks for a retry, all within the run's time limit.
 
     Attributes:
-        stopped: Gets the reason if the handler is to be stopped.
+        stopped: Why the handler was to be stopped before the run is over; None: it was not.
         call: The last call of the handler; None before the first.
     """
 
@@ -289,8 +282,12 @@ class Attempts:
         self._call_handler = call_handler
         self._run_time_limit = run_time_limit
         self._clock = clock
-        self.stopped: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.stopped: Outcome | None = None
+        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._abandoned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._reason: Outcome | None = None  # why the handler was asked to stop
+        self._limit: TimeLimit | None = None
+        self._over: asyncio.Task[None] | None = None  # ends when all attempts together have taken too long
         self.call: HandlerCall | None = None
 
     async def result(self) -> BaseException | None:
@@ -304,6 +301,19 @@ class Attempts:
     def _outcome_of(self, raised: BaseException | None) -> BaseException | None:
         return raised and outcome_of(raised, self._resources.definition()["payload"])
 
+    def stop(self, reason: Outcome) -> bool:
+        """Stop the handler, and all attempts; return whether that is new. The first reason counts."""
+        self._cancel(reason)
+        if self.stopped is not None:
+            return False
+        self.stopped = reason
+        self._wake()
+        return True
+
+    def _cancel(self, reason: Outcome) -> None:
+        self._reason = self._reason or reason
+        self._resources.canceled.cancel(reason)
+
     def abandon(self) -> None:
         """Wait no longer for a handler that was asked to stop."""
         if not self._abandoned.done():
@@ -311,23 +321,23 @@ class Attempts:
 
     async def _call_and_retry(self) -> BaseException | None:
         left = self._config.intermittent_attempts
-        limit = TimeLimit.shorter(self._config.max_run_time, self._own_time_limit())
-        over = self._over_after(limit)
+        self._begin_limit()
         try:
             while True:
                 with self._resources.tracing.span("attempt"):
-                    raised = await self._attempt(over, limit)
+                    raised = await self._attempt()
                 left -= 1
-                if not (left and isinstance(raised, IntermittentTask)) or over.done():
+                if not (left and isinstance(raised, IntermittentTask)) or self._is_over:
                     return raised
                 self._resources.log.logger.warning(
                     "the task asks for a retry, attempts left: %d: %s", left, text_of(raised)
                 )
                 await asyncio.to_thread(self._resources.start_over)
-                if self.stopped.done():
-                    return self.stopped.result()
+                if self.stopped is not None:
+                    return self.stopped
         finally:
-            over.cancel()
+            if self._over is not None:
+                self._over.cancel()
             if self._resources.has_commands:
                 await asyncio.to_thread(self._resources.end_commands)
 
@@ -340,22 +350,34 @@ class Attempts:
             message = f"run_time_limit raised {type(error).__name__}: {text_of(error)}"
             raise InternalError(message) from error
 
-    def _over_after(self, limit: TimeLimit | None) -> asyncio.Future[None]:
-        """Return a future that is done when all attempts together have taken too long."""
-        if limit is None:
-            return asyncio.get_running_loop().create_future()
-        return asyncio.create_task(self._clock.sleep_async(limit.seconds))
+    def _begin_limit(self) -> None:
+        self._limit = limit = TimeLimit.shorter(self._config.max_run_time, self._own_time_limit())
+        if limit is not None:
+            self._over = asyncio.create_task(self._clock.sleep_async(limit.seconds))
+            self._over.add_done_callback(self._wake)
 
-    async def _attempt(self, over: asyncio.Future[None], limit: TimeLimit | None) -> BaseException | None:
+    @property
+    def _is_over(self) -> bool:
+        return self._over is not None and self._over.done()
+
+    def _wake(self, _: object = None) -> None:
+        """End the wait of an attempt: its handler has ended, or is to be stopped."""
+        if not self._woken.done():
+            self._woken.set_result(None)
+
+    async def _attempt(self) -> BaseException | None:
         self.call = call = self._call_handler(self._resources)
-        first: list[asyncio.Future[Any]] = [call.ended, self.stopped, over]
-        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-        if limit is not None and over.done() and not call.ended.done():
-            self._resources.canceled.cancel(limit.exceeded(self._config.max_run_time_outcome))
+        # Not `asyncio.wait`, which takes 1 kB while the handler runs.
+        self._woken = asyncio.get_running_loop().create_future()
+        call.ended.add_done_callback(self._wake)
+        if self.stopped is None and not self._is_over:
+            await self._woken
+        if self._limit is not None and self._is_over and not call.ended.done():
+            self._cancel(self._limit.exceeded(self._config.max_run_time_outcome))
         if not call.ended.done():
             await self._interrupt(call)
         # A reason to stop counts more than the handler's own end: `while not task.canceled.is_set()` returns.
-        return self._resources.canceled.reason or self._outcome_of(call.ended.result())
+        return self._reason or self._outcome_of(call.ended.result())
 
     async def _interrupt(self, call: HandlerCall) -> None:
         call.interrupt()

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from taskqueue_client.aio import AsyncQueue
@@ -113,7 +112,6 @@ class RunLifecycle:
     Attributes:
         stage: The run's present activity, for the log.
         is_stuck: The run has ended, but its handler does not stop.
-        resolved: Done when the run is reported and its uploads have ended, or when its claim is lost.
     """
 
     def __init__(self, run: ClaimedRun, resources: RunResources, context: RunContext) -> None:
@@ -131,36 +129,33 @@ class RunLifecycle:
             run_time_limit=context.run_time_limit,
             clock=context.clock,
         )
-        self._stopped = self._attempts.stopped
         self._until_stopped: asyncio.Timeout | None = None
+        self._made_uploads: ArtifactUploads | None = None
         self._late_uploads: asyncio.Task[Outcome | None] | None = None
-        self.resolved: asyncio.Future[None] = self._loop.create_future()
-        run.when_lost(lambda lost: context.calls.call(self.stop, lost))
+        run.when_lost(self._lose)
 
-    @cached_property
-    def _queue(self) -> AsyncQueue:
-        return self.run.credentials.client(self._context.queue)
-
-    @cached_property
+    @property
     def _uploads(self) -> ArtifactUploads:
-        key = self._context.signing_key
-        chain = None if key is None else key.chain_for(self.run.claim, self._context.config)
-        context = self._context
-        deadline, timeout = self.run.claim.status.deadline, context.config.upload_timeout
-        budget = RetryBudget(self.run, self._queue, timeout, deadline, context.retry_clock)
-        return ArtifactUploads(self._resources, self._queue, budget, context.metrics, chain)
+        """The uploads of the run, made at the first one: a run that waits has none."""
+        if self._made_uploads is None:
+            self._made_uploads = self._make_uploads()
+        return self._made_uploads
 
-    @cached_property
-    def _reporter(self) -> Reporter:
-        return Reporter(self.run, self._queue, self._context.keeper.reclaim, self._context.retry_clock)
+    def _make_uploads(self) -> ArtifactUploads:
+        context, claim = self._context, self.run.claim
+        key, timeout = context.signing_key, context.config.upload_timeout
+        chain = None if key is None else key.chain_for(claim, context.config)
+        queue = self.run.credentials.client(context.queue)
+        budget = RetryBudget(self.run, queue, timeout, claim.status.deadline, context.retry_clock)
+        return ArtifactUploads(self._resources, budget, context.metrics, chain)
+
+    def _lose(self, lost: ClaimLost) -> None:
+        """Stop the run; called in the thread that notices that the claim is lost."""
+        self._context.calls.call(self.stop, lost)
 
     def stop(self, reason: Outcome) -> None:
         """Stop the handler and the uploads before the report: the claim is lost, or the worker shuts down."""
-        self._resources.canceled.cancel(reason)
-        if self._stopped.done():
-            return
-        self._stopped.set_result(reason)
-        if self._until_stopped is not None:
+        if self._attempts.stop(reason) and self._until_stopped is not None:
             self._until_stopped.reschedule(self._loop.time())
 
     def hurry(self) -> None:
@@ -173,8 +168,8 @@ class RunLifecycle:
         """Wait no longer for a handler that was asked to stop."""
         self._attempts.abandon()
 
-    async def live(self) -> None:
-        """Take the run from its claim to its end. Raises nothing: an error is how the run ends."""
+    async def resolve(self) -> None:
+        """Take the run from its claim to its report and uploads. Raises nothing: an error is how it ends."""
         started = self._context.clock.monotonic()
         queue = self.run.claim.status.task_queue_id
         log.info("run %s begins (%s)", self.run, queue, extra=self._log_fields)
@@ -188,17 +183,14 @@ class RunLifecycle:
             log.exception("run %s cannot be ended; its claim will expire", self.run, extra=self._log_fields)
         finally:
             self.run.trace.end()
-            self.resolved.set_result(None)
-            await self._clean_up()
 
     async def _handle(self) -> BaseException | None:
         """Call the handler, again if the task asks for a retry; return what it raised in the end."""
-        if self._stopped.done():
-            return self._stopped.result()
+        if self._attempts.stopped is not None:
+            return self._attempts.stopped
         self.run.apply(ClaimEvent.START)
         _ = self._resources.log  # made now: its first line has the time of the run's start
         checkpoints, reference = self._log_checkpoints(), self._refer_to_live_log()
-        self._loop.call_soon(self._prepare_end)
         try:
             return await self._attempts.result()
         finally:
@@ -206,10 +198,6 @@ class RunLifecycle:
             if reference is not None:
                 reference.cancel()  # a late one does not replace the link, which is made next
                 await asyncio.wait([reference])
-
-    def _prepare_end(self) -> None:
-        """Make what uploads and reports the run, while its handler works."""
-        _ = self._uploads, self._reporter
 
     def _refer_to_live_log(self) -> asyncio.Task[None] | None:
         """Begin to serve the log, if the worker does that, and to tell where it is."""
@@ -219,7 +207,7 @@ class RunLifecycle:
     def _log_checkpoints(self) -> LogCheckpoints:
         """Begin to upload the log so far now and then."""
         context, compress = self._context, self._resources.compress_log
-        checkpoints = LogCheckpoints(str(self.run), compress, self._upload_checkpoint, context.clock)
+        checkpoints = LogCheckpoints(self.run, compress, self._upload_checkpoint, context.clock)
         if interval := context.config.log_checkpoint_interval:
             checkpoints.start(interval, self.run.outage)
         return checkpoints
@@ -245,7 +233,9 @@ class RunLifecycle:
             self.stage = "it waits for the end of the open claim request"
             await self._context.before_worker_shutdown()
         self.stage = f"its report as {resolution.reason} has not succeeded"
-        return await self._reporter.report(resolution) is ClaimState.RESOLVED
+        context = self._context
+        reporter = Reporter(self.run, self._uploads.queue, context.keeper.reclaim, context.retry_clock)
+        return await reporter.report(resolution) is ClaimState.RESOLVED
 
     async def _after_uploads(self, error: BaseException | None) -> BaseException | None:
         """Upload everything; return how the run ends, which is as before only if all uploads succeed."""
@@ -270,16 +260,17 @@ class RunLifecycle:
 
     async def _unless_stopped(self, uploading: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
         """Return how the uploads end, or the reason to stop if it comes first."""
-        if self._stopped.done():
+        if self._attempts.stopped is not None:
             uploading.close()
-            return self._stopped.result()
+            return self._attempts.stopped
+        until_stopped = self._until_stopped = asyncio.timeout(None)
         try:
-            async with asyncio.timeout(None) as self._until_stopped:
+            async with until_stopped:
                 return await uploading
         except TimeoutError:
-            if not self._stopped.done():
+            if not until_stopped.expired():
                 raise
-            return self._stopped.result()
+            return self._attempts.stopped
         finally:
             self._until_stopped = None
 
@@ -294,7 +285,7 @@ class RunLifecycle:
         if self._late_uploads.cancelled():
             log.warning("not all artifacts of %s were uploaded in time", self.run)
 
-    async def _clean_up(self) -> None:
+    async def clean_up(self) -> None:
         """Remove everything that belongs to the run. A handler that is still running keeps its slot."""
         call = self._attempts.call
         if call is not None and not call.ended.done():
@@ -384,11 +375,9 @@ class LiveRuns:
     def begin(self, lifecycle: RunLifecycle) -> None:
         """Begin to take a run to its end."""
         self.unresolved += 1
-        self._tasks[lifecycle] = task = asyncio.create_task(
-            lifecycle.live(), context=lifecycle.run.trace.context.copy()
+        self._tasks[lifecycle] = asyncio.create_task(
+            self._live(lifecycle), context=lifecycle.run.trace.context.copy()
         )
-        lifecycle.resolved.add_done_callback(self._note_resolved)
-        task.add_done_callback(partial(self._note_end, lifecycle))
 
     def idle_for(self) -> float:
         """Return for how many seconds there has been no unresolved run."""
@@ -410,13 +399,12 @@ class LiveRuns:
         if any(not task.done() for task in tasks):
             await asyncio.wait(tasks)
 
-    def _note_resolved(self, _: object) -> None:
-        self.unresolved -= 1
-        self._idle_since = self._clock.monotonic()
-        self._on_resolved()
-
-    def _note_end(self, lifecycle: RunLifecycle, task: asyncio.Task[None]) -> None:
-        del self._tasks[lifecycle]
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):  # a SystemExit has ended the loop, and must not end its cleaning up
-            raise error
+    async def _live(self, lifecycle: RunLifecycle) -> None:
+        try:
+            await lifecycle.resolve()
+            self.unresolved -= 1
+            self._idle_since = self._clock.monotonic()
+            self._on_resolved()
+            await lifecycle.clean_up()
+        finally:
+            del self._tasks[lifecycle]

@@ -37,12 +37,15 @@ class CompressedLog:
 
     def __init__(self, task_log: TaskLog) -> None:
         self.log = task_log
-        self._path: Path = task_log.path.with_name(f"{task_log.path.name}.gz")
         self._lock = threading.Lock()
         self._gzip = GrowingGzip()
         self._packed = 0
         self.size = 0
         self.is_broken = False
+
+    @property
+    def _path(self) -> Path:
+        return self.log.path.with_name(f"{self.log.path.name}.gz")
 
     def checkpoint(self) -> LogView:
         """Compress what is new; return all of the stream, as a file that does not change. Close it.
@@ -130,18 +133,18 @@ class LogCheckpoints:
     time of the run. `docs/how-to/task-logs.md` has the arithmetic.
 
     Args:
-        name: The run, for the worker's log.
+        run: The run, for the worker's log.
         compressed: Returns the log as gzip; called at the first checkpoint.
     """
 
     def __init__(
         self,
-        name: str,
+        run: object,
         compressed: Callable[[], CompressedLog],
         upload: Callable[[LogView], Awaitable[object]],
         clock: Clock,
     ) -> None:
-        self._name = name
+        self._run = run
         self._compressed = compressed
         self._upload = upload
         self._clock = clock
@@ -172,7 +175,7 @@ class LogCheckpoints:
             # Asked for, or the task keeps its CancelledError, which since Python 3.14 refers to the task.
             with suppress(asyncio.CancelledError):
                 if (error := task.exception()) is not None:
-                    log.error("cannot checkpoint the log of run %s: %s", self._name, error, exc_info=error)
+                    log.error("cannot checkpoint the log of run %s: %s", self._run, error, exc_info=error)
 
     def _begin(self, interval: float) -> None:
         self._task = asyncio.create_task(self.run(interval))
@@ -201,7 +204,7 @@ class LogCheckpoints:
                 self._sent += view.size
                 await self._upload(view)
         except Exception as error:  # noqa: BLE001 - the log is uploaded at the end, too
-            log.warning("cannot upload a checkpoint of the log of run %s: %s", self._name, error)
+            log.warning("cannot upload a checkpoint of the log of run %s: %s", self._run, error)
             return False
         self._uploaded = compressed.size
         return True

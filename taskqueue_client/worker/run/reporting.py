@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import random
 
+from taskqueue_client._client import with_retries
+from taskqueue_client._protocol.retry import PolicyRetries, RetryPolicy
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.errors import CallFailed, RequestConflict
@@ -16,9 +18,9 @@ from taskqueue_client.worker.claims.claimed_run import (
     ClaimEvent,
     ClaimState,
     attempt_timeout,
+    cause_of,
     retry_in,
 )
-from taskqueue_client.worker.claims.reclaiming import cause_of
 from taskqueue_client.worker.outcomes import LossReason, Resolution, Uploads
 from taskqueue_client.worker.worker_log import counted, log
 
@@ -26,6 +28,9 @@ FRESH = 0.95
 """The part of a lease that must be left before the report of an exception; with less, the run is reclaimed
 first. Artifacts are uploaded for 24 minutes after such a report, with credentials that work until 5 minutes
 after the lease ends: of a lease of 20 minutes, 19 are needed."""
+
+
+_ONCE = PolicyRetries(RetryPolicy(attempts=1))
 
 
 class Reporter:
@@ -45,7 +50,7 @@ class Reporter:
         clock: Clock,
     ) -> None:
         self._run = run
-        self._queue = queue.with_options(attempts=1)  # retried here, for as long as the lease lasts
+        self._queue = with_retries(queue, _ONCE)  # retried here, for as long as the lease lasts
         self._reclaim = reclaim
         self._clock = clock
 

@@ -66,22 +66,16 @@ class RunResources:
     A child that a handler forks may only use resources that exist: the worker would not see what it adds.
 
     Attributes:
-        canceled: Set when its handler should stop.
         compressed_log: The log as gzip, from its first checkpoint on.
     """
 
     def __init__(self, run: ClaimedRun, shared: SharedResources) -> None:
         self.run = run
-        self.canceled = Canceled()
         self.tracing = shared.tracing
         self._process = os.getpid()
-        self._artifacts = DeclaredArtifacts(
-            run.claim.status.expires,
-            shared.config.artifact_storage,
-            partial(_make_directory, run, shared),
-            shared.queue.now,
-        )
         self._shared = shared
+        self._canceled: Canceled | None = None
+        self._artifacts: DeclaredArtifacts | None = None
         self._log: TaskLog | None = None
         self.compressed_log: CompressedLog | None = None
         self._live_url: str | None = None
@@ -116,7 +110,23 @@ class RunResources:
             InternalError: This is a forked child.
         """
         self._check_process()
-        return self._artifacts
+        with self._lock:
+            if self._artifacts is None:
+                self._artifacts = DeclaredArtifacts(
+                    self.run.claim.status.expires,
+                    self._shared.config.artifact_storage,
+                    partial(_make_directory, self.run, self._shared),  # no method: it would refer back
+                    self._shared.queue.now,
+                )
+            return self._artifacts
+
+    @property
+    def canceled(self) -> Canceled:
+        """Set when its handler should stop."""
+        with self._lock:
+            if self._canceled is None:
+                self._canceled = Canceled()
+            return self._canceled
 
     @property
     def scopes(self) -> tuple[str, ...]:
@@ -304,7 +314,7 @@ class RunResources:
         """Discard what an attempt has left, before the next one; the log continues."""
         self.end_commands()
         self._close_proxies()
-        self._remove(self._artifacts.clear())
+        self._remove(self.artifacts.clear())
         with self._lock:
             path, self._work_directory = self._work_directory, None
             self._attempts += 1
@@ -312,7 +322,7 @@ class RunResources:
 
     def close_at_once(self) -> bool:
         """Close, unless that takes time; return whether all is closed."""
-        if self.has_commands or self._proxies or self._artifacts.has_files:
+        if self._processes is not None or self._proxies or self.artifacts.has_files:
             return False
         with self._lock:
             path = self._work_directory
@@ -327,10 +337,10 @@ class RunResources:
         with self._lock:
             self._has_ended = True
             path, self._work_directory = self._work_directory, None
-        self._artifacts.final()
+        self.artifacts.final()
         self.end_commands()
         self._close_proxies()
-        self._remove(self._artifacts.clear())
+        self._remove(self.artifacts.clear())
         self._remove(path)
         if self._shared.live_logs is not None and self._live_url is not None:
             self._shared.live_logs.remove(self._live_url)

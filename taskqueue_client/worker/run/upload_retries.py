@@ -102,13 +102,16 @@ class RetryBudget:
         queue: A client with the run's credentials.
         timeout: Seconds.
         deadline: The task's deadline; uploads are given up a little earlier.
+
+    Attributes:
+        queue: The client.
     """
 
     def __init__(
         self, run: object, queue: AsyncQueue, timeout: float, deadline: datetime, clock: Clock
     ) -> None:
         self._run = run
-        self._queue = queue
+        self.queue = queue
         self._timeout = timeout
         until_deadline = (deadline - queue.now()).total_seconds()
         # On the monotonic clock: the machine's clock may be set during an outage.
@@ -119,7 +122,7 @@ class RetryBudget:
 
     def client(self, name: str) -> AsyncQueue:
         """Return the client for the upload of one artifact, `name` in the log."""
-        return with_retries(self._queue, UploadRetries(self, name))
+        return with_retries(self.queue, UploadRetries(self, name))
 
     def left(self) -> float:
         """Return for how many seconds an upload that fails now is retried."""
