@@ -225,6 +225,32 @@ class TestReclaiming:
         assert str(run) in record.getMessage()
         assert record.exc_info is not None
 
+    async def test_runs_whose_reclaims_cannot_begin_because_of_a_bug_are_lost(
+        self, world: World, told: Told, queue: AsyncQueue, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class BrokenClock(PassingClock):
+            async def sleep_async(self, seconds: float) -> None:
+                del seconds
+                message = "a bug in the clock"
+                raise ValueError(message)
+
+        run = await claimed(world, queue, clock := BrokenClock())
+        async with reclaiming(run, told, clock) as wait_until:
+            await wait_until(lambda: not run.has_claim)
+        assert "a bug in the clock" in str(run.lost)
+        assert str(run) in caplog.text
+
+    async def test_each_of_several_runs_is_reclaimed_when_that_is_due(
+        self, world: World, clock: PassingClock, told: Told, queue: AsyncQueue
+    ) -> None:
+        runs = [await claimed(world, queue, clock) for _ in range(5)]
+        reclaims = Reclaiming(told, clock)
+        for run in runs:
+            reclaims.start(run)
+        await holds(lambda: all(run.lease.ends > LEASE for run in runs))
+        await reclaims.stop()
+        assert told.late[:5] == pytest.approx([0] * 5, abs=1e-6)
+
     async def test_a_run_that_is_dropped_is_not_reclaimed_and_not_lost(
         self, world: World, clock: PassingClock, told: Told, queue: AsyncQueue
     ) -> None:

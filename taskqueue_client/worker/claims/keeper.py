@@ -1,8 +1,7 @@
 """The keeper: a thread with its own event loop and connections, which claims and reclaims runs.
 
 Runs are reclaimed here whatever handlers do, even if they block their own loop or thread for longer than a
-lease. `Claiming` asks the worker's task source for as many runs as there are free `Slots`; `Reclaiming`
-reclaims them when that is due.
+lease. `Claiming` asks the worker's task source for as many runs as there are free `Slots`.
 """
 
 from __future__ import annotations
@@ -269,10 +268,7 @@ class _Due(NamedTuple):
 
 
 class Reclaiming:
-    """Reclaims runs from their claim until they are resolved or lost.
-
-    One asyncio task waits for the reclaim that is due first: of a thousand held runs, few have a task.
-    """
+    """Reclaims runs until they are resolved or lost. One asyncio task waits for all, as each takes 1.5 kB."""
 
     def __init__(self, events: KeeperEvents, clock: Clock) -> None:
         self._events = events
@@ -328,12 +324,17 @@ class Reclaiming:
 
     async def _begin_when_due(self) -> None:
         """Begin reclaims as they are due, until none is to come."""
-        while self._due:
-            until = self._due[0].time
-            await self._clock.sleep_async(max(until - self._clock.monotonic(), 0))
-            now = self._clock.monotonic()
-            while self._due and self._due[0].time <= max(now, until):
-                self._begin(self._due[0].run, now - self._due[0].time)
+        try:
+            while self._due:
+                until = self._due[0].time
+                await self._clock.sleep_async(max(until - self._clock.monotonic(), 0))
+                now = self._clock.monotonic()
+                while self._due and self._due[0].time <= max(now, until):
+                    self._begin(self._due[0].run, now - self._due[0].time)
+        except Exception as error:  # noqa: BLE001 - whatever happens, runs are not held in vain
+            for run in self.runs():
+                self.drop(run)
+                _lose(run, error)
 
     def _begin(self, run: ClaimedRun, late: float) -> None:
         self.drop(run)
@@ -343,12 +344,11 @@ class Reclaiming:
             )
 
     async def _reclaim_and_restart(self, run: ClaimedRun, late: float) -> None:
-        """Reclaim a run, and wait for the next time. A bug loses it: working on the run would be in vain."""
+        """Reclaim a run, and wait for the next time."""
         try:
             await self._reclaim(run, late)
-        except Exception as error:
-            log.exception("the claim on %s cannot be reclaimed", run)
-            run.apply(ClaimEvent.LEASE_ENDED, f"reclaiming raised {error!r}", LossReason.LEASE_ENDED)
+        except Exception as error:  # noqa: BLE001 - as above
+            _lose(run, error)
         finally:
             self._tasks.pop(run, None)
         if run.state in STATES_TO_RECLAIM:
@@ -378,6 +378,12 @@ class Reclaiming:
                 await self._clock.sleep_async(min(retry_in(failures, left, random()), left))  # noqa: S311 - as above
             else:
                 return
+
+
+def _lose(run: ClaimedRun, error: Exception) -> None:
+    """Lose a run that can no longer be reclaimed because of a bug: working on it would be in vain."""
+    log.error("the claim on %s cannot be reclaimed", run, exc_info=error)
+    run.apply(ClaimEvent.LEASE_ENDED, f"reclaiming raised {error!r}", LossReason.LEASE_ENDED)
 
 
 TIME_TO_STOP = 5.0

@@ -147,9 +147,14 @@ class DeclaredArtifacts:
         """Whether content was stored in a directory."""
         return self._directory is not None
 
-    def clear(self) -> Path | None:
-        """Forget all artifacts; return the directory to remove, if there is one."""
+    def clear(self, *, is_final: bool = False) -> Path | None:
+        """Forget all artifacts; return the directory to remove, if there is one.
+
+        Args:
+            is_final: No more can be declared.
+        """
         with self._lock:
+            self._is_final = self._is_final or is_final
             self._declared.clear()
             directory, self._directory = self._directory, None
         return directory

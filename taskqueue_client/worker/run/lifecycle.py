@@ -121,6 +121,7 @@ class RunLifecycle:
         self._resources = resources
         self._context = context
         self._loop = asyncio.get_running_loop()
+        self._log: TaskLog
         self._attempts = Attempts(
             resources,
             context.config,
@@ -174,6 +175,7 @@ class RunLifecycle:
         queue = self.run.claim.status.task_queue_id
         log.info("run %s begins (%s)", self.run, queue, extra=self._log_fields)
         try:
+            self._log = self._resources.log  # made now: its first line has the time of the run's start
             outcome, error = await self._resolve(await self._handle())
             seconds = self._context.clock.monotonic() - started
             self._note(TaskEnd(self.run.task_id, self.run.run_id, outcome, error, seconds))
@@ -189,7 +191,6 @@ class RunLifecycle:
         if self._attempts.stopped is not None:
             return self._attempts.stopped
         self.run.apply(ClaimEvent.START)
-        _ = self._resources.log  # made now: its first line has the time of the run's start
         checkpoints, reference = self._log_checkpoints(), self._refer_to_live_log()
         try:
             return await self._attempts.result()
@@ -217,7 +218,7 @@ class RunLifecycle:
 
     async def _resolve(self, error: BaseException | None) -> tuple[str, BaseException | None]:
         """Report the run and upload its artifacts; return how it ended."""
-        explain(self._resources.log, error)
+        explain(self._log, error)
         resolution = resolution_of(error)
         if resolution is not None and resolution.uploads is Uploads.BEFORE_REPORT:
             error = await self._after_uploads(error)
@@ -253,7 +254,7 @@ class RunLifecycle:
         failure = with_failed_upload(error, await self._unless_stopped(uploading))
         if failure is error:
             return error
-        explain(self._resources.log, failure)
+        explain(self._log, failure)
         if isinstance(failure, TaskFailed):  # the log explains it, and cannot be uploaded after the report
             return await self._unless_stopped(self._uploads.log()) or failure
         return failure
@@ -320,13 +321,13 @@ class RunLifecycle:
             f"{f': {type(error).__name__}: {text_of(error)}' if error is not None else ''}"
         )
         self._log_end(logging.ERROR if is_bug else level, message, error if is_bug else None)
-        self._context.ended(end, self._resources.log.secrets)
+        self._context.ended(end, self._log.secrets)
 
     def _log_end(self, level: int, message: str, bug: BaseException | None) -> None:
         """Log how the run ended, without secrets: the handler's error may hold some."""
         if not log.isEnabledFor(level):
             return
-        secrets = self._resources.log.secrets
+        secrets = self._log.secrets
         exc_info = None if bug is None else (type(bug), bug, bug.__traceback__)
         text = masked_text(message, secrets)
         record = log.makeRecord(log.name, level, __file__, 0, text, (), exc_info, extra=self._log_fields)

@@ -337,10 +337,10 @@ class RunResources:
         with self._lock:
             self._has_ended = True
             path, self._work_directory = self._work_directory, None
-        self.artifacts.final()
+        directory = self.artifacts.clear(is_final=True)
         self.end_commands()
         self._close_proxies()
-        self._remove(self.artifacts.clear())
+        self._remove(directory)
         self._remove(path)
         if self._shared.live_logs is not None and self._live_url is not None:
             self._shared.live_logs.remove(self._live_url)
