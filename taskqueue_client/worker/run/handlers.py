@@ -111,6 +111,8 @@ class HandlerCall:
         ended: What the handler raised, or None, once it has ended; belongs to the loop that starts it.
     """
 
+    __slots__ = ("_calls", "ended")
+
     def __init__(self, calls: ThreadsafeCalls) -> None:
         self._calls = calls
         self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
@@ -193,6 +195,8 @@ def _end_child_of(process: int, raised: BaseException | None) -> None:
 class ThreadCall(HandlerCall):
     """A call of a plain function in a thread."""
 
+    __slots__ = ()
+
     def __init__(
         self, name: str, function: Callable[[], object], threads: DaemonThreads, calls: ThreadsafeCalls
     ) -> None:
@@ -202,6 +206,8 @@ class ThreadCall(HandlerCall):
 
 class CoroutineCall(HandlerCall):
     """A call of a coroutine function in the handlers' loop."""
+
+    __slots__ = ("_task", "_thread")
 
     def __init__(
         self,

@@ -35,6 +35,8 @@ class CompressedLog:
         is_broken: Whether the stream could not be written, and is of no use any more.
     """
 
+    __slots__ = ("_gzip", "_lock", "_packed", "is_broken", "log", "size")
+
     def __init__(self, task_log: TaskLog) -> None:
         self.log = task_log
         self._lock = threading.Lock()
@@ -136,6 +138,10 @@ class LogCheckpoints:
         run: The run, for the worker's log.
         compressed: Returns the log as gzip; called at the first checkpoint.
     """
+
+    __slots__ = (
+        "_beginning", "_clock", "_compressed", "_run", "_sent", "_started", "_task", "_upload", "_uploaded",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -57,6 +57,8 @@ end the run as `internal-error`, which the Queue does not retry."""
 class UnawaitedCalls:
     """Calls of asynchronous methods that have not begun: a task without its command must not be completed."""
 
+    __slots__ = ("_names",)
+
     def __init__(self) -> None:
         self._names: dict[Coroutine[Any, Any, Any], str] = {}
 
