@@ -183,8 +183,7 @@ class SimulatedWorker:
 
     async def _upload_whole_log(self, run: ClaimedRun, lost: asyncio.Future[None]) -> None:
         """Upload the log after the handler, with the retries of that; give up when the claim is lost."""
-        deadline = self._queue.now() + timedelta(days=1)
-        budget = RetryBudget(run, self._queue, UPLOAD_TIMEOUT, deadline, self._clock)
+        budget = RetryBudget(run, UPLOAD_TIMEOUT, timedelta(days=1), self._clock)
         upload = asyncio.create_task(self._upload_log(run, UploadRetries(budget, LOG)))
         await asyncio.wait([upload, lost], return_when=asyncio.FIRST_COMPLETED)
         if not upload.done():

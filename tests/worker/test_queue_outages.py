@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,11 +15,12 @@ import pytest
 
 from taskqueue_client import AsyncQueue, calls
 from taskqueue_client.artifacts.artifact_errors import StorageRefused
-from taskqueue_client.clock import MovableClock, SystemClock
+from taskqueue_client.clock import Clock, MovableClock, SystemClock
 from taskqueue_client.errors import Attempted, CallFailed, ConnectionFailed, Refused, ServerError
 from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker import WorkerIdentity
+from taskqueue_client.worker.claims import keeper
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState, Lease
 from taskqueue_client.worker.claims.keeper import Claiming, Reclaiming, Slots
 from taskqueue_client.worker.claims.task_source import (
@@ -62,7 +64,7 @@ def fail(world: World, endpoint: str, times: int = 10_000, status: int = 503) ->
     world.local.faults.add(Respond(endpoint=endpoint, status=status, times=times))
 
 
-async def claimed(world: World, queue: AsyncQueue, clock: PassingClock) -> ClaimedRun:
+async def claimed(world: World, queue: AsyncQueue, clock: Clock) -> ClaimedRun:
     """Claim a task for a worker that has all the time of the lease left."""
     world.create()
     response = await queue.claim_work(TASK_QUEUE_ID, worker_group="group", worker_id="worker")
@@ -241,15 +243,27 @@ class TestReclaiming:
         assert str(run) in caplog.text
 
     async def test_each_of_several_runs_is_reclaimed_when_that_is_due(
-        self, world: World, clock: PassingClock, told: Told, queue: AsyncQueue
+        self, world: World, told: Told, queue: AsyncQueue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        runs = [await claimed(world, queue, clock) for _ in range(5)]
+        clock = MovableClock(held=True)
+        begin = clock.monotonic()
+        chances = iter([0.9, 0.1, 0.5])  # which are 816, 624 and 720 s
+        monkeypatch.setattr(keeper, "random", lambda: next(chances, 1.0))
+        late, early, between = runs = [await claimed(world, queue, clock) for _ in range(3)]
         reclaims = Reclaiming(told, clock)
         for run in runs:
             reclaims.start(run)
-        await holds(lambda: all(run.lease.ends > LEASE for run in runs))
+
+        def reclaimed(count: int) -> bool:
+            return told.reclaims.qsize() == count
+
+        for count, (seconds, run) in enumerate(((624, early), (96, between), (96, late)), 1):
+            assert run.lease.ends == begin + LEASE
+            clock.advance(seconds)
+            await holds(partial(reclaimed, count))
+            assert run.lease.ends > begin + LEASE
         await reclaims.stop()
-        assert told.late[:5] == pytest.approx([0] * 5, abs=1e-6)
+        assert told.late == pytest.approx([0, 0, 0], abs=1e-6)
 
     async def test_a_run_that_is_dropped_is_not_reclaimed_and_not_lost(
         self, world: World, clock: PassingClock, told: Told, queue: AsyncQueue
@@ -372,8 +386,8 @@ class TestReporting:
 
 class TestUploading:
     def client(self, run: ClaimedRun, queue: AsyncQueue, clock: PassingClock) -> AsyncQueue:
-        deadline = queue.now() + timedelta(days=1)
-        return RetryBudget(run, run.credentials.client(queue), 900, deadline, clock).client("x")
+        budget = RetryBudget(run, 900, timedelta(days=1), clock)
+        return budget.client(run.credentials.client(queue), "x")
 
     async def send(self, run: ClaimedRun, queue: AsyncQueue, clock: PassingClock) -> None:
         expires = iso(run.claim.status.expires)
@@ -411,7 +425,7 @@ class TestUploading:
         self, world: World, clock: PassingClock, queue: AsyncQueue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         run = await claimed(world, queue, clock)
-        budget = RetryBudget(run, queue, 900, queue.now() + timedelta(hours=1), clock)
+        budget = RetryBudget(run, 900, timedelta(hours=1), clock)
         later = clock.now() + 7200
         monkeypatch.setattr(clock, "now", lambda: later)
         assert budget.left() == 900

@@ -56,17 +56,19 @@ class ArtifactUploads:
 
     Args:
         resources: The run's log and declared artifacts.
+        queue: A client with the run's credentials.
         budget: How long uploads are retried.
         chain: The run's chain of trust; None: the run gets none.
 
     Attributes:
-        queue: A client with the run's credentials.
+        queue: The client.
         count: How many declared artifacts are uploaded.
     """
 
     def __init__(
         self,
         resources: RunResources,
+        queue: AsyncQueue,
         budget: RetryBudget,
         metrics: WorkerMetrics,
         chain: RunChain | None,
@@ -78,7 +80,7 @@ class ArtifactUploads:
         self._tracing = resources.tracing
         self._key = resources.run.task_id, resources.run.run_id
         self._expires = timestamp(resources.run.claim.status.expires)
-        self.queue = budget.queue
+        self.queue = queue
         self._budget = budget
         self._uploaded: set[str] = set()
         self._is_streamed = False
@@ -124,7 +126,7 @@ class ArtifactUploads:
         try:
             source = await self._source_of_log()
             with closing(source):
-                client = self._budget.client(LOG_NAME)
+                client = self._budget.client(self.queue, LOG_NAME)
                 await (
                     self._end_stream(client, source)
                     if self._is_streamed
@@ -215,7 +217,7 @@ class ArtifactUploads:
 
     async def _artifact(self, declared: DeclaredArtifact) -> Outcome | None:
         async with self._at_once:
-            client = self._budget.client(declared.name)
+            client = self._budget.client(self.queue, declared.name)
             try:
                 await self._upload(client, declared.name, declared.open(), declared.options)
             except Exception as error:  # noqa: BLE001 - the other artifacts are uploaded all the same
@@ -229,7 +231,7 @@ class ArtifactUploads:
 
     async def _upload_part(self, name: str, content: bytes | BinaryIO, options: UploadOptions) -> None:
         """Upload a part of the chain of trust."""
-        await self._upload(self._budget.client(name), name, open_source(content), options)
+        await self._upload(self._budget.client(self.queue, name), name, open_source(content), options)
 
     async def _upload(self, client: AsyncQueue, name: str, source: Source, options: UploadOptions) -> None:
         """Upload like `AsyncQueue.upload_artifact`, of content that was opened without a thread."""

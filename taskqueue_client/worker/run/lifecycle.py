@@ -131,6 +131,9 @@ class RunLifecycle:
             clock=context.clock,
         )
         self._until_stopped: asyncio.Timeout | None = None
+        # Made now, as the machine's clock may be set while the handler works.
+        until_deadline = run.claim.status.deadline - context.queue.now()
+        self._budget = RetryBudget(run, context.config.upload_timeout, until_deadline, context.retry_clock)
         self._made_uploads: ArtifactUploads | None = None
         self._late_uploads: asyncio.Task[Outcome | None] | None = None
         run.when_lost(self._lose)
@@ -143,12 +146,10 @@ class RunLifecycle:
         return self._made_uploads
 
     def _make_uploads(self) -> ArtifactUploads:
-        context, claim = self._context, self.run.claim
-        key, timeout = context.signing_key, context.config.upload_timeout
-        chain = None if key is None else key.chain_for(claim, context.config)
+        context, key = self._context, self._context.signing_key
+        chain = None if key is None else key.chain_for(self.run.claim, context.config)
         queue = self.run.credentials.client(context.queue)
-        budget = RetryBudget(self.run, queue, timeout, claim.status.deadline, context.retry_clock)
-        return ArtifactUploads(self._resources, budget, context.metrics, chain)
+        return ArtifactUploads(self._resources, queue, self._budget, context.metrics, chain)
 
     def _lose(self, lost: ClaimLost) -> None:
         """Stop the run; called in the thread that notices that the claim is lost."""
@@ -402,10 +403,12 @@ class LiveRuns:
 
     async def _live(self, lifecycle: RunLifecycle) -> None:
         try:
-            await lifecycle.resolve()
-            self.unresolved -= 1
-            self._idle_since = self._clock.monotonic()
-            self._on_resolved()
-            await lifecycle.clean_up()
+            try:
+                await lifecycle.resolve()
+            finally:
+                self.unresolved -= 1
+                self._idle_since = self._clock.monotonic()
+                self._on_resolved()
+                await lifecycle.clean_up()
         finally:
             del self._tasks[lifecycle]

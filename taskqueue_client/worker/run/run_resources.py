@@ -110,6 +110,8 @@ class RunResources:
             InternalError: This is a forked child.
         """
         self._check_process()
+        if self._artifacts is not None:
+            return self._artifacts
         with self._lock:
             if self._artifacts is None:
                 self._artifacts = DeclaredArtifacts(
@@ -123,6 +125,8 @@ class RunResources:
     @property
     def canceled(self) -> Canceled:
         """Set when its handler should stop."""
+        if self._canceled is not None:  # a forked child may never get the lock
+            return self._canceled
         with self._lock:
             if self._canceled is None:
                 self._canceled = Canceled()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from datetime import datetime
+from datetime import timedelta
 from functools import partial
 from random import random
 from typing import TYPE_CHECKING, Any
@@ -99,30 +99,22 @@ class RetryBudget:
 
     Args:
         run: The run's name in the log.
-        queue: A client with the run's credentials.
         timeout: Seconds.
-        deadline: The task's deadline; uploads are given up a little earlier.
-
-    Attributes:
-        queue: The client.
+        until_deadline: The time from now to the task's deadline; uploads are given up a little earlier.
     """
 
-    def __init__(
-        self, run: object, queue: AsyncQueue, timeout: float, deadline: datetime, clock: Clock
-    ) -> None:
+    def __init__(self, run: object, timeout: float, until_deadline: timedelta, clock: Clock) -> None:
         self._run = run
-        self.queue = queue
         self._timeout = timeout
-        until_deadline = (deadline - queue.now()).total_seconds()
         # On the monotonic clock: the machine's clock may be set during an outage.
-        self._gives_up_at = clock.monotonic() + until_deadline - BEFORE_DEADLINE
+        self._gives_up_at = clock.monotonic() + until_deadline.total_seconds() - BEFORE_DEADLINE
         self._has_given_up = False
         self._has_warned = False
         self.clock = clock
 
-    def client(self, name: str) -> AsyncQueue:
-        """Return the client for the upload of one artifact, `name` in the log."""
-        return with_retries(self.queue, UploadRetries(self, name))
+    def client(self, queue: AsyncQueue, name: str) -> AsyncQueue:
+        """Return a client like `queue` for the upload of one artifact, `name` in the log."""
+        return with_retries(queue, UploadRetries(self, name))
 
     def left(self) -> float:
         """Return for how many seconds an upload that fails now is retried."""
