@@ -103,6 +103,8 @@ class RetryBudget:
         until_deadline: The time from now to the task's deadline; uploads are given up a little earlier.
     """
 
+    __slots__ = ("_gives_up_at", "_has_given_up", "_has_warned", "_run", "_timeout", "clock")
+
     def __init__(self, run: object, timeout: float, until_deadline: timedelta, clock: Clock) -> None:
         self._run = run
         self._timeout = timeout
