@@ -19,7 +19,8 @@ from taskqueue_client.errors import CallFailed
 from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.claims.cancellation import CancellationWatch
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState, Lease
-from taskqueue_client.worker.claims.keeper import Claiming, Reclaiming, Slots
+from taskqueue_client.worker.claims.keeper import Claiming, Slots
+from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.claims.task_source import QueueTaskSource, SourceContext
 from taskqueue_client.worker.outcomes import COMPLETED
 from taskqueue_client.worker.run.log_checkpoints import first_after

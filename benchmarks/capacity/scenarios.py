@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from taskqueue_client.worker.claims import keeper
+from taskqueue_client.worker.claims import keeper, reclaiming
 from taskqueue_client.worker.claims.claimed_run import ClaimState
 from taskqueue_client.worker.run import reporting, upload_retries
 
@@ -134,7 +134,7 @@ def former_policy() -> Generator[None]:
         return 0.0
 
     with ExitStack() as patches:
-        for module in (keeper, reporting, upload_retries):
+        for module in (reclaiming, reporting, upload_retries):
             patches.enter_context(patch.object(module, "retry_in", retry_in))
         patches.enter_context(patch.object(keeper.Claiming, "outage", outage))
         yield

@@ -32,6 +32,7 @@ AREAS = {
             "worker/claims/cancellation.py",
             "worker/claims/claimed_run.py",
             "worker/claims/keeper.py",
+            "worker/claims/reclaiming.py",
         ),
         (
             "tests/worker/test_run_state.py",

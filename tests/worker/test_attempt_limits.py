@@ -11,7 +11,7 @@ import pytest
 from taskqueue_client import AsyncQueue
 from taskqueue_client.local.faults import Delay, Respond
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState, Lease
-from taskqueue_client.worker.claims.keeper import Reclaiming
+from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.outcomes import COMPLETED, InternalError
 from taskqueue_client.worker.run import lifecycle
 from taskqueue_client.worker.run.reporting import Reporter

@@ -20,9 +20,9 @@ from taskqueue_client.errors import Attempted, CallFailed, ConnectionFailed, Ref
 from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker import WorkerIdentity
-from taskqueue_client.worker.claims import keeper
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState, Lease
-from taskqueue_client.worker.claims.keeper import Claiming, Reclaiming, Slots
+from taskqueue_client.worker.claims.keeper import Claiming, Slots
+from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.claims.task_source import (
     QueueTaskSource,
     SourceContext,
@@ -248,7 +248,7 @@ class TestReclaiming:
         clock = MovableClock(held=True)
         begin = clock.monotonic()
         chances = iter([0.9, 0.1, 0.5])  # which are 816, 624 and 720 s
-        monkeypatch.setattr(keeper, "random", lambda: next(chances, 1.0))
+        monkeypatch.setattr("taskqueue_client.worker.claims.reclaiming.random", lambda: next(chances, 1.0))
         late, early, between = runs = [await claimed(world, queue, clock) for _ in range(3)]
         reclaims = Reclaiming(told, clock)
         for run in runs:
