@@ -226,6 +226,7 @@ _SHORTEST_PAUSE = 0.05
 _HEARTBEAT = 5.0
 """After so many quiet seconds an event tells the page that the queue is there, and its time."""
 
+_AFTER = re.compile(r"after=([0-9]{1,18})")
 _CLIENT_ID = re.compile(r'\bid="([^"]*)"')
 _BEWIT = re.compile(r"[?&]bewit=([\w-]+)")
 _MISSING = re.compile(r"is missing the following scopes:\s+```\n(.*?)\n```", re.DOTALL)
@@ -299,8 +300,8 @@ class Feed:
         await response.prepare(request)
         changed = asyncio.Event()
         self._viewers.add(changed)
-        after = request.query_string.removeprefix("after=")
-        last = int(after) if after.isdecimal() else self._last
+        after = _AFTER.fullmatch(request.query_string)
+        last = self._last if after is None else int(after[1])
         try:
             while True:
                 changed.clear()

@@ -84,6 +84,17 @@ def test_without_the_cookie_nothing_is_shown(queue: LocalQueue, path: str) -> No
         assert requests.get(queue.root_url + path, headers=headers, timeout=30).status_code == 401
 
 
+@pytest.mark.parametrize("after", ["", "after=0", "after=²", f"after={'9' * 5000}"])
+def test_the_stream_begins_after_whatever_entry_is_named(
+    queue: LocalQueue, session: requests.Session, after: str
+) -> None:
+    """Python reads no number of more than 4,300 digits."""
+    with session.get(f"{queue.root_url}/page/stream?{after}", stream=True, timeout=30) as response:
+        assert response.status_code == 200
+        first = next(response.iter_lines())
+    assert "messages" in json.loads(first.removeprefix(b"data: "))
+
+
 @pytest.mark.parametrize(
     "host", ["attacker.example", "attacker.example:80", "localhost.attacker.example", "", "x@["]
 )
