@@ -55,7 +55,7 @@ def camel_case(name: str) -> str:
 
 
 Handler = Callable[..., Any]
-"""A function of the service's own object and of whatever its further parameters name (see `api`)."""
+"""A function of the service's own object and of whatever its further parameters name (see `http.api`)."""
 
 
 @dataclass(frozen=True)
