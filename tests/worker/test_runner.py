@@ -432,25 +432,32 @@ def test_log_lines_go_to_standard_error_once_the_runner_does_not_read(
     assert 'not sent to worker-runner: ~{"type": "log", "body": {"textPayload": "more"}}' in caplog.text
 
 
-def test_lines_whose_runner_is_gone_are_written_before_the_end_of_the_log(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner_module, "TIME_TO_FLUSH", WAIT)
+@contextmanager
+def welcomed(monkeypatch: pytest.MonkeyPatch) -> Generator[tuple[RunnerLog, WorkerRunner, int]]:
+    """A log that goes to a runner, the worker's side, and where the runner could read."""
     (reading, to_worker), (from_worker, writing) = os.pipe(), os.pipe()
     handler = RunnerLog(runner := WorkerRunner(reading, writing))
     monkeypatch.setattr(log, "handlers", [handler])
     runner.start(on_termination=print, on_credentials=print, on_closed=(closed := threading.Event()).set)
     os.write(to_worker, WELCOME)
-    until(lambda: runner.send_log({"textPayload": "first"}))
-    runner.flush()
-    handler.acquire()  # as `logging.shutdown` does
-    os.close(from_worker)
-    handler.emit(logging.makeLogRecord({"msg": "last"}))
-    handler.close()
-    assert "last" in capsys.readouterr().err
-    handler.release()
+    yield handler, runner, from_worker
     os.close(to_worker)
     assert closed.wait(WAIT)
+
+
+def test_lines_whose_runner_is_gone_are_written_before_the_end_of_the_log(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "TIME_TO_FLUSH", WAIT)
+    with welcomed(monkeypatch) as (handler, runner, from_worker):
+        until(lambda: runner.send_log({"textPayload": "first"}))
+        runner.flush()
+        handler.acquire()  # as `logging.shutdown` does
+        os.close(from_worker)
+        handler.emit(logging.makeLogRecord({"msg": "last"}))
+        handler.close()
+        assert "last" in capsys.readouterr().err
+        handler.release()
 
 
 @pytest.mark.parametrize("most_waiting", [10_000, 3], ids=["with room", "without room"])
@@ -459,40 +466,28 @@ def test_what_a_runner_does_not_read_is_written_to_standard_error_at_the_end(
 ) -> None:
     monkeypatch.setattr(runner_module, "TIME_TO_FLUSH", 0.1)
     monkeypatch.setattr(runner_module, "MOST_WAITING", most_waiting)
-    (reading, to_worker), (from_worker, writing) = os.pipe(), os.pipe()
-    handler = RunnerLog(runner := WorkerRunner(reading, writing))
-    monkeypatch.setattr(log, "handlers", [handler])
-    runner.start(on_termination=print, on_credentials=print, on_closed=(closed := threading.Event()).set)
-    os.write(to_worker, WELCOME)
-    until(lambda: runner.send_log({"textPayload": "first"}))
-    for number in range(20):
-        handler.handle(logging.makeLogRecord({"msg": f"line {number}:" + "x" * 100_000}))
-    runner.flush()
-    monkeypatch.setattr(runner_module, "TIME_TO_FLUSH", WAIT * 10)  # which is not waited for again
-    handler.close()
-    os.set_blocking(from_worker, False)
-    read, logged = os.read(from_worker, 2**20).decode(), capsys.readouterr().err
-    assert [each for each in range(20) if f"line {each}:" not in read + logged] == []
-    assert "line 0:" in read
-    assert logged.count("worker-runner has not read") == 1
-    os.close(to_worker)
-    assert closed.wait(WAIT)
+    with welcomed(monkeypatch) as (handler, runner, from_worker):
+        until(lambda: runner.send_log({"textPayload": "first"}))
+        for number in range(20):
+            handler.handle(logging.makeLogRecord({"msg": f"line {number}:" + "x" * 100_000}))
+        runner.flush()
+        monkeypatch.setattr(runner_module, "TIME_TO_FLUSH", WAIT * 10)  # which is not waited for again
+        handler.close()
+        os.set_blocking(from_worker, False)
+        read, logged = os.read(from_worker, 2**20).decode(), capsys.readouterr().err
+        assert [each for each in range(20) if f"line {each}:" not in read + logged] == []
+        assert "line 0:" in read
+        assert logged.count("worker-runner has not read") == 1
 
 
 def test_a_message_that_a_runner_does_not_take_is_logged(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (reading, to_worker), (from_worker, writing) = os.pipe(), os.pipe()
-    runner = WorkerRunner(reading, writing)
-    monkeypatch.setattr(log, "handlers", [RunnerLog(runner)])
-    runner.start(on_termination=print, on_credentials=print, on_closed=(closed := threading.Event()).set)
-    os.write(to_worker, WELCOME)
-    assert os.read(from_worker, 2**16).startswith(b'~{"type": "hello"')
-    monkeypatch.setattr(runner_module, "MOST_WAITING", 0)
-    runner.request_shutdown()
-    assert 'not sent to worker-runner: ~{"type": "shutdown"}' in capsys.readouterr().err
-    os.close(to_worker)
-    assert closed.wait(WAIT)
+    with welcomed(monkeypatch) as (_, runner, from_worker):
+        assert os.read(from_worker, 2**16).startswith(b'~{"type": "hello"')
+        monkeypatch.setattr(runner_module, "MOST_WAITING", 0)
+        runner.request_shutdown()
+        assert 'not sent to worker-runner: ~{"type": "shutdown"}' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
