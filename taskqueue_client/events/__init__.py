@@ -24,31 +24,7 @@ from __future__ import annotations
 from taskqueue_client.errors import BrokerLost, BrokerRefused, QueueDeleted, ReconcileFailed, WaitTimedOut
 
 from .event import Counts, DuplicateFilter, Event, Gap, State, StateChange, UnreadableMessage
-from .exchanges import (
-    EXCHANGES,
-    GROUP_EXCHANGES,
-    TASK_EXCHANGES,
-    Binding,
-    Exchange,
-    GroupExchange,
-    GroupRoutingKey,
-    TaskExchange,
-    TaskRoutingKey,
-    artifact_created,
-    for_group,
-    for_route,
-    for_task,
-    task_completed,
-    task_defined,
-    task_exception,
-    task_failed,
-    task_group_priority_changed,
-    task_group_resolved,
-    task_group_sealed,
-    task_pending,
-    task_priority_changed,
-    task_running,
-)
+from .exchanges import *
 from .listener import AsyncListener, Listener
 from .settings import PulseSettings
 from .waiting_for_tasks import (

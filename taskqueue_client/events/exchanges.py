@@ -233,7 +233,7 @@ LONGEST_KEY: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class _Field:
     """One field of a routing key.
 
     Attributes:
@@ -247,22 +247,22 @@ class Field:
     several_words: bool = False
 
 
-_RESERVED = Field("reserved", 1, several_words=True)
+_RESERVED = _Field("reserved", 1, several_words=True)
 
 TASK_FIELDS: Final = (
-    Field("task_id", 22),
-    Field("run_id", 3),
-    Field("worker_group", 38),
-    Field("worker_id", 38),
-    Field("provisioner_id", 38),
-    Field("worker_type", 38),
-    Field("scheduler_id", 38),
-    Field("task_group_id", 22),
+    _Field("task_id", 22),
+    _Field("run_id", 3),
+    _Field("worker_group", 38),
+    _Field("worker_id", 38),
+    _Field("provisioner_id", 38),
+    _Field("worker_type", 38),
+    _Field("scheduler_id", 38),
+    _Field("task_group_id", 22),
     _RESERVED,
 )
 """The fields after the first word in the routing key of a message about a task."""
 
-GROUP_FIELDS: Final = (Field("task_group_id", 22), Field("scheduler_id", 38), _RESERVED)
+GROUP_FIELDS: Final = (_Field("task_group_id", 22), _Field("scheduler_id", 38), _RESERVED)
 """The fields after the first word in the routing key of a message about a task group."""
 
 
@@ -342,7 +342,7 @@ class GroupRoutingKey:
 RoutingKey = TaskRoutingKey | GroupRoutingKey
 
 
-def pattern(fields: tuple[Field, ...], values: Mapping[str, str | int | None]) -> str:
+def pattern(fields: tuple[_Field, ...], values: Mapping[str, str | int | None]) -> str:
     """Return the pattern that matches keys with these values and any value in the other fields.
 
     Raises:
@@ -351,7 +351,7 @@ def pattern(fields: tuple[Field, ...], values: Mapping[str, str | int | None]) -
     return ".".join([KIND, *(_matching(field, values.get(field.name)) for field in fields)])
 
 
-def _parsed(text: str, fields: tuple[Field, ...]) -> dict[str, str]:
+def _parsed(text: str, fields: tuple[_Field, ...]) -> dict[str, str]:
     """Return the words of a routing key by the names of its fields."""
     kind, *words = text.split(".", len(fields))
     if len(words) != len(fields) or kind != KIND or "" in words:
@@ -368,11 +368,11 @@ def _run_id(text: str, word: str) -> int | None:
     return int(word)
 
 
-def _built(key: RoutingKey, fields: tuple[Field, ...]) -> str:
+def _built(key: RoutingKey, fields: tuple[_Field, ...]) -> str:
     return ".".join([KIND, *(_word(field, getattr(key, field.name)) for field in fields)])
 
 
-def _matching(field: Field, value: str | int | None) -> str:
+def _matching(field: _Field, value: str | int | None) -> str:
     if value is None:
         return "#" if field.several_words else "*"
     if field.name in {"task_id", "task_group_id"}:
@@ -385,7 +385,7 @@ def _matching(field: Field, value: str | int | None) -> str:
     return text
 
 
-def _word(field: Field, value: str | int | None) -> str:
+def _word(field: _Field, value: str | int | None) -> str:
     """Return the value for a key. The reserved field is not checked: newer Queues may extend it."""
     word = MISSING if value is None else str(value)
     if not field.several_words and (not 0 < len(word) <= field.size or set(word) & set(".*#")):

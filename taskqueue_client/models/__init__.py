@@ -6,65 +6,11 @@ in the form of the Queue's schema. `to_dict` returns a response for `json.dumps`
 
 from __future__ import annotations
 
-from ._base import Authentication, Model, Page, Ping, ScopeSet, Version, prepare
-from .artifacts import (
-    Artifact,
-    ArtifactContent,
-    ArtifactLocation,
-    ArtifactsPage,
-    CreateArtifactResponse,
-    CreateUploadResponse,
-    DownloadMethod,
-    ObjectMetadata,
-    PutUrl,
-    Redirect,
-    StartDownloadResponse,
-    StorageType,
-    UploadMethod,
-)
-from .tasks import (
-    CanceledTaskGroup,
-    ClaimedTask,
-    ClaimedTasksPage,
-    ClaimWorkResponse,
-    DependentTasksPage,
-    IdentifiedStatus,
-    IdentifiedTask,
-    PendingTask,
-    PendingTasksPage,
-    Priority,
-    ReasonCreated,
-    ReasonResolved,
-    Run,
-    RunState,
-    StatusesPage,
-    TaskAndStatus,
-    TaskClaim,
-    TaskGroup,
-    TaskGroupPage,
-    TaskGroupPriorityChange,
-    TaskReclaim,
-    TasksPage,
-    TaskState,
-    TaskStatus,
-    TaskStatusResponse,
-)
-from .workers import (
-    PendingTasks,
-    Provisioner,
-    ProvisionersPage,
-    QuarantineDetails,
-    RunReference,
-    Stability,
-    TaskQueue,
-    TaskQueueCounts,
-    TaskQueuesPage,
-    Worker,
-    WorkersPage,
-    WorkerSummary,
-    WorkerType,
-    WorkerTypesPage,
-)
+from ._base import *
+from ._base import prepare
+from .artifacts import *
+from .tasks import *
+from .workers import *
 
 __all__ = [
     "Artifact", "ArtifactContent", "ArtifactLocation", "ArtifactsPage", "Authentication",

@@ -155,6 +155,8 @@ INTERNAL = {
     ("taskqueue_client.legacy", "StoragePolling"),  # a benchmark polls with it
     ("taskqueue_client.legacy", "UrlRefused"),  # raised within the module
     ("taskqueue_client.local.faults", "FaultInjector"),  # the server's part
+    ("taskqueue_client.models", "Credentials"),  # of `taskqueue_client.credentials`
+    ("taskqueue_client.models", "OpenEnum"),  # the base of the enumerations
 }
 """Defined in public modules, and not for users."""
 
