@@ -1,7 +1,7 @@
-"""HTTP connections of the asynchronous client: aiohttp's connector opens them, httptools parses responses.
+"""Requests of the asynchronous client: aiohttp's connector opens connections, httptools parses responses.
 
 The connector knows proxies, TLS and hosts with several addresses. What aiohttp does for a response, beyond
-parsing it, takes longer than all else of a call: streams, cookies, timers.
+parsing it, takes longer than all else of a call: streams, cookies, redirects, tracing, timers.
 
 `tests/transport/test_async_connections.py` tests what this module expects of the two inner functions of
 aiohttp that it uses, on the oldest and the newest aiohttp. If `is_supported()` is false,
@@ -13,21 +13,33 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+import re
 import select
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache, lru_cache, partial
+from weakref import finalize
 
 import aiohttp
 from aiohttp.connector import Connection
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
-from multidict import CIMultiDict
+from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from taskqueue_client._protocol.api_responses import Response, ResponseRefused, TransportFailed, is_framed
+from taskqueue_client._protocol.api_responses import (
+    MAX_RESPONSE,
+    Response,
+    ResponseRefused,
+    TransportFailed,
+    is_framed,
+    unpacked,
+)
 from taskqueue_client._protocol.retry import Timeouts
+from taskqueue_client._protocol.wire import Request
+from taskqueue_client.errors import ClientUnusable
 
-from .network import Proxy
+from .network import USER_AGENT, WANTS_USER, NetworkSettings, Proxy, forget_in_children, proxy_refused
 
 KEEP_ALIVE = 15.0
 """Seconds that an idle connection is kept: less than most servers and load balancers keep theirs."""
@@ -45,6 +57,16 @@ _LONG_HEAD = f"the headers of the response are longer than {MAX_HEAD // 1024} Ki
 
 _FINAL = 200
 """The least status of a response after which no other one follows."""
+
+
+POOL_SIZE = 100
+"""Connections that one client opens at most; further calls wait for one."""
+
+_INVALID = "invalid request: the target or a header contains characters that HTTP does not allow"
+_BUSY = f"all {POOL_SIZE} connections of the client were in use for other requests"
+_CLOSED_MEANWHILE = "the client was closed before the response was complete"
+_CLOSED = "this AsyncQueue is closed: make a new one, or close it later"
+_ELSEWHERE = "this AsyncQueue belongs to the event loop of its first call: make one for each loop"
 
 
 @cache
@@ -306,3 +328,180 @@ class ConnectionDeadlines:
                 each.expire()
         if self.connections:
             self.meet(min(each.due for each in self.connections))
+
+
+class ConnectorTransport:
+    """An `AsyncTransport` over aiohttp's connector and httptools' parser.
+
+    The connector is made in the loop of the first request, and belongs to it.
+    """
+
+    _limit = 0  # of the connector, to which idle connections are in use: `_places` counts
+
+    def __init__(self, network: NetworkSettings) -> None:
+        self._network = network
+        self._connections: dict[HttpConnection, None] = {}
+        self._connector: aiohttp.TCPConnector | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # in which the connector is open
+        self._closed = False
+        self._destinations: dict[str, _Destination] = {}
+        self._places = asyncio.Semaphore(POOL_SIZE)
+
+    def _opened(self) -> aiohttp.TCPConnector:
+        if self._connector is None or self._loop is not asyncio.get_running_loop():
+            return self._open()
+        return self._connector
+
+    def _open(self) -> aiohttp.TCPConnector:
+        if self._closed:
+            raise ClientUnusable(_CLOSED)
+        if self._connector is not None:
+            raise ClientUnusable(_ELSEWHERE)
+        self._loop = asyncio.get_running_loop()
+        self._connector = aiohttp.TCPConnector(limit=self._limit, keepalive_timeout=KEEP_ALIVE)
+        self._deadlines = ConnectionDeadlines(self._connections)
+        self._end = finalize(self, _abandon, self._connector, self._connections)  # runs before any `__del__`
+        forget_in_children(self)
+        return self._connector
+
+    def forget(self) -> None:
+        """Leave the connections to the parent: its event loop would read no more from what a child closes."""
+        self._end.detach()
+
+    async def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
+        self._opened()
+        scheme, _, rest = request.url.partition("://")
+        host, _, path = rest.partition("/")
+        to = self._destinations.get(f"{scheme}://{host}") or self._destination(f"{scheme}://{host}")
+        data = to.written(request, f"/{path}")
+        ends = self._deadlines.loop.time() + timeouts.total
+        try:
+            await self._take_place(timeouts.total)
+            try:
+                connection = to.idle_connection() or await connect(
+                    self._opened(), to.address, timeouts, self._deadlines, to.idle
+                )
+                response = await connection.exchange(data, ends, timeouts.read, max_body)
+            finally:
+                self._places.release()
+        except (aiohttp.ClientError, OSError) as error:
+            raise connection_failure(error, error, request.url, self._network) from error
+        if response.status == WANTS_USER:
+            raise proxy_refused(request.url, self._network)
+        if "content-encoding" in response.headers:
+            return response._replace(body=unpacked(*response, max_body))
+        return response
+
+    async def _take_place(self, seconds: float) -> None:
+        if not self._places.locked():
+            await self._places.acquire()  # at once: `asyncio.timeout` takes longer
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._places.acquire()
+        except TimeoutError as error:  # which has no text
+            raise TransportFailed(_BUSY, timed_out=True) from error
+
+    def _destination(self, origin: str) -> _Destination:
+        self._destinations[origin] = made = _Destination(origin, self._network)
+        return made
+
+    async def aclose(self) -> None:
+        for each in self._connections:
+            each.fail(TransportFailed(_CLOSED_MEANWHILE))
+        self._closed, self._loop = True, None
+        if self._connector is not None:
+            await self._connector.close()
+
+
+def _abandon(connector: aiohttp.BaseConnector, connections: dict[HttpConnection, None]) -> None:
+    """Close without a warning what nobody closed: the loop may be gone by now."""
+    if connector.closed:
+        return
+    closing = connector.close().__await__()
+    with suppress(StopIteration):
+        next(closing)  # closes at once; it would wait for the end of TLS connections
+    closing.close()
+    for each in list(connections):
+        each.close()
+
+
+class _Destination:
+    """Where requests go, and what all of them begin with."""
+
+    def __init__(self, origin: str, network: NetworkSettings) -> None:
+        proxy = network.proxy(origin)
+        self.address = destination(origin, proxy, network.tls_for(origin))
+        is_forwarded = proxy is not None and not origin.startswith("https:")
+        self._prefix = origin if is_forwarded else ""
+        headers = {"Host": self.address.headers["Host"], "User-Agent": USER_AGENT}
+        if proxy is not None and is_forwarded:
+            headers |= proxy.headers
+        self._headers = [": ".join(header) for header in headers.items()]
+        self._names = frozenset(headers)
+        self.idle: dict[HttpConnection, None] = {}
+
+    def idle_connection(self) -> HttpConnection | None:
+        """Take the connection that was used last, if there is an idle one."""
+        while self.idle:
+            connection, _ = self.idle.popitem()
+            if connection.is_usable and not connection.has_unread():
+                return connection
+            connection.close()
+        return None
+
+    def written(self, request: Request, target: str) -> bytes:
+        """Return a request as it is sent (RFC 9112, sections 2 to 6)."""
+        headers, body = request.headers, request.body or b""
+        ours = self._headers if self._names.isdisjoint(headers) else self._headers_without(headers)
+        lines = [f"{request.method} {self._prefix}{target} HTTP/1.1", *ours, *map(": ".join, headers.items())]
+        if body or request.method != "GET":
+            lines.append(f"Content-Length: {len(body)}")
+        text = "".join(lines)
+        if not (text.isascii() and text.isprintable()) or " " in target or not _are_names(tuple(headers)):
+            raise TransportFailed(_INVALID)
+        return "\r\n".join((*lines, "", "")).encode() + body
+
+    def _headers_without(self, headers: Mapping[str, str]) -> list[str]:
+        return [header for header in self._headers if header.partition(":")[0] not in headers]
+
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+@lru_cache(maxsize=64)
+def _are_names(names: tuple[str, ...]) -> bool:
+    return all(map(_NAME.fullmatch, names))
+
+
+def connection_failure(
+    error: BaseException, cause: BaseException, url: str, network: NetworkSettings | None
+) -> TransportFailed | ResponseRefused:
+    """Return the failure for an error of aiohttp, which `cause` explains."""
+    _forget_request(error)
+    if isinstance(cause, aiohttp.ClientHttpProxyError) and cause.status == WANTS_USER:
+        return proxy_refused(url, network)
+    if isinstance(cause, aiohttp.SocketTimeoutError) or type(cause) is TimeoutError:
+        return TransportFailed.late()
+    return TransportFailed(_described(cause), timed_out=isinstance(cause, TimeoutError))
+
+
+def _described(error: BaseException) -> str:
+    """Return an error's class and text.
+
+    aiohttp's text for a connection that failed has the place of the TLS settings in memory, so that equal
+    errors would look different in logs, and only a part of the reason.
+    """
+    kind = type(error).__name__
+    if isinstance(error, aiohttp.ClientConnectorError) and error.__cause__ is not None:
+        return f"{kind}: cannot connect to {error.host}:{error.port}: {_described(error.__cause__)}"
+    return f"{kind}: {error}".removesuffix(": ")
+
+
+def _forget_request(error: BaseException) -> None:
+    """Take our headers and the query, and so the signatures, out of an error that people will log."""
+    if isinstance(error, aiohttp.ClientResponseError):
+        url, method, *_ = error.request_info
+        bare = url.with_query(None)
+        error.request_info = aiohttp.RequestInfo(bare, method, CIMultiDictProxy(CIMultiDict[str]()), bare)
+        error.args = (error.request_info, error.history)

@@ -18,9 +18,13 @@ import pytest
 from taskqueue_client._protocol.api_responses import Response, ResponseRefused, TransportFailed
 from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
-from taskqueue_client._transport import asynchronous
-from taskqueue_client._transport.async_connections import KEEP_ALIVE, MAX_HEAD, ConnectionDeadlines
-from taskqueue_client._transport.asynchronous import ConnectorTransport
+from taskqueue_client._transport import async_connections
+from taskqueue_client._transport.async_connections import (
+    KEEP_ALIVE,
+    MAX_HEAD,
+    ConnectionDeadlines,
+    ConnectorTransport,
+)
 from taskqueue_client._transport.network import USER_AGENT, NetworkSettings
 from taskqueue_client.errors import ClientUnusable
 from tests.certificates import Authority
@@ -295,7 +299,7 @@ async def test_a_connection_that_was_idle_while_the_event_loop_was_blocked_is_no
 async def test_more_requests_than_there_may_be_wait_for_one_to_end(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asynchronous, "POOL_SIZE", 2)
+    monkeypatch.setattr(async_connections, "POOL_SIZE", 2)
     async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
         going = [asyncio.create_task(get(transport, server)) for _ in range(9)]
         peers = [await server.peer() for _ in range(2)]
@@ -732,7 +736,7 @@ def _deadlines() -> set[int]:
 async def test_a_request_that_gets_no_connection_in_time_says_so(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asynchronous, "POOL_SIZE", 1)
+    monkeypatch.setattr(async_connections, "POOL_SIZE", 1)
     async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
         going = asyncio.create_task(get(transport, server))
         await (await server.peer()).request()
@@ -745,7 +749,7 @@ async def test_a_request_that_gets_no_connection_in_time_says_so(
 async def test_closing_opens_no_connection_for_requests_that_wait_for_one(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asynchronous, "POOL_SIZE", 1)
+    monkeypatch.setattr(async_connections, "POOL_SIZE", 1)
     transport = ConnectorTransport(NetworkSettings())
     going = [asyncio.create_task(get(transport, server)) for _ in range(2)]
     await (await server.peer()).request()

@@ -11,7 +11,7 @@ import uvloop
 from taskqueue_client._protocol.api_responses import Response, TransportFailed
 from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
-from taskqueue_client._transport.asynchronous import ConnectorTransport
+from taskqueue_client._transport.async_connections import ConnectorTransport
 from taskqueue_client._transport.network import NetworkSettings
 from taskqueue_client.local import LocalQueue
 
