@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypedDict, TypeVar, Unpack
 
 from taskqueue_client import _arguments as arguments
 from taskqueue_client._protocol.conversation import Call
@@ -81,11 +80,6 @@ class ClientOptions(TypedDict, Generic[SessionT], total=False):
     tracing: bool
 
 
-def _made_once(make: Callable[[Any], T]) -> T:
-    """Return a `cached_property`, as pyright accepts it for a property of a protocol."""
-    return cast("T", cached_property(make))
-
-
 def _call_spans(root_url: str) -> CallSpans:
     from taskqueue_client._protocol.call_spans import CallSpans  # noqa: PLC0415 - only if tracing is on
 
@@ -108,7 +102,7 @@ def known_time(client: ClientBase[Any]) -> float:
 def with_retries(client: ClientT, retries: Retries) -> ClientT:
     """Return a client that retries in another way, with the same credentials and the same connections."""
     other = with_attributes(type(client), client)
-    other._use_retries(retries)  # noqa: SLF001 - this is one of its methods  # pyright: ignore[reportPrivateUsage]
+    other._retries = retries  # noqa: SLF001 - as above  # pyright: ignore[reportPrivateUsage]
     return other
 
 
@@ -218,14 +212,10 @@ class ClientBase(ABC, Generic[SessionT]):
         arguments.check_kind("tracing", tracing, bool | None)
         other = with_attributes(type(self), self)
         other._policy = replace(self._policy, **options)  # noqa: SLF001 - it is one of us
-        other._use_retries(PolicyRetries(other._policy))  # noqa: SLF001 - as above
+        other._retries = PolicyRetries(other._policy)  # noqa: SLF001 - as above
         if tracing is not None:
             other._spans = _call_spans(self.root_url) if tracing else None  # noqa: SLF001 - as above
         return other
-
-    def _use_retries(self, retries: Retries) -> None:
-        self._retries = retries
-        vars(self).pop("_transfer_settings", None)
 
     def with_credentials(self, credentials: Credentials | None) -> Self:
         """Return a client with other credentials and the same connections.
@@ -256,7 +246,7 @@ class ClientBase(ABC, Generic[SessionT]):
         arguments.check_kind("lifetime", lifetime, timedelta)
         return self._wire.signed_url(call, lifetime.total_seconds())
 
-    @_made_once
+    @property
     def _transfer_settings(self) -> TransferSettings:
         """The settings of this client that transfers of artifacts use."""
         from taskqueue_client.artifacts.transfers import TransferSettings  # noqa: PLC0415 - imported with the first transfer

@@ -150,15 +150,14 @@ LONG_POLL_TIMEOUT = 45.0
 runs that it claims. The long poll takes 20 s; a slow network and a busy service add to that."""
 
 
+@dataclass(frozen=True, slots=True)
 class PolicyRetries:
     """Decides by a `RetryPolicy`; see `Retries`."""
 
-    def __init__(self, policy: RetryPolicy) -> None:
-        self._policy = policy
+    policy: RetryPolicy
 
     def attempt_timeouts(self, call: Call[Any], elapsed: float) -> Timeouts:
-        """See `Retries`."""
-        policy = self._policy
+        policy = self.policy
         if call.endpoint == "claimWork":
             left = max(policy.timeout + LONG_POLL_TIMEOUT - elapsed, 0.001)
             return Timeouts(policy.connect_timeout, max(policy.read_timeout, LONG_POLL_TIMEOUT), left)
@@ -166,12 +165,10 @@ class PolicyRetries:
         return Timeouts(min(policy.connect_timeout, left), min(policy.read_timeout, left), left)
 
     def may_retry(self, call: Call[Any], error: BaseException) -> bool:
-        """See `Retries`."""
         return may_repeat(call) and is_temporary(error)
 
     def of_call(self, call: Call[Any], elapsed: Callable[[], float]) -> Schedule:
-        """See `Retries`."""
-        policy = self._policy
+        policy = self.policy
 
         def stop(state: tenacity.RetryCallState) -> bool:
             out_of_time = elapsed() + state.upcoming_sleep >= policy.timeout
@@ -181,7 +178,7 @@ class PolicyRetries:
 
     def of_transfer(self, may_retry: Callable[[BaseException], bool]) -> Schedule:
         """See `Retries`. A transfer may take hours: `timeout` bounds only a wait that storage asks for."""
-        policy = self._policy
+        policy = self.policy
 
         def stop(state: tenacity.RetryCallState) -> bool:
             is_too_long = asked_to_wait(error_of(state)) >= policy.timeout
@@ -194,7 +191,7 @@ class PolicyRetries:
     ) -> Schedule:
         import tenacity  # noqa: PLC0415 - costs 40 ms, and most programs never need it
 
-        policy = self._policy
+        policy = self.policy
         doubling = tenacity.wait_exponential(multiplier=policy.wait_initial, max=policy.wait_max)
         backoff = doubling + tenacity.wait_random(0, policy.wait_jitter)
 
