@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from taskqueue_client import calls
 from taskqueue_client._dates import timestamp
+from taskqueue_client._protocol.conversation import Conversation, Together, converse_async
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts import DownloadResult
+from taskqueue_client.artifacts.download_methods import download_artifact
 from taskqueue_client.client import Queue
 from taskqueue_client.credentials import expires_at
 from taskqueue_client.errors import InvalidArgument, TaskQueueError
@@ -25,6 +27,8 @@ from taskqueue_client.models import StorageType
 from .arguments import connect, connect_with_credentials, duration, run_option, task_argument
 from .failures import ExitStatus, Failure, in_one_line
 from .output import cell, console, json_option, last_run, new_table, print_either, print_json, printable, size
+
+R = TypeVar("R")
 
 
 @click.group()
@@ -104,16 +108,16 @@ def get(
             for each in queue.iter_artifacts(task_id, run_id)
             if each.storage_type not in {StorageType.ERROR, StorageType.LINK}
         ]
-        root_url, credentials = queue.root_url, queue.credentials
+        client = AsyncQueue(queue.root_url, queue.credentials)
     if not chosen:
         click.echo(f"task {task_id} has no artifacts with content", err=True)
-    wanted = _Wanted(task_id, run_id, folder, concurrency)
     bars = _bars(hidden=as_json)
+    downloads = map(partial(_download, client, bars, task_id, run_id, folder), chosen)
     with bars or nullcontext():
-        outcomes = asyncio.run(_download_all(AsyncQueue(root_url, credentials), wanted, chosen, bars))
-    for outcome in outcomes:
-        _print(outcome, as_json=as_json)
-    ctx.exit(ExitStatus.NOT_COMPLETED if any(each.error for each in outcomes) else ExitStatus.DONE)
+        results = asyncio.run(_performed(client, Together(downloads, concurrency)))
+    for name, result in zip(chosen, results, strict=True):
+        _print(name, result, as_json=as_json)
+    ctx.exit(ExitStatus.NOT_COMPLETED if any(isinstance(each, str) for each in results) else ExitStatus.DONE)
 
 
 def _latest_run(queue: Queue, task_id: str) -> int:
@@ -125,55 +129,31 @@ def _latest_run(queue: Queue, task_id: str) -> int:
     return run.run_id
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    task_id: str
-    run_id: int
-    folder: Path
-    concurrency: int
-
-    def path(self, name: str) -> Path:
-        """Return the path of an artifact's file, which is always inside the folder."""
-        parts = name.split("/")
-        if not all(parts) or {".", ".."} & set(parts) or not name.isprintable():
-            raise InvalidArgument("name", name, "a path within the folder, without empty parts, . and ..")
-        return self.folder.joinpath(*parts)
+async def _performed(queue: AsyncQueue, downloads: Together[R]) -> list[R]:
+    """Download; an interruption cancels all downloads and removes partial files."""
+    async with queue:
+        return await converse_async(queue, iter(downloads))
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    name: str
-    result: DownloadResult | None = None
-    error: str | None = None
-
-
-async def _download_all(
-    queue: AsyncQueue, wanted: _Wanted, names: Sequence[str], bars: Progress | None
-) -> list[_Outcome]:
-    """Download with limited concurrency; an interruption cancels all downloads and removes partial files."""
-    slots = asyncio.Semaphore(wanted.concurrency)
-
-    async def one(name: str) -> _Outcome:
-        async with slots:
-            return await _download(queue, wanted, name, _progress(bars, name))
-
-    async with queue, asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(name)) for name in names]
-    return [task.result() for task in tasks]
-
-
-async def _download(
-    queue: AsyncQueue, wanted: _Wanted, name: str, progress: Callable[[int, int | None], object] | None
-) -> _Outcome:
+def _download(
+    queue: AsyncQueue, bars: Progress | None, task_id: str, run_id: int, folder: Path, name: str
+) -> Conversation[DownloadResult | str]:
+    """Download one artifact; return the error in one line if that fails."""
     try:
-        path = wanted.path(name)
+        progress = _progress(bars, name)
+        path = _path(folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        result = await queue.download_artifact(
-            wanted.task_id, name, run_id=wanted.run_id, to=path, progress=progress
-        )
+        return (yield from download_artifact(queue, task_id, name, run_id=run_id, to=path, progress=progress))
     except (TaskQueueError, OSError) as error:
-        return _Outcome(name, error=in_one_line(error))
-    return _Outcome(name, result)
+        return in_one_line(error)
+
+
+def _path(folder: Path, name: str) -> Path:
+    """Return the path of an artifact's file, which is always inside the folder."""
+    parts = name.split("/")
+    if not all(parts) or {".", ".."} & set(parts) or not name.isprintable():
+        raise InvalidArgument("name", name, "a path within the folder, without empty parts, . and ..")
+    return folder.joinpath(*parts)
 
 
 def _bars(*, hidden: bool) -> Progress | None:
@@ -192,29 +172,23 @@ def _progress(bars: Progress | None, name: str) -> Callable[[int, int | None], o
     return lambda done, total: bars.update(bar, completed=done, total=total)
 
 
-def _print(outcome: _Outcome, *, as_json: bool) -> None:
-    result = outcome.result
-    if as_json:
-        print_json(_as_json(outcome))
-    elif result is None:
-        click.echo(f"{printable(outcome.name)}: {outcome.error}", err=True)
-    else:
-        verified = ", ".join(sorted(result.hashes))
-        checked = f"verified: {verified}" if verified else "no checksum available"
-        click.echo(f"{result.path} ({size(result.size)}; {checked})")
-
-
-def _as_json(outcome: _Outcome) -> dict[str, Any]:
-    result = outcome.result
-    if result is None:
-        return {"name": outcome.name, "error": outcome.error}
-    return {
-        "name": outcome.name,
+def _print(name: str, result: DownloadResult | str, *, as_json: bool) -> None:
+    if isinstance(result, str):
+        if as_json:
+            print_json({"name": name, "error": result})
+        else:
+            click.echo(f"{printable(name)}: {result}", err=True)
+        return
+    document = {
+        "name": name,
         "path": str(result.path),
         "size": result.size,
         "contentType": result.content_type,
         "hashes": result.hashes,
     }
+    verified = ", ".join(sorted(result.hashes))
+    checked = f"verified: {verified}" if verified else "no checksum available"
+    print_either(document, f"{result.path} ({size(result.size)}; {checked})", as_json=as_json)
 
 
 @click.command()
