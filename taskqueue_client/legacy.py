@@ -308,7 +308,9 @@ class AzureTaskSource:
         if key in self._claimed:  # a message that could not be deleted, or a second one
             self._delete(queue, message)
             return None
-        self._remember(key)
+        self._claimed[key] = None
+        if len(self._claimed) > _MOST_REMEMBERED:
+            self._claimed.popitem(last=False)
         claim = await self._call(run)
         if isinstance(claim, errors.CallFailed):
             del self._claimed[key]
@@ -326,11 +328,6 @@ class AzureTaskSource:
             )
         except errors.CallFailed as error:
             return error
-
-    def _remember(self, key: tuple[str, int]) -> None:
-        self._claimed[key] = None
-        if len(self._claimed) > _MOST_REMEMBERED:
-            self._claimed.popitem(last=False)
 
     # Deleting
 

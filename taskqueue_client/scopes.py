@@ -68,18 +68,12 @@ def render(expression: ScopeExpression, params: Mapping[str, Any]) -> ScopeExpre
     if isinstance(expression, str):
         return _filled_in(expression, params)
     if "if" in expression:
-        return render(_chosen(expression, params), params)
+        otherwise: ScopeExpression = expression.get("else", {"AllOf": []})
+        return render(expression["then"] if params[expression["if"]] else otherwise, params)
     if "for" in expression:
         return {"AllOf": [*_each(expression, params)]}
     (kind, parts) = next(iter(expression.items()))
     return {kind: [rendered for part in parts for rendered in _in_list(part, params)]}
-
-
-def _chosen(condition: Mapping[str, Any], params: Mapping[str, Any]) -> ScopeExpression:
-    chosen: ScopeExpression = (
-        condition["then"] if params[condition["if"]] else condition.get("else", {"AllOf": []})
-    )
-    return chosen
 
 
 def _filled_in(scope: str, params: Mapping[str, Any]) -> str:

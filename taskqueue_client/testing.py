@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
 from os import PathLike
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
 
 import pytest
 
-from ._dates import timestamp
+from .definitions import task_definition
 from .errors import InvalidArgument
 
 async_fixture: Callable[..., Any] = pytest.fixture
@@ -112,22 +112,18 @@ def task_factory(local_queue: LocalQueue) -> TaskFactory:
     """A function that returns a valid task definition; keyword arguments replace or add keys."""
 
     def make_task(**changes: Any) -> TaskDefinition:
-        now = datetime.fromtimestamp(local_queue.clock.now(), UTC)
-        definition: dict[str, Any] = {
-            "taskQueueId": _TASK_QUEUE_ID,
-            "created": timestamp(now),
-            "deadline": timestamp(now + timedelta(hours=1)),
-            "expires": timestamp(now + timedelta(days=1)),
-            "payload": {},
-            "metadata": {
-                "name": "test task",
-                "description": "made by a test",
-                "owner": "tester@example.com",
-                "source": "https://example.com/source",
-            },
-            **changes,
-        }
-        return cast("TaskDefinition", definition)
+        definition = task_definition(
+            _TASK_QUEUE_ID,
+            {},
+            name="test task",
+            description="made by a test",
+            owner="tester@example.com",
+            source="https://example.com/source",
+            created=datetime.fromtimestamp(local_queue.clock.now(), UTC),
+            deadline="1 hour",
+            expires="1 day",
+        )
+        return cast("TaskDefinition", {**definition, **changes})
 
     return make_task
 

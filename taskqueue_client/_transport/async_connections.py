@@ -372,7 +372,9 @@ class ConnectorTransport:
         self._opened()
         scheme, _, rest = request.url.partition("://")
         host, _, path = rest.partition("/")
-        to = self._destinations.get(f"{scheme}://{host}") or self._destination(f"{scheme}://{host}")
+        origin = f"{scheme}://{host}"
+        if (to := self._destinations.get(origin)) is None:
+            to = self._destinations[origin] = _Destination(origin, self._network)
         data = to.written(request, f"/{path}")
         ends = self._deadlines.loop.time() + timeouts.total
         try:
@@ -401,10 +403,6 @@ class ConnectorTransport:
                 await self._places.acquire()
         except TimeoutError as error:  # which has no text
             raise TransportFailed(_BUSY, timed_out=True) from error
-
-    def _destination(self, origin: str) -> _Destination:
-        self._destinations[origin] = made = _Destination(origin, self._network)
-        return made
 
     async def aclose(self) -> None:
         for each in self._connections:

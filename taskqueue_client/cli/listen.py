@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import click
 
@@ -60,7 +60,8 @@ def command(
             events.PulseSettings.from_env(), _bindings(exchanges, **chosen), on_state=on_state
         ) as listener:
             for event in itertools.islice(listener, count):
-                _print(event, as_json=as_json)
+                document = {"exchange": event.exchange, "routes": event.routes, "message": _content(event)}
+                print_either(document, printable(_line(event)), as_json=as_json)
     except events.BrokerRefused as error:
         message = f"RabbitMQ refused: {error}: check PULSE_URL"
         raise Failure(message, ExitStatus.REFUSED) from error
@@ -82,10 +83,10 @@ def _bindings(
 ) -> list[events.Binding]:
     """Return the bindings for what was chosen; by default, for all messages."""
     every = [
-        *_each(events.for_task, tasks),
-        *_each(events.for_group, groups),
-        *_each(_for_task_queue, task_queues),
-        *_each(events.for_route, routes),
+        *(binding for task_id in tasks for binding in events.for_task(task_id)),
+        *(binding for group in groups for binding in events.for_group(group)),
+        *(exchange(task_queue_id=each) for each in task_queues for exchange in events.TASK_EXCHANGES),
+        *(binding for route in routes for binding in events.for_route(route)),
     ]
     if not (tasks or groups or task_queues or routes):
         every = [events.Binding(exchange.full_name, "#") for exchange in events.EXCHANGES]
@@ -97,14 +98,6 @@ def _bindings(
         message = f"{', '.join(exchanges)} has no messages about these subjects; choose other exchanges."
         raise click.UsageError(message)
     return found
-
-
-def _each(bind: Callable[[str], Sequence[events.Binding]], chosen: Sequence[str]) -> list[events.Binding]:
-    return [binding for each in chosen for binding in bind(each)]
-
-
-def _for_task_queue(task_queue_id: str) -> list[events.Binding]:
-    return [exchange(task_queue_id=task_queue_id) for exchange in events.TASK_EXCHANGES]
 
 
 def leave_logging_to_on_state() -> None:
@@ -124,11 +117,6 @@ class UntilConnected:
         self._connected |= change.state is events.State.LISTENING
         if change.reason is not None and not self._connected:
             raise change.reason
-
-
-def _print(event: events.Event, *, as_json: bool) -> None:
-    message = {"exchange": event.exchange, "routes": event.routes, "message": _content(event)}
-    print_either(message, printable(_line(event)), as_json=as_json)
 
 
 def _content(event: events.Event) -> object:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from msgspec.structs import astuple
 
 from taskqueue_client.clock import MovableMachineClock
 from taskqueue_client.local import OBJECT_METHODS, PUBLIC_SCOPES, Client, LocalQueue
@@ -166,7 +167,7 @@ def command(
     try:
         local = LocalQueue(
             clock=MovableMachineClock(),
-            clients=[*clients, *map(_client, config.clients)],
+            clients=[*clients, *(Client(*astuple(each)) for each in config.clients)],
             roles=config.roles,
             anonymous_scopes=_anonymous_scopes(config, public=public),
             **settings,
@@ -188,10 +189,6 @@ def _anonymous_scopes(config: _Config, *, public: bool | None) -> Sequence[str] 
     if public is None:
         return config.anonymous_scopes
     return PUBLIC_SCOPES if public else ()
-
-
-def _client(entry: _ClientEntry) -> Client:
-    return Client(entry.client_id, entry.access_token, entry.scopes, entry.expires, entry.disabled)
 
 
 def _print_settings(local: LocalQueue, *, as_json: bool) -> None:

@@ -11,7 +11,6 @@ import click
 import yaml
 
 from taskqueue_client.client import Queue
-from taskqueue_client.definitions import TaskDefinition
 from taskqueue_client.errors import CallFailed, InvalidDefinition
 from taskqueue_client.graph import Graph, SubmissionFailed, follow, plan_graph, plan_task, submit_graph
 from taskqueue_client.models import TaskAndStatus
@@ -99,13 +98,10 @@ def _advice(graph: Graph, names: Collection[str], *, is_new_group: bool) -> str:
 def _print_definitions(graph: Graph, *, as_json: bool) -> None:
     for task in graph.tasks:
         document = {"name": task.name, "taskId": task.task_id, "task": task.definition}
-        print_either(document, f"{task.name}\n{_indented(task.definition)}", as_json=as_json)
+        text = yaml.safe_dump(task.definition, sort_keys=False, allow_unicode=True).rstrip()
+        print_either(document, f"{task.name}\n{textwrap.indent(text, '  ')}", as_json=as_json)
     if not as_json:
         click.echo(f"dry run: {len(graph.tasks)} valid, 0 created")
-
-
-def _indented(definition: TaskDefinition) -> str:
-    return textwrap.indent(yaml.safe_dump(definition, sort_keys=False, allow_unicode=True).rstrip(), "  ")
 
 
 def _print_ids(graph: Graph, *, as_json: bool) -> None:
