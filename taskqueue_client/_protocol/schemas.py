@@ -249,28 +249,20 @@ def _decoder() -> msgspec.json.Decoder[Any]:
 
 def _type_of(schema: Schema) -> Any:
     """Return a msgspec type for a schema; `_is_valid` checks what concerns a whole list."""
-    if "enum" in schema:
-        return Literal[tuple(schema["enum"])]
-    return _TYPES[schema["type"]](schema)
-
-
-def _string_type(schema: Schema) -> Any:
-    if schema is _DATE_TIME:
-        return datetime
-    limits = msgspec.Meta(
-        min_length=schema.get("minLength"), max_length=schema.get("maxLength"), pattern=schema.get("pattern")
-    )
-    return Annotated[str, limits]
-
-
-def _integer_type(schema: Schema) -> Any:
-    """Return the type float: to JSON Schema, a float without a fraction is an integer."""
-    return Annotated[float, msgspec.Meta(ge=schema["minimum"], le=schema["maximum"])]
-
-
-def _array_type(schema: Schema) -> Any:
-    items = {key: value for key, value in schema["items"].items() if key != "pattern"}
-    return Annotated[GenericAlias(list, _string_type(items)), msgspec.Meta(max_length=schema.get("maxItems"))]
+    match schema:
+        case {"enum": allowed}:
+            return Literal[tuple(allowed)]
+        case {"type": "integer"}:  # to JSON Schema, a float without a fraction is one
+            return Annotated[float, msgspec.Meta(ge=schema["minimum"], le=schema["maximum"])]
+        case {"type": "array"}:
+            items = _type_of({key: value for key, value in schema["items"].items() if key != "pattern"})
+            return Annotated[GenericAlias(list, items), msgspec.Meta(max_length=schema.get("maxItems"))]
+        case {"type": "object"}:
+            return _object_type(schema)
+        case _:
+            longest, pattern = schema.get("maxLength"), schema.get("pattern")
+            limits = msgspec.Meta(min_length=schema.get("minLength"), max_length=longest, pattern=pattern)
+            return datetime if schema is _DATE_TIME else Annotated[str, limits]
 
 
 def _object_type(schema: Schema) -> Any:
@@ -289,9 +281,6 @@ def _default(schema: Schema) -> Any:
     if schema.get("type") == "array":
         return ()
     return msgspec.Raw(b"{}") if schema is _OBJECT else None
-
-
-_TYPES = {"string": _string_type, "integer": _integer_type, "array": _array_type, "object": _object_type}
 
 
 def _raise_problems(encoded: bytes, now: float, problems: list[Problem], *, has_nul: bool) -> None:
