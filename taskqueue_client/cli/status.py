@@ -49,7 +49,7 @@ def command(task_ids: tuple[str, ...], group: str | None, states: tuple[str, ...
     """
     check_either(task_ids, group)
     with connect() as queue:
-        members = tasks_of_group(queue, group) if group else [one_task(queue, each) for each in task_ids]
+        members = _members(queue, task_ids, group)
     chosen = [member for member in members if not states or member.status.state in states]
     if as_json:
         for member in chosen:
@@ -67,14 +67,10 @@ def _totals(members: Sequence[TaskAndStatus]) -> str:
     return f"{tasks}: {', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}"
 
 
-def one_task(queue: Queue, task_id: str) -> TaskAndStatus:
-    """Return definition and status of a task."""
-    return TaskAndStatus(task=queue.task(task_id), status=queue.status(task_id).status)
-
-
-def tasks_of_group(queue: Queue, group: str) -> list[TaskAndStatus]:
-    """Return all tasks of a group."""
-    return list(queue.iter_task_group(group))
+def _members(queue: Queue, task_ids: Sequence[str], group: str | None) -> list[TaskAndStatus]:
+    if group:
+        return list(queue.iter_task_group(group))
+    return [TaskAndStatus(task=queue.task(each), status=queue.status(each).status) for each in task_ids]
 
 
 def _print_one(member: TaskAndStatus) -> None:
@@ -125,15 +121,8 @@ def watch(
     """
     check_either(task_ids, group)
     with connect() as queue:
-        members = show(
-            follow(
-                lambda: (
-                    tasks_of_group(queue, group) if group else [one_task(queue, each) for each in task_ids]
-                ),
-                interval=interval,
-            ),
-            as_json=as_json,
-        )
+        snapshots = follow(lambda: _members(queue, task_ids, group), interval=interval)
+        members = show(snapshots, as_json=as_json)
     if not members:
         message = f"task group {group} has no tasks"
         raise Failure(message, ExitStatus.REFUSED)

@@ -19,7 +19,7 @@ from .arguments import connect_with_credentials
 from .documents import read_document, refusing_depth, shown
 from .failures import Failure, in_one_line, status_of
 from .output import json_option, print_change, print_either
-from .status import exit_status, interval_option, show, tasks_of_group
+from .status import exit_status, interval_option, show
 
 
 @click.command()
@@ -115,6 +115,7 @@ def _followed(queue: Queue, graph: Graph, interval: float, *, as_json: bool) -> 
     ours = set(graph.task_ids.values())
 
     def look() -> list[TaskAndStatus]:
-        return [each for each in tasks_of_group(queue, graph.task_group_id) if each.status.task_id in ours]
+        members = queue.iter_task_group(graph.task_group_id)
+        return [each for each in members if each.status.task_id in ours]
 
     return show(follow(look, interval=interval), as_json=as_json)
