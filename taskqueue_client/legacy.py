@@ -23,7 +23,6 @@ from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.queue_messages import (
     MAX_XML,
     QueueMessage,
-    RunMessage,
     decode_run,
     parse_messages,
 )
@@ -300,34 +299,30 @@ class AzureTaskSource:
         """Claim the run of one message, and delete the message afterwards unless it may be of use."""
         if self._stopping:
             return None
-        run = _run_of(message)
-        if run is None:
-            self._delete(queue, message)
-            return None
-        key = (run.task_id, run.run_id)
-        if key in self._claimed:  # a message that could not be deleted, or a second one
-            self._delete(queue, message)
-            return None
-        self._claimed[key] = None
+        run, claim = _run_of(message), None
+        if run is not None and run not in self._claimed:  # else it could not be deleted, or is a second one
+            try:
+                claim = await self._claim(*run)
+            except errors.CallFailed as error:
+                if not _is_about_run(error):
+                    return error
+                log.info("run %s/%d was not claimed, deleting its message: %s", *run, error)
+        self._delete(queue, message)
+        return claim
+
+    async def _claim(self, task_id: str, run_id: int) -> TaskClaim:
+        """Claim a run, and remember it from now on, unless that fails."""
+        self._claimed[task_id, run_id] = None
         if len(self._claimed) > _MOST_REMEMBERED:
             self._claimed.popitem(last=False)
-        claim = await self._call(run)
-        if isinstance(claim, errors.CallFailed):
-            del self._claimed[key]
-            if not _is_about_run(claim):
-                return claim
-            log.info("run %s/%d was not claimed, deleting its message: %s", *key, claim)
-        self._delete(queue, message)
-        return claim if isinstance(claim, TaskClaim) else None
-
-    async def _call(self, run: RunMessage) -> TaskClaim | errors.CallFailed:
         who = self._context.identity
         try:
             return await self._claiming_queue.claim_task(
-                run.task_id, run.run_id, worker_group=who.worker_group, worker_id=who.worker_id
+                task_id, run_id, worker_group=who.worker_group, worker_id=who.worker_id
             )
-        except errors.CallFailed as error:
-            return error
+        except errors.CallFailed:
+            del self._claimed[task_id, run_id]
+            raise
 
     # Deleting
 
@@ -354,7 +349,7 @@ class _StoppedError(Exception):
     """The source was stopped while it waited."""
 
 
-def _run_of(message: QueueMessage) -> RunMessage | None:
+def _run_of(message: QueueMessage) -> tuple[str, int] | None:
     """Return the run of a message that can be claimed; None for one that only can be deleted."""
     try:
         run = decode_run(message.text)
@@ -362,7 +357,7 @@ def _run_of(message: QueueMessage) -> RunMessage | None:
         log.error("deleting message %s, whose text cannot be read: %s", message.message_id, error)  # noqa: TRY400 - the error says all
         return None
     if message.dequeue_count < _POISONOUS:
-        return run
+        return run.task_id, run.run_id
     log.error(
         "operator alert: the message about run %s/%d was polled %d times, deleting it without a claim: it may"
         " have ended each worker that polled it",
