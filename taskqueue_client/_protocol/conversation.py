@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-C = TypeVar("C", bound="Client | AsyncClient")
-S = TypeVar("S")
 
 STOPPING_TIMEOUT = 5.0
 """Seconds that a canceled conversation waits for `Work` that was told to stop: it may be connecting, or
@@ -446,27 +444,24 @@ def streamed(
     describe: Callable[Concatenate[Any, P], Conversation[None]],
 ) -> Callable[Concatenate[Client, P], Generator[bytes]]:
     """Return the method of a synchronous client that gives the items, which are bytes."""
-    return _streaming(describe, iterate, Generator)
+
+    @wraps(describe)
+    def method(client: Client, /, *args: P.args, **kwargs: P.kwargs) -> Generator[bytes]:
+        return iterate(client, describe(client, *args, **kwargs))
+
+    return with_signature(method, describe, Generator, bytes)
 
 
 def streamed_async(
     describe: Callable[Concatenate[Any, P], Conversation[None]],
 ) -> Callable[Concatenate[AsyncClient, P], AsyncGenerator[bytes]]:
     """Return the method of an asynchronous client that gives the items, which are bytes."""
-    return _streaming(describe, iterate_async, AsyncGenerator)
-
-
-def _streaming(
-    describe: Callable[Concatenate[Any, P], Conversation[None]],
-    iterate_with: Callable[[C, Conversation[None]], S],
-    kind: type,
-) -> Callable[Concatenate[C, P], S]:
 
     @wraps(describe)
-    def method(client: C, /, *args: P.args, **kwargs: P.kwargs) -> S:
-        return iterate_with(client, describe(client, *args, **kwargs))
+    def method(client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[bytes]:
+        return iterate_async(client, describe(client, *args, **kwargs))
 
-    return with_signature(method, describe, kind, bytes)
+    return with_signature(method, describe, AsyncGenerator, bytes)
 
 
 M = TypeVar("M", bound=Callable[..., Any])
