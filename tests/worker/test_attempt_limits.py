@@ -49,7 +49,9 @@ async def test_a_reclaim_that_hangs_is_given_up_while_there_is_time_for_another(
         reclaims = Reclaiming(told, clock)
         assert isinstance(await limited(reclaims.reclaim_once(run)), TimeoutError)
         assert run.has_claim
-        assert await reclaims.reclaim_once(run) is None
+        async with asyncio.timeout(WAIT):
+            while await reclaims.reclaim_once(run) is not None:  # a busy machine may take longer than 0.5 s
+                assert run.has_claim
     assert run.lease.left(clock.monotonic()) > 1000
 
 
