@@ -16,13 +16,13 @@ import tenacity
 from taskqueue_client import calls
 from taskqueue_client._protocol.retry import PolicyRetries, Retries, RetryPolicy
 from taskqueue_client.errors import CallFailed
+from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.claims.cancellation import CancellationWatch
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState, Lease
 from taskqueue_client.worker.claims.keeper import Claiming, Slots
 from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.claims.task_source import QueueTaskSource, SourceContext
-from taskqueue_client.worker.outcomes import COMPLETED
 from taskqueue_client.worker.run.log_checkpoints import first_after
 from taskqueue_client.worker.run.reporting import Reporter
 from taskqueue_client.worker.run.upload_retries import RetryBudget, UploadRetries
@@ -165,7 +165,9 @@ class SimulatedWorker:
         if run.has_claim:
             await self._upload_whole_log(run, lost)
         if run.has_claim:
-            await Reporter(run, self._queue, self._reclaiming.reclaim_once, self._clock).report(COMPLETED)
+            await Reporter(run, self._queue, self._reclaiming.reclaim_once, self._clock).report(
+                ReasonResolved.COMPLETED
+            )
         self._linked.discard(run)
         self._fleet.ended[run.state] += 1
         del self._lives[run]

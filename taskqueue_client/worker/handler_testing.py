@@ -38,7 +38,7 @@ from .commands.process_tree import Guardian
 from .commands.work_directory import WorkDirectories
 from .loop import WorkerLoop
 from .monitoring.tracing import NO_TRACING
-from .outcomes import LOST, Outcome, Uploads, resolution_of
+from .outcomes import LOST, UPLOADED_BEFORE, Outcome, resolution_of
 from .run.artifact_uploads import outcome_of_failed_upload, severity, with_failed_upload
 from .run.declared_artifacts import DeclaredArtifact
 from .run.handlers import Attempts, Handlers
@@ -158,15 +158,15 @@ def _run(worker: WorkerLoop, claim: TaskClaim, stack: ExitStack) -> TaskResult:
     error = thread.submit(_call(worker, resources, shared)).result()
     explain(resources.log, error)
     artifacts, failure = _contents(resources.artifacts.final())
-    resolution = resolution_of(error)
-    if resolution is not None and resolution.uploads is Uploads.BEFORE_REPORT:
+    reason = resolution_of(error)
+    if reason in UPLOADED_BEFORE:
         after_uploads = with_failed_upload(error, failure)
         if after_uploads is not error:
-            error, resolution = after_uploads, resolution_of(after_uploads)
+            error, reason = after_uploads, resolution_of(after_uploads)
             explain(resources.log, error)
     with closing(resources.log.finished()) as log:
         text = log.read().decode(errors="replace")
-    outcome = resolution.reason.value if resolution else LOST
+    outcome = reason.value if reason else LOST
     return _logged(TaskResult(claim.status.task_id, outcome, artifacts, text, error))
 
 

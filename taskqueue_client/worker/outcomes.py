@@ -22,14 +22,11 @@ import threading
 import traceback
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import cast
 
-from taskqueue_client import calls
-from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.errors import InvalidArgument, TaskQueueError
-from taskqueue_client.models import ReasonResolved, TaskStatusResponse
+from taskqueue_client.models import ReasonResolved
 
 
 class Outcome(TaskQueueError):
@@ -94,63 +91,29 @@ class ClaimLost(Outcome):
         self.reason = reason
 
 
-class Uploads(Enum):
-    """When a run's artifacts and log are uploaded."""
-
-    BEFORE_REPORT = "before"
-    """The Queue takes no artifacts of a run that is completed or failed."""
-
-    AFTER_REPORT = "after"
-    """A worker in trouble first makes sure that the run cannot end as completed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resolution:
-    """The report of a run to the Queue.
-
-    Attributes:
-        endpoint: `reportCompleted`, `reportFailed` or `reportException`.
-        reason: The run's `reasonResolved` after the report.
-        uploads: When artifacts and log are uploaded.
-    """
-
-    endpoint: str
-    reason: ReasonResolved
-    uploads: Uploads
-
-    def call(self, task_id: str, run_id: int) -> Call[TaskStatusResponse]:
-        """Return the call that reports a run."""
-        if self.endpoint == "reportException":
-            return calls.report_exception(task_id, run_id, cast("calls.ExceptionReason", self.reason))
-        report = calls.report_completed if self.endpoint == "reportCompleted" else calls.report_failed
-        return report(task_id, run_id)
-
-
-def _exception(reason: ReasonResolved) -> Resolution:
-    return Resolution("reportException", reason, Uploads.AFTER_REPORT)
-
-
 LOST = "lost"
 """How a run ends whose claim is lost: it is not reported."""
 
-COMPLETED = Resolution("reportCompleted", ReasonResolved.COMPLETED, Uploads.BEFORE_REPORT)
-
-RESOLUTIONS: Mapping[type[Outcome], Resolution | None] = {
-    TaskFailed: Resolution("reportFailed", ReasonResolved.FAILED, Uploads.BEFORE_REPORT),
-    MalformedPayload: _exception(ReasonResolved.MALFORMED_PAYLOAD),
-    ResourceUnavailable: _exception(ReasonResolved.RESOURCE_UNAVAILABLE),
-    IntermittentTask: _exception(ReasonResolved.INTERMITTENT_TASK),
-    InternalError: _exception(ReasonResolved.INTERNAL_ERROR),
-    WorkerShutdown: _exception(ReasonResolved.WORKER_SHUTDOWN),
+RESOLUTIONS: Mapping[type[Outcome], ReasonResolved | None] = {
+    TaskFailed: ReasonResolved.FAILED,
+    MalformedPayload: ReasonResolved.MALFORMED_PAYLOAD,
+    ResourceUnavailable: ReasonResolved.RESOURCE_UNAVAILABLE,
+    IntermittentTask: ReasonResolved.INTERMITTENT_TASK,
+    InternalError: ReasonResolved.INTERNAL_ERROR,
+    WorkerShutdown: ReasonResolved.WORKER_SHUTDOWN,
     ClaimLost: None,
 }
-"""The report of each outcome; None: nothing is reported."""
+"""The reason that is reported for each outcome; None: nothing is reported."""
+
+UPLOADED_BEFORE = frozenset({ReasonResolved.COMPLETED, ReasonResolved.FAILED})
+"""The reasons that are reported after artifacts and log are uploaded: the Queue takes none afterwards. With
+any other reason, a worker in trouble first makes sure that the run cannot end as completed."""
 
 
-def resolution_of(outcome: BaseException | None) -> Resolution | None:
+def resolution_of(outcome: BaseException | None) -> ReasonResolved | None:
     """Return what is reported when a handler returned (None) or raised `outcome`; None: nothing."""
     if outcome is None:
-        return COMPLETED
+        return ReasonResolved.COMPLETED
     for kind in type(outcome).__mro__:
         if kind in RESOLUTIONS:
             return RESOLUTIONS[kind]
@@ -191,7 +154,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 _BY_REASON: Mapping[str, type[Outcome]] = {
-    **{resolution.reason.value: kind for kind, resolution in RESOLUTIONS.items() if resolution},
+    **{reason.value: kind for kind, reason in RESOLUTIONS.items() if reason},
     "resources-unavailable": ResourceUnavailable,  # as the interaction document spells it
 }
 

@@ -14,11 +14,10 @@ from taskqueue_client import AsyncQueue, Credentials, Queue, slugid
 from taskqueue_client.clock import Clock, MovableClock, SystemClock
 from taskqueue_client.errors import CallFailed
 from taskqueue_client.local import LocalQueue
-from taskqueue_client.models import Run, TaskStatus
+from taskqueue_client.models import ReasonResolved, Run, TaskStatus
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState, ReclaimResult
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.config import WorkerConfig
-from taskqueue_client.worker.outcomes import Resolution
 from taskqueue_client.worker.run.reporting import Reporter
 from taskqueue_client.worker.threads import EventThread
 
@@ -178,13 +177,13 @@ class RunningKeeper:
     def claiming_ended(self) -> None:
         self._waiting.submit(self._keeper.claiming_ended()).result(WAIT)
 
-    def resolve(self, held: ClaimedRun, resolution: Resolution) -> ClaimState:
-        return self._waiting.submit(self._resolve(held, resolution)).result(WAIT)
+    def resolve(self, held: ClaimedRun, reason: ReasonResolved) -> ClaimState:
+        return self._waiting.submit(self._resolve(held, reason)).result(WAIT)
 
-    async def _resolve(self, held: ClaimedRun, resolution: Resolution) -> ClaimState:
+    async def _resolve(self, held: ClaimedRun, reason: ReasonResolved) -> ClaimState:
         async with self._make_queue() as queue:
             client = held.credentials.client(queue)
-            return await Reporter(held, client, self._keeper.reclaim, self._clock).report(resolution)
+            return await Reporter(held, client, self._keeper.reclaim, self._clock).report(reason)
 
     def stop(self) -> None:
         self._keeper.stop()

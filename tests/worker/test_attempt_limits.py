@@ -10,9 +10,10 @@ import pytest
 
 from taskqueue_client import AsyncQueue
 from taskqueue_client.local.faults import Delay, Respond
+from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState, Lease
 from taskqueue_client.worker.claims.reclaiming import Reclaiming
-from taskqueue_client.worker.outcomes import COMPLETED, InternalError
+from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.run import lifecycle
 from taskqueue_client.worker.run.reporting import Reporter
 from taskqueue_client.worker.run.task_run import TaskRun
@@ -66,7 +67,7 @@ async def test_a_report_that_hangs_is_given_up_while_there_is_time_for_another(
         async def reclaim(_: ClaimedRun) -> None: ...
 
         reporter = Reporter(run, run.credentials.client(queue), reclaim, clock)
-        assert await limited(reporter.report(COMPLETED)) is ClaimState.RESOLVED
+        assert await limited(reporter.report(ReasonResolved.COMPLETED)) is ClaimState.RESOLVED
     assert "no response in time" in caplog.text
     assert world.run(run.task_id).reason_resolved == "completed"
 

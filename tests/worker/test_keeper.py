@@ -11,15 +11,9 @@ from taskqueue_client import Credentials
 from taskqueue_client.errors import InsufficientScopes, ServerError
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Delay, Drop, Respond
+from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState
-from taskqueue_client.worker.outcomes import (
-    COMPLETED,
-    RESOLUTIONS,
-    InternalError,
-    Outcome,
-    TaskFailed,
-    WorkerShutdown,
-)
+from taskqueue_client.worker.outcomes import InternalError, Outcome, TaskFailed, WorkerShutdown, resolution_of
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, QuickRetries, Told, World, running_keeper, until
 
 
@@ -226,7 +220,7 @@ class TestCancellation:
             (held,) = told.runs(1)
             keeper.hint_canceled(task_id)
             keeper.hint_canceled("fN1SbArXTPSVFNUvaOlinQ")
-            assert keeper.resolve(held, COMPLETED) is ClaimState.RESOLVED
+            assert keeper.resolve(held, ReasonResolved.COMPLETED) is ClaimState.RESOLVED
 
 
 FAULTS: dict[str, list[Respond | Drop]] = {
@@ -245,14 +239,14 @@ class TestResolving:
         self, world: World, told: Told, fault: str, outcome: type[Outcome] | None
     ) -> None:
         task_id = world.create()
-        resolution = COMPLETED if outcome is None else RESOLUTIONS[outcome]
-        assert resolution is not None
+        reason = resolution_of(None if outcome is None else outcome("it ends"))
+        assert reason is not None
         for each in FAULTS[fault]:
             world.local.faults.add(each)
         with running_keeper(world, told) as keeper:
             (held,) = told.runs(1)
-            assert keeper.resolve(held, resolution) is ClaimState.RESOLVED
-        assert world.run(task_id).reason_resolved == resolution.reason
+            assert keeper.resolve(held, reason) is ClaimState.RESOLVED
+        assert world.run(task_id).reason_resolved == reason
         assert world.local.faults.waiting() == []
 
     def test_a_run_that_ended_otherwise_is_lost(self, world: World, told: Told) -> None:
@@ -260,7 +254,7 @@ class TestResolving:
         with running_keeper(world, told) as keeper:
             (held,) = told.runs(1)
             world.queue.cancel_task(task_id)
-            assert keeper.resolve(held, COMPLETED) is ClaimState.LOST
+            assert keeper.resolve(held, ReasonResolved.COMPLETED) is ClaimState.LOST
             assert "canceled" in str(held.lost)
         assert world.run(task_id).reason_resolved == "canceled"
 
@@ -272,7 +266,7 @@ class TestResolving:
             world.queue.cancel_task(task_id)
             assert event.wait(WAIT)
             world.local.faults.add(Respond(endpoint="queue.report*", status=500))
-            assert keeper.resolve(held, COMPLETED) is ClaimState.LOST
+            assert keeper.resolve(held, ReasonResolved.COMPLETED) is ClaimState.LOST
         assert len(world.local.faults.waiting()) == 1
 
     def test_goes_on_until_the_lease_ends_and_not_longer(
@@ -282,7 +276,7 @@ class TestResolving:
         world.local.faults.add(Drop(endpoint="queue.report*", times=1000))
         with running_keeper(world, told, clock=quick) as keeper:
             (held,) = told.runs(1)
-            assert keeper.resolve(held, COMPLETED) is ClaimState.LOST
+            assert keeper.resolve(held, ReasonResolved.COMPLETED) is ClaimState.LOST
             assert "lease ended" in str(held.lost)
 
     def test_reclaim_stops_before_the_report(self, world: World, told: Told, quick: QuickRetries) -> None:
@@ -291,7 +285,7 @@ class TestResolving:
         with running_keeper(world, told, clock=quick) as keeper, ThreadPoolExecutor(1) as thread:
             (held,) = told.runs(1)
             quick.until_a_reclaim_is_planned()  # a run that is being resolved already gets none
-            resolving = thread.submit(keeper.resolve, held, COMPLETED)
+            resolving = thread.submit(keeper.resolve, held, ReasonResolved.COMPLETED)
             world.until_struck()
             world.run(held.task_id)  # its response says that the delay has begun
             quick.let_a_reclaim_be_due()  # the report is on its way when a renewal would have been made

@@ -15,8 +15,9 @@ from taskqueue_client.artifacts.artifact_errors import SourceChanged, UploadAlre
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Respond
+from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.claims.claimed_run import ClaimState
-from taskqueue_client.worker.outcomes import RESOLUTIONS, InternalError, ResourceUnavailable, TaskFailed
+from taskqueue_client.worker.outcomes import InternalError, ResourceUnavailable, TaskFailed
 from taskqueue_client.worker.run.artifact_uploads import outcome_of_failed_upload
 from taskqueue_client.worker.run.lifecycle import TaskEnd
 from taskqueue_client.worker.run.task_run import TaskRun
@@ -162,12 +163,11 @@ def test_a_run_is_reclaimed_before_an_exception_unless_nearly_a_whole_lease_is_l
     world: World, used: float, reclaims: int
 ) -> None:
     world.create()
-    told, resolution = Told(), RESOLUTIONS[InternalError]
-    assert resolution is not None
+    told = Told()
     with requests_noted(world.local) as requests, running_keeper(world, told) as keeper:
         (run,) = told.runs(1)
         run.lease = type(run.lease)(run.lease.length, run.lease.ends - used * run.lease.length)
-        assert keeper.resolve(run, resolution) is ClaimState.RESOLVED
+        assert keeper.resolve(run, ReasonResolved.INTERNAL_ERROR) is ClaimState.RESOLVED
         until(lambda: any(each.path.endswith("/exception") for each in requests))
         assert sum(each.path.endswith("/reclaim") for each in requests) == reclaims
 

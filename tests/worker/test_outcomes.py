@@ -10,36 +10,36 @@ from taskqueue_client.errors import InvalidArgument, TaskQueueError
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker import outcomes
 from taskqueue_client.worker.outcomes import (
+    UPLOADED_BEFORE,
     LossReason,
     Outcome,
-    Uploads,
     outcome_for,
     resolution_of,
     ungrouped,
 )
+from taskqueue_client.worker.run.reporting import report_of
 
 TABLE = [
-    (None, "reportCompleted", "completed", Uploads.BEFORE_REPORT),
-    (outcomes.TaskFailed("red"), "reportFailed", "failed", Uploads.BEFORE_REPORT),
-    (outcomes.MalformedPayload("bad"), "reportException", "malformed-payload", Uploads.AFTER_REPORT),
-    (outcomes.ResourceUnavailable("no"), "reportException", "resource-unavailable", Uploads.AFTER_REPORT),
-    (outcomes.IntermittentTask("again"), "reportException", "intermittent-task", Uploads.AFTER_REPORT),
-    (outcomes.InternalError("oops"), "reportException", "internal-error", Uploads.AFTER_REPORT),
-    (outcomes.WorkerShutdown("bye"), "reportException", "worker-shutdown", Uploads.AFTER_REPORT),
-    (ValueError("a bug"), "reportException", "internal-error", Uploads.AFTER_REPORT),
-    (TimeoutError(), "reportException", "internal-error", Uploads.AFTER_REPORT),
-    (asyncio.CancelledError(), "reportException", "internal-error", Uploads.AFTER_REPORT),
-    (SystemExit(0), "reportException", "internal-error", Uploads.AFTER_REPORT),
+    (None, "reportCompleted", "completed"),
+    (outcomes.TaskFailed("red"), "reportFailed", "failed"),
+    (outcomes.MalformedPayload("bad"), "reportException", "malformed-payload"),
+    (outcomes.ResourceUnavailable("no"), "reportException", "resource-unavailable"),
+    (outcomes.IntermittentTask("again"), "reportException", "intermittent-task"),
+    (outcomes.InternalError("oops"), "reportException", "internal-error"),
+    (outcomes.WorkerShutdown("bye"), "reportException", "worker-shutdown"),
+    (ValueError("a bug"), "reportException", "internal-error"),
+    (TimeoutError(), "reportException", "internal-error"),
+    (asyncio.CancelledError(), "reportException", "internal-error"),
+    (SystemExit(0), "reportException", "internal-error"),
 ]
 
 
-@pytest.mark.parametrize(("outcome", "endpoint", "reason", "uploads"), TABLE)
-def test_each_outcome_has_its_call_reason_and_order(
-    outcome: BaseException | None, endpoint: str, reason: str, uploads: Uploads
+@pytest.mark.parametrize(("outcome", "endpoint", "reason"), TABLE)
+def test_each_outcome_has_its_reason_and_order(
+    outcome: BaseException | None, endpoint: str, reason: str
 ) -> None:
-    resolution = resolution_of(outcome)
-    assert resolution is not None
-    assert (resolution.endpoint, resolution.reason, resolution.uploads) == (endpoint, reason, uploads)
+    assert resolution_of(outcome) == reason
+    assert (reason in UPLOADED_BEFORE) is (endpoint != "reportException")
 
 
 def test_a_lost_claim_is_reported_to_nobody() -> None:
@@ -50,19 +50,16 @@ def test_an_outcome_of_ones_own_counts_as_what_it_is_derived_from() -> None:
     class FlakyNetwork(outcomes.IntermittentTask):
         pass
 
-    resolution = resolution_of(FlakyNetwork("dns"))
-    assert resolution is not None
-    assert resolution.reason is ReasonResolved.INTERMITTENT_TASK
+    assert resolution_of(FlakyNetwork("dns")) is ReasonResolved.INTERMITTENT_TASK
 
 
-@pytest.mark.parametrize(("outcome", "endpoint", "reason", "uploads"), TABLE)
+@pytest.mark.parametrize(("outcome", "endpoint", "reason"), TABLE)
 def test_the_call_is_the_endpoints_and_carries_a_reason_only_for_exceptions(
-    outcome: BaseException | None, endpoint: str, reason: str, uploads: Uploads
+    outcome: BaseException | None, endpoint: str, reason: str
 ) -> None:
-    del uploads
     resolution = resolution_of(outcome)
     assert resolution is not None
-    call = resolution.call("fN1SbArXTPSVFNUvaOlinQ", 2)
+    call = report_of("fN1SbArXTPSVFNUvaOlinQ", 2, resolution)
     assert call.endpoint == endpoint
     assert call.body == ({"reason": reason} if endpoint == "reportException" else None)
 
@@ -90,9 +87,7 @@ def test_a_group_of_outcomes_that_are_reported_alike_is_the_first_of_them() -> N
 def test_any_other_group_is_an_internal_error(other: BaseException) -> None:
     group = BaseExceptionGroup("", [outcomes.TaskFailed("red"), other])
     assert ungrouped(group) is group
-    resolution = resolution_of(group)
-    assert resolution is not None
-    assert resolution.reason is ReasonResolved.INTERNAL_ERROR
+    assert resolution_of(group) is ReasonResolved.INTERNAL_ERROR
 
 
 def test_an_exception_that_is_not_a_group_is_returned_unchanged() -> None:

@@ -18,7 +18,7 @@ from taskqueue_client.artifacts.artifact_errors import StorageRefused
 from taskqueue_client.clock import Clock, MovableClock, SystemClock
 from taskqueue_client.errors import Attempted, CallFailed, ConnectionFailed, Refused, ServerError
 from taskqueue_client.local.faults import Drop, Respond
-from taskqueue_client.models import TaskClaim
+from taskqueue_client.models import ReasonResolved, TaskClaim
 from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState, Lease
 from taskqueue_client.worker.claims.keeper import Claiming, Slots
@@ -28,7 +28,7 @@ from taskqueue_client.worker.claims.task_source import (
     SourceContext,
     TaskSource,
 )
-from taskqueue_client.worker.outcomes import COMPLETED, LossReason
+from taskqueue_client.worker.outcomes import LossReason
 from taskqueue_client.worker.run.reporting import Reporter
 from taskqueue_client.worker.run.upload_retries import RetryBudget, RetryClock
 from tests.worker.passing_clock import PassingClock
@@ -296,7 +296,9 @@ class TestReporting:
     async def report(self, run: ClaimedRun, queue: AsyncQueue, clock: PassingClock) -> ClaimState:
         async def reclaim(_: ClaimedRun) -> None: ...
 
-        return await Reporter(run, run.credentials.client(queue), reclaim, clock).report(COMPLETED)
+        return await Reporter(run, run.credentials.client(queue), reclaim, clock).report(
+            ReasonResolved.COMPLETED
+        )
 
     async def test_failed_reports_are_retried_after_pauses_that_grow_until_the_lease_ends(
         self, world: World, clock: PassingClock, queue: AsyncQueue, requests: list[Request]
@@ -332,7 +334,7 @@ class TestReporting:
 
         fail(world, "queue.reportCompleted", times=3)
         reporter = Reporter(run, run.credentials.client(queue), reclaim, clock)
-        assert await reporter.report(COMPLETED) is ClaimState.RESOLVED
+        assert await reporter.report(ReasonResolved.COMPLETED) is ClaimState.RESOLVED
         assert clock.monotonic() < 0.1 * LEASE
         assert reclaims == []
 

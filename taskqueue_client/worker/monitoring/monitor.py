@@ -25,9 +25,9 @@ from prometheus_client.exposition import choose_encoder
 
 from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client._version import __version__
-from taskqueue_client.models import TaskClaim
+from taskqueue_client.models import ReasonResolved, TaskClaim
 from taskqueue_client.worker.config import WorkerIdentity, cannot_listen
-from taskqueue_client.worker.outcomes import COMPLETED, LOST, RESOLUTIONS, LossReason
+from taskqueue_client.worker.outcomes import LOST, RESOLUTIONS, LossReason
 from taskqueue_client.worker.worker_log import log
 
 PREFIX = "taskqueue_worker_"
@@ -76,7 +76,7 @@ class _Labels(NamedTuple):
     values: Sequence[tuple[str, ...]]
 
 
-_OUTCOMES = [COMPLETED.reason.value, *(each.reason.value for each in RESOLUTIONS.values() if each), LOST]
+_OUTCOMES = [ReasonResolved.COMPLETED.value, *(each.value for each in RESOLUTIONS.values() if each), LOST]
 
 _OUTCOME = _Labels(("outcome",), [(each,) for each in _OUTCOMES])
 

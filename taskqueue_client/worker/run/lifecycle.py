@@ -23,12 +23,11 @@ from taskqueue_client.worker.config import WorkerConfig
 from taskqueue_client.worker.monitoring.monitor import WorkerMetrics
 from taskqueue_client.worker.outcomes import (
     LOST,
+    UPLOADED_BEFORE,
     ClaimLost,
     LossReason,
     Outcome,
-    Resolution,
     TaskFailed,
-    Uploads,
     resolution_of,
     text_of,
     traceback_of,
@@ -220,24 +219,24 @@ class RunLifecycle:
     async def _resolve(self, error: BaseException | None) -> tuple[str, BaseException | None]:
         """Report the run and upload its artifacts; return how it ended."""
         explain(self._log, error)
-        resolution = resolution_of(error)
-        if resolution is not None and resolution.uploads is Uploads.BEFORE_REPORT:
+        reason = resolution_of(error)
+        if reason in UPLOADED_BEFORE:
             error = await self._after_uploads(error)
-            resolution = resolution_of(error)
-        if resolution is None or not await self._reported(resolution):
+            reason = resolution_of(error)
+        if reason is None or not await self._reported(reason):
             return LOST, self.run.lost or error
-        if resolution.uploads is Uploads.AFTER_REPORT:
+        if reason not in UPLOADED_BEFORE:
             await self._upload_late()
-        return resolution.reason.value, error
+        return reason.value, error
 
-    async def _reported(self, resolution: Resolution) -> bool:
-        if resolution.reason is ReasonResolved.WORKER_SHUTDOWN:
+    async def _reported(self, reason: ReasonResolved) -> bool:
+        if reason is ReasonResolved.WORKER_SHUTDOWN:
             self.stage = "it waits for the end of the open claim request"
             await self._context.before_worker_shutdown()
-        self.stage = f"its report as {resolution.reason} has not succeeded"
+        self.stage = f"its report as {reason} has not succeeded"
         context = self._context
         reporter = Reporter(self.run, self._uploads.queue, context.keeper.reclaim, context.retry_clock)
-        return await reporter.report(resolution) is ClaimState.RESOLVED
+        return await reporter.report(reason) is ClaimState.RESOLVED
 
     async def _after_uploads(self, error: BaseException | None) -> BaseException | None:
         """Upload everything; return how the run ends, which is as before only if all uploads succeed."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import random
+from typing import cast
 
+from taskqueue_client import calls
 from taskqueue_client._client import with_retries
+from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.retry import PolicyRetries, RetryPolicy
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.errors import CallFailed, RequestConflict
-from taskqueue_client.models import ReasonResolved
+from taskqueue_client.models import ReasonResolved, TaskStatusResponse
 from taskqueue_client.worker.claims.claimed_run import (
     RECLAIM_BETWEEN,
     ClaimedRun,
@@ -21,7 +24,7 @@ from taskqueue_client.worker.claims.claimed_run import (
     cause_of,
     retry_in,
 )
-from taskqueue_client.worker.outcomes import LossReason, Resolution, Uploads
+from taskqueue_client.worker.outcomes import UPLOADED_BEFORE, LossReason
 from taskqueue_client.worker.worker_log import counted, log
 
 FRESH = 0.95
@@ -54,25 +57,25 @@ class Reporter:
         self._reclaim = reclaim
         self._clock = clock
 
-    async def report(self, resolution: Resolution) -> ClaimState:
+    async def report(self, reason: ReasonResolved) -> ClaimState:
         """Report the run if this worker still has the claim; return the state afterwards."""
         if self._run.apply(ClaimEvent.RESOLVE):
-            if resolution.uploads is Uploads.AFTER_REPORT:  # a resolved run cannot be reclaimed
+            if reason not in UPLOADED_BEFORE:  # a resolved run cannot be reclaimed
                 await self._reclaimed_if_less_than(FRESH)
-            await self._retry(resolution)
+            await self._retry(reason)
         return self._run.state
 
-    async def _retry(self, resolution: Resolution) -> None:
+    async def _retry(self, reason: ReasonResolved) -> None:
         run, failures, last = self._run, 0, "it was not reported"
         while left := run.lease.left(self._clock.monotonic()):
-            error = await self._report_once(resolution, attempt_timeout(left))
+            error = await self._report_once(reason, attempt_timeout(left))
             if error is None:
                 return
             failures += 1
             last = f"its report failed {counted(failures, 'time')}, last error: {error}"
             left = await self._reclaimed_if_less_than(1 - RECLAIM_BETWEEN[0])
             await self._clock.sleep_async(min(retry_in(failures, left, random()), left))  # noqa: S311 - spreads calls, keeps no secret
-        if failures and await self._resolved_as() == resolution.reason:  # the responses were lost
+        if failures and await self._resolved_as() == reason:  # the responses were lost
             run.apply(ClaimEvent.CONFIRMED)
         why = f"its lease ended ({run.lease.length:.1f} s); {last}"
         run.apply(ClaimEvent.LEASE_ENDED, why, LossReason.LEASE_ENDED)
@@ -87,26 +90,26 @@ class Reporter:
             await self._reclaim(run)
         return run.lease.left(self._clock.monotonic())
 
-    async def _report_once(self, resolution: Resolution, timeout: float) -> str | None:  # noqa: ASYNC109 - of one attempt among several
+    async def _report_once(self, reason: ReasonResolved, timeout: float) -> str | None:  # noqa: ASYNC109 - of one attempt among several
         """Make one attempt; return the error if another attempt may succeed."""
         run = self._run
         try:
             async with asyncio.timeout(timeout):
-                await self._queue.send(resolution.call(run.task_id, run.run_id))
+                await self._queue.send(report_of(run.task_id, run.run_id, reason))
         except RequestConflict as error:
-            await self._check_conflict(resolution, error)
+            await self._check_conflict(reason, error)
         except Exception as error:  # noqa: BLE001 - whatever happens, the claim lasts until its lease ends
             cause = cause_of(error)
-            log.warning("cannot report %s as %s, retrying: %s", run, resolution.reason, cause)
+            log.warning("cannot report %s as %s, retrying: %s", run, reason, cause)
             return cause
         else:
             run.apply(ClaimEvent.CONFIRMED)
         return None
 
-    async def _check_conflict(self, resolution: Resolution, refusal: RequestConflict) -> None:
+    async def _check_conflict(self, reason: ReasonResolved, refusal: RequestConflict) -> None:
         """A 409 does not matter if an earlier attempt, whose response was lost, has resolved the run."""
         resolved = await self._resolved_as()
-        if resolved == resolution.reason:
+        if resolved == reason:
             self._run.apply(ClaimEvent.CONFIRMED)
         else:
             why = f"the Queue has resolved the run as {resolved}" if resolved else refusal.message
@@ -123,3 +126,12 @@ class Reporter:
         return next(
             (each.reason_resolved for each in response.status.runs if each.run_id == run.run_id), None
         )
+
+
+def report_of(task_id: str, run_id: int, reason: ReasonResolved) -> Call[TaskStatusResponse]:
+    """Return the call that reports a run."""
+    if reason is ReasonResolved.COMPLETED:
+        return calls.report_completed(task_id, run_id)
+    if reason is ReasonResolved.FAILED:
+        return calls.report_failed(task_id, run_id)
+    return calls.report_exception(task_id, run_id, cast("calls.ExceptionReason", reason))
