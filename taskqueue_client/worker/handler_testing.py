@@ -155,7 +155,7 @@ def _run(worker: WorkerLoop, claim: TaskClaim, stack: ExitStack) -> TaskResult:
     stack.enter_context(closing(resources))
     thread = EventThread("handler under test")
     stack.callback(thread.stop)
-    error = thread.submit(_call(worker, resources, shared)).result()
+    error = thread.submit(_call(worker, resources)).result()
     explain(resources.log, error)
     artifacts, failure = _contents(resources.artifacts.final())
     reason = resolution_of(error)
@@ -180,7 +180,7 @@ def _logged(result: TaskResult) -> TaskResult:
 def _shared(worker: WorkerLoop, stack: ExitStack) -> SharedResources:
     config, once = worker.config, RetryPolicy(attempts=1)
     return SharedResources(
-        config=config,
+        config=replace(config, intermittent_attempts=1),
         directories=stack.enter_context(WorkDirectories(config.work_directory)),
         root_url=worker.root_url,
         guardian=stack.enter_context(closing(Guardian())),
@@ -191,24 +191,17 @@ def _shared(worker: WorkerLoop, stack: ExitStack) -> SharedResources:
         secrets=Secrets(),
         live_logs=None,
         tracing=NO_TRACING,
+        schema=worker.schema,
+        run_time_limit=worker.run_time_limit,
     )
 
 
-async def _call(worker: WorkerLoop, resources: RunResources, shared: SharedResources) -> BaseException | None:
+async def _call(worker: WorkerLoop, resources: RunResources) -> BaseException | None:
     """Check the payload and call the handler once; return what it raised."""
-    config = replace(worker.config, intermittent_attempts=1)
     calls = ThreadsafeCalls(asyncio.get_running_loop())
-    capture = config.capture_logging
-    async with Handlers(worker.run_task, shared.async_queue, calls, capture_logging=capture) as handlers:
-        attempts = Attempts(
-            resources,
-            config,
-            worker.schema,
-            call_handler=handlers.call,
-            run_time_limit=worker.run_time_limit,
-            clock=worker.clock,
-        )
-        return await attempts.result()
+    queue, capture = resources.shared.async_queue, worker.config.capture_logging
+    async with Handlers(worker.run_task, queue, calls, capture_logging=capture) as handlers:
+        return await Attempts(resources, handlers.call).result()
 
 
 def _contents(declared: Iterable[DeclaredArtifact]) -> tuple[dict[str, bytes], Outcome | None]:

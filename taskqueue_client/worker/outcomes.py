@@ -23,7 +23,6 @@ import traceback
 from collections.abc import Mapping
 from copy import copy
 from enum import StrEnum
-from typing import cast
 
 from taskqueue_client.errors import InvalidArgument, TaskQueueError
 from taskqueue_client.models import ReasonResolved
@@ -118,19 +117,6 @@ def resolution_of(outcome: BaseException | None) -> ReasonResolved | None:
         if kind in RESOLUTIONS:
             return RESOLUTIONS[kind]
     return RESOLUTIONS[InternalError]
-
-
-def ungrouped(raised: BaseException | None) -> BaseException | None:
-    """Return what a handler raised; the first outcome of a group, as `asyncio.TaskGroup` raises it.
-
-    A group is returned as it is if not all of it are outcomes that are reported alike.
-    """
-    group: object = raised
-    if isinstance(group, BaseExceptionGroup):
-        members = [ungrouped(each) for each in cast("BaseExceptionGroup[BaseException]", group).exceptions]
-        if all(isinstance(each, Outcome) for each in members) and len(set(map(resolution_of, members))) == 1:
-            return members[0]
-    return raised
 
 
 def text_of(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from taskqueue_client._protocol.schemas import is_date_time_if_text, json_path
 from taskqueue_client.errors import InvalidArgument, Problem, shortened
-from taskqueue_client.worker.outcomes import MalformedPayload, Outcome, ungrouped
+from taskqueue_client.worker.outcomes import MalformedPayload, Outcome, resolution_of
 
 if TYPE_CHECKING:
     import jsonschema
@@ -85,8 +85,8 @@ def outcome_of(raised: BaseException | None, payload: object) -> BaseException |
     """Return what a handler raised, as an outcome where it is one.
 
     A refused argument whose value is in the payload is a `MalformedPayload`: no schema can express all rules,
-    and such tasks, one after the other, would shut the worker down as internal errors do. A group of
-    exceptions that are all reported alike is the first of them.
+    and such tasks, one after the other, would shut the worker down as internal errors do. A group of outcomes
+    that are all reported alike, as `asyncio.TaskGroup` raises it, is the first of them.
 
     Args:
         raised: What the handler raised; None if it returned.
@@ -94,9 +94,9 @@ def outcome_of(raised: BaseException | None, payload: object) -> BaseException |
     """
     if isinstance(raised, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", raised)
-        outcomes = [outcome_of(each, payload) or each for each in group.exceptions]
-        first = ungrouped(BaseExceptionGroup("", outcomes))
-        return first if isinstance(first, Outcome) else group
+        members = [outcome_of(each, payload) for each in group.exceptions]
+        are_alike = len(set(map(resolution_of, members))) == 1
+        return members[0] if are_alike and all(isinstance(each, Outcome) for each in members) else group
     if not isinstance(raised, InvalidArgument):
         return raised
     path = next(_places_of(raised.given, payload), None)

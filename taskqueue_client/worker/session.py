@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, closing, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from taskqueue_client._client import known_time, share_time
 from taskqueue_client._version import __version__
@@ -33,7 +33,8 @@ from taskqueue_client.worker.monitoring.monitor import Monitor, Vitals, WorkerMe
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
 from taskqueue_client.worker.run.handlers import Handlers
 from taskqueue_client.worker.run.lifecycle import LiveRuns, RunContext, RunLifecycle, TaskEnd
-from taskqueue_client.worker.run.run_resources import RunResources, SharedResources
+from taskqueue_client.worker.run.run_resources import SharedResources
+from taskqueue_client.worker.run.task_run import TaskRun
 from taskqueue_client.worker.run.upload_retries import RetryClock
 
 from . import shutdown
@@ -53,11 +54,6 @@ EXPIRY_WARNING = 300.0
 
 FIRST_RESPONSE_INTERVAL = 1.0
 """Seconds between looks whether the Queue has responded, so that its time is known."""
-
-
-class _ClientOptions(TypedDict):
-    artifact_storage: Literal["s3", "object"]
-    tracing: bool
 
 
 FILES_OF_WORKER = 50
@@ -90,10 +86,6 @@ class Session:
         self._loop_lag = LoopLag(self._calls, worker.clock.monotonic)
         self._metrics = WorkerMetrics(config.identities, self._vitals)
         self._tracing = _tracing_of(config, worker.root_url)
-        self._client_options: _ClientOptions = {
-            "artifact_storage": config.artifact_storage,
-            "tracing": config.tracing,
-        }
         self._hooks = Hooks()
         self._errors = shutdown.RepeatedErrors(config.max_internal_errors)
 
@@ -189,18 +181,18 @@ class Session:
             worker.signing_key.mask(self._secrets)
         self._log_start()
         stack.callback(self._notice_threads.close)
-        self._shared = self._enter_shared(stack)
+        shared = self._enter_shared(stack)
         monitor = self._make_monitor(stack)  # before anything is claimed, as the port may be taken
         handlers = Handlers(
             worker.run_task,
-            self._shared.async_queue,
+            shared.async_queue,
             self._calls,
             capture_logging=worker.config.capture_logging,
         )
         await stack.enter_async_context(handlers)
         uploads = await stack.enter_async_context(self._make_queue(None, self._retry_clock))
         self._start_keeper(stack)
-        self._context = self._make_context(handlers, uploads)
+        self._context = self._make_context(shared, handlers, uploads)
         if monitor is not None:
             monitor.start()
         self._watch()
@@ -209,8 +201,9 @@ class Session:
         """Make what all runs share; it ends with the stack."""
         worker, config = self._worker, self._worker.config
         live_logs = self._serve_logs(stack)  # before anything is claimed, as the port may be taken
-        clock = worker.clock
-        self._queue = stack.enter_context(Queue(worker.root_url, clock=clock, **self._client_options))
+        storage, tracing, clock = config.artifact_storage, config.tracing, worker.clock
+        queue = Queue(worker.root_url, clock=clock, artifact_storage=storage, tracing=tracing)
+        self._queue = stack.enter_context(queue)
         return SharedResources(
             config=config,
             directories=stack.enter_context(
@@ -218,14 +211,19 @@ class Session:
             ),
             root_url=worker.root_url,
             guardian=stack.enter_context(closing(Guardian())),
-            queue=self._queue,
+            queue=queue,
             async_queue=self._make_queue(None, clock),
             clock=clock,
             environment=CommandEnvironment(config.pass_environment),
             secrets=self._secrets,
             live_logs=live_logs,
             tracing=self._tracing,
+            schema=worker.schema,
+            run_time_limit=self._run_time_limit,
         )
+
+    def _run_time_limit(self, task: TaskRun) -> float | None:
+        return self._hooks.call("run_time_limit", partial(self._worker.run_time_limit, task))
 
     def _serve_logs(self, stack: AsyncExitStack) -> LiveLogs | None:
         config = self._worker.config
@@ -263,25 +261,18 @@ class Session:
         self._shutdown.timed_out.add_done_callback(lambda _: self._finished.set())
         stack.push_async_callback(self._end_tasks)
 
-    def _make_context(self, handlers: Handlers, uploads: AsyncQueue) -> RunContext:
-        worker = self._worker
+    def _make_context(self, shared: SharedResources, handlers: Handlers, uploads: AsyncQueue) -> RunContext:
         return RunContext(
-            config=worker.config,
+            shared=shared,
             keeper=self._keeper,
             queue=uploads,
-            schema=worker.schema,
             call_handler=handlers.call,
-            run_time_limit=lambda task: self._hooks.call(
-                "run_time_limit", partial(worker.run_time_limit, task)
-            ),
             calls=self._calls,
             metrics=self._metrics,
-            clock=worker.clock,
             retry_clock=self._retry_clock,
             before_worker_shutdown=self._until_handed_over,
             ended=self._on_end_of_run,
-            left_behind=self._runs.left_behind,
-            signing_key=worker.signing_key,
+            signing_key=self._worker.signing_key,
         )
 
     def _watch(self) -> None:
@@ -340,7 +331,11 @@ class Session:
 
     def _make_queue(self, credentials: Credentials | None, clock: Clock) -> AsyncQueue:
         """Make one more client, which knows the service's time from the responses of all."""
-        queue = AsyncQueue(self._worker.root_url, credentials, clock=clock, **self._client_options)
+        worker, config = self._worker, self._worker.config
+        storage, tracing = config.artifact_storage, config.tracing
+        queue = AsyncQueue(
+            worker.root_url, credentials, clock=clock, artifact_storage=storage, tracing=tracing
+        )
         share_time(self._queue, queue)
         return queue
 
@@ -388,7 +383,7 @@ class Session:
 
     def _begin(self, runs: list[ClaimedRun]) -> None:
         for run in runs:
-            lifecycle = RunLifecycle(run, RunResources(run, self._shared), self._context)
+            lifecycle = RunLifecycle(run, self._context)
             if self._shutdown.has_begun:
                 lifecycle.stop(shutdown.shutting_down())
             self._runs.begin(lifecycle)

@@ -15,8 +15,8 @@ from taskqueue_client.worker.outcomes import (
     Outcome,
     outcome_for,
     resolution_of,
-    ungrouped,
 )
+from taskqueue_client.worker.payload import outcome_of
 from taskqueue_client.worker.run.reporting import report_of
 
 TABLE = [
@@ -80,20 +80,20 @@ def test_everything_a_handler_may_raise_is_one_of_our_errors() -> None:
 
 def test_a_group_of_outcomes_that_are_reported_alike_is_the_first_of_them() -> None:
     first, second = outcomes.TaskFailed("red"), outcomes.TaskFailed("too")
-    assert ungrouped(ExceptionGroup("", [ExceptionGroup("", [first]), second])) is first
+    assert outcome_of(ExceptionGroup("", [ExceptionGroup("", [first]), second]), {}) is first
 
 
 @pytest.mark.parametrize("other", [ValueError("a bug"), outcomes.MalformedPayload("bad"), SystemExit(1)])
 def test_any_other_group_is_an_internal_error(other: BaseException) -> None:
     group = BaseExceptionGroup("", [outcomes.TaskFailed("red"), other])
-    assert ungrouped(group) is group
+    assert outcome_of(group, {}) is group
     assert resolution_of(group) is ReasonResolved.INTERNAL_ERROR
 
 
 def test_an_exception_that_is_not_a_group_is_returned_unchanged() -> None:
     bug = ValueError("a bug")
-    assert ungrouped(bug) is bug
-    assert ungrouped(None) is None
+    assert outcome_of(bug, {}) is bug
+    assert outcome_of(None, {}) is None
 
 
 def test_a_handler_that_checks_whether_it_should_stop_learns_why_the_claim_was_lost() -> None:

@@ -13,17 +13,15 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any, NamedTuple, Self, cast
 
 from taskqueue_client.aio import AsyncQueue
-from taskqueue_client.clock import Clock
-from taskqueue_client.worker.config import INTERVAL, TimeoutOutcome, WorkerConfig
+from taskqueue_client.worker.config import INTERVAL, TimeoutOutcome
 from taskqueue_client.worker.outcomes import IntermittentTask, InternalError, Outcome, outcome_for, text_of
-from taskqueue_client.worker.payload import PayloadSchema, check_payload, outcome_of
+from taskqueue_client.worker.payload import check_payload, outcome_of
 from taskqueue_client.worker.threads import BlockedLoopWatch, DaemonThreads, EventThread, Job, ThreadsafeCalls
 from taskqueue_client.worker.worker_log import UnlockedHandler, log
 
@@ -57,7 +55,7 @@ class Handlers:
     ) -> None:
         self._calls = calls
         self._capture = LoggingCapture() if capture_logging else None
-        self._run_task = run_task if self._capture is None else self._capture.capturing(run_task)
+        self._run_task = run_task
         self._queue = queue
         self._threads = DaemonThreads()
         self._thread: EventThread | None = None
@@ -85,6 +83,8 @@ class Handlers:
     def call(self, resources: RunResources) -> HandlerCall:
         """Start the handler for a run, with the context variables of the caller."""
         context = copy_context()
+        if self._capture is not None:
+            context.run(_current_log.set, (self._capture, resources.log.logger))
         name = f"run {resources.run}"
         if self._thread is None:
             handler = partial(_call, self._run_task, resources)
@@ -102,26 +102,6 @@ class Handlers:
             log.warning("a handler still blocks the event loop of all handlers; it is abandoned")
         else:
             thread.stop(TO_END)
-
-
-class HandlerCall:
-    """A call of a handler; a subclass starts it.
-
-    Attributes:
-        ended: What the handler raised, or None, once it has ended; belongs to the loop that starts it.
-    """
-
-    __slots__ = ("_calls", "ended")
-
-    def __init__(self, calls: ThreadsafeCalls) -> None:
-        self._calls = calls
-        self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-
-    def interrupt(self) -> None:
-        """Interrupt the handler. A thread cannot be interrupted: its handler looks at `TaskRun.canceled`."""
-
-    def _end(self, raised: BaseException | None) -> None:
-        self._calls.call(self.ended.set_result, raised)
 
 
 def _check_done(returned: object) -> None:
@@ -192,22 +172,33 @@ def _end_child_of(process: int, raised: BaseException | None) -> None:
         os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-class ThreadCall(HandlerCall):
-    """A call of a plain function in a thread."""
+class ThreadCall:
+    """A call of a plain function in a thread.
 
-    __slots__ = ()
+    Attributes:
+        ended: What the function raised, or None, once it has ended; belongs to the loop that starts it.
+    """
+
+    __slots__ = ("ended",)
 
     def __init__(
         self, name: str, function: Callable[[], object], threads: DaemonThreads, calls: ThreadsafeCalls
     ) -> None:
-        super().__init__(calls)
-        threads.start(Job(name, partial(_raised_by, function), self._end))
+        self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+        def end(raised: BaseException | None) -> None:
+            calls.call(self.ended.set_result, raised)
+
+        threads.start(Job(name, partial(_raised_by, function), end))
+
+    def interrupt(self) -> None:
+        """Do nothing: a thread cannot be interrupted, and its handler looks at `TaskRun.canceled`."""
 
 
-class CoroutineCall(HandlerCall):
-    """A call of a coroutine function in the handlers' loop."""
+class CoroutineCall:
+    """A call of a coroutine function in the handlers' loop; `ended` as of `ThreadCall`."""
 
-    __slots__ = ("_task", "_thread")
+    __slots__ = ("_calls", "_task", "_thread", "ended")
 
     def __init__(
         self,
@@ -217,7 +208,8 @@ class CoroutineCall(HandlerCall):
         calls: ThreadsafeCalls,
         context: Context,
     ) -> None:
-        super().__init__(calls)
+        self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        self._calls = calls
         self._thread = thread
         self._task: asyncio.Task[BaseException | None] | None = None
         thread.call(self._start, name, function, context)
@@ -238,7 +230,11 @@ class CoroutineCall(HandlerCall):
 
     def _has_ended(self, task: asyncio.Task[BaseException | None]) -> None:
         """Called as well if the task was canceled before its first step."""
-        self._end(asyncio.CancelledError() if task.cancelled() else task.result())
+        raised = asyncio.CancelledError() if task.cancelled() else task.result()
+        self._calls.call(self.ended.set_result, raised)
+
+
+HandlerCall = ThreadCall | CoroutineCall
 
 
 class TimeLimit(NamedTuple):
@@ -275,19 +271,11 @@ class Attempts:
     def __init__(
         self,
         resources: RunResources,
-        config: WorkerConfig,
-        schema: PayloadSchema | None,
-        *,
         call_handler: Callable[[RunResources], HandlerCall],
-        run_time_limit: Callable[[TaskRun], float | None],
-        clock: Clock,
     ) -> None:
         self._resources = resources
-        self._config = config
-        self._schema = schema
+        self._shared = resources.shared
         self._call_handler = call_handler
-        self._run_time_limit = run_time_limit
-        self._clock = clock
         self.stopped: Outcome | None = None
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._abandoned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -299,7 +287,7 @@ class Attempts:
     async def result(self) -> BaseException | None:
         """Check the payload, and call the handler; return what was raised in the end."""
         try:
-            check_payload(self._schema, self._resources.definition()["payload"])
+            check_payload(self._shared.schema, self._resources.definition()["payload"])
             return await self._call_and_retry()
         except Exception as error:  # noqa: BLE001 - the error is how the run ends
             return self._outcome_of(error)
@@ -326,7 +314,7 @@ class Attempts:
             self._abandoned.set_result(None)
 
     async def _call_and_retry(self) -> BaseException | None:
-        left = self._config.intermittent_attempts
+        left = self._shared.config.intermittent_attempts
         self._begin_limit()
         try:
             while True:
@@ -349,7 +337,7 @@ class Attempts:
 
     def _own_time_limit(self) -> float | None:
         try:
-            return self._run_time_limit(TaskRun(self._resources, UnawaitedCalls()))
+            return self._shared.run_time_limit(TaskRun(self._resources, UnawaitedCalls()))
         except Exception:
             raise
         except BaseException as error:  # such as `sys.exit`: as in a handler, it ends the run, not the worker
@@ -357,9 +345,9 @@ class Attempts:
             raise InternalError(message) from error
 
     def _begin_limit(self) -> None:
-        self._limit = limit = TimeLimit.shorter(self._config.max_run_time, self._own_time_limit())
+        self._limit = limit = TimeLimit.shorter(self._shared.config.max_run_time, self._own_time_limit())
         if limit is not None:
-            self._over = asyncio.create_task(self._clock.sleep_async(limit.seconds))
+            self._over = asyncio.create_task(self._shared.clock.sleep_async(limit.seconds))
             self._over.add_done_callback(self._wake)
 
     @property
@@ -379,7 +367,7 @@ class Attempts:
         if self.stopped is None and not self._is_over:
             await self._woken
         if self._limit is not None and self._is_over and not call.ended.done():
-            self._cancel(self._limit.exceeded(self._config.max_run_time_outcome))
+            self._cancel(self._limit.exceeded(self._shared.config.max_run_time_outcome))
         if not call.ended.done():
             await self._interrupt(call)
         # A reason to stop counts more than the handler's own end: `while not task.canceled.is_set()` returns.
@@ -387,7 +375,7 @@ class Attempts:
 
     async def _interrupt(self, call: HandlerCall) -> None:
         call.interrupt()
-        grace = self._config.termination_grace + HANDLER_GRACE
+        grace = self._shared.config.termination_grace + HANDLER_GRACE
         asked = asyncio.get_running_loop().time()
         ending: list[asyncio.Future[Any]] = [call.ended, self._abandoned]
         await asyncio.wait(ending, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
@@ -409,30 +397,6 @@ class LoggingCapture(UnlockedHandler):
     Which task a message belongs to is a context variable: it is known in the handler's thread or asyncio
     task, in tasks that this one creates, and in `asyncio.to_thread`.
     """
-
-    def capturing(self, run_task: Callable[[TaskRun], Any]) -> Callable[[TaskRun], Any]:
-        """Return a handler, a plain or a coroutine function, whose messages go to its task's log."""
-        if inspect.iscoroutinefunction(run_task):
-
-            async def run_async(task: TaskRun) -> object:
-                with self._into(task.log):
-                    return await cast("Awaitable[object]", run_task(task))
-
-            return run_async
-
-        def run(task: TaskRun) -> object:
-            with self._into(task.log):
-                return run_task(task)
-
-        return run
-
-    @contextmanager
-    def _into(self, logger: logging.Logger) -> Generator[None]:
-        token = _current_log.set((self, logger))
-        try:
-            yield
-        finally:
-            _current_log.reset(token)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Pass what is logged inside of a handler of this worker.

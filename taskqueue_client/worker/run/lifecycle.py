@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from taskqueue_client.aio import AsyncQueue
@@ -19,7 +20,6 @@ from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, C
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.task_log import LogView, TaskLog
-from taskqueue_client.worker.config import WorkerConfig
 from taskqueue_client.worker.monitoring.monitor import WorkerMetrics
 from taskqueue_client.worker.outcomes import (
     LOST,
@@ -32,7 +32,6 @@ from taskqueue_client.worker.outcomes import (
     text_of,
     traceback_of,
 )
-from taskqueue_client.worker.payload import PayloadSchema
 from taskqueue_client.worker.threads import ThreadsafeCalls
 from taskqueue_client.worker.worker_log import counted, log
 
@@ -40,8 +39,7 @@ from .artifact_uploads import ArtifactUploads, with_failed_upload
 from .handlers import Attempts, HandlerCall
 from .log_checkpoints import LogCheckpoints
 from .reporting import Reporter
-from .run_resources import RunResources
-from .task_run import TaskRun
+from .run_resources import RunResources, SharedResources
 from .upload_retries import RetryBudget
 
 if TYPE_CHECKING:
@@ -80,28 +78,21 @@ class RunContext:
 
     Attributes:
         queue: The client for uploads and reports, in the loop of the runs.
-        schema: The schema of payloads; None: a payload may be anything that is at most 100 levels deep.
-        run_time_limit: Returns how many seconds a run may take, or None.
         retry_clock: The clock of the waits between attempts to upload or report.
         before_worker_shutdown: Waits until no worker that shuts down now can claim a run that is given up.
         ended: Is told how each run ended, and what is secret about it.
-        left_behind: Done when the worker does not wait any longer for runs to clean up.
         signing_key: The key that signs chains of trust; None: nothing is signed.
     """
 
-    config: WorkerConfig
+    shared: SharedResources
     keeper: Keeper
     queue: AsyncQueue
-    schema: PayloadSchema | None
     call_handler: Callable[[RunResources], HandlerCall]
-    run_time_limit: Callable[[TaskRun], float | None]
     calls: ThreadsafeCalls
     metrics: WorkerMetrics
-    clock: Clock
     retry_clock: Clock
     before_worker_shutdown: Callable[[], Awaitable[object]]
     ended: Callable[[TaskEnd, Secrets], object]
-    left_behind: asyncio.Future[None]
     signing_key: SigningKey | None
 
 
@@ -113,55 +104,39 @@ class RunLifecycle:
         is_stuck: The run has ended, but its handler does not stop.
     """
 
-    def __init__(self, run: ClaimedRun, resources: RunResources, context: RunContext) -> None:
+    def __init__(self, run: ClaimedRun, context: RunContext) -> None:
         self.run = run
         self.stage = "its handler is still running"
         self.is_stuck = False
-        self._resources = resources
+        self._resources = RunResources(run, context.shared)
         self._context = context
-        self._loop = asyncio.get_running_loop()
+        self._clock = context.shared.clock
         self._log: TaskLog
-        self._attempts = Attempts(
-            resources,
-            context.config,
-            context.schema,
-            call_handler=context.call_handler,
-            run_time_limit=context.run_time_limit,
-            clock=context.clock,
-        )
+        self._attempts = Attempts(self._resources, context.call_handler)
         self._until_stopped: asyncio.Timeout | None = None
         # Made now, as the machine's clock may be set while the handler works.
         until_deadline = run.claim.status.deadline - context.queue.now()
-        self._budget = RetryBudget(run, context.config.upload_timeout, until_deadline, context.retry_clock)
-        self._made_uploads: ArtifactUploads | None = None
+        timeout = context.shared.config.upload_timeout
+        self._budget = RetryBudget(run, timeout, until_deadline, context.retry_clock)
         self._late_uploads: asyncio.Task[Outcome | None] | None = None
-        run.when_lost(self._lose)
+        run.when_lost(lambda lost: context.calls.call(self.stop, lost))  # the keeper's thread may notice it
 
-    @property
+    @cached_property
     def _uploads(self) -> ArtifactUploads:
         """The uploads of the run, made at the first one: a run that waits has none."""
-        if self._made_uploads is None:
-            self._made_uploads = self._make_uploads()
-        return self._made_uploads
-
-    def _make_uploads(self) -> ArtifactUploads:
         context, key = self._context, self._context.signing_key
-        chain = None if key is None else key.chain_for(self.run.claim, context.config)
+        chain = None if key is None else key.chain_for(self.run.claim, context.shared.config)
         queue = self.run.credentials.client(context.queue)
         return ArtifactUploads(self._resources, queue, self._budget, context.metrics, chain)
-
-    def _lose(self, lost: ClaimLost) -> None:
-        """Stop the run; called in the thread that notices that the claim is lost."""
-        self._context.calls.call(self.stop, lost)
 
     def stop(self, reason: Outcome) -> None:
         """Stop the handler and the uploads before the report: the claim is lost, or the worker shuts down."""
         if self._attempts.stop(reason) and self._until_stopped is not None:
-            self._until_stopped.reschedule(self._loop.time())
+            self._until_stopped.reschedule(asyncio.get_running_loop().time())
 
     def hurry(self) -> None:
         """Cancel uploads after the report, and soon abandon a handler that does not end."""
-        self._loop.call_later(HURRIED_GRACE, self.abandon_handler)
+        asyncio.get_running_loop().call_later(HURRIED_GRACE, self.abandon_handler)
         if self._late_uploads is not None:
             self._late_uploads.cancel()
 
@@ -171,13 +146,13 @@ class RunLifecycle:
 
     async def resolve(self) -> None:
         """Take the run from its claim to its report and uploads. Raises nothing: an error is how it ends."""
-        started = self._context.clock.monotonic()
+        started = self._clock.monotonic()
         queue = self.run.claim.status.task_queue_id
         log.info("run %s begins (%s)", self.run, queue, extra=self._log_fields)
         try:
             self._log = self._resources.log  # made now: its first line has the time of the run's start
             outcome, error = await self._resolve(await self._handle())
-            seconds = self._context.clock.monotonic() - started
+            seconds = self._clock.monotonic() - started
             self._note(TaskEnd(self.run.task_id, self.run.run_id, outcome, error, seconds))
         except asyncio.CancelledError:
             self._attempts.call = None  # the worker ends without waiting for the handler
@@ -207,9 +182,9 @@ class RunLifecycle:
 
     def _log_checkpoints(self) -> LogCheckpoints:
         """Begin to upload the log so far now and then."""
-        context, compress = self._context, self._resources.compress_log
-        checkpoints = LogCheckpoints(self.run, compress, self._upload_checkpoint, context.clock)
-        if interval := context.config.log_checkpoint_interval:
+        compress = self._resources.compress_log
+        checkpoints = LogCheckpoints(self.run, compress, self._upload_checkpoint, self._clock)
+        if interval := self._context.shared.config.log_checkpoint_interval:
             checkpoints.start(interval, self.run.outage)
         return checkpoints
 
@@ -286,8 +261,11 @@ class RunLifecycle:
         if self._late_uploads.cancelled():
             log.warning("not all artifacts of %s were uploaded in time", self.run)
 
-    async def clean_up(self) -> None:
-        """Remove everything that belongs to the run. A handler that is still running keeps its slot."""
+    async def clean_up(self, left_behind: asyncio.Future[None]) -> None:
+        """Remove everything that belongs to the run, until `left_behind` is done.
+
+        A handler that is still running keeps its slot.
+        """
         call = self._attempts.call
         if call is not None and not call.ended.done():
             self.is_stuck = True
@@ -299,7 +277,7 @@ class RunLifecycle:
             return
         self.stage = "its work directory is being removed"
         closing = asyncio.create_task(asyncio.to_thread(self._resources.close))
-        until: list[asyncio.Future[None]] = [closing, self._context.left_behind]
+        until: list[asyncio.Future[None]] = [closing, left_behind]
         while not any(each.done() for each in until):
             with suppress(asyncio.CancelledError):
                 await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
@@ -358,12 +336,11 @@ class LiveRuns:
 
     Attributes:
         unresolved: How many runs are neither resolved nor lost.
-        left_behind: Done when the worker does not wait any longer for runs to clean up.
     """
 
     def __init__(self, on_resolved: Callable[[], None], clock: Clock) -> None:
         self.unresolved = 0
-        self.left_behind: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._left_behind: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._on_resolved = on_resolved
         self._clock = clock
         self._tasks: dict[RunLifecycle, asyncio.Task[None]] = {}
@@ -396,7 +373,7 @@ class LiveRuns:
             cleaned_up: asyncio.Future[Any] = asyncio.gather(*tasks, return_exceptions=True)
             until: list[asyncio.Future[Any]] = [cleaned_up, timed_out]
             await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
-        self.left_behind.set_result(None)
+        self._left_behind.set_result(None)
         if any(not task.done() for task in tasks):
             await asyncio.wait(tasks)
 
@@ -408,6 +385,6 @@ class LiveRuns:
                 self.unresolved -= 1
                 self._idle_since = self._clock.monotonic()
                 self._on_resolved()
-                await lifecycle.clean_up()
+                await lifecycle.clean_up(self._left_behind)
         finally:
             del self._tasks[lifecycle]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from taskqueue_client.worker.commands.work_directory import WorkDirectories
 from taskqueue_client.worker.config import WorkerConfig
 from taskqueue_client.worker.monitoring.tracing import Tracing
 from taskqueue_client.worker.outcomes import Canceled, InternalError
+from taskqueue_client.worker.payload import PayloadSchema
 from taskqueue_client.worker.worker_log import log
 
 from .declared_artifacts import DeclaredArtifacts
@@ -31,6 +33,8 @@ from .log_checkpoints import CompressedLog
 if TYPE_CHECKING:
     from taskqueue_client.worker.features.live_log import LiveLogs
     from taskqueue_client.worker.features.proxy import TaskProxy
+
+    from .task_run import TaskRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class SharedResources:
         environment: The variables of the worker that commands get.
         secrets: Texts to mask in the logs of all runs.
         live_logs: Serves logs while they grow; None: the worker does not.
+        schema: The schema of payloads; None: a payload may be anything that is at most 100 levels deep.
+        run_time_limit: Returns how many seconds a run may take, or None.
     """
 
     config: WorkerConfig
@@ -58,6 +64,8 @@ class SharedResources:
     secrets: Secrets
     live_logs: LiveLogs | None
     tracing: Tracing
+    schema: PayloadSchema | None
+    run_time_limit: Callable[[TaskRun], float | None]
 
 
 class RunResources:
@@ -73,7 +81,7 @@ class RunResources:
         self.run = run
         self.tracing = shared.tracing
         self._process = os.getpid()
-        self._shared = shared
+        self.shared = shared
         self._canceled: Canceled | None = None
         self._artifacts: DeclaredArtifacts | None = None
         self._log: TaskLog | None = None
@@ -116,9 +124,9 @@ class RunResources:
             if self._artifacts is None:
                 self._artifacts = DeclaredArtifacts(
                     self.run.claim.status.expires,
-                    self._shared.config.artifact_storage,
-                    partial(_make_directory, self.run, self._shared),  # no method: it would refer back
-                    self._shared.queue.now,
+                    self.shared.config.artifact_storage,
+                    partial(_make_directory, self.run, self.shared),  # no method: it would refer back
+                    self.shared.queue.now,
                 )
             return self._artifacts
 
@@ -149,11 +157,11 @@ class RunResources:
             return self._log
         with self._lock:
             if self._log is None:
-                path = self._shared.directories.path / f"{self._name}.log"
-                kept = KEPT_IN_MEMORY if self._shared.live_logs is None else 0
-                self._log = TaskLog(path, self._shared.clock, self._shared.secrets, kept_in_memory=kept)
+                path = self.shared.directories.path / f"{self._name}.log"
+                kept = KEPT_IN_MEMORY if self.shared.live_logs is None else 0
+                self._log = TaskLog(path, self.shared.clock, self.shared.secrets, kept_in_memory=kept)
                 self.run.credentials.watch(self._log.secrets.add_credentials)
-                config, queue = self._shared.config, self.run.claim.status.task_queue_id
+                config, queue = self.shared.config, self.run.claim.status.task_queue_id
                 self._log.say(
                     f"run {self.run.run_id} of task {self.run.task_id}, "
                     f"on worker {config.worker_group}/{config.worker_id} of {queue}"
@@ -162,8 +170,8 @@ class RunResources:
 
     def serve_log(self) -> str | None:
         """Serve the log over HTTP, if the worker serves logs; return its URL."""
-        if self._shared.live_logs is not None:
-            self._live_url = self._shared.live_logs.add(self.log.path)
+        if self.shared.live_logs is not None:
+            self._live_url = self.shared.live_logs.add(self.log.path)
         return self._live_url
 
     def compress_log(self) -> CompressedLog:
@@ -176,7 +184,7 @@ class RunResources:
         """A client with the scopes of the task."""
         with self._lock:
             if self._queue is None:
-                self._queue = self.run.credentials.client(self._shared.queue, self._allowed)
+                self._queue = self.run.credentials.client(self.shared.queue, self._allowed)
             return self._queue
 
     @property
@@ -184,7 +192,7 @@ class RunResources:
         """The asynchronous client with the same scopes."""
         with self._lock:
             if self._async_queue is None:
-                self._async_queue = self.run.credentials.client(self._shared.async_queue, self._allowed)
+                self._async_queue = self.run.credentials.client(self.shared.async_queue, self._allowed)
             return self._async_queue
 
     @property
@@ -208,14 +216,14 @@ class RunResources:
                 message = f"run {self.run} has ended, and its directory is gone"
                 raise InternalError(message)
             if self._work_directory is None:
-                self._work_directory = self._shared.directories.make(self._name)
+                self._work_directory = self.shared.directories.make(self._name)
             return self._work_directory
 
     def _remove(self, path: Path | None) -> None:
         """Remove a directory. Without the lock: it may take minutes, and loops wait for the lock, too."""
         if path is not None:
             try:
-                self._shared.directories.remove(path)
+                self.shared.directories.remove(path)
             except OSError as error:
                 log.warning("cannot remove all of %s: %s", path, error)
 
@@ -231,7 +239,7 @@ class RunResources:
         self._check_process()
         run = self.run
         proxy = TaskProxy(
-            self._shared.root_url,
+            self.shared.root_url,
             run.credentials.current,
             self._allowed,
             lambda: run.queue.now().timestamp(),
@@ -275,23 +283,23 @@ class RunResources:
             "TASK_ID": self.run.task_id,
             "RUN_ID": str(self.run.run_id),
             "TASK_GROUP_ID": self.run.claim.status.task_group_id,
-            "TASKCLUSTER_ROOT_URL": self._shared.root_url,
+            "TASKCLUSTER_ROOT_URL": self.shared.root_url,
             "TASK_WORKDIR": str(self.work_directory),
             **(self._proxy_variables() if proxy else {}),
         }
         with self._lock:
             if self._processes is None:
-                mark = f"{self._shared.directories.path}/{self.run}/"
-                self._processes = RunProcesses(mark, self._shared.guardian)
+                mark = f"{self.shared.directories.path}/{self.run}/"
+                self._processes = RunProcesses(mark, self.shared.guardian)
         return CommandContext(
             log=self.log,
             canceled=self.canceled,
-            guardian=self._shared.guardian,
+            guardian=self.shared.guardian,
             processes=self._processes,
             work_directory=self.work_directory,
-            environment=self._shared.environment,
+            environment=self.shared.environment,
             variables=variables,
-            grace=self._shared.config.termination_grace,
+            grace=self.shared.config.termination_grace,
             tracing=self.tracing,
         )
 
@@ -307,7 +315,7 @@ class RunResources:
         if processes is None:
             return
         try:
-            count = processes.end(self._shared.config.termination_grace)
+            count = processes.end(self.shared.config.termination_grace)
         except OSError as error:
             log.warning("processes of run %s continue until this worker ends: %s", self.run, error)
         else:
@@ -330,7 +338,7 @@ class RunResources:
             return False
         with self._lock:
             path = self._work_directory
-            if path is not None and not self._shared.directories.remove_empty(path):
+            if path is not None and not self.shared.directories.remove_empty(path):
                 return False
             self._work_directory = None
         self.close()
@@ -346,8 +354,8 @@ class RunResources:
         self._close_proxies()
         self._remove(directory)
         self._remove(path)
-        if self._shared.live_logs is not None and self._live_url is not None:
-            self._shared.live_logs.remove(self._live_url)
+        if self.shared.live_logs is not None and self._live_url is not None:
+            self.shared.live_logs.remove(self._live_url)
         with self._lock:
             for each in (self._log, self.compressed_log):
                 try:
