@@ -161,8 +161,8 @@ class Session:
         now = self._worker.clock.monotonic()
         ends = [each.run.lease.ends for each in self._runs if each.run.has_claim]
         return Vitals(
-            has_claimed=self._keeper.has_claimed,
-            since_claim=self._keeper.seconds_without_response(),
+            has_claimed=self._keeper.claiming.has_claimed,
+            since_claim=self._keeper.claiming.seconds_without_response(),
             is_shutting_down=self._shutdown.has_begun,
             claimed=len(ends),
             lease_left=min(ends) - now if ends else None,

@@ -270,45 +270,29 @@ class LoopLag:
         self._asked = None
 
 
-class BlockedLoopWatch:
-    """Logs a warning with the stack when handlers block the loop that they share.
-
-    It runs in another loop.
+async def watch_loop(thread: EventThread, blocked_after: float = BLOCKED_AFTER) -> None:
+    """Log a warning with the stack when handlers block the loop that they share. Runs in another loop.
 
     Args:
+        thread: The thread of the handlers' loop.
         blocked_after: Seconds without a turn before the first warning; each further one takes twice as long.
     """
-
-    def __init__(self, thread: EventThread, blocked_after: float = BLOCKED_AFTER) -> None:
-        self._thread = thread
-        self._blocked_after = blocked_after
-
-    async def run(self) -> None:
-        """Watch until canceled."""
-        while True:
-            await self._turn()
-            await asyncio.sleep(self._blocked_after)
-
-    async def _turn(self) -> None:
-        """Wait for one turn of the watched loop, and log a warning as long as it does not come."""
+    while True:
         turned = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        self._thread.call(loop.call_soon_threadsafe, turned.set)
-        started, wait = time.monotonic(), self._blocked_after
+        thread.call(asyncio.get_running_loop().call_soon_threadsafe, turned.set)
+        started, wait = time.monotonic(), blocked_after
         while not turned.is_set():
             try:
                 async with asyncio.timeout(wait):
                     await turned.wait()
             except TimeoutError:
-                self._warn(time.monotonic() - started)
+                log.warning(
+                    "a handler has blocked the event loop that asynchronous handlers share for %.1f s; it "
+                    "should await, or be a plain function; its stack:\n%s",
+                    *(time.monotonic() - started, stack_of(thread.ident or 0)),
+                )
                 wait *= 2
-
-    def _warn(self, seconds: float) -> None:
-        log.warning(
-            "a handler has blocked the event loop that asynchronous handlers share for %.1f s; it should "
-            "await, or be a plain function; its stack:\n%s",
-            *(seconds, stack_of(self._thread.ident or 0)),
-        )
+        await asyncio.sleep(blocked_after)
 
 
 _LOOKING = threading.Lock()

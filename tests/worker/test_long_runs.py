@@ -23,7 +23,7 @@ from taskqueue_client.worker.outcomes import IntermittentTask, InternalError
 from taskqueue_client.worker.run import handlers
 from taskqueue_client.worker.run.task_run import TaskRun
 from taskqueue_client.worker.session import Session
-from taskqueue_client.worker.threads import BlockedLoopWatch
+from taskqueue_client.worker.threads import watch_loop
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.run_outcomes import LOG
 from tests.worker.worker_world import Working, artifact, artifact_names, worker_for
@@ -33,7 +33,7 @@ def test_a_handler_that_computes_for_ten_leases_keeps_its_claim_and_is_shown(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leases are of two seconds, on a clock that moves only after a reclaim."""
-    monkeypatch.setattr(handlers, "BlockedLoopWatch", partial(BlockedLoopWatch, blocked_after=0.1))
+    monkeypatch.setattr(handlers, "watch_loop", partial(watch_loop, blocked_after=0.1))
     started, finish = threading.Event(), threading.Event()
     current_frames, collected_meanwhile = sys._current_frames, list[bool]()  # pyright: ignore[reportPrivateUsage]
 

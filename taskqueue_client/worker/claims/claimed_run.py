@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
@@ -230,8 +229,12 @@ class LiveCredentials:
             client: The client to copy.
             authorized_scopes: Restrict the copy to these scopes; None: do not restrict it.
         """
-        follower = client.with_credentials(None)
-        self.watch(partial(_sign_with, follower, authorized_scopes))
+        follower, scopes = client.with_credentials(None), authorized_scopes
+
+        def sign_with(credentials: Credentials) -> None:
+            follower.credentials = credentials if scopes is None else credentials.restricted_to(scopes)
+
+        self.watch(sign_with)
         return follower
 
     def replace(self, credentials: Credentials) -> None:
@@ -240,10 +243,6 @@ class LiveCredentials:
             self.current = credentials
             for tell in self._watchers:
                 tell(credentials)
-
-
-def _sign_with(client: ClientBase[Any], scopes: tuple[str, ...] | None, credentials: Credentials) -> None:
-    client.credentials = credentials if scopes is None else credentials.restricted_to(scopes)
 
 
 class ClaimedRun:

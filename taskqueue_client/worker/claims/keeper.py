@@ -254,6 +254,10 @@ class Keeper:
         events: Is told about claims and reclaims.
         make_source: Makes the task source, in the keeper's loop.
         tracing: Makes the spans of claims and runs.
+
+    Attributes:
+        claiming: The loop of claim requests. Only its `has_claimed` and `seconds_without_response` may be
+            used from other threads.
     """
 
     def __init__(
@@ -278,11 +282,11 @@ class Keeper:
 
     def stop_claiming(self) -> None:
         """Make no more claim requests; runs that an open one may still bring are handed over."""
-        self._thread.call(self._claiming.stop)
+        self._thread.call(self.claiming.stop)
 
     def abort_claiming(self) -> None:
         """Abort an open claim request, too, but only when it has had time to bring what it has claimed."""
-        self._thread.call(lambda: self._thread.loop.call_later(PROMPT, self._claiming.abort))
+        self._thread.call(lambda: self._thread.loop.call_later(PROMPT, self.claiming.abort))
 
     async def claiming_ended(self) -> None:
         """Wait until there are no more claim requests, and none is open.
@@ -290,7 +294,7 @@ class Keeper:
         Raises:
             Exception: A bug has ended claiming.
         """
-        await asyncio.wrap_future(self._thread.submit(self._claiming.ended()))
+        await asyncio.wrap_future(self._thread.submit(self.claiming.ended()))
 
     async def reclaim(self, run: ClaimedRun) -> None:
         """Make one attempt to reclaim a run now."""
@@ -312,15 +316,6 @@ class Keeper:
         """Poll a task at once if it has a claimed run, or all claimed runs."""
         self._thread.call(self._cancellations.hint, task_id)
 
-    @property
-    def has_claimed(self) -> bool:
-        """Whether the Queue has responded to a claim request."""
-        return self._claiming.has_claimed
-
-    def seconds_without_response(self) -> float | None:
-        """Return for how many seconds a claim has been due without a response; None while none is due."""
-        return self._claiming.seconds_without_response()
-
     def stop(self) -> None:
         """End the thread. Call it when claiming has ended and every run is resolved or lost."""
         with suppress(TimeoutError):
@@ -338,7 +333,7 @@ class Keeper:
             polling, self._reclaiming.runs, config.cancellation_poll_interval, self._clock
         )
         self._context = SourceContext(polling, config.identities[0], self._clock)
-        self._claiming = Claiming(
+        self.claiming = Claiming(
             make_source(self._context),
             self._context,
             self._slots,
@@ -348,7 +343,7 @@ class Keeper:
         )
 
     def _granted(self, claims: Sequence[TaskClaim]) -> None:
-        now, outage = self._clock.monotonic(), self._claiming.outage()
+        now, outage = self._clock.monotonic(), self.claiming.outage()
         runs = [
             ClaimedRun(
                 claim, Lease.of_claim(claim, now), self._single, self._tracing.begin_run(claim), outage
@@ -360,7 +355,7 @@ class Keeper:
         self._events.claimed(self._context.identity.task_queue_id, runs)
 
     async def _stop(self) -> None:
-        await self._claiming.close()
+        await self.claiming.close()
         await self._cancellations.stop()
         await self._reclaiming.stop()
         await self._queue.close()

@@ -95,11 +95,6 @@ class ArtifactUploads:
         failures = await asyncio.gather(*map(self._artifact, pending), self.log())
         return max(filter(None, failures), key=severity, default=None)
 
-    async def after_report(self) -> Outcome | None:
-        """Upload what was not uploaded before the report of an exception."""
-        self._budget.reported()
-        return await self.everything()
-
     async def refer_to(self, url: str) -> None:
         """Let the log's link lead to where the worker streams the log, until the log is complete."""
         self._is_streamed = True  # from now on, as the response may be lost

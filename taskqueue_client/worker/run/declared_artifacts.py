@@ -10,7 +10,7 @@ from collections.abc import AsyncIterable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
 from taskqueue_client._arguments import check_kind
 from taskqueue_client._dates import moment_of
@@ -28,8 +28,12 @@ from taskqueue_client.artifacts.sources import (
 )
 from taskqueue_client.artifacts.uploading import UploadOptions
 from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun
 from taskqueue_client.worker.commands.work_directory import path_inside
 from taskqueue_client.worker.outcomes import InternalError, TaskFailed
+
+if TYPE_CHECKING:
+    from .run_resources import SharedResources
 
 _RESERVED = {
     **dict.fromkeys((LOG_NAME, LOG_LINK), "the task's log"),
@@ -109,26 +113,11 @@ class DeclaredArtifact:
 
 
 class DeclaredArtifacts:
-    """The declared artifacts of one run. Safe to use from any thread.
+    """The declared artifacts of one run. Safe to use from any thread."""
 
-    Args:
-        task_expires: When the task expires.
-        storage: The storage of artifacts that do not name another.
-        make_directory: Creates a directory with a given name, for content that cannot be read twice.
-        now: Returns the service's time.
-    """
-
-    def __init__(
-        self,
-        task_expires: datetime,
-        storage: Literal["s3", "object"],
-        make_directory: Callable[[str], Path],
-        now: Callable[[], datetime],
-    ) -> None:
-        self._now = now
-        self._task_expires = task_expires
-        self._storage: Literal["s3", "object"] = storage
-        self._make_directory = make_directory
+    def __init__(self, run: ClaimedRun, shared: SharedResources) -> None:
+        self._run = run
+        self._shared = shared
         self._lock = threading.Lock()
         self._declared: dict[str, DeclaredArtifact] = {}
         self._directory: Path | None = None
@@ -210,18 +199,17 @@ class DeclaredArtifacts:
     def _checked(self, options: ArtifactOptions) -> UploadOptions:
         if unknown := options.keys() - _OPTIONS:
             raise InvalidArgument("options", min(unknown), f"one of {', '.join(sorted(_OPTIONS))}")
-        expires = options.get("expires")
-        if expires is None:
-            expires = self._task_expires
-        elif moment_of("expires", expires, self._now) < self._now():
+        expires, now = options.get("expires"), self._shared.queue.now
+        of_task = self._run.claim.status.expires
+        if expires is not None and moment_of("expires", expires, now) < now():
             raise InvalidArgument("expires", expires, "a time that has not passed")
         return UploadOptions.checked(
-            expires,
-            self._task_expires,
-            options.get("storage", self._storage),
+            of_task if expires is None else expires,
+            of_task,
+            options.get("storage", self._shared.config.artifact_storage),
             options.get("content_type"),
             options.get("compress"),
-            self._now,
+            now,
         )
 
     def _add(self, artifacts: Iterable[DeclaredArtifact]) -> None:
@@ -251,7 +239,8 @@ class DeclaredArtifacts:
             self._check_open()
             if self._directory is None:
                 self._directories += 1
-                self._directory = self._make_directory(f"artifacts-{self._directories}")
+                name = f"{self._run.task_id}-{self._run.run_id}-artifacts-{self._directories}"
+                self._directory = self._shared.directories.make(name)
             self._files += 1
             return self._directory / str(self._files)
 

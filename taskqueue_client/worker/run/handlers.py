@@ -22,7 +22,7 @@ from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.worker.config import INTERVAL, TimeoutOutcome
 from taskqueue_client.worker.outcomes import IntermittentTask, InternalError, Outcome, outcome_for, text_of
 from taskqueue_client.worker.payload import check_payload, outcome_of
-from taskqueue_client.worker.threads import BlockedLoopWatch, DaemonThreads, EventThread, Job, ThreadsafeCalls
+from taskqueue_client.worker.threads import DaemonThreads, EventThread, Job, ThreadsafeCalls, watch_loop
 from taskqueue_client.worker.worker_log import UnlockedHandler, log
 
 from .run_resources import RunResources
@@ -64,7 +64,7 @@ class Handlers:
     async def __aenter__(self) -> Self:
         if inspect.iscoroutinefunction(self._run_task):
             self._thread = EventThread("taskqueue handlers")
-            self._watch = asyncio.create_task(BlockedLoopWatch(self._thread).run())
+            self._watch = asyncio.create_task(watch_loop(self._thread))
         if self._capture is not None:
             self._capture.open()
         return self

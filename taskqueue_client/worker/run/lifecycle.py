@@ -253,7 +253,8 @@ class RunLifecycle:
     async def _upload_late(self) -> None:
         """Upload what is possible after the report of an exception, for as long as the Queue takes it."""
         self.stage = "it is reported, and its artifacts are being uploaded"
-        self._late_uploads = asyncio.create_task(self._uploads.after_report())
+        self._budget.reported()
+        self._late_uploads = asyncio.create_task(self._uploads.everything())
         await asyncio.wait([self._late_uploads], timeout=UPLOAD_WINDOW)
         if not self._late_uploads.done():
             self._late_uploads.cancel()

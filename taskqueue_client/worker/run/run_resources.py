@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,12 +121,7 @@ class RunResources:
             return self._artifacts
         with self._lock:
             if self._artifacts is None:
-                self._artifacts = DeclaredArtifacts(
-                    self.run.claim.status.expires,
-                    self.shared.config.artifact_storage,
-                    partial(_make_directory, self.run, self.shared),  # no method: it would refer back
-                    self.shared.queue.now,
-                )
+                self._artifacts = DeclaredArtifacts(self.run, self.shared)
             return self._artifacts
 
     @property
@@ -368,7 +362,3 @@ class RunResources:
     def _name(self) -> str:
         """The name of the run's files, which differs for each attempt: those of earlier ones may be kept."""
         return f"{self.run.task_id}-{self.run.run_id}-{self._attempts}"
-
-
-def _make_directory(run: ClaimedRun, shared: SharedResources, suffix: str) -> Path:
-    return shared.directories.make(f"{run.task_id}-{run.run_id}-{suffix}")
