@@ -19,7 +19,7 @@ from taskqueue_client.errors import CallFailed
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.claims.cancellation import CancellationWatch
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState, Lease
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState, Lease
 from taskqueue_client.worker.claims.keeper import Claiming, Slots
 from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.claims.task_source import QueueTaskSource, SourceContext
@@ -160,7 +160,6 @@ class SimulatedWorker:
     async def _live(self, run: ClaimedRun) -> None:
         lost = asyncio.get_running_loop().create_future()
         run.when_lost(lambda _: lost.set_result(None))
-        run.apply(ClaimEvent.START)
         await self._handle(run, lost)
         if run.has_claim:
             await self._upload_whole_log(run, lost)

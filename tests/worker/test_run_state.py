@@ -9,14 +9,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from taskqueue_client import AsyncQueue, Credentials, Queue
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.claims.claimed_run import (
-    STATES_TO_RECLAIM,
-    STATES_WITH_CLAIM,
     ClaimedRun,
     ClaimEvent,
     ClaimState,
     Lease,
     LiveCredentials,
-    after,
 )
 from taskqueue_client.worker.outcomes import ClaimLost, LossReason
 from tests.worker.test_lease import claim
@@ -24,13 +21,9 @@ from tests.worker.test_lease import claim
 FINAL = {ClaimState.RESOLVED, ClaimState.LOST}
 
 PROMISES = {
-    (ClaimState.CLAIMED, ClaimEvent.START): ClaimState.RUNNING,
     (ClaimState.CLAIMED, ClaimEvent.RESOLVE): ClaimState.RESOLVING,
     (ClaimState.CLAIMED, ClaimEvent.RECLAIM_REFUSED): ClaimState.LOST,
     (ClaimState.CLAIMED, ClaimEvent.LEASE_ENDED): ClaimState.LOST,
-    (ClaimState.RUNNING, ClaimEvent.RESOLVE): ClaimState.RESOLVING,
-    (ClaimState.RUNNING, ClaimEvent.RECLAIM_REFUSED): ClaimState.LOST,
-    (ClaimState.RUNNING, ClaimEvent.LEASE_ENDED): ClaimState.LOST,
     (ClaimState.RESOLVING, ClaimEvent.CONFIRMED): ClaimState.RESOLVED,
     (ClaimState.RESOLVING, ClaimEvent.REPORT_REFUSED): ClaimState.LOST,
     (ClaimState.RESOLVING, ClaimEvent.LEASE_ENDED): ClaimState.LOST,
@@ -39,21 +32,19 @@ PROMISES = {
 being reported loses nothing: the run may be resolved because this worker has just reported it."""
 
 
+CLAIM = claim(1200)
+QUEUE = AsyncQueue("https://example.com")
+
+
 @pytest.mark.parametrize("event", ClaimEvent)
 @pytest.mark.parametrize("state", ClaimState)
 def test_each_event_leads_from_each_state_to_the_one_that_is_promised(
     state: ClaimState, event: ClaimEvent
 ) -> None:
-    assert after(state, event) is PROMISES.get((state, event), state)
-
-
-def test_a_run_is_reclaimed_until_it_is_reported_and_claimed_until_it_ends() -> None:
-    assert {ClaimState.CLAIMED, ClaimState.RUNNING} == STATES_TO_RECLAIM
-    assert {ClaimState.CLAIMED, ClaimState.RUNNING, ClaimState.RESOLVING} == STATES_WITH_CLAIM
-
-
-CLAIM = claim(1200)
-QUEUE = AsyncQueue("https://example.com")
+    run = ClaimedRun(CLAIM, Lease(1200, 1200), QUEUE)
+    run.state = state
+    run.apply(event, "a test")
+    assert run.state is PROMISES.get((state, event), state)
 
 
 class ClaimedRunMachine(RuleBasedStateMachine):
@@ -75,11 +66,6 @@ class ClaimedRunMachine(RuleBasedStateMachine):
         self._claim()
 
     @precondition(lambda self: self.state is ClaimState.CLAIMED)
-    @rule()
-    def start(self) -> None:
-        self._apply(ClaimEvent.START)
-
-    @precondition(lambda self: self.state in {ClaimState.CLAIMED, ClaimState.RUNNING})
     @rule()
     def resolve(self) -> None:
         self._apply(ClaimEvent.RESOLVE)

@@ -2,9 +2,9 @@
 
 The states of a run:
 
-    CLAIMED ──start──▶ RUNNING ──resolve──▶ RESOLVING ──confirmed──▶ RESOLVED
-       │                  │                     │
-       └──────────────────┴──────── lost ───────┴──────────────────▶ LOST
+    CLAIMED ──resolve──▶ RESOLVING ──confirmed──▶ RESOLVED
+       │                     │
+       └──────── lost ───────┴──────────────────▶ LOST
 
 The keeper stops reclaiming when resolving begins. A reclaim that is refused after that changes nothing:
 the run may be resolved because this worker has just reported it. Only a refused report, or the end of the
@@ -56,7 +56,6 @@ class ClaimState(Enum):
     """The state of a claimed run."""
 
     CLAIMED = "claimed"
-    RUNNING = "running"
     RESOLVING = "resolving"
     RESOLVED = "resolved"
     LOST = "lost"
@@ -65,8 +64,6 @@ class ClaimState(Enum):
 class ClaimEvent(Enum):
     """An event in the life of a claimed run."""
 
-    START = "start"
-    """The handler is called."""
     RESOLVE = "resolve"
     """The outcome is known, and is about to be reported."""
     CONFIRMED = "confirmed"
@@ -79,36 +76,15 @@ class ClaimEvent(Enum):
     """The lease ended before a reclaim or report succeeded: another worker may have the task by now."""
 
 
-_NEXT: Mapping[ClaimState, Mapping[ClaimEvent, ClaimState]] = {
-    ClaimState.CLAIMED: {
-        ClaimEvent.START: ClaimState.RUNNING,
-        ClaimEvent.RESOLVE: ClaimState.RESOLVING,
-        ClaimEvent.RECLAIM_REFUSED: ClaimState.LOST,
-        ClaimEvent.LEASE_ENDED: ClaimState.LOST,
-    },
-    ClaimState.RUNNING: {
-        ClaimEvent.RESOLVE: ClaimState.RESOLVING,
-        ClaimEvent.RECLAIM_REFUSED: ClaimState.LOST,
-        ClaimEvent.LEASE_ENDED: ClaimState.LOST,
-    },
-    ClaimState.RESOLVING: {
-        ClaimEvent.CONFIRMED: ClaimState.RESOLVED,
-        ClaimEvent.REPORT_REFUSED: ClaimState.LOST,
-        ClaimEvent.LEASE_ENDED: ClaimState.LOST,
-    },
+_NEXT: Mapping[tuple[ClaimState, ClaimEvent], ClaimState] = {
+    (ClaimState.CLAIMED, ClaimEvent.RESOLVE): ClaimState.RESOLVING,
+    (ClaimState.CLAIMED, ClaimEvent.RECLAIM_REFUSED): ClaimState.LOST,
+    (ClaimState.CLAIMED, ClaimEvent.LEASE_ENDED): ClaimState.LOST,
+    (ClaimState.RESOLVING, ClaimEvent.CONFIRMED): ClaimState.RESOLVED,
+    (ClaimState.RESOLVING, ClaimEvent.REPORT_REFUSED): ClaimState.LOST,
+    (ClaimState.RESOLVING, ClaimEvent.LEASE_ENDED): ClaimState.LOST,
 }
 """Every other event changes nothing: it comes too late."""
-
-STATES_TO_RECLAIM = frozenset({ClaimState.CLAIMED, ClaimState.RUNNING})
-"""The states in which a run is reclaimed."""
-
-STATES_WITH_CLAIM = frozenset({*STATES_TO_RECLAIM, ClaimState.RESOLVING})
-"""The states in which this worker has the claim on the run."""
-
-
-def after(state: ClaimState, event: ClaimEvent) -> ClaimState:
-    """Return the state that follows; the same state if the event comes too late to matter."""
-    return _NEXT.get(state, {}).get(event, state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +280,7 @@ class ClaimedRun:
     @property
     def has_claim(self) -> bool:
         """Whether this worker still has the claim."""
-        return self.state in STATES_WITH_CLAIM
+        return self.state in {ClaimState.CLAIMED, ClaimState.RESOLVING}
 
     def __str__(self) -> str:
         return f"{self.task_id}/{self.run_id}"
@@ -327,10 +303,10 @@ class ClaimedRun:
             reason: The cause as metrics count it.
         """
         with self._lock:
-            before, self.state = self.state, after(self.state, event)
+            before, self.state = self.state, _NEXT.get((self.state, event), self.state)
             if self.state is before:
                 return False
-            if self.state in STATES_WITH_CLAIM:
+            if self.has_claim:
                 return True
             callback, self._when_lost = self._when_lost, None  # the callback refers to the run: free both
             if self.state is not ClaimState.LOST:

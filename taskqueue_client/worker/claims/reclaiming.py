@@ -14,9 +14,9 @@ from taskqueue_client.worker.outcomes import LossReason
 from taskqueue_client.worker.worker_log import counted, log
 
 from .claimed_run import (
-    STATES_TO_RECLAIM,
     ClaimedRun,
     ClaimEvent,
+    ClaimState,
     KeeperEvents,
     attempt_timeout,
     cause_of,
@@ -107,7 +107,7 @@ class Reclaiming:
 
     def _begin(self, run: ClaimedRun, late: float) -> None:
         self.drop(run)
-        if run.state in STATES_TO_RECLAIM:
+        if run.state is ClaimState.CLAIMED:
             self._tasks[run] = asyncio.create_task(
                 self._reclaim_and_restart(run, late), context=run.trace.context.copy()
             )
@@ -120,7 +120,7 @@ class Reclaiming:
             _lose(run, error)
         finally:
             self._tasks.pop(run, None)
-        if run.state in STATES_TO_RECLAIM:
+        if run.state is ClaimState.CLAIMED:
             self.start(run)
 
     def _note_begin(self, run: ClaimedRun, late: float) -> None:
@@ -136,7 +136,7 @@ class Reclaiming:
         """Retry until an attempt succeeds or is refused, or the lease has ended."""
         self._note_begin(run, late)
         failures, last = 0, f"no attempt was made, as the first one began {late:.1f} s late"
-        while run.state in STATES_TO_RECLAIM:
+        while run.state is ClaimState.CLAIMED:
             if not run.lease.left(self._clock.monotonic()):
                 why = f"its lease ended ({run.lease.length:.1f} s); {last}"
                 run.apply(ClaimEvent.LEASE_ENDED, why, LossReason.LEASE_ENDED)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.models import ReasonResolved
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.task_log import LogView, TaskLog
@@ -165,7 +165,6 @@ class RunLifecycle:
         """Call the handler, again if the task asks for a retry; return what it raised in the end."""
         if self._attempts.stopped is not None:
             return self._attempts.stopped
-        self.run.apply(ClaimEvent.START)
         checkpoints, reference = self._log_checkpoints(), self._refer_to_live_log()
         try:
             return await self._attempts.result()

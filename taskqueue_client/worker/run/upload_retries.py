@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from taskqueue_client._client import with_retries
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.retry import (
-    PolicyRetries,
     RetryPolicy,
     Schedule,
     Timeouts,
@@ -46,8 +45,9 @@ MOST_500 = 4
 the artifact and the response was lost, or has a content length of it, it refuses each further attempt."""
 
 
-_LIMITS = PolicyRetries(RetryPolicy())
-"""The timeouts of an attempt, which are those of any client."""
+_POLICY = RetryPolicy()
+_TIMEOUTS = Timeouts(_POLICY.connect_timeout, _POLICY.read_timeout, _POLICY.timeout)
+"""The timeouts of each attempt, which are those of the first attempt of any client."""
 
 
 def is_outage(error: BaseException) -> bool:
@@ -156,9 +156,9 @@ class UploadRetries:
         self._refused = 0
 
     def attempt_timeouts(self, call: Call[Any], elapsed: float) -> Timeouts:
-        """See `Retries`. Each attempt may take as long as the first one."""
-        del elapsed
-        return _LIMITS.attempt_timeouts(call, 0.0)
+        """See `Retries`."""
+        del call, elapsed
+        return _TIMEOUTS
 
     def may_retry(self, call: Call[Any], error: BaseException) -> bool:
         """See `Retries`."""
