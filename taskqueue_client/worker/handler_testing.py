@@ -182,7 +182,6 @@ def _shared(worker: WorkerLoop, stack: ExitStack) -> SharedResources:
     return SharedResources(
         config=replace(config, intermittent_attempts=1),
         directories=stack.enter_context(WorkDirectories(config.work_directory)),
-        root_url=worker.root_url,
         guardian=stack.enter_context(closing(Guardian())),
         queue=stack.enter_context(Queue(worker.root_url, retry=once, clock=worker.clock)),
         async_queue=AsyncQueue(worker.root_url, retry=once, clock=worker.clock),

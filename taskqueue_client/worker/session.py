@@ -209,7 +209,6 @@ class Session:
             directories=stack.enter_context(
                 WorkDirectories(config.work_directory, keep=config.keep_work_directories)
             ),
-            root_url=worker.root_url,
             guardian=stack.enter_context(closing(Guardian())),
             queue=queue,
             async_queue=self._make_queue(None, clock),

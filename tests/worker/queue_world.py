@@ -182,7 +182,7 @@ class RunningKeeper:
 
     async def _resolve(self, held: ClaimedRun, reason: ReasonResolved) -> ClaimState:
         async with self._make_queue() as queue:
-            client = held.credentials.client(queue)
+            client = held.client(queue)
             return await Reporter(held, client, self._keeper.reclaim, self._clock).report(reason)
 
     def stop(self) -> None:

@@ -66,7 +66,7 @@ async def test_a_report_that_hangs_is_given_up_while_there_is_time_for_another(
 
         async def reclaim(_: ClaimedRun) -> None: ...
 
-        reporter = Reporter(run, run.credentials.client(queue), reclaim, clock)
+        reporter = Reporter(run, run.client(queue), reclaim, clock)
         assert await limited(reporter.report(ReasonResolved.COMPLETED)) is ClaimState.RESOLVED
     assert "no response in time" in caplog.text
     assert world.run(run.task_id).reason_resolved == "completed"

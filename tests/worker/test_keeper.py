@@ -132,14 +132,14 @@ class TestReclaiming:
         world.create()
         with running_keeper(world, told, clock=quick):
             (held,) = told.runs(1)
-            client = held.credentials.client(world.queue)
-            restricted = held.credentials.client(world.queue, ("a-scope",))
-            first = held.credentials.current
+            client = held.client(world.queue)
+            restricted = held.client(world.queue, ("a-scope",))
+            first = held.credentials
             quick.let_a_reclaim_be_due()
             told.reclaims.get(timeout=WAIT)
             assert client.credentials != first
-            assert client.credentials == held.credentials.current == held.queue.credentials
-            assert restricted.credentials == held.credentials.current.restricted_to(["a-scope"])
+            assert client.credentials == held.credentials == held.queue.credentials
+            assert restricted.credentials == held.credentials.restricted_to(["a-scope"])
 
     @pytest.mark.parametrize(
         "fault",

@@ -143,7 +143,7 @@ class TestReclaiming:
         fault: type[Respond | Drop],
     ) -> None:
         run = await claimed(world, queue, clock)
-        lease, credentials = run.lease, run.credentials.current
+        lease, credentials = run.lease, run.credentials
         world.local.faults.add(
             Respond(endpoint="queue.reclaimTask", status=500)
             if fault is Respond
@@ -152,7 +152,7 @@ class TestReclaiming:
         error = await Reclaiming(told, clock).reclaim_once(run)
         assert error is not None
         assert run.lease == lease
-        assert run.credentials.current == credentials
+        assert run.credentials == credentials
         assert run.has_claim
         assert told.failed_reclaims.qsize() == 1
 
@@ -160,12 +160,12 @@ class TestReclaiming:
         self, world: World, clock: PassingClock, told: Told, queue: AsyncQueue
     ) -> None:
         run = await claimed(world, queue, clock)
-        credentials = run.credentials.current
+        credentials = run.credentials
         clock.sleep(700)
         assert await Reclaiming(told, clock).reclaim_once(run) is None
         assert told.reclaims.qsize() == 1
         assert run.lease.ends == pytest.approx(700 + LEASE, abs=1)
-        assert run.credentials.current != credentials
+        assert run.credentials != credentials
 
     async def test_a_successful_reclaim_is_reported_with_its_lateness(
         self, world: World, clock: PassingClock, told: Told, queue: AsyncQueue
@@ -296,9 +296,7 @@ class TestReporting:
     async def report(self, run: ClaimedRun, queue: AsyncQueue, clock: PassingClock) -> ClaimState:
         async def reclaim(_: ClaimedRun) -> None: ...
 
-        return await Reporter(run, run.credentials.client(queue), reclaim, clock).report(
-            ReasonResolved.COMPLETED
-        )
+        return await Reporter(run, run.client(queue), reclaim, clock).report(ReasonResolved.COMPLETED)
 
     async def test_failed_reports_are_retried_after_pauses_that_grow_until_the_lease_ends(
         self, world: World, clock: PassingClock, queue: AsyncQueue, requests: list[Request]
@@ -333,7 +331,7 @@ class TestReporting:
             reclaims.append(reclaimed)
 
         fail(world, "queue.reportCompleted", times=3)
-        reporter = Reporter(run, run.credentials.client(queue), reclaim, clock)
+        reporter = Reporter(run, run.client(queue), reclaim, clock)
         assert await reporter.report(ReasonResolved.COMPLETED) is ClaimState.RESOLVED
         assert clock.monotonic() < 0.1 * LEASE
         assert reclaims == []
@@ -389,7 +387,7 @@ class TestReporting:
 class TestUploading:
     def client(self, run: ClaimedRun, queue: AsyncQueue, clock: PassingClock) -> AsyncQueue:
         budget = RetryBudget(run, 900, timedelta(days=1), clock)
-        return budget.client(run.credentials.client(queue), "x")
+        return budget.client(run.client(queue), "x")
 
     async def send(self, run: ClaimedRun, queue: AsyncQueue, clock: PassingClock) -> None:
         expires = iso(run.claim.status.expires)

@@ -13,7 +13,6 @@ from taskqueue_client.worker.claims.claimed_run import (
     ClaimEvent,
     ClaimState,
     Lease,
-    LiveCredentials,
 )
 from taskqueue_client.worker.outcomes import ClaimLost, LossReason
 from tests.worker.test_lease import claim
@@ -106,8 +105,8 @@ TestClaimedRun = ClaimedRunMachine.TestCase
 
 
 def test_a_client_that_cannot_be_made_does_not_hinder_later_credentials() -> None:
-    credentials = LiveCredentials(Credentials("c", "t"))
+    run = ClaimedRun(CLAIM, Lease(1200, 1200), QUEUE)
     with pytest.raises(InvalidArgument):
-        credentials.client(Queue("http://tc.example.com"), ("\n",))
-    credentials.replace(Credentials("c", "renewed"))
-    assert credentials.current.access_token == "renewed"
+        run.client(Queue("http://tc.example.com"), ("\n",))
+    run.use_credentials(Credentials("c", "renewed"))
+    assert run.credentials.access_token == "renewed"

@@ -178,54 +178,12 @@ def _seconds(taken_until: datetime, *server_times: datetime) -> float:
 C = TypeVar("C", bound=ClientBase[Any])
 
 
-class LiveCredentials:
-    """The credentials of a run, replaced by each reclaim. Safe to use from any thread.
-
-    Attributes:
-        current: The credentials of the claim, or of the last reclaim.
-    """
-
-    __slots__ = ("_lock", "_watchers", "current")
-
-    def __init__(self, credentials: Credentials) -> None:
-        self.current = credentials
-        self._watchers: list[Callable[[Credentials], object]] = []
-        self._lock = threading.Lock()
-
-    def watch(self, tell: Callable[[Credentials], object]) -> None:
-        """Call `tell` with the current credentials, and with all that replace them."""
-        with self._lock:
-            tell(self.current)  # first: one that fails is not called again
-            self._watchers.append(tell)
-
-    def client(self, client: C, authorized_scopes: tuple[str, ...] | None = None) -> C:
-        """Return a copy of a client that always signs with the current credentials.
-
-        Args:
-            client: The client to copy.
-            authorized_scopes: Restrict the copy to these scopes; None: do not restrict it.
-        """
-        follower, scopes = client.with_credentials(None), authorized_scopes
-
-        def sign_with(credentials: Credentials) -> None:
-            follower.credentials = credentials if scopes is None else credentials.restricted_to(scopes)
-
-        self.watch(sign_with)
-        return follower
-
-    def replace(self, credentials: Credentials) -> None:
-        """Use other credentials from now on, also for the next attempts of calls in progress."""
-        with self._lock:
-            self.current = credentials
-            for tell in self._watchers:
-                tell(credentials)
-
-
 class ClaimedRun:
     """A claimed run. Safe to use from any thread.
 
     Attributes:
         claim: The claim, as the Queue sent it.
+        credentials: The credentials of the claim, or of the last reclaim.
         lease: How long the claim lasts.
         trace: The span of the run.
         outage: Seconds for which the Queue could not be reached shortly before the claim; 0: it could.
@@ -236,6 +194,7 @@ class ClaimedRun:
         "_client",
         "_lock",
         "_queue",
+        "_watchers",
         "_when_lost",
         "claim",
         "credentials",
@@ -263,7 +222,8 @@ class ClaimedRun:
         self.lease = lease
         self.outage = outage
         self.state = ClaimState.CLAIMED
-        self.credentials = LiveCredentials(claim.credentials)
+        self.credentials = claim.credentials
+        self._watchers: list[Callable[[Credentials], object]] = []
         self._client = queue
         self._queue: AsyncQueue | None = None
         self.lost: ClaimLost | None = None
@@ -274,7 +234,7 @@ class ClaimedRun:
     def queue(self) -> AsyncQueue:
         """The keeper's client for the run. It makes one attempt per call: the keeper retries."""
         if self._queue is None:  # many runs end before their first reclaim
-            self._queue = self.credentials.client(self._client)
+            self._queue = self.client(self._client)
         return self._queue
 
     @property
@@ -284,6 +244,34 @@ class ClaimedRun:
 
     def __str__(self) -> str:
         return f"{self.task_id}/{self.run_id}"
+
+    def watch_credentials(self, tell: Callable[[Credentials], object]) -> None:
+        """Call `tell` with the current credentials, and with all that replace them."""
+        with self._lock:
+            tell(self.credentials)  # first: one that fails is not called again
+            self._watchers.append(tell)
+
+    def client(self, client: C, authorized_scopes: tuple[str, ...] | None = None) -> C:
+        """Return a copy of a client that always signs with the current credentials.
+
+        Args:
+            client: The client to copy.
+            authorized_scopes: Restrict the copy to these scopes; None: do not restrict it.
+        """
+        follower, scopes = client.with_credentials(None), authorized_scopes
+
+        def sign_with(credentials: Credentials) -> None:
+            follower.credentials = credentials if scopes is None else credentials.restricted_to(scopes)
+
+        self.watch_credentials(sign_with)
+        return follower
+
+    def use_credentials(self, credentials: Credentials) -> None:
+        """Use other credentials from now on, also for the next attempts of calls in progress."""
+        with self._lock:
+            self.credentials = credentials
+            for tell in self._watchers:
+                tell(credentials)
 
     def when_lost(self, callback: Callable[[ClaimLost], object]) -> None:
         """Call `callback` when the claim is lost, in the thread that notices; now if it already is."""

@@ -78,7 +78,7 @@ class Reclaiming:
         try:
             async with asyncio.timeout(attempt_timeout(run.lease.left(asked))):
                 response = await run.queue.reclaim_task(run.task_id, run.run_id)
-            run.credentials.replace(response.credentials)
+            run.use_credentials(response.credentials)
             run.lease = run.lease.reclaimed(response, asked)
         except RequestConflict as error:
             if run.apply(ClaimEvent.RECLAIM_REFUSED, error.message, LossReason.RECLAIM_REFUSED):

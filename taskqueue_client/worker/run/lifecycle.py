@@ -126,7 +126,7 @@ class RunLifecycle:
         """The uploads of the run, made at the first one: a run that waits has none."""
         context, key = self._context, self._context.signing_key
         chain = None if key is None else key.chain_for(self.run.claim, context.shared.config)
-        queue = self.run.credentials.client(context.queue)
+        queue = self.run.client(context.queue)
         return ArtifactUploads(self._resources, queue, self._budget, context.metrics, chain)
 
     def stop(self, reason: Outcome) -> None:

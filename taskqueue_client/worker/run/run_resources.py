@@ -54,7 +54,6 @@ class SharedResources:
 
     config: WorkerConfig
     directories: WorkDirectories
-    root_url: str
     guardian: Guardian
     queue: Queue
     async_queue: AsyncQueue
@@ -154,7 +153,7 @@ class RunResources:
                 path = self.shared.directories.path / f"{self._name}.log"
                 kept = KEPT_IN_MEMORY if self.shared.live_logs is None else 0
                 self._log = TaskLog(path, self.shared.clock, self.shared.secrets, kept_in_memory=kept)
-                self.run.credentials.watch(self._log.secrets.add_credentials)
+                self.run.watch_credentials(self._log.secrets.add_credentials)
                 config, queue = self.shared.config, self.run.claim.status.task_queue_id
                 self._log.say(
                     f"run {self.run.run_id} of task {self.run.task_id}, "
@@ -178,7 +177,7 @@ class RunResources:
         """A client with the scopes of the task."""
         with self._lock:
             if self._queue is None:
-                self._queue = self.run.credentials.client(self.shared.queue, self._allowed)
+                self._queue = self.run.client(self.shared.queue, self._allowed)
             return self._queue
 
     @property
@@ -186,7 +185,7 @@ class RunResources:
         """The asynchronous client with the same scopes."""
         with self._lock:
             if self._async_queue is None:
-                self._async_queue = self.run.credentials.client(self.shared.async_queue, self._allowed)
+                self._async_queue = self.run.client(self.shared.async_queue, self._allowed)
             return self._async_queue
 
     @property
@@ -233,8 +232,8 @@ class RunResources:
         self._check_process()
         run = self.run
         proxy = TaskProxy(
-            self.shared.root_url,
-            run.credentials.current,
+            self.shared.queue.root_url,
+            run.credentials,
             self._allowed,
             lambda: run.queue.now().timestamp(),
             plain=plain,
@@ -249,7 +248,7 @@ class RunResources:
             raise InternalError(message)
         if proxy.path:
             self.log.secrets.add(proxy.path[1:])  # without the slash, which programs encode or remove
-        run.credentials.watch(proxy.use_credentials)
+        run.watch_credentials(proxy.use_credentials)
         return proxy
 
     def _proxy_variables(self) -> dict[str, str]:
@@ -277,7 +276,7 @@ class RunResources:
             "TASK_ID": self.run.task_id,
             "RUN_ID": str(self.run.run_id),
             "TASK_GROUP_ID": self.run.claim.status.task_group_id,
-            "TASKCLUSTER_ROOT_URL": self.shared.root_url,
+            "TASKCLUSTER_ROOT_URL": self.shared.queue.root_url,
             "TASK_WORKDIR": str(self.work_directory),
             **(self._proxy_variables() if proxy else {}),
         }
@@ -342,6 +341,7 @@ class RunResources:
         """Remove all files, and end the processes and proxies of the run."""
         with self._lock:
             self._has_ended = True
+            # Now, or a thread that is left behind would start commands that nobody ends.
             path, self._work_directory = self._work_directory, None
         directory = self.artifacts.clear(is_final=True)
         self.end_commands()

@@ -160,7 +160,7 @@ class TaskRun:
     @property
     def credentials(self) -> Credentials:
         """The run's current credentials; each reclaim replaces them."""
-        return self._resources.run.credentials.current
+        return self._resources.run.credentials
 
     @property
     def queue(self) -> Queue:
