@@ -29,8 +29,8 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 BLOCKED_AFTER = 1.0
-"""Seconds without a turn of the handlers' loop after which a warning is logged. Runs are still reclaimed, but
-the other handlers stand still."""
+"""Seconds without a turn of the handlers' loop after which a warning is logged; each further one takes twice
+as long. Runs are still reclaimed, but the other handlers stand still."""
 
 
 class Job(NamedTuple):
@@ -270,17 +270,12 @@ class LoopLag:
         self._asked = None
 
 
-async def watch_loop(thread: EventThread, blocked_after: float = BLOCKED_AFTER) -> None:
-    """Log a warning with the stack when handlers block the loop that they share. Runs in another loop.
-
-    Args:
-        thread: The thread of the handlers' loop.
-        blocked_after: Seconds without a turn before the first warning; each further one takes twice as long.
-    """
+async def watch_loop(thread: EventThread) -> None:
+    """Log a warning with the stack when handlers block the loop that they share. Runs in another loop."""
     while True:
         turned = asyncio.Event()
         thread.call(asyncio.get_running_loop().call_soon_threadsafe, turned.set)
-        started, wait = time.monotonic(), blocked_after
+        started, wait = time.monotonic(), BLOCKED_AFTER
         while not turned.is_set():
             try:
                 async with asyncio.timeout(wait):
@@ -292,7 +287,7 @@ async def watch_loop(thread: EventThread, blocked_after: float = BLOCKED_AFTER) 
                     *(time.monotonic() - started, stack_of(thread.ident or 0)),
                 )
                 wait *= 2
-        await asyncio.sleep(blocked_after)
+        await asyncio.sleep(BLOCKED_AFTER)
 
 
 _LOOKING = threading.Lock()

@@ -7,7 +7,6 @@ import io
 import logging
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -17,13 +16,12 @@ from taskqueue_client import AsyncQueue, Credentials, RetryPolicy
 from taskqueue_client.clock import Clock
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay, ExpireUrl
+from taskqueue_client.worker import threads
 from taskqueue_client.worker.claims.claimed_run import RECLAIM_BETWEEN
 from taskqueue_client.worker.commands.work_directory import WorkDirectories
 from taskqueue_client.worker.outcomes import IntermittentTask, InternalError
-from taskqueue_client.worker.run import handlers
 from taskqueue_client.worker.run.task_run import TaskRun
 from taskqueue_client.worker.session import Session
-from taskqueue_client.worker.threads import watch_loop
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.run_outcomes import LOG
 from tests.worker.worker_world import Working, artifact, artifact_names, worker_for
@@ -33,7 +31,7 @@ def test_a_handler_that_computes_for_ten_leases_keeps_its_claim_and_is_shown(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leases are of two seconds, on a clock that moves only after a reclaim."""
-    monkeypatch.setattr(handlers, "watch_loop", partial(watch_loop, blocked_after=0.1))
+    monkeypatch.setattr(threads, "BLOCKED_AFTER", 0.1)
     started, finish = threading.Event(), threading.Event()
     current_frames, collected_meanwhile = sys._current_frames, list[bool]()  # pyright: ignore[reportPrivateUsage]
 

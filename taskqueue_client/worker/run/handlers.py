@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple, Self, cast
 
 from taskqueue_client.aio import AsyncQueue
-from taskqueue_client.worker.config import INTERVAL, TimeoutOutcome
+from taskqueue_client.worker.config import INTERVAL
 from taskqueue_client.worker.outcomes import IntermittentTask, InternalError, Outcome, outcome_for, text_of
 from taskqueue_client.worker.payload import check_payload, outcome_of
 from taskqueue_client.worker.threads import DaemonThreads, EventThread, Job, ThreadsafeCalls, watch_loop
@@ -243,22 +243,6 @@ class TimeLimit(NamedTuple):
     seconds: float
     source: str
 
-    @classmethod
-    def shorter(cls, most: float | None, own: float | None) -> TimeLimit | None:
-        """Return the shorter one of the setting `max_run_time` and the limit of the run, if there is one.
-
-        Raises:
-            InvalidArgument: The limit of the run is not more than 0 seconds.
-        """
-        limits = [cls(most, "max_run_time")] if most is not None else []
-        if own is not None:
-            limits.append(cls(INTERVAL.checked("run_time_limit", own), "run_time_limit"))
-        return min(limits, default=None)
-
-    def exceeded(self, reason: TimeoutOutcome) -> Outcome:
-        """Return the outcome of a run that took longer."""
-        return outcome_for(reason)(f"the run took longer than {self.source}, {self.seconds} s")
-
 
 class Attempts:
     """Calls the handler of a run, again if the task asks for a retry, all within the run's time limit.
@@ -345,9 +329,18 @@ class Attempts:
             raise InternalError(message) from error
 
     def _begin_limit(self) -> None:
-        self._limit = limit = TimeLimit.shorter(self._shared.config.max_run_time, self._own_time_limit())
-        if limit is not None:
-            self._over = asyncio.create_task(self._shared.clock.sleep_async(limit.seconds))
+        """Begin with the shorter one of the setting `max_run_time` and the limit of the run, if there is one.
+
+        Raises:
+            InvalidArgument: The limit of the run is not more than 0 seconds.
+        """
+        most, own = self._shared.config.max_run_time, self._own_time_limit()
+        limits = [] if most is None else [TimeLimit(most, "max_run_time")]
+        if own is not None:
+            limits.append(TimeLimit(INTERVAL.checked("run_time_limit", own), "run_time_limit"))
+        if limits:
+            self._limit = min(limits)
+            self._over = asyncio.create_task(self._shared.clock.sleep_async(self._limit.seconds))
             self._over.add_done_callback(self._wake)
 
     @property
@@ -367,7 +360,8 @@ class Attempts:
         if self.stopped is None and not self._is_over:
             await self._woken
         if self._limit is not None and self._is_over and not call.ended.done():
-            self._cancel(self._limit.exceeded(self._shared.config.max_run_time_outcome))
+            outcome = outcome_for(self._shared.config.max_run_time_outcome)
+            self._cancel(outcome(f"the run took longer than {self._limit.source}, {self._limit.seconds} s"))
         if not call.ended.done():
             await self._interrupt(call)
         # A reason to stop counts more than the handler's own end: `while not task.canceled.is_set()` returns.
