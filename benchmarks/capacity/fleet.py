@@ -20,7 +20,7 @@ from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.claims.cancellation import CancellationWatch
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState, Lease
-from taskqueue_client.worker.claims.keeper import Claiming, Slots
+from taskqueue_client.worker.claims.keeper import Claiming
 from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.claims.task_source import QueueTaskSource, SourceContext
 from taskqueue_client.worker.run.log_checkpoints import first_after
@@ -132,12 +132,16 @@ class SimulatedWorker:
         self._queue = cast("AsyncQueue", SimulatedQueue(fleet.deployment))
         self._lives: dict[ClaimedRun, asyncio.Task[None]] = {}
         self._linked: set[ClaimedRun] = set()
-        self._slots = Slots(fleet.load.concurrency, None)
         self._reclaiming = Reclaiming(self, self._clock)
         self.watch = CancellationWatch(self._queue, self._reclaiming.runs, fleet.load.poll, self._clock)
         context = SourceContext(self._queue, WorkerIdentity("p/w", "g", worker_id), self._clock)
         self._claiming = Claiming(
-            QueueTaskSource(context), context, self._slots, granted=self._granted, events=self
+            QueueTaskSource(context),
+            context,
+            fleet.load.concurrency,
+            None,
+            granted=self._granted,
+            events=self,
         )
 
     def terminate(self) -> None:
@@ -171,7 +175,7 @@ class SimulatedWorker:
         self._fleet.ended[run.state] += 1
         del self._lives[run]
         self._reclaiming.drop(run)
-        self._slots.give_back()
+        self._claiming.release_slot()
 
     async def _handle(self, run: ClaimedRun, lost: asyncio.Future[None]) -> None:
         """Wait for the end of the handler, and upload the log so far meanwhile."""

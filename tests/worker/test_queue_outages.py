@@ -21,7 +21,7 @@ from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.models import ReasonResolved, TaskClaim
 from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState, Lease
-from taskqueue_client.worker.claims.keeper import Claiming, Slots
+from taskqueue_client.worker.claims.keeper import Claiming
 from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.claims.task_source import (
     QueueTaskSource,
@@ -519,7 +519,8 @@ class TestClaiming:
         claiming = Claiming(
             source or QueueTaskSource(context),
             context,
-            Slots(free, most),
+            free,
+            most,
             granted=granted.append,
             events=told,
         )

@@ -1,7 +1,7 @@
 """The keeper: a thread with its own event loop and connections, which claims and reclaims runs.
 
 Runs are reclaimed here whatever handlers do, even if they block their own loop or thread for longer than a
-lease. `Claiming` asks the worker's task source for as many runs as there are free `Slots`.
+lease. `Claiming` asks the worker's task source for as many runs as it has free slots.
 """
 
 from __future__ import annotations
@@ -55,49 +55,13 @@ OUTAGE_MOST = 180.0
 """Seconds after an outage in which a worker remembers it at most: see `Claiming.outage`."""
 
 
-class Slots:
-    """How many more runs may be claimed; for one event loop.
-
-    Args:
-        free: The number of free slots at first.
-        claimable: How many runs may be claimed in all; None: no limit.
-    """
-
-    def __init__(self, free: int, claimable: int | None) -> None:
-        self._free = free
-        self._claimable = claimable
-        self._changed = asyncio.Event()
-
-    @property
-    def used_up(self) -> bool:
-        """Whether no run may be claimed any more."""
-        return self._claimable is not None and self._claimable <= 0
-
-    def take(self, count: int) -> None:
-        """Note that so many runs were claimed."""
-        self._free -= count
-        if self._claimable is not None:
-            self._claimable -= count
-
-    def give_back(self) -> None:
-        """Note that a run has ended."""
-        self._free += 1
-        self._changed.set()
-
-    async def free(self) -> int:
-        """Wait for a free slot; return how many runs a request may ask for then."""
-        while self._free <= 0:
-            self._changed.clear()
-            await self._changed.wait()
-        return min(self._free, MOST_CLAIMED if self._claimable is None else self._claimable, MOST_CLAIMED)
-
-
 class Claiming:
     """Claims work in a loop, until `stop`.
 
     Args:
         context: The arguments that the source was made with.
-        slots: How much to claim.
+        free: How many runs may be claimed at a time.
+        claimable: How many runs may be claimed in all; None: no limit.
         granted: Called with the claims that each call of the source returns.
         events: Is told about failures.
         tracing: Makes the spans of claims.
@@ -110,7 +74,8 @@ class Claiming:
         self,
         source: TaskSource,
         context: SourceContext,
-        slots: Slots,
+        free: int,
+        claimable: int | None,
         *,
         granted: Callable[[Sequence[TaskClaim]], None],
         events: KeeperEvents,
@@ -119,7 +84,9 @@ class Claiming:
         self._source = source
         self._context = context
         self._tracing = tracing
-        self._slots = slots
+        self._free = free
+        self._claimable = math.inf if claimable is None else claimable
+        self._released = asyncio.Event()
         self._granted = granted
         self._events = events
         self._clock = context.clock
@@ -131,6 +98,11 @@ class Claiming:
         self._recovered = -math.inf
         self._outage = 0.0
         self._task = asyncio.create_task(self._run(), name="claiming")
+
+    def release_slot(self) -> None:
+        """Note that a run has ended."""
+        self._free += 1
+        self._released.set()
 
     def stop(self) -> None:
         """Claim no more; what an open call of the source may have claimed is still handed over."""
@@ -182,13 +154,20 @@ class Claiming:
             log.exception("the task source failed to close")
 
     async def _run(self) -> None:
-        while not (self._stopping or self._slots.used_up):
-            count = await self._slots.free()
+        while not self._stopping and self._claimable > 0:
+            count = await self._room()
             started = self._clock.monotonic()
             self._due_since = started if self._due_since is None else self._due_since
             left = started + await self._claim(count) - self._clock.monotonic()
             if left > 0 and not self._stopping:
                 await self._clock.sleep_async(left)
+
+    async def _room(self) -> int:
+        """Wait for a free slot; return how many runs a request may ask for then."""
+        while self._free <= 0:
+            self._released.clear()
+            await self._released.wait()
+        return int(min(self._free, self._claimable, MOST_CLAIMED))
 
     async def _claim(self, count: int) -> float:
         """Call the source once; return how many seconds after the start of the call the next may follow."""
@@ -212,7 +191,8 @@ class Claiming:
             self._outage = min(self.seconds_without_response() or 0.0, OUTAGE_MOST)
         self.has_claimed, self._failures = True, 0
         self._due_since = None
-        self._slots.take(len(claims))
+        self._free -= len(claims)
+        self._claimable -= len(claims)
         self._granted(claims)
 
     def _failed(self, error: errors.CallFailed) -> float:
@@ -306,7 +286,7 @@ class Keeper:
 
     def _release_slot(self, run: ClaimedRun) -> None:
         self._reclaiming.drop(run)
-        self._slots.give_back()
+        self.claiming.release_slot()
 
     def use_credentials(self, credentials: Credentials) -> None:
         """Use other credentials for the worker's own calls from now on."""
@@ -327,7 +307,6 @@ class Keeper:
         self._queue = make_queue()
         self._single = self._queue.with_options(attempts=1)
         polling = self._single.with_options(tracing=False)  # spans of polls without a result would be many
-        self._slots = Slots(config.concurrency, config.max_tasks)
         self._reclaiming = Reclaiming(self._events, self._clock)
         self._cancellations = CancellationWatch(
             polling, self._reclaiming.runs, config.cancellation_poll_interval, self._clock
@@ -336,7 +315,8 @@ class Keeper:
         self.claiming = Claiming(
             make_source(self._context),
             self._context,
-            self._slots,
+            config.concurrency,
+            config.max_tasks,
             granted=self._granted,
             events=self._events,
             tracing=self._tracing,
