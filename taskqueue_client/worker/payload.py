@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from taskqueue_client._protocol.schemas import is_date_time_if_text, json_path
 from taskqueue_client.errors import InvalidArgument, Problem, shortened
 from taskqueue_client.worker.outcomes import MalformedPayload, Outcome, resolution_of
+from taskqueue_client.worker.worker_log import counted
 
 if TYPE_CHECKING:
     import jsonschema
@@ -109,8 +110,7 @@ def outcome_of(raised: BaseException | None, payload: object) -> BaseException |
 
 def _malformed(problems: list[Problem]) -> MalformedPayload:
     words = "".join(f"\n  {each}" for each in problems)
-    count = f"{len(problems)} problem" + ("s" if len(problems) != 1 else "")
-    return MalformedPayload(f"the payload has {count}:{words}")
+    return MalformedPayload(f"the payload has {counted(len(problems), 'problem')}:{words}")
 
 
 def _places_of(wanted: object, value: object) -> Iterator[list[str | int]]:

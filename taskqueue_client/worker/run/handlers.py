@@ -212,17 +212,16 @@ class CoroutineCall:
         self._calls = calls
         self._thread = thread
         self._task: asyncio.Task[BaseException | None] | None = None
-        thread.call(self._start, name, function, context)
+
+        def start() -> None:
+            self._task = asyncio.create_task(function(), name=name, context=context)
+            self._task.add_done_callback(self._has_ended)
+
+        thread.call(start)
 
     def interrupt(self) -> None:
         """Cancel the asyncio task."""
         self._thread.call(self._cancel)
-
-    def _start(
-        self, name: str, function: Callable[[], Coroutine[Any, Any, BaseException | None]], context: Context
-    ) -> None:
-        self._task = asyncio.create_task(function(), name=name, context=context)
-        self._task.add_done_callback(self._has_ended)
 
     def _cancel(self) -> None:
         if self._task is not None:
