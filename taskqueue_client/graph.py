@@ -326,7 +326,12 @@ class _Writer:
         dependencies = {each: self._ids.get(each, each) for each in _dependencies(task)}
         known = [each for each in dependencies.values() if is_slugid(each) or not self._ids]
         given["dependencies"] = known
-        given["payload"] = self._resolved(given["payload"], f"{path}.payload", dependencies)
+        try:
+            given["payload"] = self._resolved(given["payload"], f"{path}.payload", dependencies)
+        except RecursionError:
+            finding = "lists and objects are nested too deeply"
+            self._problems.append(Problem(f"{path}.payload", None, "", finding))
+            given["payload"] = {}
         if isinstance(given.get("metadata"), Mapping):
             given["metadata"] = {"name": name, "description": "", **given["metadata"]}
         dates = {key: self._date(given[key]) for key in ("created", "deadline", "expires") if key in given}

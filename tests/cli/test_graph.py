@@ -56,6 +56,13 @@ def document(**tasks: Any) -> dict[str, Any]:
     return {"defaults": DEFAULTS, "tasks": tasks}
 
 
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"value": value}
+    return value
+
+
 def with_defaults(given: dict[str, Any], **defaults: Any) -> dict[str, Any]:
     return {**given, "defaults": {**DEFAULTS, **defaults}}
 
@@ -190,6 +197,9 @@ def test_a_reference_that_is_not_text_is_refused(given: object) -> None:
         (document(a={"deadline": ""}), ["$.tasks.a.deadline"]),
         (document(a={"expires": " "}), ["$.tasks.a.expires"]),
         (document(a={"deadline": "99999999999999 years"}), ["$.tasks.a.deadline"]),
+        (document(a={"payload": nested(900)}), ["$.tasks.a.payload"]),
+        (document(a={"payload": nested(99_000)}), ["$.tasks.a.payload"]),
+        (with_defaults(document(a={}), payload=nested(99_000)), ["$.tasks.a.payload"]),
     ],
 )
 def test_problems_of_a_graph_are_named_by_their_paths(given: dict[str, Any], paths: list[str]) -> None:
