@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 from inspect import iscoroutinefunction
@@ -70,6 +71,14 @@ def text(argument: str, given: object, pattern: re.Pattern[str], allowed: str) -
     return given
 
 
+def encoded(argument: str, given: str) -> bytes:
+    """Return text as UTF-8; bytes that `os.fsdecode` kept in it become these bytes again."""
+    try:
+        return given.encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(argument, given, f"text that UTF-8 can encode ({error.reason})") from error
+
+
 def slugid(argument: str, given: object) -> str:
     """Return a task id, task group id or upload id."""
     return text(argument, given, SLUGID, "a slugid of 22 characters, as slugid() returns")
@@ -87,8 +96,10 @@ def seconds(argument: str, given: object) -> float | None:
     """Return a number of seconds, which may be negative or infinite, or None. False would count as 0."""
     if given is None:
         return None
-    if isinstance(given, (int, float)) and not isinstance(given, bool) and not math.isnan(given):
-        return given
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        size = abs(given)  # NaN is not less than anything; an int may be too large for a float
+        if size <= sys.float_info.max or size == math.inf:
+            return given
     raise InvalidArgument(argument, given, "a number of seconds, or None")
 
 

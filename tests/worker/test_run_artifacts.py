@@ -435,9 +435,19 @@ def test_without_a_prefix_names_are_paths_in_the_directory(world: World) -> None
     assert reasons(world, task_id) == ["completed"]
 
 
-def test_a_text_that_is_no_text_is_refused(world: World) -> None:
-    number: Any = 5
-    assert _refused(world, lambda task: task.upload_artifact("public/x", text=number)).argument == "text"
+@pytest.mark.parametrize("given", [5, "\ud800"])
+def test_a_text_that_is_no_text_is_refused(world: World, given: Any) -> None:
+    assert _refused(world, lambda task: task.upload_artifact("public/x", text=given)).argument == "text"
+
+
+def test_the_output_of_a_command_is_uploaded_byte_by_byte(world: World) -> None:
+    def handler(task: TaskRun) -> None:
+        listed = task.run_command(["printf", r"f\374r\n"], capture="stdout")
+        task.upload_artifact("public/list.txt", text=listed.stdout)
+
+    task_id = world.create()
+    work(world, handler)
+    assert world.queue.download_artifact(task_id, "public/list.txt").content == b"f\xfcr\n"
 
 
 def test_a_directory_outside_of_the_work_directory_is_refused(world: World) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Literal, TypedDict, Unpack
 
-from taskqueue_client._arguments import check_kind, seconds
+from taskqueue_client._arguments import check_kind, encoded, seconds
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Span, Tracing
 from taskqueue_client.worker.outcomes import Canceled, InternalError, TaskFailed
@@ -410,7 +410,7 @@ _CAPTURES: Mapping[object, tuple[str, ...]] = {
 
 def _encoded(given: object) -> bytes:
     if isinstance(given, str):
-        return given.encode(errors="surrogateescape")
+        return encoded("input", given)
     if isinstance(given, bytes):
         return given
     raise InvalidArgument("input", given, "a str or bytes", f"of type {type(given).__name__}")

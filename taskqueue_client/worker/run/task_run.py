@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
+from taskqueue_client._arguments import encoded
 from taskqueue_client._protocol.conversation import Conversation, converse, converse_async
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.downloading import DownloadResult
@@ -218,7 +219,8 @@ class TaskRun:
             source: A path (also as a `str`), relative to the work directory; bytes; a file opened in binary
                 mode, read now from where it stands; or an iterable of bytes, read now. A file that a path
                 leads to is read when the handler has ended. It must be inside the work directory.
-            text: The content instead of `source`, encoded as UTF-8.
+            text: The content instead of `source`, encoded as UTF-8. Bytes that `os.fsdecode` or
+                `run_command` have kept in it are stored as they were.
             **options: `content_type`, `expires`, `storage`, `compress` and `allow_outside`: see
                 `ArtifactOptions`.
 
@@ -424,7 +426,7 @@ def _one_of(source: Content | None, text: str | None) -> Content:
     if text is not None and source is None:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
             raise InvalidArgument("text", text, "a str; other content is a source")
-        return text.encode()
+        return encoded("text", text)
     if text is not None or source is None:
         finding = "missing" if text is None else "given together with `text`"
         raise InvalidArgument("source", source, "either source or text", finding)
