@@ -128,6 +128,20 @@ def test_a_message_whose_arguments_do_not_fit_is_reported_by_logging_and_fails_n
     assert "Logging error" in capsys.readouterr().err
 
 
+def test_a_handler_that_configures_logging_anew_takes_no_messages_from_the_next_run(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    tasks = [world.create() for _ in range(2)]
+
+    def handler(_: TaskRun) -> None:
+        library.info("hello")
+        logging.basicConfig(force=True)
+
+    work(world, handler, capture_logging=True, max_tasks=2)
+    assert [messages(world, each) for each in tasks] == [["INFO some.library: hello"]] * 2
+
+
 def test_nothing_is_captured_after_the_worker(world: World) -> None:
     before = list(logging.getLogger().handlers)
     world.create()

@@ -84,6 +84,7 @@ class Handlers:
         """Start the handler for a run, with the context variables of the caller."""
         context = copy_context()
         if self._capture is not None:
+            self._capture.open()  # again: a handler that configures logging anew removes it from the root logger
             context.run(_current_log.set, (self._capture, resources.log.logger))
         name = f"run {resources.run}"
         if self._thread is None:
@@ -414,7 +415,7 @@ class LoggingCapture(UnlockedHandler):
             current[1].handle(named)
 
     def open(self) -> None:
-        """Begin to take what any logger passes on."""
+        """Begin to take what any logger passes on, or go on."""
         logging.getLogger().addHandler(self)
 
     def close(self) -> None:
