@@ -39,8 +39,11 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock; see `Clock`."""
 
-    now = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
+
+    def now(self) -> float:
+        """See `Clock.now`. Looks up `time.time` each time, which a test may have replaced."""
+        return time.time()
 
     def sleep(self, seconds: float) -> None:
         """See `Clock.sleep`."""

@@ -16,6 +16,7 @@ from typing import Any, Unpack
 import msgspec
 
 from taskqueue_client._arguments import check_kind
+from taskqueue_client._dates import timestamp
 from taskqueue_client._protocol.retry import RetryPolicy
 from taskqueue_client._protocol.schemas import check_definition
 from taskqueue_client.aio import AsyncQueue
@@ -134,14 +135,15 @@ def _claim(worker: WorkerLoop, payload: dict[str, Any], options: TaskOptions) ->
     )
     task_id = slugid()
     task = _as_stored(msgspec.json.decode(check_definition(definition, now.timestamp())), task_id)
-    run = {"runId": 0, "reasonCreated": "scheduled", "scheduled": now, "started": now}
+    started = timestamp(now)  # as text: a library that freezes time replaces `datetime` by another class
+    run = {"runId": 0, "reasonCreated": "scheduled", "scheduled": started, "started": started}
     running = {"taskId": task_id, "state": "running", "retriesLeft": task["retries"]}
     claim = {
         "status": {**task, **running, "runs": [{**run, "state": "running"}]},
         "runId": 0,
         "workerGroup": config.worker_group,
         "workerId": config.worker_id,
-        "takenUntil": now + timedelta(seconds=_LEASE),
+        "takenUntil": timestamp(now + timedelta(seconds=_LEASE)),
         "task": task,
         "credentials": msgspec.to_builtins(worker.credentials or CREDENTIALS),
     }

@@ -7,9 +7,11 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -25,6 +27,7 @@ from taskqueue_client import (
 )
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.testing import TaskFactory, TaskResult, TaskRunner, run_handler
+from taskqueue_client.worker import handler_testing
 from taskqueue_client.worker.run import handlers
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "additionalProperties": False}
@@ -62,6 +65,29 @@ def comparable(result: TaskResult) -> str:
     """Return a log without what differs between two runs, and without attempts to upload."""
     lines = [line.partition("Z ")[2] for line in result.log.splitlines()[1:] if "cannot upload" not in line]
     return re.sub(r"/tmp/[^/]+/[^/]+|after .*MB\)", "…", "\n".join(lines))
+
+
+class FrozenDatetime(datetime):
+    """The class by which freezegun replaces `datetime`; it is not the class that the time belongs to."""
+
+    @classmethod
+    def fromtimestamp(cls, timestamp: float, tz: tzinfo | None = None) -> Self:
+        return cls.combine((moment := datetime.fromtimestamp(timestamp, tz)).date(), moment.timetz())
+
+
+def test_a_handler_runs_while_the_test_freezes_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = datetime(2020, 1, 1, tzinfo=UTC)
+    monkeypatch.setattr(handler_testing, "datetime", FrozenDatetime)
+    monkeypatch.setattr(time, "time", moment.timestamp)
+    created: list[datetime] = []
+
+    class Uploading(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            created.append(datetime.fromisoformat(task.definition["created"]))
+            task.upload_artifact("public/x", b"x", expires=moment + timedelta(hours=1))
+
+    assert run_handler(Uploading, {}).outcome == "completed"
+    assert created == [moment]
 
 
 NAMES = ("Ada", "nobody", "missing", "../up")
