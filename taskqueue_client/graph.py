@@ -383,7 +383,7 @@ def _definition_problems(path: str, definition: TaskDefinition) -> Iterator[Prob
 
 
 class SubmissionFailed(TaskQueueError):
-    """A task of a graph could not be created; the cause is the error of that call.
+    """A task of a graph could not be created.
 
     Submit the same `Graph` again to create the rest: tasks that exist are left as they are.
 
@@ -392,18 +392,20 @@ class SubmissionFailed(TaskQueueError):
         name: The name of the task whose creation failed; it may have been created.
         created: The names of the tasks that were created. `submit_graph_async` cancels the creation of
             others, which may have been created.
+        error: The error of the call, which is the cause as well. Unlike the cause, it is pickled.
     """
 
-    def __init__(self, graph: Graph, name: str, created: tuple[str, ...]) -> None:
-        super().__init__(graph, name, created)
+    def __init__(self, graph: Graph, name: str, created: tuple[str, ...], error: TaskQueueError) -> None:
+        super().__init__(graph, name, created, error)
         self.graph = graph
         self.name = name
         self.created = created
+        self.error = error
 
     def __str__(self) -> str:
         count = f"{len(self.created)} of {len(self.graph.tasks)} tasks were created"
         group = self.graph.task_group_id
-        return f"task {self.name!r} was not created: {self.__cause__} ({count} in task group {group})"
+        return f"task {self.name!r} was not created: {self.error} ({count} in task group {group})"
 
 
 class _Timed(Protocol):
@@ -453,7 +455,7 @@ def _creation(client: _Timed, graph: Graph) -> Conversation[dict[str, TaskStatus
         try:
             statuses[task.name] = yield from _created(client, task)
         except (CallFailed, InvalidArgument) as error:
-            raise SubmissionFailed(graph, task.name, ()) from error
+            raise SubmissionFailed(graph, task.name, (), error) from error
 
     try:
         for wave in _waves(graph.tasks):
@@ -461,7 +463,7 @@ def _creation(client: _Timed, graph: Graph) -> Conversation[dict[str, TaskStatus
             yield from together if len(wave) > 1 else creation(wave[0])
     except SubmissionFailed as failed:
         created = tuple(task.name for task in graph.tasks if task.name in statuses)
-        raise SubmissionFailed(graph, failed.name, created) from failed.__cause__
+        raise SubmissionFailed(graph, failed.name, created, failed.error) from failed.error
     return {task.name: statuses[task.name] for task in graph.tasks}
 
 

@@ -78,7 +78,7 @@ def _submit(queue: Queue, graph: Graph, *, is_new_group: bool) -> None:
         click.echo(f"Some of the tasks may have been created{advice}", err=True)
         raise
     except SubmissionFailed as error:
-        cause = error.__cause__
+        cause = error.error
         is_unknown = isinstance(cause, CallFailed) and cause.attempted.outcome_unknown
         was = "may have been" if is_unknown else "was not"
         others = f" ({len(error.created)} of {len(graph.tasks)} tasks were)" if error.created else ""

@@ -338,6 +338,9 @@ def test_the_error_of_a_refused_submission_says_how_many_tasks_were_created(queu
         submit_graph(queue, other)
     assert isinstance(caught.value.__cause__, RequestConflict)
     assert f"(0 of 1 tasks were created in task group {graph.task_group_id})" in str(caught.value)
+    pickled = pickle.loads(pickle.dumps(caught.value))
+    assert str(pickled) == str(caught.value)
+    assert isinstance(pickled.error, RequestConflict)
 
 
 def part_of(graph: Graph, count: int) -> Graph:
