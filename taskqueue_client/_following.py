@@ -37,7 +37,7 @@ def follow_group(
 ) -> Generator[list[TaskAndStatus]]:
     """Yield the tasks of a group, at first and after each change, until each is resolved or blocked.
 
-    See `blocked_tasks`.
+    See `blocked_tasks`. A task that the caller reruns after the last list is not followed: call this again.
 
     Args:
         queue: The client.
