@@ -173,6 +173,7 @@ class RunningKeeper:
         self.hint_canceled = self._keeper.hint_canceled
         self.stop_claiming = self._keeper.stop_claiming
         self.release_slot = self._keeper.release_slot
+        self.use_credentials = self._keeper.use_credentials
 
     def claiming_ended(self) -> None:
         self._waiting.submit(self._keeper.claiming_ended()).result(WAIT)

@@ -88,6 +88,21 @@ class TestClaiming:
         with running_keeper(world, told):
             until(lambda: "retrying in 3600.0 s" in caplog.text)
 
+    @pytest.mark.parametrize("status", [401, 403])
+    def test_claims_at_once_with_new_credentials_after_the_old_ones_were_refused(
+        self, world: World, told: Told, caplog: pytest.LogCaptureFixture, status: int
+    ) -> None:
+        world.create()
+        with running_keeper(world, told) as keeper:
+            (first,) = told.runs(1)
+            refusal = Respond(endpoint="queue.claimWork", status=status, headers={"Retry-After": "1234"})
+            world.local.faults.add(refusal)
+            keeper.release_slot(first)
+            until(lambda: "retrying in 1234." in caplog.text)
+            task_id = world.create()
+            keeper.use_credentials(world.local.credentials)
+            assert [each.task_id for each in told.runs(1)] == [task_id]
+
     def test_missing_scopes_at_the_start_end_it(self, told: Told) -> None:
         client = Client("worker", "secret-of-the-worker", ["queue:claim-work:*"])
         with LocalQueue(clients=[client], anonymous_scopes=[]) as local:

@@ -92,7 +92,9 @@ class Claiming:
         self._clock = context.clock
         self._is_open = False
         self._stopping = False
+        self._is_refused = False
         self._failures = 0
+        self._refused_wait: asyncio.Task[None] | None = None  # ends as soon as there are other credentials
         self.has_claimed = False
         self._due_since: float | None = None
         self._recovered = -math.inf
@@ -113,6 +115,12 @@ class Claiming:
             self._source.stop()
         else:
             self._task.cancel()
+
+    def retry_refused(self) -> None:
+        """Wait no longer because the credentials were refused: there are others now."""
+        if self._refused_wait is not None:
+            self._failures = 0
+            self._refused_wait.cancel()
 
     def abort(self) -> None:
         """Stop at once. Runs that an open request has just claimed return when their claims expire."""
@@ -160,7 +168,18 @@ class Claiming:
             self._due_since = started if self._due_since is None else self._due_since
             left = started + await self._claim(count) - self._clock.monotonic()
             if left > 0 and not self._stopping:
-                await self._clock.sleep_async(left)
+                await self._wait(left)
+
+    async def _wait(self, seconds: float) -> None:
+        if not self._is_refused:
+            await self._clock.sleep_async(seconds)
+            return
+        self._refused_wait = asyncio.create_task(self._clock.sleep_async(seconds))
+        try:
+            await asyncio.wait([self._refused_wait])
+        finally:
+            self._refused_wait.cancel()
+            self._refused_wait = None
 
     async def _room(self) -> int:
         """Wait for a free slot; return how many runs a request may ask for then."""
@@ -189,7 +208,7 @@ class Claiming:
         if self._failures:
             self._recovered = self._clock.monotonic()
             self._outage = min(self.seconds_without_response() or 0.0, OUTAGE_MOST)
-        self.has_claimed, self._failures = True, 0
+        self.has_claimed, self._failures, self._is_refused = True, 0, False
         self._due_since = None
         self._free -= len(claims)
         self._claimable -= len(claims)
@@ -197,6 +216,7 @@ class Claiming:
 
     def _failed(self, error: errors.CallFailed) -> float:
         is_refusal = isinstance(error, errors.ApiError) and not is_temporary(error)
+        self._is_refused = is_refusal
         self._events.claim_failed(self._context.identity.task_queue_id, error)
         if is_refusal and not self.has_claimed:
             self._stopping = True
@@ -291,6 +311,7 @@ class Keeper:
     def use_credentials(self, credentials: Credentials) -> None:
         """Use other credentials for the worker's own calls from now on."""
         self._queue.credentials = credentials
+        self._thread.call(self._claiming.retry_refused)
 
     def hint_canceled(self, task_id: str | None = None) -> None:
         """Poll a task at once if it has a claimed run, or all claimed runs."""
