@@ -19,7 +19,6 @@ from taskqueue_client._arguments import check_kind
 from taskqueue_client._dates import timestamp
 from taskqueue_client._protocol.retry import RetryPolicy
 from taskqueue_client._protocol.schemas import check_definition
-from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.naming import LOG_NAME
 from taskqueue_client.client import Queue
 from taskqueue_client.credentials import Credentials
@@ -44,7 +43,7 @@ from .run.artifact_uploads import outcome_of_failed_upload, severity, with_faile
 from .run.declared_artifacts import DeclaredArtifact
 from .run.handlers import Attempts, Handlers
 from .run.lifecycle import explain
-from .run.run_resources import RunResources, SharedResources
+from .run.run_resources import HandlerQueue, RunResources, SharedResources
 from .threads import EventThread, ThreadsafeCalls
 from .worker_log import log
 
@@ -186,7 +185,7 @@ def _shared(worker: WorkerLoop, stack: ExitStack) -> SharedResources:
         directories=stack.enter_context(WorkDirectories(config.work_directory)),
         guardian=stack.enter_context(closing(Guardian())),
         queue=stack.enter_context(Queue(worker.root_url, retry=once, clock=worker.clock)),
-        async_queue=AsyncQueue(worker.root_url, retry=once, clock=worker.clock),
+        async_queue=HandlerQueue(worker.root_url, retry=once, clock=worker.clock),
         clock=worker.clock,
         environment=CommandEnvironment(config.pass_environment),
         secrets=Secrets(),

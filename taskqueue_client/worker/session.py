@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, closing, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from taskqueue_client._client import known_time, share_time
+from taskqueue_client._client import known_time, share_time, with_attributes
 from taskqueue_client._version import __version__
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.client import Queue
@@ -33,7 +33,7 @@ from taskqueue_client.worker.monitoring.monitor import Monitor, Vitals, WorkerMe
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
 from taskqueue_client.worker.run.handlers import Handlers
 from taskqueue_client.worker.run.lifecycle import LiveRuns, RunContext, RunLifecycle, TaskEnd
-from taskqueue_client.worker.run.run_resources import SharedResources
+from taskqueue_client.worker.run.run_resources import HandlerQueue, SharedResources
 from taskqueue_client.worker.run.task_run import TaskRun
 from taskqueue_client.worker.run.upload_retries import RetryClock
 
@@ -211,7 +211,7 @@ class Session:
             ),
             guardian=stack.enter_context(closing(Guardian())),
             queue=queue,
-            async_queue=self._make_queue(None, clock),
+            async_queue=with_attributes(HandlerQueue, self._make_queue(None, clock)),
             clock=clock,
             environment=CommandEnvironment(config.pass_environment),
             secrets=self._secrets,

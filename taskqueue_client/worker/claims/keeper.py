@@ -311,7 +311,7 @@ class Keeper:
     def use_credentials(self, credentials: Credentials) -> None:
         """Use other credentials for the worker's own calls from now on."""
         self._queue.credentials = credentials
-        self._thread.call(self._claiming.retry_refused)
+        self._thread.call(self.claiming.retry_refused)
 
     def hint_canceled(self, task_id: str | None = None) -> None:
         """Poll a task at once if it has a claimed run, or all claimed runs."""

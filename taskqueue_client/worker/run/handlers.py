@@ -18,14 +18,13 @@ from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any, NamedTuple, Self, cast
 
-from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.worker.config import INTERVAL
 from taskqueue_client.worker.outcomes import IntermittentTask, InternalError, Outcome, outcome_for, text_of
 from taskqueue_client.worker.payload import check_payload, outcome_of
 from taskqueue_client.worker.threads import DaemonThreads, EventThread, Job, ThreadsafeCalls, watch_loop
 from taskqueue_client.worker.worker_log import UnlockedHandler, log
 
-from .run_resources import RunResources
+from .run_resources import HandlerQueue, RunResources
 from .task_run import TaskRun, UnawaitedCalls
 
 HANDLER_GRACE = 10.0
@@ -48,7 +47,7 @@ class Handlers:
     def __init__(
         self,
         run_task: Callable[[TaskRun], object],
-        queue: AsyncQueue,
+        queue: HandlerQueue,
         calls: ThreadsafeCalls,
         *,
         capture_logging: bool,
@@ -64,6 +63,7 @@ class Handlers:
     async def __aenter__(self) -> Self:
         if inspect.iscoroutinefunction(self._run_task):
             self._thread = EventThread("taskqueue handlers")
+            self._queue.loop = self._thread.loop
             self._watch = asyncio.create_task(watch_loop(self._thread))
         if self._capture is not None:
             self._capture.open()
@@ -84,7 +84,7 @@ class Handlers:
         """Start the handler for a run, with the context variables of the caller."""
         context = copy_context()
         if self._capture is not None:
-            self._capture.open()  # again: a handler that configures logging anew removes it from the root logger
+            self._capture.open()  # again: a handler that configures logging anew removes it
             context.run(_current_log.set, (self._capture, resources.log.logger))
         name = f"run {resources.run}"
         if self._thread is None:
@@ -96,7 +96,7 @@ class Handlers:
         )
 
     def _stop(self, thread: EventThread) -> None:
-        closing = thread.submit(self._queue.close())
+        closing = thread.submit(self._queue.close_connections())
         try:
             closing.result(TO_END)
         except TimeoutError:

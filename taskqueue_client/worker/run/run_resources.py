@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from taskqueue_client._client import with_attributes
+from taskqueue_client._protocol.api_responses import MAX_RESPONSE, Response
+from taskqueue_client._protocol.retry import Timeouts
+from taskqueue_client._protocol.wire import Request
+from taskqueue_client._transport.asynchronous import AsyncTransport, own_transport
+from taskqueue_client._transport.network import NetworkSettings
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock
@@ -30,10 +37,80 @@ from .declared_artifacts import DeclaredArtifacts
 from .log_checkpoints import CompressedLog
 
 if TYPE_CHECKING:
+    from taskqueue_client.artifacts.storage import Storage
     from taskqueue_client.worker.features.live_log import LiveLogs
     from taskqueue_client.worker.features.proxy import TaskProxy
 
     from .task_run import TaskRun
+
+
+class HandlerQueue(AsyncQueue):
+    """The asynchronous client of handlers, which can be used after `close` as well.
+
+    Attributes:
+        loop: The event loop of coroutine handlers, in which the runs of a worker share connections; None:
+            the handler is a plain function.
+        is_shared: Whether other runs use the connections, so that `close` leaves them open.
+    """
+
+    loop: asyncio.AbstractEventLoop | None = None
+    is_shared = True
+
+    async def close(self) -> None:
+        """Close the connections, unless other runs use them; a later call opens new ones."""
+        if not self.is_shared:
+            await super().close()
+
+    async def close_connections(self) -> None:
+        """Close the connections of all runs when the worker ends."""
+        await super().close()
+
+    def beside(self) -> HandlerQueue:
+        """Return a copy with separate connections, which are closed with the event loop that uses them."""
+        other = with_attributes(HandlerQueue, self)
+        other.is_shared = False
+        other._storages = {}  # noqa: SLF001 - it is one of us
+        other._transport = _LoopTransport(self._network, other._storages)  # noqa: SLF001 - as above
+        return other
+
+
+class _LoopTransport:
+    """An `AsyncTransport` for one event loop after another, whose connections end with the loop.
+
+    Afterwards, nothing could close them: only garbage collection would.
+    """
+
+    def __init__(self, network: NetworkSettings, storages: Mapping[Any, Storage]) -> None:
+        self._network = network
+        self._storages = storages
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
+        """See `AsyncTransport.request`."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._connections = loop, own_transport(self._network)
+            self._end = _closed_with_loop(self._connections, self._storages)
+            await anext(self._end)
+        return await self._connections.request(request, timeouts, max_body)
+
+    async def aclose(self) -> None:
+        """See `AsyncTransport.aclose`."""
+        if self._loop is not None:
+            self._loop = None
+            await self._end.aclose()
+
+
+async def _closed_with_loop(
+    connections: AsyncTransport, storages: Mapping[Any, Storage]
+) -> AsyncGenerator[None]:
+    """Close connections when this is closed, which `asyncio.run` does with generators that have begun."""
+    try:
+        yield
+    finally:
+        for storage in storages.values():
+            await storage.aclose()
+        await connections.aclose()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +121,7 @@ class SharedResources:
         directories: Creates the directories of runs; their logs are there, too.
         guardian: Ends commands if this process is killed.
         queue: A client without credentials; each run has a copy with its own credentials.
-        async_queue: The same for asynchronous handlers.
+        async_queue: The same for asynchronous code.
         environment: The variables of the worker that commands get.
         secrets: Texts to mask in the logs of all runs.
         live_logs: Serves logs while they grow; None: the worker does not.
@@ -56,7 +133,7 @@ class SharedResources:
     directories: WorkDirectories
     guardian: Guardian
     queue: Queue
-    async_queue: AsyncQueue
+    async_queue: HandlerQueue
     clock: Clock
     environment: CommandEnvironment
     secrets: Secrets
@@ -92,7 +169,7 @@ class RunResources:
         self._command_proxy: TaskProxy | None = None
         self._has_ended = False
         self._queue: Queue | None = None
-        self._async_queue: AsyncQueue | None = None
+        self._async_queues: dict[asyncio.AbstractEventLoop | None, AsyncQueue] = {}
         self._lock = threading.RLock()
 
     def _check_process(self) -> None:
@@ -182,11 +259,18 @@ class RunResources:
 
     @property
     def async_queue(self) -> AsyncQueue:
-        """The asynchronous client with the same scopes."""
+        """The asynchronous client with the same scopes, for the running event loop.
+
+        A loop that the handler has started, such as by `asyncio.run`, gets separate connections: those of
+        the worker would belong to that loop, and later runs could not use them.
+        """
+        loop = _running_loop()
         with self._lock:
-            if self._async_queue is None:
-                self._async_queue = self.run.client(self.shared.async_queue, self._allowed)
-            return self._async_queue
+            if loop not in self._async_queues:
+                shared = self.shared.async_queue
+                client = shared if loop is not None and loop is shared.loop else shared.beside()
+                self._async_queues[loop] = self.run.client(client, self._allowed)
+            return self._async_queues[loop]
 
     @property
     def _allowed(self) -> tuple[str, ...]:
@@ -362,3 +446,10 @@ class RunResources:
     def _name(self) -> str:
         """The name of the run's files, which differs for each attempt: those of earlier ones may be kept."""
         return f"{self.run.task_id}-{self.run.run_id}-{self._attempts}"
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -170,7 +170,11 @@ class TaskRun:
 
     @property
     def async_queue(self) -> AsyncQueue:
-        """The asynchronous client with the same scopes."""
+        """The asynchronous client with the same scopes, for the running event loop.
+
+        The runs of an asynchronous handler share its connections, which `close` leaves open. In another
+        loop, it has separate ones, which are closed at the end of `asyncio.run`.
+        """
         return self._resources.async_queue
 
     @property

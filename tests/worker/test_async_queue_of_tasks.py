@@ -1,0 +1,102 @@
+"""`TaskRun.async_queue`: the runs of a worker share its connections, and it works in any event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from taskqueue_client import AsyncQueue, TaskRun, WorkerLoop
+from taskqueue_client.testing import run_handler
+from tests.worker.queue_world import World
+from tests.worker.run_outcomes import reasons
+from tests.worker.worker_world import work
+
+
+async def call_and_close(task: TaskRun) -> None:
+    for _ in range(2):
+        async with task.async_queue as queue:
+            assert (await queue.status(task.task_id)).status.state == "running"
+
+
+async def upload_and_download(task: TaskRun) -> None:
+    content = bytes(99_000)
+    async with task.async_queue as queue:
+        await queue.upload_artifact(task.task_id, task.run_id, "public/x", content, expires=task.expires)
+    async with task.async_queue:
+        assert (await task.download_artifact_async(task.task_id, "public/x")).content == content
+
+
+async def leave_open(task: TaskRun) -> None:
+    content = bytes(99_000)
+    queue = task.async_queue
+    await queue.upload_artifact(task.task_id, task.run_id, "public/y", content, expires=task.expires)
+    assert (await task.download_artifact_async(task.task_id, "public/y")).content == content
+    await queue.upload_artifact(task.task_id, task.run_id, "public/z", b"small", expires=task.expires)
+
+
+async def ping(queue: AsyncQueue) -> None:
+    assert (await queue.ping()).alive
+
+
+Use = Callable[[TaskRun], Coroutine[Any, Any, None]]
+using = pytest.mark.parametrize("use", [call_and_close, upload_and_download, leave_open])
+
+
+def check_completed(world: World, tasks: list[str]) -> None:
+    assert [reasons(world, each) for each in tasks] == [["completed"]] * len(tasks)
+
+
+@using
+def test_a_handler_that_closes_it_leaves_the_connections_to_the_other_runs(world: World, use: Use) -> None:
+    tasks = [world.create() for _ in range(3)]
+    work(world, awaited=use, max_tasks=3)
+    check_completed(world, tasks)
+
+
+@using
+def test_a_plain_handler_uses_it_in_event_loops_of_its_own(world: World, use: Use) -> None:
+    tasks = [world.create() for _ in range(3)]
+
+    def handler(task: TaskRun) -> None:
+        asyncio.run(use(task))
+        asyncio.run(use(task))
+
+    work(world, handler, max_tasks=3)
+    check_completed(world, tasks)
+
+
+@using
+def test_a_thread_of_an_asynchronous_handler_uses_it_in_a_loop_of_its_own(world: World, use: Use) -> None:
+    tasks = [world.create() for _ in range(3)]
+
+    async def handler(task: TaskRun) -> None:
+        await asyncio.to_thread(asyncio.run, use(task))
+        await use(task)
+
+    work(world, awaited=handler, max_tasks=3)
+    check_completed(world, tasks)
+
+
+def test_it_may_be_taken_before_the_event_loop_begins(world: World) -> None:
+    tasks = [world.create() for _ in range(2)]
+
+    def handler(task: TaskRun) -> None:
+        queue = task.async_queue
+        asyncio.run(ping(queue))
+        asyncio.run(ping(queue))
+
+    work(world, handler, max_tasks=2)
+    check_completed(world, tasks)
+
+
+def test_it_works_in_event_loops_of_a_handler_under_test(world: World) -> None:
+    class Pinging(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            asyncio.run(ping(task.async_queue))
+            asyncio.run(ping(task.async_queue))
+
+    worker = Pinging(root_url=world.local.root_url, task_queue_id="a/b", worker_group="a", worker_id="b")
+    assert run_handler(worker, {}).outcome == "completed"
