@@ -12,13 +12,22 @@ import queue
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
+from functools import cache
 from http.client import HTTPException, HTTPResponse, IncompleteRead
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from taskqueue_client._protocol.retry import RetryPolicy
 
 _LARGEST_JOINED = 64 * 1024
 """Bytes of a body that is sent together with the head of its request."""
+
+_PIECE = 64 * 1024
+"""Bytes that are passed to TLS at a time: all of them must be sent within the read timeout."""
 
 
 class Attempt:
@@ -28,11 +37,7 @@ class Attempt:
         patience: Seconds that sending may stand still; for reading, the connection has a timeout.
         ends: When the attempt ends, on the monotonic clock.
         late: What has happened then.
-        received: Called with each number of bytes that was received, and the moment at which waiting for them
-            began, if not None.
     """
-
-    received: Callable[[int, float], None] | None = None
 
     def __init__(self, patience: float, ends: float, late: str) -> None:
         self.patience = patience
@@ -45,6 +50,9 @@ class Attempt:
         if left <= 0:
             raise TimeoutError(self.late)
         return left
+
+    def received(self, count: int, begun: float) -> None:
+        """Note that `count` bytes have come, for which waiting began at the moment `begun`."""
 
 
 current_attempt: ContextVar[Attempt | None] = ContextVar("current_attempt", default=None)
@@ -76,8 +84,7 @@ class _BoundedReader(io.RawIOBase):
             self._attempt.left()
             raise
         self.at_end = count == 0
-        if self._attempt.received is not None:
-            self._attempt.received(count or 0, begun)
+        self._attempt.received(count or 0, begun)
         return count
 
     def close(self) -> None:
@@ -211,3 +218,180 @@ class IdleConnections:
     def qsize(self) -> int:
         """Return the number of idle connections."""
         return len(self.queue)
+
+
+# Storage
+
+
+def target_of(url: str) -> str:
+    """Return the path and the query, as they were signed."""
+    parts = urlsplit(url)
+    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+
+
+class TooSlow(OSError):
+    """Fewer bytes are transferred than the minimum rate allows."""
+
+
+class TransferCanceled(Exception):
+    """Stops work on a thread whose transfer was canceled."""
+
+
+class Cancellation:
+    """Stops a transfer that runs on another thread, also while it waits for data.
+
+    Attributes:
+        attempts: The requests in progress.
+    """
+
+    def __init__(self) -> None:
+        self._canceled = False
+        self.attempts: set[StorageAttempt] = set()
+
+    def cancel(self) -> None:
+        """Stop the transfer soon. May be called from any thread, and repeatedly."""
+        self._canceled = True
+        for each in self.attempts.copy():
+            each.shut_down()
+
+    def check(self) -> None:
+        """Raise `TransferCanceled` if the transfer was canceled."""
+        if self._canceled:
+            raise TransferCanceled
+
+
+class StorageAttempt(Attempt):
+    """A request to storage: its exact URL, its rate, and its socket.
+
+    Attributes:
+        policy: The timeouts and the minimum rate.
+        unsent: The bytes of the last data that were not sent: urllib3 reads a response also if sending fails.
+    """
+
+    def __init__(self, url: str, policy: RetryPolicy, cancellation: Cancellation) -> None:
+        self._head_timeout = max(policy.min_rate_window, policy.read_timeout)
+        late = f"the response did not come within {self._head_timeout:g} s"
+        super().__init__(
+            policy.read_timeout, time.monotonic() + self._head_timeout, late
+        )  # of a proxy's response
+        self.url = url
+        self.unsent = 0
+        self.policy = policy
+        self._cancellation = cancellation
+        self._socket: socket.socket | None = None
+        self._is_measured = False
+        self._bytes = 0
+        self._seconds = 0.0
+
+    def open(self, pool: Any, method: str, headers: Mapping[str, str], body: Any) -> Any:
+        """Send the request over a pool of urllib3; return the response when its head is received."""
+        from urllib3 import Timeout  # noqa: PLC0415 - asynchronous clients do without
+
+        token = current_attempt.set(self)  # for the connection that urllib3 chooses
+        try:
+            return pool.urlopen(
+                method,
+                self.url.partition("?")[0],
+                body=body,
+                headers=headers,
+                retries=False,
+                redirect=False,
+                assert_same_host=False,
+                timeout=Timeout(connect=self.policy.connect_timeout, read=self.patience),
+                preload_content=False,
+                decode_content=False,
+            )
+        finally:
+            current_attempt.reset(token)
+
+    def begin(self, connection: Any) -> None:
+        """Send the request over the connection that urllib3 has chosen."""
+        self.ends = math.inf
+        connection.timeout = self.patience  # until now it was the timeout of connecting
+        connection.sock.settimeout(self.patience)
+        self._socket = connection.sock
+        self._cancellation.attempts.add(self)
+        self._cancellation.check()  # only now: a `cancel` that comes later finds the socket
+
+    def shut_down(self) -> None:
+        """End the connection. May be called from any thread."""
+        if self._socket is not None:
+            with suppress(OSError):  # closed already
+                # not SSLSocket's own, after which its writes would leave unencrypted
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def expect_response(self) -> None:
+        """Bound the time until `end_of_head`."""
+        self.ends = time.monotonic() + self._head_timeout
+
+    def end_of_head(self) -> None:
+        """End the time limit of the head: the rate of the body is measured as it is received."""
+        self.ends = math.inf
+        self._is_measured = True
+
+    def received(self, count: int, begun: float) -> None:
+        """Measure the rate of the body."""
+        if self._is_measured:
+            self._measure(count, begun)
+
+    def send(self, send: Callable[[memoryview], int], data: Any, piece: int) -> None:
+        """Send data by pieces, and measure the rate."""
+        view = memoryview(data)
+        self.unsent = len(view)
+        while self.unsent:
+            begun = time.monotonic()
+            sent = send(view[-self.unsent :][:piece])
+            self.unsent -= sent
+            self._measure(sent, begun)
+
+    def _measure(self, count: int, begun: float) -> None:
+        """Note that `count` bytes were moved since the moment `begun`."""
+        self._bytes += count
+        self._seconds += time.monotonic() - begun
+        window, rate = self.policy.min_rate_window, self.policy.min_rate
+        if self._seconds >= window:
+            if self._bytes < rate * self._seconds:
+                message = f"too slow: fewer than {rate:g} bytes per second for {window:g} s"
+                raise TooSlow(message)
+            self._bytes, self._seconds = 0, 0.0
+
+
+def _storage_attempt() -> StorageAttempt:
+    return cast("StorageAttempt", current_attempt.get())
+
+
+class _ToStorage:
+    """Mixin for urllib3's connections: exact targets, measured sending, and cancellation."""
+
+    response_class = FinalResponse
+    sock: Any
+    connect: Callable[[], None]
+    proxy_is_forwarding: bool
+
+    def request(self, *args: Any, **options: Any) -> None:
+        if self.sock is None:
+            self.connect()
+        _storage_attempt().begin(self)
+        cast("Any", super()).request(*args, **options)
+
+    def putrequest(self, method: str, _url: str, **options: Any) -> None:
+        """Send the target exactly as it was signed: urllib3 would normalize it, and log the signature."""
+        url = _storage_attempt().url
+        if not self.proxy_is_forwarding:
+            url = target_of(url)
+        cast("Any", super()).putrequest(method, url, **{**options, "skip_accept_encoding": True})
+
+    def send(self, data: Any) -> None:
+        """Send data, and measure the rate, unlike `sendall`, which has one timeout for all of `data`."""
+        piece = len(data) if type(self.sock) is socket.socket else _PIECE
+        _storage_attempt().send(self.sock.send, data, piece)
+
+    def getresponse(self) -> Any:
+        _storage_attempt().expect_response()
+        return cast("Any", super()).getresponse()
+
+
+@cache
+def storage_connection(kind: type) -> type:
+    """Return a subclass of a connection of urllib3 that its `StorageAttempt` measures and cancels."""
+    return type("StorageConnection", (_ToStorage, kind), {})

@@ -17,8 +17,8 @@ from taskqueue_client.models._base import prepare
 
 from .artifact_errors import ChainOfTrustError, StorageRefused
 from .downloading import ABSENT, DownloadRequest, MemoryDestination, downloading
-from .storage import VERIFIABLE
-from .transfers import TransferClient, silently
+from .storage import VERIFIABLE, silently
+from .transfers import TransferClient
 
 CHAIN_NAME = "public/chain-of-trust.json"
 SIGNATURE_NAME = "public/chain-of-trust.json.sig"

@@ -27,8 +27,8 @@ from .downloading import (
     downloading,
 )
 from .sources import Block, is_path
-from .storage import Progress
-from .transfers import Transfer, TransferClient, reporter, silently
+from .storage import Progress, silently
+from .transfers import Transfer, TransferClient, reporter
 
 MOST_IN_MEMORY = 64 * 1024 * 1024
 """The default limit of a download to memory, in bytes."""
@@ -151,7 +151,7 @@ def download_artifact(
     """
     if to is None and max_bytes is None:
         max_bytes = MOST_IN_MEMORY
-    report = silently if progress is None else (yield from reporter(progress))
+    report = yield from reporter(progress)
     destination = MemoryDestination() if to is None else FileDestination(checked_path(to))
     request = DownloadRequest(task_id, run_id, name, max_bytes)
     if verified_by is not None:

@@ -30,8 +30,8 @@ from .artifact_errors import (
     is_expiry,
 )
 from .compression import BadGzip, Gunzip
-from .sources import Block
-from .storage import MOST_REDIRECTS, VERIFIABLE, Get, Hashes, Incoming, Progress
+from .sources import Block, Hashes
+from .storage import MOST_REDIRECTS, VERIFIABLE, Incoming, Progress
 from .transfers import SKIP_CDN, Transfer, TransferClient
 
 DEFAULT_CONTENT_TYPE = "application/binary"
@@ -346,8 +346,7 @@ class Receiver:
     def pieces(self, url: str, transfer: Transfer) -> Generator[Block]:
         """Make one attempt, and return the decoded content, or the rest of it after a resume. Blocks."""
         headers = {"Accept-Encoding": "gzip", **self.resume_headers()}
-        get = Get(url, headers, transfer.settings.limits, self._most_redirects)
-        with self._range_refused(url), transfer.storage.get(get, transfer.cancellation) as incoming:
+        with self._range_refused(url), transfer.get(url, headers, self._most_redirects) as incoming:
             self._take_head(incoming, url)
             with self._hashes:
                 for block in incoming.blocks():

@@ -23,8 +23,6 @@ from .transfers import (
     TransferClient,
     client_for_event_loop,
     reporter,
-    settings_of,
-    silently,
 )
 from .uploading import RunArtifact, UploadOptions, UploadResult, uploading
 
@@ -187,7 +185,7 @@ def _upload(
     if isinstance(content, Exception):
         return UploadOutcome(artifact.name, error=content)
     try:
-        result = yield from uploading(client, artifact, content, options, progress)
+        result = yield from uploading(Transfer(client), artifact, content, options, progress)
     except Exception as error:  # noqa: BLE001 - it is what the report is for
         return UploadOutcome(artifact.name, error=error)
     return UploadOutcome(artifact.name, result)
@@ -230,11 +228,11 @@ def upload_artifacts(
         InvalidArgument: An option is not valid. Problems of a single artifact are in the report.
         OSError: The folder cannot be read.
     """
-    storage = settings_of(client).storage_type if storage is None else storage
+    report = yield from reporter(progress)
+    transfer = Transfer(client)
+    storage = transfer.settings.storage_type if storage is None else storage
     options = UploadOptions.checked(expires, task_expires, storage, None, compress, client.now)
     arguments.number("concurrency", concurrency, least=1)
-    report = silently if progress is None else (yield from reporter(progress))
-    transfer = Transfer(client)
     every = yield from transfer.work(lambda: listed(artifacts))
     opener = _Opener(every)
     upload = partial(_upload, client, transfer, opener, options)

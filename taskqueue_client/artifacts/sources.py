@@ -1,4 +1,4 @@
-"""The content of an upload: opened once, of known length, read from its start for each attempt.
+"""The content of an upload: opened once, of known length, read from its start for each attempt; and hashes.
 
 Small content is read into memory. A file is read in blocks; a change of it is noticed by its size,
 modification time and inode. Content that cannot be read twice is first written to a temporary file (in
@@ -7,16 +7,19 @@ modification time and inode. Content that cannot be read twice is first written 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import stat
 import tempfile
 import zlib
-from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterable, Callable, Collection, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import cycle, repeat
-from typing import BinaryIO, NamedTuple, cast
+from queue import SimpleQueue
+from threading import Thread
+from typing import BinaryIO, NamedTuple, Protocol, Self, cast
 
 from taskqueue_client.errors import InvalidArgument
 
@@ -353,3 +356,106 @@ def _compress_in_one_thread(blocks: Iterable[Block], spool: Spool) -> None:
     for block in blocks:
         spool.write(compressor.compress(block))
     spool.write(compressor.flush())
+
+
+_BATCH = 256 * 1024
+"""Bytes that are handed to the threads that hash at a time, at least. TLS brings 16 kB at a time; handing
+these over would take longer than everything else in a download."""
+
+
+class Hashes:
+    """Hashes of a stream by several algorithms, each computed on a separate thread.
+
+    Use it as a context manager, so that the threads end.
+    """
+
+    def __init__(self, algorithms: Collection[str]) -> None:
+        self._hashers = {algorithm: _hasher(algorithm) for algorithm in algorithms}
+        self._small: list[Block] = []
+        self._size = 0
+        self._threads: list[_HashThread] = []
+
+    def __enter__(self) -> Self:
+        try:
+            for algorithm, hasher in self._hashers.items():
+                self._threads.append(_HashThread(algorithm, hasher))
+                self._threads[-1].start()
+        except BaseException:  # such as a Ctrl-C, or too many threads
+            for thread in self._threads:
+                thread.end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._finish()
+
+    def update(self, block: Block) -> None:
+        """Add a block. Waits while a thread has `AHEAD` batches to hash."""
+        self._small.append(block)
+        self._size += len(block)
+        if self._size >= _BATCH:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        batch = self._small[0] if len(self._small) == 1 else b"".join(self._small)
+        self._small, self._size = [], 0
+        for thread in self._threads:
+            thread.put(batch)
+
+    def hexdigests(self) -> dict[str, str]:
+        """Return the hashes of all blocks, in hex by algorithm. No block can be added afterwards."""
+        self._finish()
+        return {algorithm: hasher.hexdigest() for algorithm, hasher in self._hashers.items()}
+
+    def _finish(self) -> None:
+        if self._small:
+            self._hand_over()
+        for thread in self._threads:
+            thread.end()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+
+def hexdigests(algorithms: Collection[str], content: bytes) -> dict[str, str]:
+    """Return the hashes of `content`, in lower-case hex by algorithm."""
+    return {algorithm: _hasher(algorithm, content).hexdigest() for algorithm in algorithms}
+
+
+def _hasher(algorithm: str, content: bytes = b"") -> _Hasher:
+    """Begin a hash. MD5 is only compared with the ETag: FIPS mode refuses it for purposes of security."""
+    return hashlib.new(algorithm, content, usedforsecurity=algorithm != "md5")
+
+
+class _Hasher(Protocol):
+    def update(self, block: Block, /) -> None: ...
+    def hexdigest(self) -> str: ...
+
+
+class _HashThread(Thread):
+    """Hashes blocks, of which up to `AHEAD` wait.
+
+    After a Ctrl-C in the moment in which a `queue.Queue` has taken its lock, nobody could end the thread.
+    """
+
+    def __init__(self, algorithm: str, hasher: _Hasher) -> None:
+        super().__init__(name=f"artifact-{algorithm}", daemon=True)
+        self._hasher = hasher
+        self._blocks: SimpleQueue[Block | None] = SimpleQueue()
+        self._room: SimpleQueue[None] = SimpleQueue()
+        for _ in range(AHEAD):
+            self._room.put(None)
+
+    def put(self, block: Block) -> None:
+        """Add a block. Waits for room."""
+        self._room.get()
+        self._blocks.put(block)
+
+    def end(self) -> None:
+        """Let the thread end after the last block."""
+        self._blocks.put(None)
+
+    def run(self) -> None:
+        while (block := self._blocks.get()) is not None:
+            self._room.put(None)
+            self._hasher.update(block)

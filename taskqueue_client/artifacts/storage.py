@@ -5,44 +5,45 @@ Neither credentials nor cookies are sent to storage. This module does not retry.
 
 from __future__ import annotations
 
-import hashlib
+import re
 import zlib
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from queue import SimpleQueue
-from threading import Thread
-from typing import TYPE_CHECKING, Protocol, Self
+from http.client import IncompleteRead
+from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
-from urllib3 import HTTPConnectionPool, HTTPResponse
+from urllib3.exceptions import HTTPError, ProtocolError, ProxyError, SSLError
 
 from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
+from taskqueue_client._protocol.retry import RetryPolicy, Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client._transport.network import (
+    TUNNEL_REFUSED,
     USER_AGENT,
     WANTS_USER,
     NetworkSettings,
     forget_in_children,
     proxy_refused,
 )
+from taskqueue_client._transport.sync_connections import (
+    Cancellation,
+    StorageAttempt,
+    TooSlow,
+    storage_connection,
+    target_of,
+)
 
 from .artifact_errors import RedirectRefused, StorageFailed, StorageRefused, storage_refused
 from .compression import GZIP
-from .sources import AHEAD, Block, Source
-from .storage_connections import (
-    Cancellation,
-    Limits,
-    StorageAttempt,
-    connection_class,
-    network_errors,
-    origin_of,
-    target_of,
-)
+from .sources import Block, Hashes, Source, hexdigests
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from concurrent.futures import ThreadPoolExecutor
+
+    from urllib3 import HTTPConnectionPool, HTTPResponse
 
     from taskqueue_client._transport.asynchronous import AsyncTransport
 
@@ -75,6 +76,15 @@ Rust) accepts one of `VERIFIABLE`, and sha512 takes twice as long on processors 
 _LONGEST_RESPONSE = 64 * 1024
 """The largest number of bytes read of a response to a PUT, or of an error."""
 
+_LONGEST = 3600.0
+"""Seconds that sending a small body may take if there is no minimum rate."""
+
+_URL = re.compile(r"https?://[\x21-\x7e]+")
+
+
+def silently(*_: object) -> None:
+    """Report no progress."""
+
 
 @dataclass(frozen=True, slots=True)
 class Put:
@@ -83,6 +93,7 @@ class Put:
     Attributes:
         headers: The headers to send, except `Host`, `User-Agent` and `Content-Length`.
         algorithms: The algorithms of the hashes to compute while sending.
+        policy: The timeouts and the minimum rate.
     """
 
     url: str = field(repr=False)
@@ -90,7 +101,15 @@ class Put:
     source: Source
     algorithms: tuple[str, ...]
     progress: Progress
-    limits: Limits
+    policy: RetryPolicy
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """The timeouts of an attempt that sends all of the source at once."""
+        policy, size = self.policy, self.source.size
+        sending = size / policy.min_rate if policy.min_rate else _LONGEST
+        total = policy.connect_timeout + max(policy.min_rate_window, policy.read_timeout) + sending
+        return Timeouts(policy.connect_timeout, policy.read_timeout, total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,27 +120,19 @@ class PutResponse:
     headers: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Get:
-    """One attempt to read a URL."""
-
-    url: str = field(repr=False)
-    headers: Mapping[str, str]
-    limits: Limits
-    most_redirects: int = MOST_REDIRECTS
-
-
 class Incoming:
-    """The response to a GET, 200 or 206, while its body is received."""
+    """A response while its body is received."""
 
-    def __init__(self, attempt: StorageAttempt, response: HTTPResponse) -> None:
-        self._attempt = attempt
+    def __init__(self, method: str, attempt: StorageAttempt, response: HTTPResponse) -> None:
+        self._method = method
+        self.attempt = attempt
         self._response = response
         self.status = response.status
+        self.headers: Mapping[str, str] = response.headers
 
     def header(self, name: str) -> str | None:
         """Return a header, or None. `http.client` leaves the white space at its end."""
-        value = self._response.headers.get(name)
+        value = self.headers.get(name)
         return None if value is None else value.strip()
 
     @property
@@ -134,123 +145,21 @@ class Incoming:
         """Return the blocks of the body as they are received, still encoded."""
         if not self._is_framed:
             reason = "the response is incomplete: it has no Content-Length and is not chunked"
-            raise StorageFailed("GET", self._attempt.url, reason)
-        while block := self._read():
+            raise StorageFailed(self._method, self.attempt.url, reason)
+        while block := self._read(self._response.read1, _READ):
             yield block
 
-    def _read(self) -> bytes:
-        with network_errors("GET", self._attempt.url):
-            return self._response.read1(_READ)
+    def beginning(self) -> bytes:
+        """Return the body, cut off after `_LONGEST_RESPONSE` bytes, within the time limit of the head."""
+        received = self._read(self._response.read, _LONGEST_RESPONSE)
+        self.attempt.end_of_head()
+        return received
 
-
-_BATCH = 256 * 1024
-"""Bytes that are handed to the threads that hash at a time, at least. TLS brings 16 kB at a time; handing
-these over would take longer than everything else in a download."""
-
-
-class Hashes:
-    """Hashes of a stream by several algorithms, each computed on a separate thread.
-
-    Use it as a context manager, so that the threads end.
-    """
-
-    def __init__(self, algorithms: Collection[str]) -> None:
-        self._hashers = {algorithm: _hasher(algorithm) for algorithm in algorithms}
-        self._small: list[Block] = []
-        self._size = 0
-        self._queues: list[_Blocks] = []
-        self._threads: list[Thread] = []
-
-    def __enter__(self) -> Self:
+    def _read(self, read: Callable[[int], bytes], most: int) -> bytes:
         try:
-            for algorithm, hasher in self._hashers.items():
-                self._queues.append(_Blocks())
-                name, args = f"artifact-{algorithm}", (hasher, self._queues[-1])
-                self._threads.append(Thread(target=_hash, args=args, name=name, daemon=True))
-                self._threads[-1].start()
-        except BaseException:  # such as a Ctrl-C, or too many threads
-            for blocks in self._queues:
-                blocks.end()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._finish()
-
-    def update(self, block: Block) -> None:
-        """Add a block. Waits while a thread has `AHEAD` batches to hash."""
-        self._small.append(block)
-        self._size += len(block)
-        if self._size >= _BATCH:
-            self._hand_over()
-
-    def _hand_over(self) -> None:
-        batch = self._small[0] if len(self._small) == 1 else b"".join(self._small)
-        self._small, self._size = [], 0
-        for blocks in self._queues:
-            blocks.put(batch)
-
-    def hexdigests(self) -> dict[str, str]:
-        """Return the hashes of all blocks, in hex by algorithm. No block can be added afterwards."""
-        self._finish()
-        return {algorithm: hasher.hexdigest() for algorithm, hasher in self._hashers.items()}
-
-    def _finish(self) -> None:
-        if self._small:
-            self._hand_over()
-        for blocks in self._queues:
-            blocks.end()
-        for thread in self._threads:
-            thread.join()
-        self._queues.clear()
-        self._threads.clear()
-
-
-def hexdigests(algorithms: Collection[str], content: bytes) -> dict[str, str]:
-    """Return the hashes of `content`, in lower-case hex by algorithm."""
-    return {algorithm: _hasher(algorithm, content).hexdigest() for algorithm in algorithms}
-
-
-def _hasher(algorithm: str, content: bytes = b"") -> _Hasher:
-    """Begin a hash. MD5 is only compared with the ETag: FIPS mode refuses it for purposes of security."""
-    return hashlib.new(algorithm, content, usedforsecurity=algorithm != "md5")
-
-
-class _Hasher(Protocol):
-    def update(self, block: Block, /) -> None: ...
-    def hexdigest(self) -> str: ...
-
-
-class _Blocks:
-    """Up to `AHEAD` blocks on their way to a thread.
-
-    After a Ctrl-C in the moment in which a `queue.Queue` has taken its lock, nobody could end the thread.
-    """
-
-    def __init__(self) -> None:
-        self._blocks: SimpleQueue[Block | None] = SimpleQueue()
-        self._room: SimpleQueue[None] = SimpleQueue()
-        for _ in range(AHEAD):
-            self._room.put(None)
-
-    def put(self, block: Block) -> None:
-        """Add a block. Waits for room."""
-        self._room.get()
-        self._blocks.put(block)
-
-    def end(self) -> None:
-        """Let the thread end after the last block."""
-        self._blocks.put(None)
-
-    def __iter__(self) -> Iterator[Block]:
-        while (block := self._blocks.get()) is not None:
-            self._room.put(None)
-            yield block
-
-
-def _hash(hasher: _Hasher, blocks: _Blocks) -> None:
-    for block in blocks:
-        hasher.update(block)
+            return read(most)
+        except (OSError, HTTPError) as error:
+            raise _failure(self._method, self.attempt.url, error) from error
 
 
 class Storage:
@@ -317,38 +226,38 @@ class Storage:
         """Send a source."""
         content = put.source.content
         if content is not None:
-            response = self._put(put, content, cancellation)
+            received = self._put(put, content, cancellation)
             put.progress(len(content), len(content))
-            return PutResponse(hexdigests(put.algorithms, content), response.headers)
+            return PutResponse(hexdigests(put.algorithms, content), received)
         with Hashes(put.algorithms) as hashes:
             try:
-                response = self._put(put, _body(put, hashes, cancellation), cancellation)
+                received = self._put(put, _body(put, hashes, cancellation), cancellation)
             except _LocalError as failed:
                 raise failed.error from None
-            return PutResponse(hashes.hexdigests(), response.headers)
+            return PutResponse(hashes.hexdigests(), received)
 
-    def _put(self, put: Put, body: bytes | Iterator[Block], cancellation: Cancellation) -> HTTPResponse:
-        headers = {"User-Agent": USER_AGENT, **put.headers, "Content-Length": str(put.source.size)}
-        pool = self._pool("PUT", put.url)
-        with StorageAttempt("PUT", put.url, put.limits, cancellation) as attempt:
-            response = attempt.open(pool, headers, body)
-            received = attempt.read(response, _LONGEST_RESPONSE)
-            if response.status not in _SUCCESS:
+    def _put(self, put: Put, body: bytes | Iterator[Block], cancellation: Cancellation) -> Mapping[str, str]:
+        """Send a body; return the headers of the response."""
+        headers = {**put.headers, "Content-Length": str(put.source.size)}
+        with self._requested("PUT", put.url, headers, put.policy, cancellation, body) as incoming:
+            received = incoming.beginning()
+            if incoming.status not in _SUCCESS:
                 text = received.decode(errors="replace")
-                raise self._refused("PUT", put.url, response.status, response.headers, text)
-            attempt.check_sent()
-        return response
+                raise self._refused("PUT", put.url, incoming.status, incoming.headers, text)
+            if incoming.attempt.unsent:
+                reason = "the connection was closed before the whole body was sent"
+                raise StorageFailed("PUT", put.url, reason)
+            return incoming.headers
 
     async def put_small(self, put: Put) -> PutResponse:
         """Send content that is in memory, from an event loop."""
         import asyncio  # noqa: PLC0415 - loaded already
 
         content = put.source.content or b""
-        url = f"{origin_of('PUT', put.url)}{target_of(put.url)}"
+        url = f"{_origin_of('PUT', put.url)}{target_of(put.url)}"
         request = Request("PUT", url, {"User-Agent": USER_AGENT, **put.headers}, content)
         try:
-            timeouts = put.limits.timeouts(len(content))
-            response = await self._async_transport().request(request, timeouts, _LONGEST_RESPONSE)
+            response = await self._async_transport().request(request, put.timeouts, _LONGEST_RESPONSE)
         except TransportFailed as error:
             raise StorageFailed("PUT", put.url, error.reason) from error.__cause__
         except ResponseRefused as error:
@@ -361,30 +270,60 @@ class Storage:
         return PutResponse(hexdigests(put.algorithms, content), response.headers)
 
     @contextmanager
-    def get(self, get: Get, cancellation: Cancellation) -> Generator[Incoming]:
+    def get(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        policy: RetryPolicy,
+        cancellation: Cancellation,
+        most_redirects: int = MOST_REDIRECTS,
+    ) -> Generator[Incoming]:
         """Read a URL, following redirects as far as they are allowed."""
-        url = get.url
-        for _ in range(1 + get.most_redirects):
-            with StorageAttempt("GET", url, get.limits, cancellation) as attempt:
-                headers = {"User-Agent": USER_AGENT, **get.headers}
-                response = attempt.open(self._pool("GET", url), headers)
-                attempt.end_of_head()
-                location = response.headers.get("Location")
-                if response.status not in _REDIRECTS or location is None:
-                    yield self._accepted(attempt, response)
+        target = url
+        for _ in range(1 + most_redirects):
+            with self._requested("GET", target, headers, policy, cancellation) as incoming:
+                incoming.attempt.end_of_head()
+                location = incoming.headers.get("Location")
+                if incoming.status not in _REDIRECTS or location is None:
+                    self._check_content(incoming)
+                    yield incoming
                     return
-            url = _redirected(url, location)
-        raise RedirectRefused("GET", get.url, f"more than {get.most_redirects} redirects")
+            target = _redirected(target, location)
+        raise RedirectRefused("GET", url, f"more than {most_redirects} redirects")
 
-    def _accepted(self, attempt: StorageAttempt, response: HTTPResponse) -> Incoming:
-        if response.status in _CONTENT:
-            return Incoming(attempt, response)
-        body = attempt.read(response, _LONGEST_RESPONSE)
-        if "gzip" in response.headers.get("Content-Encoding", "").lower():
+    def _check_content(self, incoming: Incoming) -> None:
+        if incoming.status in _CONTENT:
+            return
+        body = incoming.beginning()
+        if "gzip" in incoming.headers.get("Content-Encoding", "").lower():
             with suppress(zlib.error):
                 body = zlib.decompressobj(GZIP).decompress(body, _LONGEST_RESPONSE)
         text = body.decode(errors="replace")
-        raise self._refused("GET", attempt.url, response.status, response.headers, text)
+        raise self._refused("GET", incoming.attempt.url, incoming.status, incoming.headers, text)
+
+    @contextmanager
+    def _requested(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        policy: RetryPolicy,
+        cancellation: Cancellation,
+        body: bytes | Iterator[Block] | None = None,
+    ) -> Generator[Incoming]:
+        """Send a request, and return the response when its head is received.
+
+        The connection is closed at the end, unless the response was read to its end.
+        """
+        pool, attempt = self._pool(method, url), StorageAttempt(url, policy, cancellation)
+        headers = {"User-Agent": USER_AGENT, **headers}
+        with ExitStack() as ends:
+            ends.callback(cancellation.attempts.discard, attempt)
+            try:
+                response: HTTPResponse = attempt.open(pool, method, headers, body)
+            except (OSError, HTTPError) as error:
+                raise _failure(method, url, error) from error
+            yield Incoming(method, attempt, ends.enter_context(closing(response)))
 
     def _refused(
         self, method: str, url: str, status: int, headers: Mapping[str, str], text: str
@@ -394,13 +333,50 @@ class Storage:
         return storage_refused(method, url, status, headers, text)
 
     def _pool(self, method: str, url: str) -> HTTPConnectionPool:
-        origin = origin_of(method, url)
+        origin = _origin_of(method, url)
         return self._pools.get(origin) or self._pools.setdefault(origin, self._new_pool(url, origin))
 
     def _new_pool(self, url: str, origin: str) -> HTTPConnectionPool:
         pool = self._network.pool_manager(url, maxsize=_POOL_SIZE).connection_from_url(origin)
-        pool.ConnectionCls = connection_class(pool.ConnectionCls)  # urllib3 reads it from the pool
+        pool.ConnectionCls = storage_connection(pool.ConnectionCls)  # urllib3 reads it from the pool
         return pool
+
+
+def _failure(method: str, url: str, error: Exception) -> StorageFailed:
+    """Return the failure that an error of the network or of urllib3 stands for."""
+    cause = _cause(error)
+    if str(cause).startswith(TUNNEL_REFUSED):
+        return storage_refused(method, url, WANTS_USER, {}, proxy_refused(url, NetworkSettings()).reason)
+    return StorageFailed(method, url, _reason(cause))
+
+
+def _reason(cause: BaseException) -> str:
+    if isinstance(cause, TooSlow):
+        return str(cause)
+    if not isinstance(cause, IncompleteRead):
+        return f"{type(cause).__name__}: {cause}".rstrip(": \r\n")
+    if cause.expected is None:  # in its head, or in place of a chunk
+        return "the response is incomplete"
+    return f"the response is incomplete: {cause.expected} bytes are missing at its end"
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the error that urllib3's error is about."""
+    found: object = error.__cause__
+    if isinstance(error, (ProtocolError, SSLError)):
+        found = error.args[-1]
+    elif isinstance(error, ProxyError):
+        found = error.original_error
+    return _cause(found) if isinstance(found, Exception) and isinstance(error, HTTPError) else error
+
+
+def _origin_of(method: str, url: str) -> str:
+    """Return scheme, host and port of a URL."""
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        if _URL.fullmatch(url) and parts.hostname and parts.port != 0:
+            return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    raise StorageFailed(method, url, "expected an http or https URL with a host")
 
 
 class _LocalError(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -13,12 +13,12 @@ from typing import Any, Literal, Protocol, TypeVar
 from taskqueue_client._arguments import check_callback
 from taskqueue_client._protocol.conversation import AsyncClient, Call, Conversation, Pause, Work
 from taskqueue_client._protocol.retry import Retries, RetryPolicy, retried
+from taskqueue_client._transport.sync_connections import Cancellation
 from taskqueue_client.clock import Clock
 
 from .artifact_errors import StorageFailed, StorageRefused, is_expiry
 from .sources import Source
-from .storage import UPLOADED, Progress, Put, PutResponse, Storage
-from .storage_connections import Cancellation, Limits
+from .storage import MOST_REDIRECTS, UPLOADED, Incoming, Progress, Put, PutResponse, Storage, silently
 
 R = TypeVar("R")
 
@@ -57,12 +57,6 @@ class TransferSettings:
     url: Callable[[Call[Any]], str]
     storage_type: StorageName
 
-    @property
-    def limits(self) -> Limits:
-        """How slow one attempt may be."""
-        policy = self.policy
-        return Limits(policy.connect_timeout, policy.read_timeout, policy.min_rate, policy.min_rate_window)
-
 
 class TransferClient(Protocol):
     """The properties and methods of a client that transfers use."""
@@ -99,6 +93,12 @@ class Transfer:
         """Return work for a transfer thread, which ends soon when the transfer is canceled."""
         return Work(run, self.cancellation.cancel, run_async, self.storage.threads)
 
+    def get(
+        self, url: str, headers: Mapping[str, str], most_redirects: int = MOST_REDIRECTS
+    ) -> AbstractContextManager[Incoming]:
+        """Read a URL, once."""
+        return self.storage.get(url, headers, self.settings.policy, self.cancellation, most_redirects)
+
     def put(self, put: Put) -> Work[PutResponse]:
         """Return the work of one attempt at a PUT."""
         small = None if put.source.content is None else partial(self.storage.put_small, put)
@@ -134,12 +134,10 @@ class Transfer:
         yield from Pause(seconds, self.settings.clock)
 
 
-def silently(*_: object) -> None:
-    """Report no progress."""
-
-
-def reporter(progress: Callable[..., object]) -> Conversation[Callable[..., object]]:
+def reporter(progress: Callable[..., object] | None) -> Conversation[Callable[..., object]]:
     """Return a function that any thread may call: it calls `progress` in the caller's event loop, if any."""
+    if progress is None:
+        return silently
     check_callback("progress", progress)
 
     async def in_loop() -> Callable[..., object]:
@@ -168,26 +166,29 @@ class Target:
 
 def putting(
     transfer: Transfer,
+    first: Target,
     renew: Callable[[], Conversation[Target]],
     body: Source,
     progress: Progress,
     has_arrived: Callable[[PutResponse], Conversation[bool]],
-    target: Target | None = None,
 ) -> Conversation[dict[str, str]]:
     """Upload a body to a signed URL, with retries; return its hashes in hex by algorithm.
 
-    Each attempt sends the body from its start. `renew` requests a target at first, unless there is one, and
-    when its URL has expired. `has_arrived` returns whether the body was stored, if the response to the upload
-    does not prove it.
+    Each attempt sends the body from its start. `renew` requests another target when the URL of the first one
+    has expired. `has_arrived` returns whether the body was stored, if the response to the upload does not
+    prove it.
     """
-    server_time, limits = transfer.settings.server_time, transfer.settings.limits
+    server_time, policy = transfer.settings.server_time, transfer.settings.policy
     algorithms = (*UPLOADED, "md5") if body.size <= _MD5_LIMIT else UPLOADED
+    target: Target | None = first
+    is_first = True
 
     def attempt() -> Conversation[dict[str, str]]:
-        nonlocal target
-        if target is None or server_time() >= target.expires - RENEWED_BEFORE:
+        nonlocal target, is_first
+        if target is None or (not is_first and server_time() >= target.expires - RENEWED_BEFORE):
             target = yield from renew()
-        put = Put(target.url, target.headers, body, algorithms, progress, limits)
+        is_first = False
+        put = Put(target.url, target.headers, body, algorithms, progress, policy)
         try:
             response = yield from transfer.put(put)
         except StorageRefused as error:

@@ -37,8 +37,17 @@ from .naming import (
     is_text,
     warn_if_unreadable,
 )
-from .sources import Content, Source, Spool, TemporaryFileFailed, gzipped, gzipped_content, open_source
-from .storage import UPLOADED, Get, Progress, PutResponse, hexdigests
+from .sources import (
+    Content,
+    Source,
+    Spool,
+    TemporaryFileFailed,
+    gzipped,
+    gzipped_content,
+    hexdigests,
+    open_source,
+)
+from .storage import UPLOADED, Progress, PutResponse
 from .transfers import (
     SKIP_CDN,
     StorageName,
@@ -47,8 +56,6 @@ from .transfers import (
     TransferClient,
     putting,
     reporter,
-    settings_of,
-    silently,
 )
 
 _WORTH_COMPRESSING = 1024
@@ -195,14 +202,15 @@ def upload_artifact(
         CallFailed: The Queue or the object service refused, or did not respond.
         OSError: The content cannot be read, or a temporary file cannot be written.
     """
-    storage = settings_of(client).storage_type if storage is None else storage
+    report = yield from reporter(progress)
+    transfer = Transfer(client)
+    storage = transfer.settings.storage_type if storage is None else storage
     options = UploadOptions.checked(expires, task_expires, storage, content_type, compress, client.now)
-    report = silently if progress is None else (yield from reporter(progress))
-    return (yield from uploading(client, RunArtifact(task_id, run_id, name), source, options, report))
+    return (yield from uploading(transfer, RunArtifact(task_id, run_id, name), source, options, report))
 
 
 def uploading(
-    client: TransferClient,
+    transfer: Transfer,
     artifact: RunArtifact,
     content: Content | Source,
     options: UploadOptions,
@@ -211,7 +219,6 @@ def uploading(
     """Upload one artifact."""
     checked_name(artifact.name)
     warn_if_unreadable(artifact.name, options.storage)
-    transfer = Transfer(client)
     if not isinstance(content, Source):
         content = yield from _opened(transfer, content)
     upload = _Upload(transfer, artifact, content, options, progress)
@@ -289,9 +296,9 @@ class _Upload:
         return (yield from self._transfer.releasing(compressed.close, self._to_s3(compressed, "gzip")))
 
     def _to_s3(self, body: Source, encoding: str | None) -> Conversation[UploadResult]:
-        renew = partial(self._s3_target, encoding)
+        renew, target = partial(self._s3_target, encoding), (yield from self._s3_target(encoding))
         has_arrived = partial(self._has_arrived, body.size, encoding)
-        hashes = yield from putting(self._transfer, renew, body, self._progress, has_arrived)
+        hashes = yield from putting(self._transfer, target, renew, body, self._progress, has_arrived)
         return self._result(hashes, body.size, encoding)
 
     def _s3_target(self, encoding: str | None) -> Conversation[Target]:
@@ -386,9 +393,8 @@ def _stored_length(transfer: Transfer, url: str, encoding: str | None) -> int | 
     compress other content for clients that do. Caching proxies may have a copy of the last upload.
     """
     headers = {"Range": "bytes=0-0", "Accept-Encoding": encoding or "identity", "Cache-Control": "no-cache"}
-    get = Get(url, headers, transfer.settings.limits)
     try:
-        with transfer.storage.get(get, transfer.cancellation) as incoming:
+        with transfer.get(url, headers) as incoming:
             found = _CONTENT_RANGE.fullmatch(incoming.header("Content-Range") or "")
             length = found[1] if found else incoming.header("Content-Length") or ""
             return int(length) if length.isdecimal() else None
@@ -424,7 +430,7 @@ def _uploaded_object(
         progress(body.size, body.size)
     else:
         renew, target = partial(_renewed, create), _target(response)
-        hashes = yield from putting(transfer, renew, body, progress, _has_etag, target)
+        hashes = yield from putting(transfer, target, renew, body, progress, _has_etag)
     finish = calls.finish_upload(
         begun.name, project_id=begun.project_id, upload_id=begun.upload_id, hashes=hashes
     )

@@ -18,9 +18,8 @@ from taskqueue_client.artifacts import StorageFailed, StorageRefused, StreamInte
 from taskqueue_client.artifacts.compression import BadGzip, Gunzip
 from taskqueue_client.artifacts.naming import LOG_LINK, LOG_NAME
 from taskqueue_client.artifacts.sources import Block
-from taskqueue_client.artifacts.storage import Get, Incoming
-from taskqueue_client.artifacts.storage_connections import Cancellation
-from taskqueue_client.artifacts.transfers import settings_of
+from taskqueue_client.artifacts.storage import Incoming
+from taskqueue_client.artifacts.transfers import Transfer
 from taskqueue_client.artifacts.uploading import RunArtifact
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock, SystemClock
@@ -288,9 +287,7 @@ class FollowedLog:
         """
         before = self._log.received
         headers = {**self._log.request_headers(), **self._prefer}
-        settings = settings_of(self._queue)
-        get = Get(url, headers, settings.limits)
-        with settings.storage.get(get, Cancellation()) as incoming:
+        with Transfer(self._queue).get(url, headers) as incoming:
             self._is_live = incoming.header("Preference-Applied") is not None
             if _is_page(incoming):
                 raise StorageFailed("GET", url, "received a web page, which is not the log")

@@ -16,12 +16,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.sink import running
-from taskqueue_client import Credentials, Queue, slugid
+from taskqueue_client import Credentials, Queue, RetryPolicy, slugid
+from taskqueue_client._transport.sync_connections import Cancellation, TransferCanceled
 from taskqueue_client.artifacts import RedirectRefused, StorageFailed, StorageRefused
 from taskqueue_client.artifacts.sources import open_source
-from taskqueue_client.artifacts.storage import Get, Put, Storage
-from taskqueue_client.artifacts.storage_connections import Cancellation, Limits, TransferCanceled
-from taskqueue_client.artifacts.transfers import silently
+from taskqueue_client.artifacts.storage import Put, Storage, silently
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.testing import TaskFactory
 from tests.artifacts.conftest import EitherClient, Seen
@@ -29,7 +28,7 @@ from tests.artifacts.raw_server import RawResponse, RawServer, Request, json_res
 from tests.certificates import Authority
 from tests.servers import listening, want_a_password
 
-LIMITS = Limits(5, 5)
+POLICY = RetryPolicy(connect_timeout=5, read_timeout=5)
 
 
 @pytest.fixture
@@ -54,11 +53,11 @@ def storage() -> Iterator[Storage]:
 
 def put(storage: Storage, url: str, content: bytes = b"content") -> None:
     source = open_source(content)
-    storage.put(Put(url, {}, source, (), silently, LIMITS), Cancellation())
+    storage.put(Put(url, {}, source, (), silently, POLICY), Cancellation())
 
 
 def get(storage: Storage, url: str) -> bytes:
-    with storage.get(Get(url, {}, LIMITS), Cancellation()) as incoming:
+    with storage.get(url, {}, POLICY, Cancellation()) as incoming:
         return b"".join(incoming.blocks())
 
 
@@ -161,7 +160,7 @@ def test_a_proxy_that_refuses_the_password_is_named_without_it_and_not_asked_aga
 
     async def put_small() -> None:
         try:
-            await storage.put_small(Put(url, {}, open_source(b"content"), (), silently, LIMITS))
+            await storage.put_small(Put(url, {}, open_source(b"content"), (), silently, POLICY))
         finally:
             await storage.aclose()
 
@@ -217,7 +216,7 @@ def test_a_transfer_that_was_cancelled_before_it_began_sends_nothing(
     cancellation.cancel()
     source = open_source(b"content")
     with pytest.raises(TransferCanceled):
-        storage.put(Put(server.url, {}, source, (), silently, LIMITS), cancellation)
+        storage.put(Put(server.url, {}, source, (), silently, POLICY), cancellation)
     assert server.requests == []
 
 
@@ -236,7 +235,7 @@ def test_a_server_that_stands_still_is_given_up(storage: Storage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         source = open_source(b"content")
-        waiting = Put(url, {}, source, (), silently, Limits(5, 0.05))
+        waiting = Put(url, {}, source, (), silently, RetryPolicy(connect_timeout=5, read_timeout=0.05))
         with pytest.raises(StorageFailed, match="TimeoutError"):
             storage.put(waiting, Cancellation())
 

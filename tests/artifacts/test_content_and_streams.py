@@ -11,10 +11,9 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -29,12 +28,10 @@ from taskqueue_client.artifacts import (
     content_type_of,
     is_compressed,
 )
-from taskqueue_client.artifacts import storage as storage_module
 from taskqueue_client.artifacts.artifact_errors import storage_refused
 from taskqueue_client.artifacts.compression import Gunzip
 from taskqueue_client.artifacts.naming import COMPRESSED_ENDINGS, CONTENT_TYPES
-from taskqueue_client.artifacts.sources import BLOCK, open_source
-from taskqueue_client.artifacts.storage import Hashes, hexdigests
+from taskqueue_client.artifacts.sources import BLOCK, Block, Hashes, hexdigests, open_source
 from taskqueue_client.artifacts.transfers import settings_of
 from tests.artifacts.conftest import EitherClient
 from tests.artifacts.raw_server import RawResponse, RawServer, Request, json_response
@@ -100,6 +97,22 @@ def test_hashes_on_threads_are_the_hashes(blocks: list[bytes]) -> None:
     assert hashes.hexdigests() == hexdigests(("sha256", "sha512"), b"".join(blocks))
 
 
+class NotedHash:
+    """A sha256 in place of `hashlib.new`, which notes the sizes of the blocks."""
+
+    sizes: ClassVar[list[int]] = []
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self._hash = hashlib.sha256()
+
+    def update(self, block: Block, /) -> None:
+        self.sizes.append(len(block))
+        self._hash.update(block)
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
 class ReadsUnevenly(io.FileIO):
     """A file of which the first call reads a whole block, and each later one 777 bytes."""
 
@@ -113,18 +126,19 @@ def test_a_slow_hash_is_not_overtaken_by_a_file_that_reads_unevenly(
     content = os.urandom(BLOCK + 20 * 777)
     path = tmp_path / "file"
     path.write_bytes(content)
-    are_read, hash_all = Event(), storage_module._hash  # pyright: ignore[reportPrivateUsage]
+    are_read, expected = Event(), hexdigests(("sha256",), content)
 
-    def late(*given: Any) -> None:
-        assert are_read.wait(10)
-        hash_all(*given)
+    class Late(NotedHash):
+        def update(self, block: Block, /) -> None:
+            assert are_read.wait(10)
+            super().update(block)
 
-    monkeypatch.setattr(storage_module, "_hash", late)
+    monkeypatch.setattr(hashlib, "new", Late)
     with ReadsUnevenly(path) as file, Hashes(("sha256",)) as hashes:
         for block in open_source(file).blocks():
             hashes.update(block)
         are_read.set()
-        assert hashes.hexdigests() == hexdigests(("sha256",), content)
+        assert hashes.hexdigests() == expected
 
 
 def test_a_machine_in_fips_mode_compares_the_etag_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,16 +161,12 @@ def test_blocks_of_tls_are_handed_to_the_thread_that_hashes_sixteen_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One at a time, a download over HTTPS takes twice as long."""
-    sizes: list[int] = []
-
-    def noted(_: object, blocks: Iterable[bytes]) -> None:
-        sizes.extend(map(len, blocks))
-
-    monkeypatch.setattr(storage_module, "_hash", noted)
+    monkeypatch.setattr(hashlib, "new", NotedHash)
+    NotedHash.sizes.clear()
     with Hashes(("sha256",)) as hashes:
         for _ in range(40):
             hashes.update(bytes(16_384))
-    assert sizes == [262_144, 262_144, 131_072]
+    assert NotedHash.sizes == [262_144, 262_144, 131_072]
 
 
 @pytest.mark.parametrize(

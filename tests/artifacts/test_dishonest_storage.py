@@ -383,4 +383,4 @@ def test_a_slow_reader_of_a_stream_is_not_a_slow_storage(server: RawServer) -> N
 
 
 def test_the_minimum_rate_can_be_switched_off(local: LocalQueue) -> None:
-    assert settings_of(Queue(local.root_url, retry=RetryPolicy(min_rate=0))).limits.min_rate == 0
+    assert settings_of(Queue(local.root_url, retry=RetryPolicy(min_rate=0))).policy.min_rate == 0

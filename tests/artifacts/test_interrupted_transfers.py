@@ -14,7 +14,7 @@ from taskqueue_client import Queue
 from taskqueue_client.local import LocalQueue
 from tests.artifacts.conftest import make_run
 
-OURS = ("storage.py", "storage_connections.py")
+OURS = ("storage.py", "sync_connections.py", "sources.py")
 
 class Interruption:
     def __init__(self, number):

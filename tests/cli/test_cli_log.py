@@ -20,8 +20,8 @@ from taskqueue_client import Queue, slugid
 from taskqueue_client._protocol.conversation import converse
 from taskqueue_client.artifacts import StreamInterrupted
 from taskqueue_client.artifacts.sources import Block, Source
-from taskqueue_client.artifacts.storage import Incoming
-from taskqueue_client.artifacts.transfers import silently
+from taskqueue_client.artifacts.storage import Incoming, silently
+from taskqueue_client.artifacts.transfers import Transfer
 from taskqueue_client.artifacts.uploading import RunArtifact, UploadOptions, uploading
 from taskqueue_client.cli.failures import ExitStatus, Failure
 from taskqueue_client.cli.log import COMPARED, FollowedLog
@@ -117,7 +117,7 @@ def checkpoint(running: Running, growing: CompressedLog) -> int:
         source = Source("log", view, size=view.size, is_gzip=True)
         options = UploadOptions.checked(EXPIRES, None, "s3", None, None)
         artifact = RunArtifact(task_id, 0, BACKING)
-        converse(run_client, uploading(run_client, artifact, source, options, silently))
+        converse(run_client, uploading(Transfer(run_client), artifact, source, options, silently))
         run_client.create_link_artifact(task_id, 0, LIVE, BACKING, expires=EXPIRES)
         return view.size
 

@@ -21,11 +21,10 @@ import requests
 
 from taskqueue_client import AsyncQueue, Queue, RetryPolicy
 from taskqueue_client._protocol.conversation import Call
+from taskqueue_client._transport.sync_connections import Cancellation
 from taskqueue_client.artifacts.artifact_errors import StorageFailed, StorageRefused
 from taskqueue_client.artifacts.sources import open_source
-from taskqueue_client.artifacts.storage import Put, Storage
-from taskqueue_client.artifacts.storage_connections import Cancellation, Limits
-from taskqueue_client.artifacts.transfers import silently
+from taskqueue_client.artifacts.storage import Put, Storage, silently
 from taskqueue_client.errors import ApiError, CallTimedOut, ConnectionFailed
 from tests.certificates import Authority
 from tests.servers import listening, want_a_password
@@ -115,23 +114,23 @@ def put(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Call
     return functions.get(request.param, lambda *given: asyncio.run(asynchronous(*given)))
 
 
-_LIMITS = Limits(connect=10, read=30)
+_POLICY = RetryPolicy()
 
 
-def _put_to_storage(root_url: str, limits: Limits = _LIMITS) -> dict[str, Any]:
+def _put_to_storage(root_url: str, policy: RetryPolicy = _POLICY) -> dict[str, Any]:
     with closing(Storage()) as storage:
-        storage.put(_upload(root_url, limits), Cancellation())
+        storage.put(_upload(root_url, policy), Cancellation())
     return {}
 
 
 async def _put_to_storage_async(root_url: str) -> dict[str, Any]:
     async with aclosing(Storage()) as storage:
-        await storage.put_small(_upload(root_url, _LIMITS))
+        await storage.put_small(_upload(root_url, _POLICY))
     return {}
 
 
-def _upload(root_url: str, limits: Limits) -> Put:
-    return Put(f"{root_url}/bucket/x", {}, open_source(BODY), ("sha256",), silently, limits)
+def _upload(root_url: str, policy: RetryPolicy) -> Put:
+    return Put(f"{root_url}/bucket/x", {}, open_source(BODY), ("sha256",), silently, policy)
 
 
 @pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"])
@@ -314,7 +313,7 @@ def test_a_proxy_that_trickles_its_response_is_not_waited_for(
         with Queue(api, retry=RetryPolicy(attempts=1, timeout=0.3)) as queue, pytest.raises(CallTimedOut):
             queue.send(CALL)
         with pytest.raises(StorageFailed, match=r"the response did not come within 0\.3 s"):
-            _put_to_storage(api, Limits(connect=1, read=0.3, window=0.3))
+            _put_to_storage(api, RetryPolicy(connect_timeout=1, read_timeout=0.3, min_rate_window=0.3))
 
 
 def test_the_error_of_a_connection_that_takes_too_long_says_where_to(monkeypatch: pytest.MonkeyPatch) -> None:

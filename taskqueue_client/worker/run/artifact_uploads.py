@@ -22,7 +22,8 @@ from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CH
 from taskqueue_client.artifacts.naming import LOG_LINK, LOG_NAME
 from taskqueue_client.artifacts.records import Reason
 from taskqueue_client.artifacts.sources import Source, TemporaryFileFailed, open_source
-from taskqueue_client.artifacts.transfers import silently
+from taskqueue_client.artifacts.storage import silently
+from taskqueue_client.artifacts.transfers import Transfer
 from taskqueue_client.artifacts.uploading import RunArtifact, UploadOptions, uploading
 from taskqueue_client.definitions import CreateArtifactRequest
 from taskqueue_client.errors import InvalidArgument, RequestConflict, TaskQueueError
@@ -240,7 +241,7 @@ class ArtifactUploads:
         chain, sha256 = None if source.is_gzip else self._chain, ""
         if chain is not None:
             sha256 = await converse_async(client, chain.hashed(client, source))
-        steps = uploading(client, RunArtifact(*self._key, name), source, options, silently)
+        steps = uploading(Transfer(client), RunArtifact(*self._key, name), source, options, silently)
         result = await converse_async(client, steps)
         self._budget.succeeded()
         if chain is not None:
