@@ -16,7 +16,7 @@ from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotF
 from taskqueue_client.models._base import prepare
 
 from .artifact_errors import ChainOfTrustError, StorageRefused
-from .downloading import ABSENT, DownloadRequest, MemoryDestination, downloading
+from .downloading import ABSENT, Destination, DownloadRequest, downloading
 from .storage import VERIFIABLE, silently
 from .transfers import TransferClient
 
@@ -120,15 +120,13 @@ def _latest_run(task_id: str) -> Conversation[int]:
 
 
 def _content(client: TransferClient, request: DownloadRequest) -> Conversation[bytes]:
-    memory = MemoryDestination()
     try:
-        yield from downloading(client, request, memory, silently)
+        return (yield from downloading(client, request, Destination(), silently)).content
     except (ResourceNotFound, ErrorArtifact, StorageRefused) as error:
         if isinstance(error, StorageRefused) and error.status not in ABSENT:
             raise
         reason = f"run {request.run_id} has no {request.name!r}: {error}"
         raise ChainOfTrustError(request.task_id, reason) from error
-    return memory.content
 
 
 def _checked_keys(public_keys: PublicKeys) -> dict[str, bytes]:

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from inspect import GEN_RUNNING, getgeneratorstate
-from io import FileIO
 from pathlib import Path
 
 from taskqueue_client._arguments import check_kind
 from taskqueue_client._protocol.conversation import Conversation, Item
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.slugid import slugid
 
 from .artifact_errors import StreamInterrupted
 from .chain_verification import ChainOfTrust, PublicKeys, verify_chain_of_trust
-from .downloading import (
-    Destination,
-    DownloadRequest,
-    DownloadResult,
-    MemoryDestination,
-    WrittenDestination,
-    downloading,
-)
+from .downloading import FILE, Destination, DownloadRequest, DownloadResult, downloading
 from .sources import Block, is_path
 from .storage import Progress, silently
 from .transfers import Transfer, TransferClient, reporter
@@ -33,9 +23,6 @@ from .transfers import Transfer, TransferClient, reporter
 MOST_IN_MEMORY = 64 * 1024 * 1024
 """The default limit of a download to memory, in bytes."""
 
-
-FILE = "the path of a file, not of a folder, device or FIFO"
-"""The allowed destinations, in words."""
 
 _DEVICES = Path("/dev")
 """The folder of `/dev/stdout`, which is a link to a file where the output of a program goes to a file."""
@@ -48,63 +35,6 @@ def checked_path(to: str | os.PathLike[str]) -> Path:
     if path.endswith("/") or not Path(path).name or not is_path(path) or Path(path).parent == _DEVICES:
         raise InvalidArgument("to", to, FILE)
     return Path(path)
-
-
-class FileDestination(WrittenDestination):
-    """A file that appears under its path only when it is complete.
-
-    Until then the content is in a temporary file in the same folder. There is no fsync: after a loss of power
-    the file may be incomplete.
-
-    Args:
-        path: The path. An existing file is replaced, and a symbolic link, not the file that it leads to.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._partial = path.with_name(f".{slugid()}.part")
-        self._file: FileIO | None = None
-
-    def restart(self) -> None:
-        """Create the temporary file, or empty it."""
-        if self._file is not None:
-            self._file.seek(0)
-            self._file.truncate()
-        elif self.path.exists() and not self.path.is_file():
-            raise InvalidArgument("to", str(self.path), FILE)
-        else:
-            with self._naming_path():
-                self._file = FileIO(self._partial, "x")
-
-    def write(self, block: Block) -> None:
-        """Append a block to the file."""
-        assert self._file is not None  # noqa: S101 - restart comes first
-        view = memoryview(block)
-        with self._naming_path():
-            while view:
-                view = view[self._file.write(view) :]
-
-    def commit(self) -> None:
-        """Rename the temporary file to the path."""
-        assert self._file is not None  # noqa: S101 - restart comes first
-        self._file.close()
-        with self._naming_path():
-            self._partial.replace(self.path)
-        self._file = None
-
-    def discard(self) -> None:
-        """Remove the temporary file."""
-        if self._file is not None:
-            self._file.close()
-            self._partial.unlink(missing_ok=True)
-
-    @contextmanager
-    def _naming_path(self) -> Generator[None]:
-        """Raise errors with the path: the caller does not know the temporary file."""
-        try:
-            yield
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self.path)) from None
 
 
 def download_artifact(
@@ -152,14 +82,11 @@ def download_artifact(
     if to is None and max_bytes is None:
         max_bytes = MOST_IN_MEMORY
     report = yield from reporter(progress)
-    destination = MemoryDestination() if to is None else FileDestination(checked_path(to))
+    destination = Destination(None if to is None else checked_path(to))
     request = DownloadRequest(task_id, run_id, name, max_bytes)
     if verified_by is not None:
         request = yield from _signed(client, request, verified_by)
-    result = yield from downloading(client, request, destination, report)
-    if isinstance(destination, MemoryDestination):
-        return replace(result, content=destination.content)
-    return replace(result, path=destination.path)
+    return (yield from downloading(client, request, destination, report))
 
 
 def _signed(
@@ -182,6 +109,7 @@ class StreamDestination(Destination):
     """A stream that passes each block to the caller at once, before the content is verified."""
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self._name = name
         self._given = 0
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
-from io import BytesIO
+from io import BytesIO, FileIO
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -16,8 +14,15 @@ from msgspec.structs import replace
 from taskqueue_client import _arguments as arguments
 from taskqueue_client import calls
 from taskqueue_client._protocol.conversation import Call, CallAs, Conversation
-from taskqueue_client.errors import Attempted, AuthenticationFailed, ErrorArtifact, Refused
+from taskqueue_client.errors import (
+    Attempted,
+    AuthenticationFailed,
+    ErrorArtifact,
+    InvalidArgument,
+    Refused,
+)
 from taskqueue_client.models import ArtifactContent, StorageType
+from taskqueue_client.slugid import slugid
 
 from .artifact_errors import (
     ChainOfTrustError,
@@ -46,6 +51,9 @@ MOST_UNPACKED_RATIO = 500
 GOES_ON_AFTER = 16 * 1024 * 1024
 """Bytes after which the interruption of a request is not a failed attempt. So a network that interrupts each
 connection after a while delays a large download, and does not make it impossible."""
+
+FILE = "the path of a file, not of a folder, device or FIFO"
+"""The allowed destinations, in words."""
 
 _WITH_URL = frozenset({StorageType.S3, StorageType.REFERENCE})
 ABSENT = frozenset({403, 404})
@@ -81,59 +89,76 @@ class DownloadResult:
     content: bytes = field(default=b"", repr=False)
 
 
-class Destination(ABC):
-    """Receiver of the decoded blocks of a download. All methods except `take` may block."""
+class Destination:
+    """A file, or memory, that receives the decoded blocks of a download. Most methods may block.
 
-    @abstractmethod
+    A file appears under its path only when it is complete. Until then the content is in a temporary file in
+    the same folder. There is no fsync: after a loss of power the file may be incomplete.
+
+    Args:
+        path: The path; None for memory. An existing file is replaced, and a symbolic link, not the file that
+            it leads to.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self._partial = path and path.with_name(f".{slugid()}.part")
+        self._file: FileIO | BytesIO | None = None
+
+    @property
+    def content(self) -> bytes:
+        """All blocks that memory has received."""
+        return self._file.getvalue() if isinstance(self._file, BytesIO) else b""
+
     def take(self, pieces: Generator[Block], transfer: Transfer) -> Conversation[None]:
         """Receive the blocks of one attempt."""
-
-    @abstractmethod
-    def restart(self) -> None:
-        """Prepare for the first block. Blocks that were received before are dropped: they come again."""
-
-    def commit(self) -> None:  # noqa: B027 - there may be nothing to do
-        """Keep the content: it is complete and verified."""
-
-    def discard(self) -> None:  # noqa: B027 - as above
-        """Remove the content, unless it was committed."""
-
-
-class WrittenDestination(Destination):
-    """Base class of destinations that write all blocks of an attempt on one thread."""
-
-    def take(self, pieces: Generator[Block], transfer: Transfer) -> Conversation[None]:
-        """See `Destination`."""
         return (yield from transfer.work(lambda: self._write_all(pieces)))
 
     def _write_all(self, pieces: Generator[Block]) -> None:
         with closing(pieces):
             for piece in pieces:
-                self.write(piece)
+                self._write(memoryview(piece))
 
-    @abstractmethod
-    def write(self, block: Block) -> None:
-        """Append a block."""
-
-
-class MemoryDestination(WrittenDestination):
-    """A buffer in memory."""
-
-    def __init__(self) -> None:
-        self._buffer = BytesIO()
-
-    @property
-    def content(self) -> bytes:
-        """All blocks that were received."""
-        return self._buffer.getvalue()
-
-    def write(self, block: Block) -> None:
-        """Append a block to the buffer."""
-        self._buffer.write(block)
+    def _write(self, block: memoryview) -> None:
+        assert self._file is not None  # noqa: S101 - restart comes first
+        with self._naming_path():
+            while block:
+                block = block[self._file.write(block) :]
 
     def restart(self) -> None:
-        """Empty the buffer."""
-        self._buffer = BytesIO()
+        """Prepare for the first block. Blocks that were received before are dropped: they come again."""
+        if self._file is not None:
+            self._file.seek(0)
+            self._file.truncate()
+        elif self._partial is None or self.path is None:
+            self._file = BytesIO()
+        elif self.path.exists() and not self.path.is_file():
+            raise InvalidArgument("to", str(self.path), FILE)
+        else:
+            with self._naming_path():
+                self._file = FileIO(self._partial, "x")
+
+    def commit(self) -> None:
+        """Keep the content, as it is complete and verified: rename the temporary file to the path."""
+        if self._partial is not None and self.path is not None and self._file is not None:
+            self._file.close()
+            with self._naming_path():
+                self._partial.replace(self.path)
+            self._file = None
+
+    def discard(self) -> None:
+        """Remove the temporary file, unless it was committed."""
+        if self._partial is not None and self._file is not None:
+            self._file.close()
+            self._partial.unlink(missing_ok=True)
+
+    @contextmanager
+    def _naming_path(self) -> Generator[None]:
+        """Raise errors with the path: the caller does not know the temporary file."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +222,9 @@ def downloading(
 
 
 class _Download:
+    _artifact: ArtifactContent
+    _receiver: Receiver
+
     def __init__(
         self, transfer: Transfer, request: DownloadRequest, destination: Destination, progress: Progress
     ) -> None:
@@ -208,12 +236,11 @@ class _Download:
         self._skips_cdn = False
 
     def steps(self) -> Conversation[DownloadResult]:
-        content = yield from self._content()
-        self._location = location = yield from self._located(content)
-        receiver = Receiver(self._request, location.hashes, self._destination, self._progress)
-        attempt = partial(self._attempt, content, receiver)
-        yield from self._transfer.retried(attempt, self._may_retry)
-        return (yield from self._transfer.work(lambda: self._complete(content, receiver)))
+        self._artifact = yield from self._content()
+        self._location = location = yield from self._located(self._artifact)
+        self._receiver = Receiver(self._request, location.hashes, self._destination, self._progress)
+        yield from self._transfer.retried(self._attempt, self._may_retry)
+        return (yield from self._transfer.work(self._complete))
 
     def _content(self) -> Conversation[ArtifactContent]:
         call = self._request.call()
@@ -222,45 +249,44 @@ class _Download:
             raise _error_artifact(call, self._transfer.settings.url(call), content)
         return content
 
-    def _attempt(self, content: ArtifactContent, receiver: Receiver) -> Conversation[None]:
+    def _attempt(self) -> Conversation[None]:
         """Make one attempt, which goes on after an interruption if it has brought much of the content."""
         while True:
-            begun = receiver.received
+            begun = self._receiver.received
             try:
-                return (yield from self._request_rest(content, receiver))
+                return (yield from self._request_rest())
             except StorageFailed as error:
-                if receiver.received < begun + GOES_ON_AFTER or not receiver.resume_headers():
+                if self._receiver.received < begun + GOES_ON_AFTER or not self._receiver.resume_headers():
                     raise
                 if not self._may_retry(error):
                     raise
 
-    def _request_rest(self, content: ArtifactContent, receiver: Receiver) -> Conversation[None]:
-        location = yield from self._fresh_location(content)
-        pieces = receiver.pieces(location.url, self._transfer)
+    def _request_rest(self) -> Conversation[None]:
+        location = yield from self._fresh_location()
+        pieces = self._receiver.pieces(location.url, self._transfer)
         try:
             yield from self._destination.take(pieces, self._transfer)
         except StorageRefused as error:
+            is_on_s3 = self._artifact.storage_type == StorageType.S3
             if is_expiry(error, location.expires, self._transfer.settings.server_time()):
                 self._location = None
-            elif error.status in ABSENT and content.storage_type == StorageType.S3 and not self._skips_cdn:
+            elif error.status in ABSENT and is_on_s3 and not self._skips_cdn:
                 self._skips_cdn, self._location = True, None  # a CDN keeps responses from before the upload
             raise
 
-    def _fresh_location(self, content: ArtifactContent) -> Conversation[Location]:
+    def _fresh_location(self) -> Conversation[Location]:
         now = self._transfer.settings.server_time()
         location = self._location
         if location is None or (location.expires is not None and now >= location.expires):
-            if content.storage_type != StorageType.OBJECT:
-                content = yield from self._content()
-            location = self._location = yield from self._located_again(content)
+            location = self._location = yield from self._located_again()
         return location
 
-    def _located_again(self, content: ArtifactContent) -> Conversation[Location]:
+    def _located_again(self) -> Conversation[Location]:
         """Get a fresh URL: an object's credentials expire after an hour, and its download may take longer."""
-        try:
-            return (yield from self._located(content))
-        except AuthenticationFailed:
-            return (yield from self._located((yield from self._content())))
+        if self._artifact.storage_type == StorageType.OBJECT:
+            with suppress(AuthenticationFailed):
+                return (yield from self._located(self._artifact))
+        return (yield from self._located((yield from self._content())))
 
     def _located(self, content: ArtifactContent) -> Conversation[Location]:
         """Return a URL of the content, a fresh one for each attempt."""
@@ -280,15 +306,17 @@ class _Download:
     def _may_retry(self, error: BaseException) -> bool:
         return isinstance(error, StorageFailed) and (error.is_temporary or self._location is None)
 
-    def _complete(self, content: ArtifactContent, receiver: Receiver) -> DownloadResult:
-        hashes = receiver.verified_hashes()
+    def _complete(self) -> DownloadResult:
+        hashes = self._receiver.verified_hashes()
         self._destination.commit()
         return DownloadResult(
             name=self._request.name,
-            storage_type=content.storage_type,
-            content_type=receiver.content_type or DEFAULT_CONTENT_TYPE,
-            size=receiver.size,
+            storage_type=self._artifact.storage_type,
+            content_type=self._receiver.content_type or DEFAULT_CONTENT_TYPE,
+            size=self._receiver.size,
             hashes=hashes,
+            path=self._destination.path,
+            content=self._destination.content,
         )
 
 
@@ -310,8 +338,6 @@ class Receiver:
         progress: Progress,
     ) -> None:
         self._request = request
-        self._name = request.name
-        self._max_bytes = request.max_bytes
         self._of_service = hashes
         self._most_redirects = MOST_REDIRECTS if hashes is None else 0  # as the object service documents
         self._destination = destination
@@ -337,9 +363,9 @@ class Receiver:
         """Return the hashes of the received content, after comparing them."""
         found, signed = self._hashes.hexdigests(), self._request.signed
         if _differ(self._expected, found) or (self._of_service is not None and not found):
-            raise HashMismatch(self._name, self._expected, found)
+            raise HashMismatch(self._request.name, self._expected, found)
         if signed is not None and _differ(signed, found):
-            reason = f"{self._name!r} is not what was signed: received {found}, signed {dict(signed)}"
+            reason = f"{self._request.name!r} is not what was signed: received {found}, signed {dict(signed)}"
             raise ChainOfTrustError(self._request.task_id, reason)
         return found
 
@@ -354,7 +380,7 @@ class Receiver:
                     yield from self._taken(block)
             self._check_part(incoming, url)
         if self._gunzip is not None and not self._gunzip.is_complete:
-            raise DownloadCorrupt(self._name, "the gzip stream is truncated")
+            raise DownloadCorrupt(self._request.name, "the gzip stream is truncated")
 
     def resume_headers(self) -> dict[str, str]:
         """Return the headers that request the rest, if an ETag lets the server compare the file."""
@@ -384,7 +410,7 @@ class Receiver:
         self.content_type = incoming.header("Content-Type")
         length = incoming.header("Content-Length")
         self._total = int(length) if length is not None and length.isdecimal() else None
-        self._gunzip = _decoder(self._name, incoming.header("Content-Encoding"))
+        self._gunzip = _decoder(self._request.name, incoming.header("Content-Encoding"))
 
     def _resume(self, incoming: Incoming, url: str) -> None:
         if not self.received:
@@ -419,16 +445,16 @@ class Receiver:
                 yield piece
                 self.size += len(piece)
         except BadGzip as error:
-            raise DownloadCorrupt(self._name, f"the content is not valid gzip: {error}") from error
+            raise DownloadCorrupt(self._request.name, f"the content is not valid gzip: {error}") from error
         self.received = received
         self._progress(self.received, self._total)
 
     def _check_size(self, received: int, size: int) -> None:
-        limit = self._max_bytes
+        limit = self._request.max_bytes
         if limit is None and self._gunzip is not None:
             limit = max(MOST_UNPACKED, MOST_UNPACKED_RATIO * received)
         if limit is not None and size > limit:
-            raise DownloadTooLarge(self._name, received, size, limit)
+            raise DownloadTooLarge(self._request.name, received, size, limit)
 
 
 def _differ(known: Mapping[str, str], found: Mapping[str, str]) -> bool:

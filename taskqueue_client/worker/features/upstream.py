@@ -21,8 +21,8 @@ from taskqueue_client._arguments import number, slugid
 from taskqueue_client._protocol.conversation import Conversation, Together, Work
 from taskqueue_client.artifacts.artifact_errors import ChainOfTrustError
 from taskqueue_client.artifacts.chain_verification import ChainOfTrust, PublicKeys, verify_chain_of_trust
-from taskqueue_client.artifacts.download_methods import FILE, checked_path, download_artifact
-from taskqueue_client.artifacts.downloading import DownloadResult
+from taskqueue_client.artifacts.download_methods import checked_path, download_artifact
+from taskqueue_client.artifacts.downloading import FILE, DownloadResult
 from taskqueue_client.artifacts.transfers import TransferClient
 from taskqueue_client.errors import (
     ErrorArtifact,
