@@ -221,102 +221,99 @@ def downloading(
     )
 
 
+@dataclass
 class _Download:
-    _artifact: ArtifactContent
-    _receiver: Receiver
-
-    def __init__(
-        self, transfer: Transfer, request: DownloadRequest, destination: Destination, progress: Progress
-    ) -> None:
-        self._transfer = transfer
-        self._request = request
-        self._destination = destination
-        self._progress = progress
-        self._location: Location | None = None
-        self._skips_cdn = False
+    transfer: Transfer
+    request: DownloadRequest
+    destination: Destination
+    progress: Progress
+    location: Location | None = None
+    skips_cdn: bool = False
+    artifact: ArtifactContent = field(init=False)
+    receiver: Receiver = field(init=False)
 
     def steps(self) -> Conversation[DownloadResult]:
-        self._artifact = yield from self._content()
-        self._location = location = yield from self._located(self._artifact)
-        self._receiver = Receiver(self._request, location.hashes, self._destination, self._progress)
-        yield from self._transfer.retried(self._attempt, self._may_retry)
-        return (yield from self._transfer.work(self._complete))
+        self.artifact = yield from self._content()
+        self.location = location = yield from self._located(self.artifact)
+        self.receiver = Receiver(self.request, location.hashes, self.destination, self.progress)
+        yield from self.transfer.retried(self._attempt, self._may_retry)
+        return (yield from self.transfer.work(self._complete))
 
     def _content(self) -> Conversation[ArtifactContent]:
-        call = self._request.call()
+        call = self.request.call()
         content = yield from call
         if content.storage_type == StorageType.ERROR:
-            raise _error_artifact(call, self._transfer.settings.url(call), content)
+            raise _error_artifact(call, self.transfer.settings.url(call), content)
         return content
 
     def _attempt(self) -> Conversation[None]:
         """Make one attempt, which goes on after an interruption if it has brought much of the content."""
         while True:
-            begun = self._receiver.received
+            begun = self.receiver.received
             try:
                 return (yield from self._request_rest())
             except StorageFailed as error:
-                if self._receiver.received < begun + GOES_ON_AFTER or not self._receiver.resume_headers():
+                if self.receiver.received < begun + GOES_ON_AFTER or not self.receiver.resume_headers():
                     raise
                 if not self._may_retry(error):
                     raise
 
     def _request_rest(self) -> Conversation[None]:
         location = yield from self._fresh_location()
-        pieces = self._receiver.pieces(location.url, self._transfer)
+        pieces = self.receiver.pieces(location.url, self.transfer)
         try:
-            yield from self._destination.take(pieces, self._transfer)
+            yield from self.destination.take(pieces, self.transfer)
         except StorageRefused as error:
-            is_on_s3 = self._artifact.storage_type == StorageType.S3
-            if is_expiry(error, location.expires, self._transfer.settings.server_time()):
-                self._location = None
-            elif error.status in ABSENT and is_on_s3 and not self._skips_cdn:
-                self._skips_cdn, self._location = True, None  # a CDN keeps responses from before the upload
+            is_on_s3 = self.artifact.storage_type == StorageType.S3
+            if is_expiry(error, location.expires, self.transfer.settings.server_time()):
+                self.location = None
+            elif error.status in ABSENT and is_on_s3 and not self.skips_cdn:
+                self.skips_cdn, self.location = True, None  # a CDN keeps responses from before the upload
             raise
 
     def _fresh_location(self) -> Conversation[Location]:
-        now = self._transfer.settings.server_time()
-        location = self._location
+        now = self.transfer.settings.server_time()
+        location = self.location
         if location is None or (location.expires is not None and now >= location.expires):
-            location = self._location = yield from self._located_again()
+            location = self.location = yield from self._located_again()
         return location
 
     def _located_again(self) -> Conversation[Location]:
         """Get a fresh URL: an object's credentials expire after an hour, and its download may take longer."""
-        if self._artifact.storage_type == StorageType.OBJECT:
+        if self.artifact.storage_type == StorageType.OBJECT:
             with suppress(AuthenticationFailed):
-                return (yield from self._located(self._artifact))
+                return (yield from self._located(self.artifact))
         return (yield from self._located((yield from self._content())))
 
     def _located(self, content: ArtifactContent) -> Conversation[Location]:
         """Return a URL of the content, a fresh one for each attempt."""
         if content.storage_type == StorageType.OBJECT and content.name is not None:
             if content.credentials is not None and not _CLIENT_ID.fullmatch(content.credentials.client_id):
-                return (yield from self._request.located())  # the Queue derives them from the artifact's name
+                return (yield from self.request.located())  # the Queue derives them from the artifact's name
             call = calls.start_download(content.name, accept_download_methods={"getUrl": True})
             start = yield from CallAs(call, content.credentials)
             expires = None if start.expires is None else start.expires.timestamp()
             return Location(start.url, expires, start.hashes)
-        if self._skips_cdn:
-            return (yield from self._request.located())
+        if self.skips_cdn:
+            return (yield from self.request.located())
         if content.storage_type in _WITH_URL and content.url is not None:
             return Location(content.url)
         raise NotOffered("artifact")
 
     def _may_retry(self, error: BaseException) -> bool:
-        return isinstance(error, StorageFailed) and (error.is_temporary or self._location is None)
+        return isinstance(error, StorageFailed) and (error.is_temporary or self.location is None)
 
     def _complete(self) -> DownloadResult:
-        hashes = self._receiver.verified_hashes()
-        self._destination.commit()
+        hashes = self.receiver.verified_hashes()
+        self.destination.commit()
         return DownloadResult(
-            name=self._request.name,
-            storage_type=self._artifact.storage_type,
-            content_type=self._receiver.content_type or DEFAULT_CONTENT_TYPE,
-            size=self._receiver.size,
+            name=self.request.name,
+            storage_type=self.artifact.storage_type,
+            content_type=self.receiver.content_type or DEFAULT_CONTENT_TYPE,
+            size=self.receiver.size,
             hashes=hashes,
-            path=self._destination.path,
-            content=self._destination.content,
+            path=self.destination.path,
+            content=self.destination.content,
         )
 
 

@@ -12,9 +12,9 @@ import io
 import os
 import stat
 import tempfile
-import zlib
 from collections.abc import AsyncIterable, Callable, Collection, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import cycle, repeat
 from queue import SimpleQueue
@@ -24,7 +24,7 @@ from typing import BinaryIO, NamedTuple, Protocol, Self, cast
 from taskqueue_client.errors import InvalidArgument
 
 from .artifact_errors import SourceChanged
-from .compression import GZIP, isal
+from .compression import GZIP, compress, fast_zlib
 
 Block = bytes | memoryview
 """A part of the content."""
@@ -54,13 +54,6 @@ SOURCES = "a path, bytes, a file in binary mode or an iterable of bytes"
 Content = SyncContent | AsyncIterable[bytes]
 """Types that the asynchronous client can upload: asynchronous iterables, too."""
 
-_MOST_THREADS = 4
-"""More threads don't help: one thread reads the source."""
-
-_WORTH_THREADS = 4 * 1024 * 1024
-"""Smaller content is compressed by one thread: several take twice the processor time for 1 MB, and four times
-for 100 kB."""
-
 SMALL = 64 * 1024
 """Content of up to so many bytes is kept in memory, and sent as one block."""
 
@@ -78,10 +71,11 @@ class _Stamp(NamedTuple):
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
+@dataclass(eq=False, repr=False)
 class Source:
     """Opened content, to be closed by the caller.
 
-    Args:
+    Attributes:
         name: The name to show in errors.
         file: A seekable file, at any position.
         start: The position in the file at which the content begins.
@@ -92,30 +86,21 @@ class Source:
         is_gzip: Whether the content is compressed already, and stored with the encoding `gzip`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        file: io.RawIOBase | io.BufferedIOBase,
-        *,
-        start: int = 0,
-        size: int,
-        first_stamp: _Stamp | None = None,
-        stamp: Callable[[], _Stamp] | None = None,
-        owned: bool = True,
-        content: bytes | None = None,
-        is_gzip: bool = False,
-    ) -> None:
-        self.name = name
-        self.size = size
-        self.is_gzip = is_gzip
-        self.start = start
-        self._file = file
-        self._stamp = stamp
-        self._first_stamp = first_stamp
-        self._owned = owned
-        self.content = content
-        if content is None and size <= SMALL:
-            self.content = b"".join(bytes(block) for block in self._read(repeat(memoryview(bytearray(size)))))
+    name: str
+    file: io.RawIOBase | io.BufferedIOBase
+    _: KW_ONLY
+    size: int
+    start: int = 0
+    first_stamp: _Stamp | None = None
+    stamp: Callable[[], _Stamp] | None = None
+    owned: bool = True
+    content: bytes | None = None
+    is_gzip: bool = False
+
+    def __post_init__(self) -> None:
+        if self.content is None and self.size <= SMALL:
+            buffer = memoryview(bytearray(self.size))
+            self.content = b"".join(bytes(block) for block in self._read(repeat(buffer)))
             self.close()
 
     def blocks(self) -> Iterator[Block]:
@@ -128,7 +113,7 @@ class Source:
         return self._read(blocks_in_turn())
 
     def _read(self, buffers: Iterator[memoryview]) -> Iterator[memoryview]:
-        self._file.seek(self.start)
+        self.file.seek(self.start)
         left = self.size
         while left:
             buffer = next(buffers)[:left]
@@ -140,20 +125,20 @@ class Source:
     def _fill(self, buffer: memoryview) -> bool:
         """Fill a buffer; return False if the file ends before. One call may read less than is left."""
         filled = 0
-        while filled < len(buffer) and (count := self._file.readinto(buffer[filled:])):
+        while filled < len(buffer) and (count := self.file.readinto(buffer[filled:])):
             filled += count
         return filled == len(buffer)
 
     def _is_unchanged(self) -> bool:
         try:
-            return self._stamp is None or self._stamp() == self._first_stamp
+            return self.stamp is None or self.stamp() == self.first_stamp
         except FileNotFoundError:
             return False
 
     def close(self) -> None:
         """Close the file, if the source owns it."""
-        if self._owned:
-            self._file.close()
+        if self.owned:
+            self.file.close()
 
 
 def open_source(content: SyncContent) -> Source:
@@ -277,11 +262,12 @@ def _naming_directory() -> Generator[None]:
 
 
 class Spool:
-    """An unnamed temporary file that becomes a source."""
+    """An unnamed temporary file that becomes a source; the end of the context removes it, unless it has."""
 
     def __init__(self) -> None:
         with _naming_directory():
             self._file = tempfile.TemporaryFile()  # noqa: SIM115 - the source closes it
+        self._is_source = False
 
     def write(self, block: object) -> None:
         """Append a block."""
@@ -297,65 +283,44 @@ class Spool:
     def source(self) -> Source:
         """Return a source of what was written. It owns the file: the spool must not be used afterwards."""
         self.flush()
-        return Source("the temporary file", self._file, size=self._file.tell())
+        source = Source("the temporary file", self._file, size=self._file.tell())
+        self._is_source = True
+        return source
 
-    def close(self) -> None:
-        """Close the temporary file, which removes it."""
-        with suppress(OSError):  # what is still buffered does not fit on the disk
-            self._file.close()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_source:
+            with suppress(OSError):  # what is still buffered does not fit on the disk
+                self._file.close()
 
 
 def spooled(blocks: Iterable[bytes]) -> Source:
     """Write blocks to a temporary file, and return it as a source."""
-    spool = Spool()
-    try:
+    with Spool() as spool:
         for block in blocks:
             spool.write(block)
         return spool.source()
-    except BaseException:
-        spool.close()
-        raise
 
 
 def gzipped_content(content: bytes) -> Source:
     """Compress small content in memory."""
-    packed = (isal("isal_zlib") or zlib).compress(content, wbits=GZIP)
+    packed = fast_zlib().compress(content, wbits=GZIP)
     return Source("compressed content", io.BytesIO(packed), size=len(packed), content=packed)
 
 
 def gzipped(source: Source, check: Callable[[], object]) -> Source:
     """Compress a source into a temporary file. Blocks."""
-    spool = Spool()
-    try:
-        _compress(_checked(source.blocks(), check), spool, source.size)
+    with Spool() as spool:
+        compress(_checked(source.blocks(), check), spool, source.size)
         return spool.source()
-    except BaseException:
-        spool.close()
-        raise
 
 
 def _checked(blocks: Iterable[Block], check: Callable[[], object]) -> Iterator[Block]:
     for block in blocks:
         check()
         yield block
-
-
-def _compress(blocks: Iterable[Block], spool: Spool, size: int) -> None:
-    threaded = isal("igzip_threaded")
-    if threaded is None or size < _WORTH_THREADS:
-        _compress_in_one_thread(blocks, spool)
-        return
-    threads = min(os.cpu_count() or 1, _MOST_THREADS)
-    with closing(threaded.open(spool, "wb", threads=threads)) as stream:
-        for block in blocks:
-            stream.write(block)
-
-
-def _compress_in_one_thread(blocks: Iterable[Block], spool: Spool) -> None:
-    compressor = (isal("isal_zlib") or zlib).compressobj(wbits=GZIP)
-    for block in blocks:
-        spool.write(compressor.compress(block))
-    spool.write(compressor.flush())
 
 
 _BATCH = 256 * 1024

@@ -221,7 +221,8 @@ def uploading(
     warn_if_unreadable(artifact.name, options.storage)
     if not isinstance(content, Source):
         content = yield from _opened(transfer, content)
-    upload = _Upload(transfer, artifact, content, options, progress)
+    content_type = options.content_type or content_type_of(artifact.name)
+    upload = _Upload(transfer, artifact, content, options, progress, content_type)
     if content.content is not None:  # in memory: there is nothing to close
         return (yield from upload.steps())
     return (yield from transfer.releasing(content.close, upload.steps()))
@@ -243,62 +244,54 @@ def _refuse(refusal: InvalidArgument) -> Source:
 
 
 async def _collected(transfer: Transfer, blocks: AsyncIterable[bytes]) -> Source:
-    spool = await on_thread(transfer.work(Spool))
-    try:
+    with await on_thread(transfer.work(Spool)) as spool:
         async for block in blocks:
             await on_thread(transfer.work(partial(spool.write, block)))
         return await on_thread(transfer.work(spool.source))
-    except BaseException:
-        spool.close()
-        raise
 
 
+@dataclass
 class _Upload:
-    def __init__(
-        self,
-        transfer: Transfer,
-        artifact: RunArtifact,
-        source: Source,
-        options: UploadOptions,
-        progress: Progress,
-    ) -> None:
-        self._transfer = transfer
-        self._artifact = artifact
-        self._source = source
-        self._options = options
-        self._progress = progress
-        self._content_type = options.content_type or content_type_of(artifact.name)
-        is_wanted = options.compress
+    transfer: Transfer
+    artifact: RunArtifact
+    source: Source
+    options: UploadOptions
+    progress: Progress
+    content_type: str
+    is_response_lost: bool = False
+
+    @property
+    def _compresses(self) -> bool:
+        is_wanted = self.options.compress
         if is_wanted is None:
-            is_wanted = source.size >= _WORTH_COMPRESSING and is_text(self._content_type)
-        self._compresses = is_wanted and not is_compressed(artifact.name, self._content_type)
-        self._is_response_lost = False
+            is_wanted = self.source.size >= _WORTH_COMPRESSING and is_text(self.content_type)
+        return is_wanted and not is_compressed(self.artifact.name, self.content_type)
 
     def steps(self) -> Conversation[UploadResult]:
-        if self._options.storage == "object":
+        if self.options.storage == "object":
             return self._to_object_service()
-        if self._source.is_gzip:
-            return self._to_s3(self._source, "gzip")
+        if self.source.is_gzip:
+            return self._to_s3(self.source, "gzip")
         if not self._compresses:
-            return self._to_s3(self._source, None)
-        if self._source.content is not None:
-            return self._to_s3(gzipped_content(self._source.content), "gzip")
+            return self._to_s3(self.source, None)
+        if self.source.content is not None:
+            return self._to_s3(gzipped_content(self.source.content), "gzip")
         return self._compressed_to_s3()
 
     def _compressed_to_s3(self) -> Conversation[UploadResult]:
-        source, check = self._source, self._transfer.cancellation.check
+        source, check = self.source, self.transfer.cancellation.check
         try:
-            compressed = yield from self._transfer.work(lambda: gzipped(source, check))
+            compressed = yield from self.transfer.work(lambda: gzipped(source, check))
         except TemporaryFileFailed:
-            if self._options.compress:
+            if self.options.compress:
                 raise
             return (yield from self._to_s3(source, None))  # such as the log of a run that has filled the disk
-        return (yield from self._transfer.releasing(compressed.close, self._to_s3(compressed, "gzip")))
+        return (yield from self.transfer.releasing(compressed.close, self._to_s3(compressed, "gzip")))
 
     def _to_s3(self, body: Source, encoding: str | None) -> Conversation[UploadResult]:
         renew, target = partial(self._s3_target, encoding), (yield from self._s3_target(encoding))
         has_arrived = partial(self._has_arrived, body.size, encoding)
-        hashes = yield from putting(self._transfer, target, renew, body, self._progress, has_arrived)
+        hashes = yield from putting(self.transfer, target, renew, body, self.progress, has_arrived)
         return self._result(hashes, body.size, encoding)
 
     def _s3_target(self, encoding: str | None) -> Conversation[Target]:
@@ -306,11 +299,11 @@ class _Upload:
         created = yield from self._created_on_s3()
         if created.put_url is None or created.expires is None or created.content_type is None:
             raise NotOffered("createArtifact")
-        self._content_type = created.content_type
+        self.content_type = created.content_type
         headers = {"Content-Type": created.content_type}
         if encoding is not None:
             headers["Content-Encoding"] = encoding
-        if not self._options.is_final:
+        if not self.options.is_final:
             headers["Cache-Control"] = _NO_CACHE
         return Target(created.put_url, headers, created.expires.timestamp())
 
@@ -318,19 +311,19 @@ class _Upload:
         """Create the artifact with its size before compression, which services before v96.7 refuse."""
         request: S3ArtifactRequest = {
             "storageType": "s3",
-            "expires": self._options.expires,
-            "contentType": self._content_type,
+            "expires": self.options.expires,
+            "contentType": self.content_type,
         }
-        if self._source.is_gzip:  # its size before compression is not known
-            return (yield from self._artifact.create(request))
+        if self.source.is_gzip:  # its size before compression is not known
+            return (yield from self.artifact.create(request))
         try:
-            return (yield from self._artifact.create({**request, "contentLength": self._source.size}))
+            return (yield from self.artifact.create({**request, "contentLength": self.source.size}))
         except InputValidationError:
-            return (yield from self._artifact.create(request))
+            return (yield from self.artifact.create(request))
 
     def _has_arrived(self, size: int, encoding: str | None, response: PutResponse) -> Conversation[bool]:
         """Compare the stored length. If the credentials may not read it, any ETag is accepted."""
-        artifact, transfer = self._artifact, self._transfer
+        artifact, transfer = self.artifact, self.transfer
         try:
             found = yield from artifact.stored()
         except CallFailed:
@@ -342,11 +335,11 @@ class _Upload:
         """Upload to the object service. No `contentLength` is sent: finishArtifact would fail with it."""
         begun = yield from self._created_as_object()
         hashes = yield from _uploaded_object(
-            self._transfer, begun, self._source, self._content_type, self._progress
+            self.transfer, begun, self.source, self.content_type, self.progress
         )
-        task_id, run_id, name = self._artifact.task_id, self._artifact.run_id, self._artifact.name
+        task_id, run_id, name = self.artifact.task_id, self.artifact.run_id, self.artifact.name
         yield from calls.finish_artifact(task_id, run_id, name, upload_id=begun.upload_id or "")
-        return self._result(hashes, self._source.size, None)
+        return self._result(hashes, self.source.size, None)
 
     def _created_as_object(self) -> Conversation[CreateArtifactResponse]:
         """Create the artifact; the response says how to upload, and cannot be requested again if it is lost.
@@ -354,14 +347,14 @@ class _Upload:
         The call is retried nevertheless: usually it was the request that was lost, and otherwise the Queue
         refuses the second one without harm.
         """
-        create = self._artifact.create(
-            {"storageType": "object", "expires": self._options.expires, "contentType": self._content_type}
+        create = self.artifact.create(
+            {"storageType": "object", "expires": self.options.expires, "contentType": self.content_type}
         )
         try:
-            return (yield from self._transfer.retried(partial(self._attempt, create), _is_lost))
+            return (yield from self.transfer.retried(partial(self._attempt, create), _is_lost))
         except (InternalServerError, RequestConflict) as error:
-            if self._is_response_lost:
-                raise UploadAlreadyBegun(self._artifact.name) from error
+            if self.is_response_lost:
+                raise UploadAlreadyBegun(self.artifact.name) from error
             if isinstance(error, InternalServerError):
                 error.add_note(_PERHAPS)
             raise
@@ -370,18 +363,18 @@ class _Upload:
         try:
             return (yield from create)
         except CallFailed as error:
-            self._is_response_lost |= _is_lost(error) and not isinstance(error, InternalServerError)
+            self.is_response_lost |= _is_lost(error) and not isinstance(error, InternalServerError)
             raise
 
     def _result(self, hashes: dict[str, str], stored_size: int, encoding: str | None) -> UploadResult:
         return UploadResult(
-            name=self._artifact.name,
-            storage_type=self._options.storage,
-            content_type=self._content_type,
+            name=self.artifact.name,
+            storage_type=self.options.storage,
+            content_type=self.content_type,
             content_encoding=encoding,
-            size=self._source.size,
+            size=self.source.size,
             stored_size=stored_size,
-            expires=self._options.expires,
+            expires=self.options.expires,
             hashes=hashes,
         )
 

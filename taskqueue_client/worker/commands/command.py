@@ -303,8 +303,8 @@ class _Run:
         context = self._context
         with ExitStack() as stack:
             for name in ("stdout", "stderr") if self._captured else ("stdout",):
-                output = stack.enter_context(context.log.output())
-                self._streams[name] = _Stream(output, is_captured=name in self._captured)
+                stream = _Stream(context.log, is_captured=name in self._captured)
+                self._streams[name] = stack.enter_context(stream)
             with self._process() as process:
                 group = str(process.pid)
                 span.set("process.pid", process.pid)
@@ -367,16 +367,16 @@ class _Run:
             raise CommandFailed(self.program, result)
 
 
-class _Stream:
+class _Stream(Output):
     """The output of a command on one of its streams: it goes to the log, and to memory if it is captured."""
 
-    def __init__(self, output: Output, *, is_captured: bool) -> None:
-        self._output = output
+    def __init__(self, task_log: TaskLog, *, is_captured: bool) -> None:
+        super().__init__(task_log)
         self._content = bytearray() if is_captured else None
         self.is_too_large = False
 
     def write(self, chunk: bytes) -> None:
-        self._output.write(chunk)
+        super().write(chunk)
         if self._content is not None and not self.is_too_large:
             self._content += chunk
             self.is_too_large = len(self._content) > CAPTURE_LIMIT

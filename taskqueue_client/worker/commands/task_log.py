@@ -110,7 +110,7 @@ class TaskLog:
 
     def output(self) -> Output:
         """Return a separate stream for what a command prints."""
-        return Output(self, self.secrets)
+        return Output(self)
 
     @property
     def size(self) -> int:
@@ -288,9 +288,9 @@ def _file_with(path: Path, content: bytes) -> io.FileIO:
 class Output:
     """The output of one command, on its way to the log. Used by one thread at a time."""
 
-    def __init__(self, task_log: TaskLog, secrets: Secrets) -> None:
+    def __init__(self, task_log: TaskLog) -> None:
         self._log = task_log
-        self._masking = Masking(secrets)
+        self._masking = Masking(task_log.secrets)
 
     def write(self, chunk: bytes) -> None:
         """Write a chunk, which may be cut anywhere."""

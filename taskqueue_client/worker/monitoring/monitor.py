@@ -14,10 +14,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from itertools import chain, product
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, Info
 from prometheus_client.core import GaugeMetricFamily
@@ -29,6 +30,8 @@ from taskqueue_client.models import ReasonResolved, TaskClaim
 from taskqueue_client.worker.config import WorkerIdentity, cannot_listen
 from taskqueue_client.worker.outcomes import LOST, RESOLUTIONS, LossReason
 from taskqueue_client.worker.worker_log import log
+
+M = TypeVar("M", Counter, Histogram)
 
 PREFIX = "taskqueue_worker_"
 
@@ -105,27 +108,29 @@ class WorkerMetrics:
         self._registry.register(REGISTRY)  # those of users, of their libraries, and of the process
         self._registry.register(_VitalsCollector(vitals))
         queue = _Labels(("task_queue_id",), [(each.task_queue_id,) for each in identities])
-        self._tasks = self._counter("tasks", "Runs that have ended.", queue, _END)
-        self._durations = self._histogram(
-            "task_duration_seconds", "From the claim of a run to its end.", DURATION_BUCKETS, queue, _OUTCOME
+        counter, histogram = partial(self._added, Counter), partial(self._added, Histogram)
+        self._tasks = counter("tasks", "Runs that have ended.", queue, _END)
+        self._durations = histogram(
+            "task_duration_seconds",
+            "From the claim of a run to its end.",
+            *(queue, _OUTCOME),
+            buckets=DURATION_BUCKETS,
         )
-        self._waits = self._histogram(
-            "queue_wait_seconds", "How long claimed runs had been pending.", WAIT_BUCKETS, queue
+        self._waits = histogram(
+            "queue_wait_seconds", "How long claimed runs had been pending.", queue, buckets=WAIT_BUCKETS
         )
-        self._claims = self._counter("claims", "Runs that were claimed.", queue)
-        self.claim_calls = self._counter(
+        self._claims = counter("claims", "Runs that were claimed.", queue)
+        self.claim_calls = counter(
             "claim_calls", "Claim requests.", queue, _result("responded", "failed", "unknown")
         )
-        self.reclaims = self._counter(
+        self.reclaims = counter(
             "reclaims", "Attempts to reclaim a run.", _result("reclaimed", "failed", "refused")
         )
-        self.lateness = self._histogram(
-            "reclaim_lateness_seconds", "How late reclaims began.", LATENESS_BUCKETS
+        self.lateness = histogram(
+            "reclaim_lateness_seconds", "How late reclaims began.", buckets=LATENESS_BUCKETS
         )
-        self.uploads = self._counter(
-            "uploads", "Uploads of artifacts and logs.", _result("uploaded", "failed")
-        )
-        self.uploaded_bytes = self._counter("uploaded_bytes", "Bytes uploaded, before compression.")
+        self.uploads = counter("uploads", "Uploads of artifacts and logs.", _result("uploaded", "failed"))
+        self.uploaded_bytes = counter("uploaded_bytes", "Bytes uploaded, before compression.")
         self._show_worker(identities[0])
 
     def claimed(self, claim: TaskClaim) -> None:
@@ -156,27 +161,13 @@ class WorkerMetrics:
             }
         )
 
-    def _counter(self, name: str, meaning: str, *labels: _Labels) -> Counter:
-        counter = Counter(PREFIX + name, meaning, _names(labels), registry=self._registry)
-        _show(counter, labels)
-        return counter
-
-    def _histogram(self, name: str, meaning: str, buckets: Sequence[float], *labels: _Labels) -> Histogram:
-        histogram = Histogram(
-            PREFIX + name, meaning, _names(labels), buckets=buckets, registry=self._registry
-        )
-        _show(histogram, labels)
-        return histogram
-
-
-def _names(labels: Sequence[_Labels]) -> list[str]:
-    return [name for each in labels for name in each.names]
-
-
-def _show(metric: Counter | Histogram, labels: Sequence[_Labels]) -> None:
-    """Create each series, so that it is shown before anything is counted."""
-    for values in product(*(each.values for each in labels)) if labels else ():
-        metric.labels(*chain.from_iterable(values))
+    def _added(self, kind: type[M], name: str, meaning: str, *labels: _Labels, **options: Any) -> M:
+        """Create a metric with each of its series, so that it is shown before anything is counted."""
+        names = [name for each in labels for name in each.names]
+        metric = kind(PREFIX + name, meaning, names, registry=self._registry, **options)
+        for values in product(*(each.values for each in labels)) if labels else ():
+            metric.labels(*chain.from_iterable(values))
+        return metric
 
 
 class _VitalsCollector:
@@ -252,26 +243,30 @@ _Pages = Mapping[str, Callable[[str], _Page]]
 """Makes each page from the `Accept` header of the request."""
 
 
-class Monitor:
+class Monitor(socketserver.ThreadingTCPServer):
     """Serves `/metrics`, `/live` and `/ready`, on separate threads, from its start until it is closed.
 
     `/live` and `/ready` respond with 200, or with 503 and the reasons, one per line.
     """
 
+    allow_reuse_address = True
+    daemon_threads = True  # not waited for: a metric of a user's may hang
+
     def __init__(self, metrics: WorkerMetrics, host: str, port: int) -> None:
-        pages: _Pages = {
+        self.pages: _Pages = {
             "/metrics": lambda accept: _metrics(metrics, accept),
             "/live": lambda _: _health(live_problems(metrics.vitals())),
             "/ready": lambda _: _health(ready_problems(metrics.vitals())),
         }
+        self._connections: set[Any] = set()
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._server = _Server(host, port, pages)
+            super().__init__((host, port), _Handler)
         except OSError as error:
             raise cannot_listen("metrics", host, port, error) from error
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_LOOK,), name="monitor", daemon=True
-        )
+        forget_in_children(self)
+        self.port = self.server_address[1]
+        self._thread = threading.Thread(target=self.serve_forever, args=(_LOOK,), name="monitor", daemon=True)
 
     def start(self) -> None:
         """Start to respond. Connections that were made before have waited."""
@@ -281,9 +276,9 @@ class Monitor:
     def close(self) -> None:
         """Stop listening, and end all connections."""
         if self._thread.is_alive():
-            self._server.shutdown()
+            self.shutdown()
             self._thread.join()
-        self._server.server_close()
+        self.server_close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -292,41 +287,17 @@ class Monitor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-
-_LOOK = 0.2
-"""Seconds between looks whether the server is to be closed."""
-
-
-def _health(problems: list[str]) -> _Page:
-    status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
-    return _Page(status, _TEXT, ("\n".join(problems or ["ok"]) + "\n").encode())
-
-
-def _metrics(metrics: WorkerMetrics, accept: str) -> _Page:
-    body, content_type = metrics.exposition(accept)
-    return _Page(HTTPStatus.OK, content_type, body)
-
-
-class _Server(socketserver.ThreadingTCPServer):
-    allow_reuse_address = True
-    daemon_threads = True  # not waited for: a metric of a user's may hang
-
-    def __init__(self, host: str, port: int, pages: _Pages) -> None:
-        self.pages = pages
-        self._connections: set[Any] = set()
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), _Handler)
-        forget_in_children(self)
-
     def forget(self) -> None:
         """See `Forked`: a child that outlives the worker would keep its port."""
         self.socket.close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Note a connection, and serve it."""
         self._connections.add(request)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
+        """Note the end of a connection."""
         self._connections.discard(request)
         super().shutdown_request(request)
 
@@ -341,6 +312,20 @@ class _Server(socketserver.ThreadingTCPServer):
         """Log the error for debugging only: clients may disconnect at any time."""
         del request
         log.debug("monitor: %s: %s", client_address, sys.exception())
+
+
+_LOOK = 0.2
+"""Seconds between looks whether the server is to be closed."""
+
+
+def _health(problems: list[str]) -> _Page:
+    status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
+    return _Page(status, _TEXT, ("\n".join(problems or ["ok"]) + "\n").encode())
+
+
+def _metrics(metrics: WorkerMetrics, accept: str) -> _Page:
+    body, content_type = metrics.exposition(accept)
+    return _Page(HTTPStatus.OK, content_type, body)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -360,7 +345,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the name that http.server calls
 
     def _page(self) -> _Page:
-        pages = cast("_Server", self.server).pages
+        pages = cast("Monitor", self.server).pages
         make = pages.get(self.path.partition("?")[0])
         if make is None:
             return _Page(HTTPStatus.NOT_FOUND, _TEXT, f"not found; paths: {' '.join(pages)}\n".encode())

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import io
+import struct
 import threading
+import zlib
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from random import uniform
+from typing import Any
 
-from taskqueue_client.artifacts.compression import GrowingGzip
+from taskqueue_client.artifacts.compression import fast_zlib
 from taskqueue_client.clock import Clock
 from taskqueue_client.worker.commands.task_log import LogView, TaskLog
 from taskqueue_client.worker.worker_log import log
 
 _BLOCK = 256 * 1024
 
+_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+"""The header of gzip without a name and time (RFC 1952, 2.3)."""
+
 
 class CompressedLog:
     """A log as one gzip stream that grows with it. Each byte of the log is compressed once.
 
     The bytes of one checkpoint are the beginning of those of the next, except for the last few bytes, which
-    end the stream. So a reader of a checkpoint can request only the new bytes.
+    end the stream. So a reader of a checkpoint can request only the new bytes. Between checkpoints, there is
+    no compressor in memory: the log may pause for hours, and each compressor takes more than 100 kB.
 
     Safe to use from any thread.
 
@@ -35,13 +42,12 @@ class CompressedLog:
         is_broken: Whether the stream could not be written, and is of no use any more.
     """
 
-    __slots__ = ("_gzip", "_lock", "_packed", "is_broken", "log", "size")
+    __slots__ = ("_checksum", "_lock", "_packed", "is_broken", "log", "size")
 
     def __init__(self, task_log: TaskLog) -> None:
         self.log = task_log
         self._lock = threading.Lock()
-        self._gzip = GrowingGzip()
-        self._packed = 0
+        self._packed = self._checksum = 0
         self.size = 0
         self.is_broken = False
 
@@ -60,22 +66,32 @@ class CompressedLog:
                 message = f"the compressed log {self._path} is incomplete"
                 raise OSError(message)
             self._add(view)
-            end = self._gzip.end(view.tail)
+            end = self._end(view.tail)
             return LogView(self._path.open("rb", buffering=0), [(0, self._packed)], end)
 
     def _add(self, view: LogView) -> None:
         """Add the new bytes of the log, so that they can be read without what follows."""
+        end = view.size - len(view.tail)
+        if self._packed and self.size == end:
+            return
         self.is_broken = True  # unless all goes well
         view.seek(self.size)
-        end = view.size - len(view.tail)
+        compressor = _compressor()
         with self._path.open("ab" if self._packed else "wb", buffering=0) as file:
             if not self._packed:
-                self._write(file, self._gzip.HEADER)
+                self._write(file, _HEADER)
             while block := view.read(min(_BLOCK, end - self.size)):
                 self.size += len(block)
-                self._write(file, self._gzip.add(block))
-            self._write(file, self._gzip.flush())
+                self._checksum = fast_zlib().crc32(block, self._checksum)
+                self._write(file, compressor.compress(block))
+            self._write(file, compressor.flush(zlib.Z_SYNC_FLUSH))
         self.is_broken = False
+
+    def _end(self, tail: bytes) -> bytes:
+        """Return what ends the stream: a last text, and the checksum."""
+        last = _compressor()
+        checksum, size = fast_zlib().crc32(tail, self._checksum), self.size + len(tail)
+        return bytes(last.compress(tail) + last.flush()) + struct.pack("<II", checksum, size % 2**32)
 
     def _write(self, file: io.FileIO, packed: bytes) -> None:
         while packed:
@@ -92,6 +108,10 @@ class CompressedLog:
         with self._lock:
             self.is_broken = True
             self._path.unlink(missing_ok=True)
+
+
+def _compressor() -> Any:
+    return fast_zlib().compressobj(wbits=-zlib.MAX_WBITS)  # without a header
 
 
 FIRST_BETWEEN = (1.25, 10.0)
