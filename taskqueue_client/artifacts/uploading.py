@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from taskqueue_client import _arguments as arguments
 from taskqueue_client import calls
-from taskqueue_client._dates import machine_time
 from taskqueue_client._protocol.conversation import Call, CallAs, Conversation, on_thread
 from taskqueue_client._protocol.retry import is_ambiguous, is_foreign
 from taskqueue_client.definitions import CreateArtifactRequest, ProposedUploadMethods, S3ArtifactRequest
@@ -120,7 +119,7 @@ class UploadOptions:
         storage: StorageName,
         content_type: str | None,
         compress: bool | None,  # noqa: FBT001 - the callers' is a keyword
-        now: Callable[[], datetime] = machine_time,
+        now: Callable[[], datetime],
     ) -> UploadOptions:
         """Return the options after checking them. A distance such as `14 days` is measured from `now()`."""
         arguments.one_of("storage", storage, ["s3", "object"])

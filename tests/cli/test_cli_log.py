@@ -115,7 +115,7 @@ def checkpoint(running: Running, growing: CompressedLog) -> int:
     task_id, run_client = running
     with closing(growing.checkpoint()) as view:
         source = Source("log", view, size=view.size, is_gzip=True)
-        options = UploadOptions.checked(EXPIRES, None, "s3", None, None)
+        options = UploadOptions.checked(EXPIRES, None, "s3", None, None, run_client.now)
         artifact = RunArtifact(task_id, 0, BACKING)
         converse(run_client, uploading(Transfer(run_client), artifact, source, options, silently))
         run_client.create_link_artifact(task_id, 0, LIVE, BACKING, expires=EXPIRES)

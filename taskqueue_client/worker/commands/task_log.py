@@ -85,8 +85,7 @@ class TaskLog:
         self._is_writing = False
         self._put_off: list[tuple[object, bytes]] = []  # not a deque, which takes 700 bytes for each held run
         self._kept_in_memory = kept_in_memory
-        self._memory: io.BytesIO | None = io.BytesIO()  # None once there is a file
-        self._file: io.BytesIO | io.FileIO = self._memory
+        self._file: io.BytesIO | io.FileIO = io.BytesIO()
         self._size = 0
         self._whole_lines = 0  # the size at the end of the last line that is complete
         self._writer: object = None  # whose line is incomplete
@@ -149,9 +148,12 @@ class TaskLog:
 
     def _view(self, spans: list[tuple[int, int]]) -> LogView:
         """Parts of the log, and a line that tells what is missing at their end."""
-        file = (
-            self.path.open("rb", buffering=0) if self._memory is None else io.BytesIO(self._memory.getvalue())
-        )
+        written = self._file
+        file: io.FileIO | io.BytesIO
+        if isinstance(written, io.BytesIO):
+            file = io.BytesIO(written.getvalue())
+        else:
+            file = self.path.open("rb", buffering=0)
         if not self._missing:
             return LogView(file, spans, b"")
         end = spans[-1][1]
@@ -174,7 +176,7 @@ class TaskLog:
         with self._lock:
             self._logger = None  # it refers to this log; others may still write to it
             self._file.close()
-            if self._memory is None:
+            if not isinstance(self._file, io.BytesIO):
                 self.path.unlink(missing_ok=True)
 
     def append(self, writer: object, text: bytes) -> None:
@@ -229,9 +231,8 @@ class TaskLog:
         rest = memoryview(written)
         before = self._size
         try:
-            if self._memory is not None and before + len(rest) > self._kept_in_memory:
-                self._file = _file_with(self.path, self._memory.getvalue())
-                self._memory = None
+            if isinstance(self._file, io.BytesIO) and before + len(rest) > self._kept_in_memory:
+                self._file = _file_with(self.path, self._file.getvalue())
             while rest:
                 count = self._file.write(rest)
                 self._size += count
