@@ -221,7 +221,7 @@ def downloading(
     )
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _Download:
     transfer: Transfer
     request: DownloadRequest

@@ -71,11 +71,6 @@ class TransferClient(Protocol):
         ...
 
 
-def settings_of(client: TransferClient) -> TransferSettings:
-    """Return the settings of a client that transfers use."""
-    return client._transfer_settings  # noqa: SLF001 - hidden from users  # pyright: ignore[reportPrivateUsage]
-
-
 def client_for_event_loop(client: TransferClient) -> AbstractAsyncContextManager[AsyncClient] | None:
     """Return a client for a new event loop; None if only the given one can send."""
     return client._for_event_loop()  # noqa: SLF001 - hidden from users  # pyright: ignore[reportPrivateUsage]
@@ -85,7 +80,7 @@ class Transfer:
     """One transfer of a client, or several that end together."""
 
     def __init__(self, client: TransferClient) -> None:
-        self.settings = settings_of(client)
+        self.settings = client._transfer_settings  # noqa: SLF001 - hidden from users  # pyright: ignore[reportPrivateUsage]
         self.storage = self.settings.storage
         self.cancellation = Cancellation()
 

@@ -249,7 +249,7 @@ async def _collected(transfer: Transfer, blocks: AsyncIterable[bytes]) -> Source
         return await on_thread(transfer.work(spool.source))
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _Upload:
     transfer: Transfer
     artifact: RunArtifact
@@ -333,12 +333,39 @@ class _Upload:
     def _to_object_service(self) -> Conversation[UploadResult]:
         """Upload to the object service. No `contentLength` is sent: finishArtifact would fail with it."""
         begun = yield from self._created_as_object()
-        hashes = yield from _uploaded_object(
-            self.transfer, begun, self.source, self.content_type, self.progress
-        )
+        hashes = yield from self._uploaded_object(begun)
         task_id, run_id, name = self.artifact.task_id, self.artifact.run_id, self.artifact.name
         yield from calls.finish_artifact(task_id, run_id, name, upload_id=begun.upload_id or "")
         return self._result(hashes, self.source.size, None)
+
+    def _uploaded_object(self, begun: CreateArtifactResponse) -> Conversation[dict[str, str]]:
+        """Upload to an object that the Queue has created, and return the hashes in hex by algorithm.
+
+        The steps are those of the object service's upload documentation. They can be repeated after a lost
+        response, unlike the creation: the Queue sends the upload id and its credentials only once.
+        """
+        if begun.name is None or begun.project_id is None or begun.upload_id is None or begun.expires is None:
+            raise NotOffered("createArtifact")
+        call = calls.create_upload(
+            begun.name,
+            project_id=begun.project_id,
+            upload_id=begun.upload_id,
+            expires=begun.expires,
+            proposed_upload_methods=_proposal(self.source, self.content_type),
+        )
+        create = CallAs(call, begun.credentials)
+        response = yield from create
+        if response.upload_method.data_inline and self.source.content is not None:
+            hashes = hexdigests(UPLOADED, self.source.content)
+            self.progress(self.source.size, self.source.size)
+        else:
+            renew, target = partial(_renewed, create), _target(response)
+            hashes = yield from putting(self.transfer, target, renew, self.source, self.progress, _has_etag)
+        finish = calls.finish_upload(
+            begun.name, project_id=begun.project_id, upload_id=begun.upload_id, hashes=hashes
+        )
+        yield from CallAs(finish, begun.credentials)
+        return hashes
 
     def _created_as_object(self) -> Conversation[CreateArtifactResponse]:
         """Create the artifact; the response says how to upload, and cannot be requested again if it is lost.
@@ -396,38 +423,6 @@ def _stored_length(transfer: Transfer, url: str, encoding: str | None) -> int | 
 
 def _is_lost(error: BaseException) -> bool:
     return is_foreign(error) or (isinstance(error, CallFailed) and is_ambiguous(error))
-
-
-def _uploaded_object(
-    transfer: Transfer, begun: CreateArtifactResponse, body: Source, content_type: str, progress: Progress
-) -> Conversation[dict[str, str]]:
-    """Upload to an object that the Queue has created, and return the hashes in hex by algorithm.
-
-    The steps are those of the object service's upload documentation. They can be repeated after a lost
-    response, unlike the creation: the Queue sends the upload id and its credentials only once.
-    """
-    if begun.name is None or begun.project_id is None or begun.upload_id is None or begun.expires is None:
-        raise NotOffered("createArtifact")
-    call = calls.create_upload(
-        begun.name,
-        project_id=begun.project_id,
-        upload_id=begun.upload_id,
-        expires=begun.expires,
-        proposed_upload_methods=_proposal(body, content_type),
-    )
-    create = CallAs(call, begun.credentials)
-    response = yield from create
-    if response.upload_method.data_inline and body.content is not None:
-        hashes = hexdigests(UPLOADED, body.content)
-        progress(body.size, body.size)
-    else:
-        renew, target = partial(_renewed, create), _target(response)
-        hashes = yield from putting(transfer, target, renew, body, progress, _has_etag)
-    finish = calls.finish_upload(
-        begun.name, project_id=begun.project_id, upload_id=begun.upload_id, hashes=hashes
-    )
-    yield from CallAs(finish, begun.credentials)
-    return hashes
 
 
 def _renewed(create: CallAs[CreateUploadResponse]) -> Conversation[Target]:

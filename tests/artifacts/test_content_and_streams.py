@@ -32,7 +32,7 @@ from taskqueue_client.artifacts.artifact_errors import storage_refused
 from taskqueue_client.artifacts.compression import Gunzip
 from taskqueue_client.artifacts.naming import COMPRESSED_ENDINGS, CONTENT_TYPES
 from taskqueue_client.artifacts.sources import BLOCK, Block, Hashes, hexdigests, open_source
-from taskqueue_client.artifacts.transfers import settings_of
+from taskqueue_client.artifacts.transfers import Transfer
 from tests.artifacts.conftest import EitherClient
 from tests.artifacts.raw_server import RawResponse, RawServer, Request, json_response
 
@@ -237,7 +237,7 @@ def test_a_stream_that_is_closed_early_ends_its_download(raw_client: EitherClien
     else:
         assert next(blocks)
         blocks.close()
-    settings_of(raw_client.queue).storage.threads().shutdown(wait=True)  # returns when the thread has ended
+    Transfer(raw_client.queue).storage.threads().shutdown(wait=True)  # returns when the thread has ended
 
 
 def test_an_open_stream_occupies_no_thread_of_other_transfers(
@@ -259,7 +259,7 @@ def test_an_open_stream_occupies_no_thread_of_other_transfers(
         raw_client.result(begin())
     else:
         assert next(blocks)
-    assert settings_of(raw_client.queue).storage.threads().submit(int).result(timeout=10) == 0
+    assert Transfer(raw_client.queue).storage.threads().submit(int).result(timeout=10) == 0
     if raw_client.is_async:
         raw_client.result(leave())
     else:

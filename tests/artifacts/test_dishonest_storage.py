@@ -18,7 +18,7 @@ import pytest
 
 from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy, slugid
 from taskqueue_client.artifacts import DownloadTooLarge, HashMismatch, StorageFailed, StorageRefused
-from taskqueue_client.artifacts.transfers import settings_of
+from taskqueue_client.artifacts.transfers import Transfer
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.local import LocalQueue
 from tests.artifacts.conftest import EitherClient, WaitlessClock
@@ -383,4 +383,4 @@ def test_a_slow_reader_of_a_stream_is_not_a_slow_storage(server: RawServer) -> N
 
 
 def test_the_minimum_rate_can_be_switched_off(local: LocalQueue) -> None:
-    assert settings_of(Queue(local.root_url, retry=RetryPolicy(min_rate=0))).policy.min_rate == 0
+    assert Transfer(Queue(local.root_url, retry=RetryPolicy(min_rate=0))).settings.policy.min_rate == 0

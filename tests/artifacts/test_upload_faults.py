@@ -17,7 +17,7 @@ from taskqueue_client import AsyncQueue, Credentials, Queue, slugid
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.artifacts import SourceChanged, StorageFailed, StorageRefused, UploadAlreadyBegun
 from taskqueue_client.artifacts.sources import open_source
-from taskqueue_client.artifacts.transfers import settings_of
+from taskqueue_client.artifacts.transfers import Transfer
 from taskqueue_client.errors import InternalServerError, RequestConflict, ServerError
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import CutUpload, Drop, ExpireUrl, Respond
@@ -377,4 +377,4 @@ async def test_a_cancelled_upload_stops_at_once(local: LocalQueue, run: Run, con
         )
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert settings_of(queue).storage.threads()._work_queue.empty()
+        assert Transfer(queue).storage.threads()._work_queue.empty()

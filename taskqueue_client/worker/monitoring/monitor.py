@@ -11,7 +11,7 @@ import socket
 import socketserver
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -233,16 +233,6 @@ def ready_problems(vitals: Vitals) -> list[str]:
     return problems
 
 
-class _Page(NamedTuple):
-    status: HTTPStatus
-    content_type: str
-    body: bytes
-
-
-_Pages = Mapping[str, Callable[[str], _Page]]
-"""Makes each page from the `Accept` header of the request."""
-
-
 class Monitor(socketserver.ThreadingTCPServer):
     """Serves `/metrics`, `/live` and `/ready`, on separate threads, from its start until it is closed.
 
@@ -253,11 +243,7 @@ class Monitor(socketserver.ThreadingTCPServer):
     daemon_threads = True  # not waited for: a metric of a user's may hang
 
     def __init__(self, metrics: WorkerMetrics, host: str, port: int) -> None:
-        self.pages: _Pages = {
-            "/metrics": lambda accept: _metrics(metrics, accept),
-            "/live": lambda _: _health(live_problems(metrics.vitals())),
-            "/ready": lambda _: _health(ready_problems(metrics.vitals())),
-        }
+        self.metrics = metrics
         self._connections: set[Any] = set()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -318,42 +304,37 @@ _LOOK = 0.2
 """Seconds between looks whether the server is to be closed."""
 
 
-def _health(problems: list[str]) -> _Page:
-    status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
-    return _Page(status, _TEXT, ("\n".join(problems or ["ok"]) + "\n").encode())
-
-
-def _metrics(metrics: WorkerMetrics, accept: str) -> _Page:
-    body, content_type = metrics.exposition(accept)
-    return _Page(HTTPStatus.OK, content_type, body)
-
-
 class _Handler(BaseHTTPRequestHandler):
     server_version = "taskqueue_client"
     sys_version = ""
     timeout = 2  # seconds: a client that sends nothing must not delay `close`
 
     def do_GET(self) -> None:
-        page = self._page()
-        self.send_response(page.status)
-        self.send_header("Content-Type", page.content_type)
-        self.send_header("Content-Length", str(len(page.body)))
+        try:
+            status, content_type, body = self._page()
+        except Exception:
+            log.exception("cannot serve %s", self.path)
+            status, content_type = HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT
+            body = b"see the worker's log\n"
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(page.body)
+            self.wfile.write(body)
 
     do_HEAD = do_GET  # noqa: N815 - the name that http.server calls
 
-    def _page(self) -> _Page:
-        pages = cast("Monitor", self.server).pages
-        make = pages.get(self.path.partition("?")[0])
-        if make is None:
-            return _Page(HTTPStatus.NOT_FOUND, _TEXT, f"not found; paths: {' '.join(pages)}\n".encode())
-        try:
-            return make(self.headers.get("Accept", ""))
-        except Exception:
-            log.exception("cannot serve %s", self.path)
-            return _Page(HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, b"see the worker's log\n")
+    def _page(self) -> tuple[HTTPStatus, str, bytes]:
+        metrics, path = cast("Monitor", self.server).metrics, self.path.partition("?")[0]
+        if path == "/metrics":
+            body, content_type = metrics.exposition(self.headers.get("Accept", ""))
+            return HTTPStatus.OK, content_type, body
+        if path not in {"/live", "/ready"}:
+            return HTTPStatus.NOT_FOUND, _TEXT, b"not found; paths: /metrics /live /ready\n"
+        problems = (live_problems if path == "/live" else ready_problems)(metrics.vitals())
+        status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
+        return status, _TEXT, ("\n".join(problems or ["ok"]) + "\n").encode()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that http.server has
         log.debug("monitor: %s", format % args)
