@@ -1,4 +1,4 @@
-"""The content of an upload: opened once, of known length, read from its start for each attempt; and hashes.
+"""The content of an upload, opened once and read from its start for each attempt, and hashes of content.
 
 Small content is read into memory. A file is read in blocks; a change of it is noticed by its size,
 modification time and inode. Content that cannot be read twice is first written to a temporary file (in
