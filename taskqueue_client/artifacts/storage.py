@@ -121,10 +121,17 @@ class PutResponse:
 
 
 class Incoming:
-    """A response while its body is received."""
+    """A response while its body is received.
 
-    def __init__(self, method: str, attempt: StorageAttempt, response: HTTPResponse) -> None:
+    Args:
+        network: The settings that the connection was made with.
+    """
+
+    def __init__(
+        self, method: str, attempt: StorageAttempt, response: HTTPResponse, network: NetworkSettings
+    ) -> None:
         self._method = method
+        self._network = network
         self.attempt = attempt
         self._response = response
         self.status = response.status
@@ -159,7 +166,7 @@ class Incoming:
         try:
             return read(most)
         except (OSError, HTTPError) as error:
-            raise _failure(self._method, self.attempt.url, error) from error
+            raise _failure(self._method, self.attempt.url, error, self._network) from error
 
 
 class Storage:
@@ -322,8 +329,8 @@ class Storage:
             try:
                 response: HTTPResponse = attempt.open(pool, method, headers, body)
             except (OSError, HTTPError) as error:
-                raise _failure(method, url, error) from error
-            yield Incoming(method, attempt, ends.enter_context(closing(response)))
+                raise _failure(method, url, error, self._network) from error
+            yield Incoming(method, attempt, ends.enter_context(closing(response)), self._network)
 
     def _refused(
         self, method: str, url: str, status: int, headers: Mapping[str, str], text: str
@@ -342,11 +349,11 @@ class Storage:
         return pool
 
 
-def _failure(method: str, url: str, error: Exception) -> StorageFailed:
+def _failure(method: str, url: str, error: Exception, network: NetworkSettings) -> StorageFailed:
     """Return the failure that an error of the network or of urllib3 stands for."""
     cause = _cause(error)
     if str(cause).startswith(TUNNEL_REFUSED):
-        return storage_refused(method, url, WANTS_USER, {}, proxy_refused(url, NetworkSettings()).reason)
+        return storage_refused(method, url, WANTS_USER, {}, proxy_refused(url, network).reason)
     return StorageFailed(method, url, _reason(cause))
 
 

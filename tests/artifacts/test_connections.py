@@ -178,6 +178,16 @@ def test_a_proxy_that_refuses_the_password_is_named_without_it_and_not_asked_aga
     assert not failed.value.is_temporary
 
 
+def test_a_proxy_that_refuses_is_named_as_it_was_when_the_client_read_the_environment(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening(want_a_password) as port:
+        for later in "", "http://me:hidden@another.test:3128":
+            monkeypatch.setenv("https_proxy", later or f"http://127.0.0.1:{port}")
+            with pytest.raises(StorageRefused, match=f"the proxy http://127.0.0.1:{port} wants a user"):
+                put(storage, "https://storage.test/key")
+
+
 @pytest.mark.usefixtures("proxied")
 def test_the_environment_can_except_hosts_from_the_proxy(storage: Storage, server: RawServer) -> None:
     with pytest.raises(StorageFailed):
