@@ -447,6 +447,14 @@ def test_the_reason_why_there_is_no_response_is_told(
     assert "hidden" not in found.text + caplog.text
 
 
+def test_an_http_proxy_that_wants_a_user_and_password_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Upstream(lambda handler: respond(handler, 407)) as http_proxy:
+        monkeypatch.setenv("https_proxy", http_proxy.url)
+        with TaskProxy("https://tc.example.com", Credentials("me", "token"), [], lambda: 1e9) as url:
+            found = requests.get(f"{url}/api/queue/v1/ping", timeout=60)
+    assert (found.status_code, len(http_proxy.requests)) == (500, 1)
+
+
 def test_a_deployment_that_does_not_take_the_body_of_a_call_is_not_waited_for_without_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -14,7 +14,6 @@ import re
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import cached_property, partial
 from http import HTTPStatus
 from random import random
@@ -28,7 +27,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from taskqueue_client._protocol.wire import Origin, Signer, nonce
-from taskqueue_client._transport.network import NetworkSettings
+from taskqueue_client._transport.network import WANTS_USER, NetworkSettings
 from taskqueue_client._version import __version__
 from taskqueue_client.credentials import Credentials, certificate_of, checked
 from taskqueue_client.errors import InvalidArgument
@@ -370,8 +369,12 @@ def _passed(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
 async def _with_retries(send: Callable[[], Awaitable[aiohttp.ClientResponse]]) -> aiohttp.ClientResponse:
     """Send a request up to `ATTEMPTS` times; return the last response, or raise the last error."""
     for failures in range(ATTEMPTS - 1):
-        with suppress(*_NO_RESPONSE):
+        try:
             received = await send()
+        except _NO_RESPONSE as error:
+            if isinstance(error, aiohttp.ClientHttpProxyError) and error.status == WANTS_USER:
+                raise  # the clients do not repeat it either: the user and password stay the same
+        else:
             if received.status < HTTPStatus.INTERNAL_SERVER_ERROR:
                 return received
             received.release()
