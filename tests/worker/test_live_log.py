@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import os
 import socket
 import threading
 import time
@@ -252,6 +253,23 @@ class TestServer:
             server.close()
             with pytest.raises((http.client.HTTPException, ConnectionError)):
                 reader.read()
+
+    def test_a_file_system_that_hangs_does_not_hold_the_end_of_a_worker(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(live_log, "TO_END", 0.1, raising=False)
+        hanging = tmp_path / "log"  # as on a network file system: opening a pipe waits for its other end
+        os.mkfifo(hanging)
+        server = LiveLogs("127.0.0.1", 0)
+        address = urlsplit(server.add(hanging))
+        with socket.create_connection((address.hostname, address.port or 0)) as reader:
+            reader.sendall(f"GET {address.path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            until(lambda: server.readers == 1)
+            server.close()
+            assert "the server of live logs is abandoned" in caplog.text
+            hanging.open("wb").close()
+            until(lambda: server._socket.fileno() == -1)  # the server has ended after all
+        server._thread.stop()
 
     def test_a_port_that_is_taken_is_an_error_that_names_the_setting(self, live_logs: LiveLogs) -> None:
         port = urlsplit(live_logs.url).port

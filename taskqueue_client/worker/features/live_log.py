@@ -43,6 +43,9 @@ MOST_READERS = 100
 CLOSING = 1.0
 """Seconds that readers get for the rest of their log when the worker ends."""
 
+TO_END = 5.0
+"""Seconds that the server has to end: a file system that hangs does not hold the worker."""
+
 _BLOCK = 64 * 1024
 _REST = re.compile(r"bytes=(\d{1,18})-")
 _WAIT = re.compile(r"(?:^|[\s,;])wait=(\d{1,9})\b")
@@ -134,8 +137,13 @@ class LiveLogs:
         """Stop listening and close all connections, after a moment for readers that keep up."""
         for url in list(self._logs):
             self.remove(url)
-        self._thread.submit(self._server.stop()).result()
-        self._thread.stop()
+        closing = self._thread.submit(self._server.stop())
+        try:
+            closing.result(TO_END)
+        except TimeoutError:
+            log.warning("the file system of a log does not respond; the server of live logs is abandoned")
+        else:
+            self._thread.stop()
 
     async def _start(self) -> None:
         self._server = BoundedServer(self._serve)
