@@ -65,8 +65,8 @@ class LocalQueue:
             needs the extra `azure`.
 
     Raises:
-        ValueError: A client, a role, a scope, a number, the path or the admin secret is not valid; or an
-            argument has another type; or the address is not loopback, and `allow_remote` is not set.
+        ValueError: A client, a role, a scope, a number, the host, the path or the admin secret is not valid;
+            or an argument has another type; or the address is not loopback, and `allow_remote` is not set.
     """
 
     def __init__(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 CLIENT_ID = re.compile(r"[A-Za-z0-9!@/:.+|_-]+")
+_TOKEN = re.compile(r"[\x21-\x7e]+")
 _SCOPE = re.compile(r"[\x20-\x7e]*")
 
 ANONYMOUS_SCOPES = (
@@ -85,13 +86,15 @@ def _check_client(client: Client) -> None:
         message = f"clientId {client.client_id!r} has characters other than A-Z a-z 0-9 ! @ / : . + | _ -"
         raise ValueError(message)
     if not _is_token(client.access_token):
-        message = f"the access token of {client.client_id!r} must be a str of ASCII, not empty"
+        message = (
+            f"the access token of {client.client_id!r} must be printable ASCII without spaces, not empty"
+        )
         raise ValueError(message)
     check_scopes(client.scopes, f"client {client.client_id!r}")
 
 
 def _is_token(given: object) -> bool:
-    return isinstance(given, str) and given.isascii() and given != ""
+    return isinstance(given, str) and _TOKEN.fullmatch(given) is not None
 
 
 def check_scopes(scopes: Iterable[str], owner: str) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local.endpoints import heartbeat, version
 from taskqueue_client.local.refusal import Refusal
 
@@ -279,11 +280,16 @@ def _make_request(
 
 def check_host(host: str, *, allow_remote: bool) -> None:
     """Raise a ValueError for an address that other machines can reach, unless that is allowed."""
-    if not (allow_remote or all(ip_address(address).is_loopback for address in _addresses(host))):
+    addresses = _addresses(host)
+    if not (allow_remote or all(ip_address(address).is_loopback for address in addresses)):
         message = f"{host} can be reached from other machines: allow that explicitly, or use 127.0.0.1"
         raise ValueError(message)
 
 
 def _addresses(host: str) -> list[str]:
-    found = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    try:
+        found = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:  # the latter for a name that has an empty part, such as `a..b`
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidArgument("host", host, f"an address or a name of this machine ({reason})") from error
     return [str(address[0]).partition("%")[0] for *_, address in found]

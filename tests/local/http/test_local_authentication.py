@@ -486,6 +486,8 @@ def test_scopes_that_others_satisfy_are_omitted() -> None:
         ({"clients": [Client("a b", "t")]}, "clientId 'a b'"),
         ({"clients": [Client("a", "")]}, "the access token of 'a'"),
         ({"clients": [Client("a", cast("str", b"t"))]}, "the access token of 'a'"),
+        ({"clients": [Client("a", "t\n")]}, "the access token of 'a'"),
+        ({"access_token": "t t"}, "the access token of 'local'"),
         ({"clients": [Client("a", "t", expires=cast("float", datetime.now(UTC)))]}, "expires: .* float"),
         ({"clients": [Client("a", "t", expires=math.inf)]}, "expires: inf .* years 1970 to 9999"),
         ({"clients": [Client("a", "t", expires=math.nan)]}, "expires: nan"),

@@ -159,6 +159,13 @@ def test_the_database_of_another_program_is_refused_and_left_as_it_is(tmp_path: 
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("host", ["bad.invalid", "two..dots"])
+@pytest.mark.parametrize("allow_remote", [False, True])
+def test_a_host_that_does_not_exist_is_named(host: str, *, allow_remote: bool) -> None:
+    with pytest.raises(InvalidArgument, match=f"host: '{host}' is not valid; expected an address or a name"):
+        LocalQueue(host=host, allow_remote=allow_remote)
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_an_address_that_others_can_reach_needs_permission(host: str) -> None:
     with pytest.raises(ValueError, match="can be reached from other machines"):
