@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import click
 from rich.console import Group, RenderableType
@@ -11,12 +11,15 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
+from taskqueue_client._protocol.retry import is_foreign, is_temporary
 from taskqueue_client.client import Queue
+from taskqueue_client.clock import Clock, SystemClock
+from taskqueue_client.errors import CallFailed
 from taskqueue_client.graph import blocked_tasks, follow
 from taskqueue_client.models import TaskAndStatus, TaskState
 
 from .arguments import check_either, connect, duration, group_option, task_ids_argument
-from .failures import ExitStatus, Failure
+from .failures import ExitStatus, Failure, in_one_line
 from .output import (
     STYLES,
     console,
@@ -96,6 +99,9 @@ _RESERVED_LINES = 4
 _FIRST = (TaskState.RUNNING, TaskState.FAILED, TaskState.EXCEPTION, TaskState.PENDING, TaskState.UNSCHEDULED)
 """The order in which tasks are shown if the terminal has no room for all."""
 
+OUTAGE_MOST = 3600.0
+"""Seconds that an outage may take while tasks are followed."""
+
 interval_option = click.option(
     "--interval",
     default=2.0,
@@ -116,17 +122,61 @@ def watch(
 ) -> None:
     """Follow tasks, or the tasks of a group, until they are resolved.
 
-    Also ends if the remaining tasks are blocked, because a dependency failed. The exit status is 0 if all
-    tasks are completed. With --json, prints a line for each change of a task's state.
+    Also ends if the remaining tasks are blocked, because a dependency failed. An outage of up to an hour is
+    waited out. The exit status is 0 if all tasks are completed. With --json, prints a line for each change of
+    a task's state.
     """
     check_either(task_ids, group)
     with connect() as queue:
-        snapshots = follow(lambda: _members(queue, task_ids, group), interval=interval)
-        members = show(snapshots, as_json=as_json)
+        members = followed(lambda: _members(queue, task_ids, group), interval, as_json=as_json)
     if not members:
         message = f"task group {group} has no tasks"
         raise Failure(message, ExitStatus.REFUSED)
     ctx.exit(exit_status(members))
+
+
+def followed(
+    look: Callable[[], list[TaskAndStatus]], interval: float, *, as_json: bool
+) -> list[TaskAndStatus]:
+    """Print the changes of the tasks that `look` returns, until all are settled; return their last state."""
+    return show(follow(PatientLook(look, SystemClock()), interval=interval), as_json=as_json)
+
+
+class PatientLook:
+    """A look at tasks that returns in an outage what it returned before: many graphs take hours.
+
+    If the first look fails, its error is raised: the settings may be wrong.
+    """
+
+    def __init__(self, look: Callable[[], list[TaskAndStatus]], clock: Clock) -> None:
+        self._look = look
+        self._clock = clock
+        self._last: list[TaskAndStatus] | None = None
+        self._outage_since: float | None = None
+
+    def __call__(self) -> list[TaskAndStatus]:
+        """Look, and say on standard error if that fails.
+
+        Raises:
+            CallFailed: The Queue refuses, or an outage takes longer than `OUTAGE_MOST`.
+        """
+        try:
+            self._last = self._look()
+        except CallFailed as error:
+            if self._last is None or not (is_temporary(error) or is_foreign(error)):
+                raise
+            self._note(error)
+        else:
+            self._outage_since = None
+        return self._last
+
+    def _note(self, error: CallFailed) -> None:
+        now = self._clock.monotonic()
+        if self._outage_since is None:
+            self._outage_since = now
+            click.echo(f"{in_one_line(error)}; retrying for an hour at most", err=True)
+        if now - self._outage_since > OUTAGE_MOST:
+            raise error
 
 
 def exit_status(members: list[TaskAndStatus]) -> ExitStatus:

@@ -12,14 +12,14 @@ import yaml
 
 from taskqueue_client.client import Queue
 from taskqueue_client.errors import CallFailed, InvalidDefinition
-from taskqueue_client.graph import Graph, SubmissionFailed, follow, plan_graph, plan_task, submit_graph
+from taskqueue_client.graph import Graph, SubmissionFailed, plan_graph, plan_task, submit_graph
 from taskqueue_client.models import TaskAndStatus
 
 from .arguments import connect_with_credentials
 from .documents import read_document, refusing_depth, shown
 from .failures import Failure, in_one_line, status_of
 from .output import json_option, print_change, print_either
-from .status import exit_status, interval_option, show
+from .status import exit_status, followed, interval_option
 
 
 @click.command()
@@ -118,4 +118,4 @@ def _followed(queue: Queue, graph: Graph, interval: float, *, as_json: bool) -> 
         members = queue.iter_task_group(graph.task_group_id)
         return [each for each in members if each.status.task_id in ours]
 
-    return show(follow(look, interval=interval), as_json=as_json)
+    return followed(look, interval, as_json=as_json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -14,17 +15,19 @@ import pytest
 from rich.console import Console
 
 from taskqueue_client import Queue, slugid, temporary_credentials
+from taskqueue_client.cli import status
 from taskqueue_client.cli.arguments import duration
 from taskqueue_client.cli.failures import ExitStatus
-from taskqueue_client.cli.status import progress
+from taskqueue_client.clock import MovableClock
 from taskqueue_client.credentials import expires_at
-from taskqueue_client.errors import ApiError
+from taskqueue_client.errors import ApiError, ServerError
 from taskqueue_client.local import LocalQueue
-from taskqueue_client.local.faults import Drop
+from taskqueue_client.local.faults import Delay, Drop, Respond
 from taskqueue_client.models import TaskAndStatus, TaskState
 from tests.cli.command import run, run_json, running
 from tests.cli.terminal import on_a_terminal
 from tests.cli.test_cli_doctor import become
+from tests.worker.queue_world import until
 
 pytestmark = pytest.mark.usefixtures("deployment")
 
@@ -139,6 +142,66 @@ def test_watch_as_json_is_a_status_in_each_line(create: Create, worker: Any) -> 
     ]
 
 
+def hasty() -> Queue:
+    return Queue.from_env().with_options(attempts=1)
+
+
+def test_watch_waits_out_an_outage_and_says_so_once(
+    create: Create, local_queue: LocalQueue, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "connect", hasty)
+    task_id, faults = create("compile"), local_queue.faults
+    faults.add(Delay("queue.status", seconds=0))  # the first request succeeds
+    faults.add(Respond("queue.status", status=503, times=2))
+    faults.add(Respond("queue.status", status=404, html=True))
+
+    def cancel() -> None:
+        until(lambda: faults.waiting() == [])
+        queue.cancel_task(task_id)
+
+    canceling = threading.Thread(target=cancel)
+    canceling.start()
+    result = run("watch", task_id, "--interval", "0.02")
+    canceling.join()
+    assert result.stdout.splitlines() == [
+        f"{task_id} compile pending",
+        f"{task_id} compile exception canceled",
+    ]
+    assert result.exit_code == ExitStatus.NOT_COMPLETED
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"{local_queue.root_url} is in trouble (HTTP 503")
+    assert line.endswith("; retrying for an hour at most")
+
+
+def test_watch_ends_if_the_first_request_fails(
+    create: Create, local_queue: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "connect", hasty)
+    task_id = create("compile")
+    local_queue.faults.add(Respond("queue.status", status=503))
+    assert run("watch", task_id).exit_code == ExitStatus.NO_RESPONSE
+
+
+def test_watch_ends_after_an_outage_of_more_than_an_hour(
+    create: Create, local_queue: LocalQueue, queue: Queue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task_id, clock = create("compile"), MovableClock(held=True)
+    look = status.PatientLook(lambda: [status.one_task(queue.with_options(attempts=1), task_id)], clock)
+    known = look()
+    for _ in range(2):  # each outage may take an hour
+        local_queue.faults.add(Respond("queue.status", status=503, times=2))
+        assert look() == known
+        clock.advance(3600)
+        assert look() == known
+        assert look() == known
+    local_queue.faults.add(Respond("queue.status", status=503, times=2))
+    assert look() == known
+    clock.advance(3601)
+    with pytest.raises(ServerError):
+        look()
+    assert len(capsys.readouterr().err.splitlines()) == 3
+
+
 def test_ctrl_c_ends_watch_in_one_line(create: Create) -> None:
     task_id = create("compile")
     with running("watch", task_id) as process:
@@ -230,7 +293,7 @@ def test_a_small_terminal_shows_the_most_important_tasks(create: Create, queue: 
     members = [TaskAndStatus(task=queue.task(each), status=queue.status(each).status) for each in ids]
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(progress(members, lines=3))
+        console.print(status.progress(members, lines=3))
     assert "task-7" in capture.get()
     assert capture.get().count("task-") == 3
     assert "8/8" in capture.get()
