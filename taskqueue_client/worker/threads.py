@@ -229,10 +229,14 @@ class EventThread:
         """Run a coroutine in the loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
-    def stop(self, timeout: float | None = None) -> bool:
-        """Cancel what still runs in the loop, and wait for the thread; return whether it has ended."""
+    def stop_soon(self) -> None:
+        """Cancel what still runs in the loop, and let the thread end."""
         self._is_stopping = True
         self.call(self.loop.stop)
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Stop as `stop_soon`, and wait for the thread; return whether it has ended."""
+        self.stop_soon()
         self._thread.join(timeout)
         return not self._thread.is_alive()
 

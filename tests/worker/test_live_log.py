@@ -268,8 +268,7 @@ class TestServer:
             server.close()
             assert "the server of live logs is abandoned" in caplog.text
             hanging.open("wb").close()
-            until(lambda: server._socket.fileno() == -1)  # the server has ended after all
-        server._thread.stop()
+        until(lambda: "live logs" not in {each.name for each in threading.enumerate()})
 
     def test_a_port_that_is_taken_is_an_error_that_names_the_setting(self, live_logs: LiveLogs) -> None:
         port = urlsplit(live_logs.url).port

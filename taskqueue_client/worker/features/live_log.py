@@ -138,6 +138,7 @@ class LiveLogs:
         for url in list(self._logs):
             self.remove(url)
         closing = self._thread.submit(self._server.stop())
+        closing.add_done_callback(lambda _: self._thread.stop_soon())
         try:
             closing.result(TO_END)
         except TimeoutError:
