@@ -10,8 +10,9 @@ import pytest
 
 from taskqueue_client.worker.outcomes import InternalError, TaskFailed
 from taskqueue_client.worker.run.task_run import TaskRun
+from taskqueue_client.worker.threads import DaemonThreads
 from tests.worker.queue_world import World, until
-from tests.worker.worker_world import Working, work, worker_for
+from tests.worker.worker_world import Working, log_of, work, worker_for
 
 
 def out_of_descriptors(task: TaskRun) -> None:
@@ -55,6 +56,27 @@ def test_without_a_limit_it_goes_on(world: World) -> None:
     created = [world.create() for _ in range(7)]
     work(world, out_of_descriptors, max_tasks=7, max_internal_errors=0)
     assert states(world, created) == ["exception"] * 7
+
+
+def test_a_machine_that_starts_no_more_threads_is_named_in_the_task_log_and_ends_the_worker(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        message = "can't start new thread"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(DaemonThreads, "start", refuse)
+    created = [world.create() for _ in range(3)]
+    worker = worker_for(world, lambda _: None, max_internal_errors=2)
+    with (
+        Working(world, worker) as working,
+        pytest.raises(InternalError, match=r"2 internal errors in a row.*can't start new thread"),
+    ):
+        working.wait_for_end()
+    assert sorted(states(world, created)) == ["exception"] * 2 + ["pending"]
+    log = log_of(world, next(each for each in created if world.status(each).state == "exception"))
+    assert "InternalError: the worker cannot start a thread: raise the limit of processes" in log
+    assert "Traceback" not in log
 
 
 def test_claimed_runs_may_end(world: World) -> None:

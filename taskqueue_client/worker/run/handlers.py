@@ -81,7 +81,11 @@ class Handlers:
                 self._capture.close()
 
     def call(self, resources: RunResources) -> HandlerCall:
-        """Start the handler for a run, with the context variables of the caller."""
+        """Start the handler for a run, with the context variables of the caller.
+
+        Raises:
+            InternalError: The system starts no more threads.
+        """
         context = copy_context()
         if self._capture is not None:
             self._capture.open()  # again: a handler that configures logging anew removes it
@@ -89,7 +93,12 @@ class Handlers:
         name = f"run {resources.run}"
         if self._thread is None:
             handler = partial(_call, self._run_task, resources)
-            return ThreadCall(name, partial(context.run, handler), self._threads, self._calls)
+            try:
+                return ThreadCall(name, partial(context.run, handler), self._threads, self._calls)
+            except RuntimeError as error:
+                advice = "raise the limit of processes (`ulimit -u`, or that of the container)"
+                message = f"the worker cannot start a thread: {advice}"
+                raise InternalError(message) from error
         function = cast("Callable[[TaskRun], Coroutine[Any, Any, object]]", self._run_task)
         return CoroutineCall(
             name, partial(_raised_by_coroutine, function, resources), self._thread, self._calls, context
