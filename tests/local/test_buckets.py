@@ -256,22 +256,6 @@ async def test_a_body_that_is_replaced_leaves_no_file_and_no_download_short() ->
         assert (await get(served.get_url("public/x"))).content == b"b"
 
 
-async def test_a_body_replaced_in_a_transaction_is_kept_until_the_commit() -> None:
-    async with serving() as served:
-        await put(served.put_url("public/x"), b"kept")
-        served.store.connection.execute("BEGIN")
-        served.storage.delete(s3_key("public/x"))
-        served.store.connection.execute("ROLLBACK")
-        assert (await get(served.get_url("public/x"))).content == b"kept"
-        served.store.connection.execute("BEGIN")
-        served.storage.delete(s3_key("public/x"))
-        served.store.connection.execute("COMMIT")
-        await put(served.put_url("public/y"), b"other")
-        await put(served.put_url("public/y"), b"again")
-        assert has_error(await get(served.get_url("public/x")), 404, "NoSuchKey")
-        assert len(served.files()) == 1
-
-
 HOSTILE_NAMES = [
     "public/../../../../etc/passwd",
     "public/..",

@@ -66,7 +66,6 @@ class BodyStore:
     def __init__(self, store: Store, directory: Path) -> None:
         self._store = store
         self._directory = directory
-        self._superseded: set[str] = set()
         store.change(_TABLE)
         self._remove_leftovers()
 
@@ -125,18 +124,8 @@ class BodyStore:
         return body
 
     def _remove_file(self, name: str) -> None:
-        """Remove a file, but never before the transaction that makes it superfluous is committed."""
-        self._superseded.add(name)
-        if not self._store.connection.in_transaction:
-            self.remove_superseded()
-
-    def remove_superseded(self) -> None:
-        """Remove the files of bodies that were removed or replaced, unless a rollback brought them back."""
-        for name in self._superseded:
-            if self._store.row("SELECT 1 FROM bodies WHERE file = ?", name) is None:
-                with suppress(OSError):  # it is only in the way, and the next start tries again
-                    (self._directory / name).unlink()
-        self._superseded.clear()
+        with suppress(OSError):  # it is only in the way, and the next start tries again
+            (self._directory / name).unlink()
 
     def _remove_leftovers(self) -> None:
         """Remove what uploads left that a killed process had not finished."""
