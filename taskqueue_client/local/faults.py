@@ -153,7 +153,7 @@ class Faults:
         self._clock = clock
         self._endpoints = endpoints
         self._lock = threading.Lock()
-        self._waiting: list[tuple[AnyFault, int]] = []
+        self._waiting: list[AnyFault] = []
 
     def add(self, fault: AnyFault) -> None:
         """Let a fault strike the next calls; faults for one endpoint take turns in the order they came.
@@ -176,18 +176,18 @@ class Faults:
             )
             raise ValueError(message)
         with self._lock:
-            self._waiting.append((fault, fault.times))
+            self._waiting.append(fault)
 
     def waiting(self) -> list[dict[str, Any]]:
         """Return the faults that will still strike, as JSON; `times` is the number of strikes left."""
         with self._lock:
-            return [msgspec.to_builtins(fault) | {"times": left} for fault, left in self._waiting]
+            return [msgspec.to_builtins(fault) for fault in self._waiting]
 
     def remove(self, data: object) -> None:
         """Forget a fault, given as `waiting` shows it; one that has struck for the last time is not there."""
         fault = msgspec.convert(data, AnyFault)
         with self._lock:
-            self._waiting = [each for each in self._waiting if not _is(fault, *each)]
+            self._waiting = [each for each in self._waiting if each != fault]
 
     def clear(self) -> None:
         """Forget all faults, and set the clock right."""
@@ -198,19 +198,17 @@ class Faults:
     def _take(self, endpoint: str) -> AnyFault | None:
         """Return the fault that strikes a call of `endpoint` that has just come in, if any; counts it."""
         with self._lock:
-            for position, (fault, left) in enumerate(self._waiting):
+            for position, fault in enumerate(self._waiting):
                 if fnmatchcase(endpoint, fault.endpoint):
-                    self._waiting[position : position + 1] = [(fault, left - 1)] if left > 1 else []
+                    left = fault.times - 1
+                    rest = [msgspec.structs.replace(fault, times=left)] if left else []
+                    self._waiting[position : position + 1] = rest
                     return fault
         return None
 
     def now(self) -> float:
         """Return the time that the server shows, and checks Hawk timestamps with: seconds since the epoch."""
         return self._clock.now() + self.clock_shift
-
-
-def _is(shown: AnyFault, fault: AnyFault, left: int) -> bool:
-    return shown.times == left and shown == msgspec.structs.replace(fault, times=left)
 
 
 _ALWAYS = 1_000_000
