@@ -6,6 +6,7 @@ They exist only when the server is given a secret, which requests carry as `Auth
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -16,8 +17,6 @@ from .request_bodies import read_body
 from .responses import finish, json_response, not_found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aiohttp import web
 
     from taskqueue_client.clock import MovableClock
@@ -46,6 +45,10 @@ class _RemovedWorker(msgspec.Struct, forbid_unknown_fields=True, rename="camel")
     worker_id: str
 
 
+_Route = tuple[type[Any], Callable[[Any], object], Callable[[], dict[str, Any]]]
+"""The form of a body, what it does, and what the response shows afterwards."""
+
+
 class Admin:
     """The admin routes."""
 
@@ -54,17 +57,17 @@ class Admin:
         self._clock = clock
         self._faults = faults
         self._background = background
-        self._routes: dict[tuple[str, str], tuple[type[Any], Callable[[Any], object]]] = {
-            ("GET", "/admin/clock"): (_NoBody, self._time),
-            ("POST", "/admin/clock/advance"): (_ClockStep, self._advance),
-            ("POST", "/admin/clock/hold"): (_NoBody, self._hold),
-            ("POST", "/admin/clock/release"): (_NoBody, self._release),
-            ("POST", "/admin/clock/shift"): (_ClockShift, self._shift),
-            ("GET", "/admin/faults"): (_NoBody, lambda _: {"faults": faults.waiting()}),
-            ("POST", "/admin/faults"): (dict, self._add_fault),
-            ("DELETE", "/admin/faults"): (_NoBody, self._clear_faults),
-            ("POST", "/admin/worker-removed"): (_RemovedWorker, self._remove_worker),
-            ("POST", "/admin/run-expirers"): (_NoBody, lambda _: background.expire()),
+        self._routes: dict[tuple[str, str], _Route] = {
+            ("GET", "/admin/clock"): (_NoBody, _nothing, self._time),
+            ("POST", "/admin/clock/advance"): (_ClockStep, self._advance, self._time),
+            ("POST", "/admin/clock/hold"): (_NoBody, lambda _: clock.hold(), self._time),
+            ("POST", "/admin/clock/release"): (_NoBody, lambda _: clock.release(), self._time),
+            ("POST", "/admin/clock/shift"): (_ClockShift, self._shift, lambda: {"now": faults.now()}),
+            ("GET", "/admin/faults"): (_NoBody, _nothing, self._waiting),
+            ("POST", "/admin/faults"): (dict, faults.add_json, self._waiting),
+            ("DELETE", "/admin/faults"): (_NoBody, lambda _: faults.clear(), self._waiting),
+            ("POST", "/admin/worker-removed"): (_RemovedWorker, self._remove_worker, dict),
+            ("POST", "/admin/run-expirers"): (_NoBody, lambda _: background.expire(), dict),
         }
 
     async def respond(self, request: web.BaseRequest) -> web.Response:
@@ -73,10 +76,11 @@ class Admin:
         route = self._routes.get((request.method, request.raw_path))
         if route is None:
             return finish(request, not_found())
-        kind, act = route
+        kind, act, shown = route
         try:
             body = msgspec.json.decode(await read_body(request) or b"{}", type=kind)
-            return finish(request, json_response(act(body) or {}))
+            act(body)
+            return finish(request, json_response(shown()))
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             refuse("InputError", str(error))
 
@@ -89,32 +93,21 @@ class Admin:
                 "The admin routes need the header `Authorization: Bearer <admin secret>`",
             )
 
-    def _time(self, _body: _NoBody) -> dict[str, float]:
+    def _time(self) -> dict[str, float]:
         return {"now": self._clock.now()}
 
-    def _advance(self, body: _ClockStep) -> dict[str, float]:
-        self._clock.advance(body.seconds)
-        return {"now": self._clock.now()}
-
-    def _hold(self, _body: _NoBody) -> dict[str, float]:
-        self._clock.hold()
-        return {"now": self._clock.now()}
-
-    def _release(self, _body: _NoBody) -> dict[str, float]:
-        self._clock.release()
-        return {"now": self._clock.now()}
-
-    def _shift(self, body: _ClockShift) -> dict[str, float]:
-        self._faults.clock_shift = body.seconds
-        return {"now": self._faults.now()}
-
-    def _add_fault(self, body: dict[str, Any]) -> dict[str, Any]:
-        self._faults.add_json(body)
+    def _waiting(self) -> dict[str, Any]:
         return {"faults": self._faults.waiting()}
 
-    def _clear_faults(self, _body: _NoBody) -> dict[str, Any]:
-        self._faults.clear()
-        return {"faults": []}
+    def _advance(self, body: _ClockStep) -> None:
+        self._clock.advance(body.seconds)
+
+    def _shift(self, body: _ClockShift) -> None:
+        self._faults.clock_shift = body.seconds
 
     def _remove_worker(self, body: _RemovedWorker) -> None:
         self._background.worker_removed(body.task_queue_id, body.worker_group, body.worker_id)
+
+
+def _nothing(_: _NoBody) -> None:
+    """Only show something."""
