@@ -130,9 +130,7 @@ class Deployment:
         outbox = Outbox(store)
         publisher = await self._cleanup.enter_async_context(AmqpPublisher(amqp_url, outbox))
         self._audience.stores.append(publisher.store)
-        self._cleanup.callback(self._audience.stores.remove, publisher.store)
         self._audience.listeners.append(publisher.send_soon)
-        self._cleanup.callback(self._audience.listeners.remove, publisher.send_soon)
 
     async def _consume_removals(self, amqp_url: str) -> None:
         from .amqp import WorkerRemovals  # noqa: PLC0415 - needs an extra
@@ -184,7 +182,6 @@ class Deployment:
             root_url=lambda: self.root_url,
         )
         self._audience.listeners.append(page.note_message)
-        self._cleanup.callback(self._audience.listeners.remove, page.note_message)
         return page
 
     def _admin(self) -> Admin | None:

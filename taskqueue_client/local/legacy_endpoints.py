@@ -23,11 +23,12 @@ from taskqueue_client.local.engine import claims_and_reports
 from taskqueue_client.local.engine.task_records import get_task
 from taskqueue_client.local.engine.worker_records import worker_seen
 from taskqueue_client.local.http.api import ENDPOINTS
-from taskqueue_client.local.refusal import Caller, Refusal, refuse
+from taskqueue_client.local.refusal import Refusal, refuse
 
 from .legacy_messages import BY_PRIORITY, SINGLE, VALID, AzureQueues, MessageSync, Receipt
 
 if TYPE_CHECKING:
+    from taskqueue_client.local.auth.auth_service import Caller
     from taskqueue_client.local.engine import Core
     from taskqueue_client.scopes import ScopeExpression
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 STATUS = {
     "MalformedPayload": 400,
@@ -39,15 +39,3 @@ class Refusal(Exception):
 def refuse(code: str, message: str) -> NoReturn:
     """Raise a Refusal with one of the codes in `STATUS`."""
     raise Refusal(code, message)
-
-
-class Caller(Protocol):
-    """The sender of a request. Each endpoint decides when it checks scopes."""
-
-    @property
-    def client_id(self) -> str:
-        """The caller's client id, for records of changes."""
-        ...
-
-    def require(self, **params: object) -> None:
-        """Check the endpoint's scopes, with these values of parameters beside those in the URL."""

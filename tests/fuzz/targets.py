@@ -25,6 +25,7 @@ from taskqueue_client.local.auth.known_clients import Client
 from taskqueue_client.local.auth.presented_credentials import (
     AuthenticationError,
     check_certificate,
+    find_bewit,
     parse_bewit,
     parse_ext,
     parse_header,
@@ -53,7 +54,8 @@ def hawk_header(data: bytes) -> bool:
 
 
 def bewit(data: bytes) -> bool:
-    return _accepted(lambda: parse_bewit(data.decode("latin-1")), AuthenticationError)
+    found = find_bewit(data.decode("latin-1"))
+    return found is not None and _accepted(lambda: parse_bewit(found), AuthenticationError)
 
 
 def ext(data: bytes) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import sqlite3
 from base64 import b64encode
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT6
 
 from taskqueue_client.local import times
+from taskqueue_client.local.auth.auth_service import Caller, Identity
 from taskqueue_client.local.refusal import Refusal
 from tests.local.storage_server import serving
 
@@ -38,12 +39,12 @@ SHA256 = {"sha256": hashlib.sha256(b"data").hexdigest()}
 SHA512 = {"sha512": hashlib.sha512(b"data").hexdigest()}
 
 
-@dataclass
-class Anyone:
+class Anyone(Caller):
     """A caller who has all scopes, and remembers which were asked for."""
 
-    client_id: str = "anyone"
-    required: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
+    def __init__(self) -> None:
+        super().__init__(lambda: Identity("anyone", [], math.inf), None, {})
+        self.required: list[dict[str, object]] = []
 
     def require(self, **params: object) -> None:
         self.required.append(params)

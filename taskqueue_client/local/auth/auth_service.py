@@ -28,8 +28,7 @@ from .presented_credentials import (
     Accepted,
     AuthenticationError,
     check_certificate,
-    has_bewit,
-    has_empty_bewit,
+    find_bewit,
     is_given,
     issuer_of,
     parse_bewit,
@@ -104,16 +103,17 @@ class SignatureValidator:
 
     def authenticate(self, request: SignedRequest) -> Identity:
         """Return the client that signed a request; the caller checks the hash of the body."""
+        bewit = find_bewit(request.resource)
         if request.authorization:
-            if has_bewit(request.resource) and not has_empty_bewit(request.resource):
+            if bewit is not None and bewit[3]:  # an empty one is ignored
                 message = (
                     "Cannot use two authentication schemes at once: "
                     "this request has both a bewit in its query and an 'authorization' header"
                 )
                 reject(message)
             return self._by_header(request, parse_header(request.authorization))
-        if has_bewit(request.resource):
-            return self._by_bewit(request)
+        if bewit is not None:
+            return self._by_bewit(request, bewit)
         return Identity(None, self.expand([ANONYMOUS]), self.now() + _LATER)
 
     def _by_header(self, request: SignedRequest, attributes: dict[str, str]) -> Identity:
@@ -131,10 +131,10 @@ class SignatureValidator:
             unauthorized("Stale timestamp")
         return Identity(client_id, credentials.scopes, credentials.expires, attributes.get("hash"))
 
-    def _by_bewit(self, request: SignedRequest) -> Identity:
+    def _by_bewit(self, request: SignedRequest, found: re.Match[str]) -> Identity:
         if request.method.upper() not in {"GET", "HEAD"}:
             unauthorized("Invalid method")
-        bewit = parse_bewit(request.resource)
+        bewit = parse_bewit(found)
         if bewit.expires <= self.now():
             unauthorized("Access expired")
         credentials = self._credentials(bewit.client_id, bewit.ext or None)
@@ -213,8 +213,11 @@ def _is_stale(timestamp: str, now: float) -> bool:
 
 
 @dataclass(slots=True)
-class RequestCaller:
-    """The caller of one request. Credentials are checked when they are first needed."""
+class Caller:
+    """The caller of one request. Credentials are checked when they are first needed.
+
+    Each endpoint decides when it checks scopes.
+    """
 
     identify: Callable[[], Identity]
     expression: ScopeExpression | None
@@ -223,7 +226,7 @@ class RequestCaller:
 
     @property
     def client_id(self) -> str:
-        """The caller's client id."""
+        """The caller's client id, for records of changes."""
         return self._identity().client_id or "auth-failed:no-auth"
 
     @property
@@ -298,18 +301,18 @@ class AuthService:
         schema="test-authenticate-request",
         tester_scopes=itemgetter("clientScopes"),
     )
-    def test_authenticate(self, caller: RequestCaller, body: Mapping[str, Any]) -> dict[str, Any]:
+    def test_authenticate(self, caller: Caller, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return whether a request signed as `tester` carries the `requiredScopes`."""
         caller.require(requiredScopes=body["requiredScopes"])
         return {"clientId": caller.client_id, "scopes": caller.scopes}
 
     @endpoints.auth("GET", "/test-authenticate-get/", _TEST, tester_scopes=lambda _: _TESTER_GET_SCOPES)
-    def test_authenticate_get(self, caller: RequestCaller) -> dict[str, Any]:
+    def test_authenticate_get(self, caller: Caller) -> dict[str, Any]:
         """Return the same for a GET, which can be a signed URL."""
         return self.test_authenticate(caller, {"requiredScopes": _TESTER_GET_NEEDS})
 
     @endpoints.auth("GET", "/scopes/current", "auth:current-scopes")
-    def current_scopes(self, caller: RequestCaller) -> dict[str, Any]:
+    def current_scopes(self, caller: Caller) -> dict[str, Any]:
         """Return what the caller may do."""
         return {"scopes": caller.scopes}
 
@@ -361,10 +364,7 @@ def tester_validator(scopes: Sequence[str], now: Callable[[], float]) -> Signatu
     """
     tester = Client(*_TESTER, scopes=scopes)
 
-    def find_client(client_id: str) -> Client | None:
-        return tester if client_id == tester.client_id else None
-
     def expand(scopes: Sequence[str]) -> list[str]:
         return [ANONYMOUS, *(scope for scope in scopes if scope != ANONYMOUS)]
 
-    return SignatureValidator(find_client, expand, now)
+    return SignatureValidator({tester.client_id: tester}.get, expand, now)

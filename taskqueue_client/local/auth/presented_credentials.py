@@ -103,23 +103,16 @@ class Bewit:
     resource: str
 
 
-def has_bewit(resource: str) -> bool:
-    """Return whether a path and query carries a bewit, be it empty."""
-    return resource.startswith("/") and re.search(r"[?&]bewit=", resource) is not None
+def find_bewit(resource: str) -> re.Match[str] | None:
+    """Return where the bewit in a path and query is, be it empty; None without a bewit."""
+    return _BEWIT.fullmatch(resource)
 
 
-def has_empty_bewit(resource: str) -> bool:
-    """Return whether the bewit in a path and query is empty: beside a header it is ignored."""
-    found = _BEWIT.fullmatch(resource)
-    return found is not None and not found[3]
-
-
-def parse_bewit(resource: str) -> Bewit:
-    """Return the bewit in a path and query, wherever in the query it stands."""
-    if len(resource) > LONGEST_URL:
+def parse_bewit(found: re.Match[str]) -> Bewit:
+    """Return the bewit that `find_bewit` has found, wherever in the query it stands."""
+    if len(found.string) > LONGEST_URL:
         bad_request("Resource path exceeds max length")
-    found = _BEWIT.fullmatch(resource)
-    if found is None or not found[3]:
+    if not found[3]:
         unauthorized("Empty bewit")
     if found[4] == "":  # `bewit=…&`
         unauthorized("Unauthorized")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from taskqueue_client.local import messages, times
 from taskqueue_client.local.endpoints import queue
 from taskqueue_client.local.javascript_values import is_object
-from taskqueue_client.local.refusal import Caller, refuse
+from taskqueue_client.local.refusal import refuse
 
 from .task_records import Run, Task, get_task, save_runs
 from .transitions import (
@@ -22,6 +22,7 @@ from .transitions import (
 from .worker_records import Worker, add_recent_tasks, seen_by_claim_task, worker_active, worker_seen
 
 if TYPE_CHECKING:
+    from taskqueue_client.local.auth.auth_service import Caller
     from taskqueue_client.scopes import ScopeExpression
 
     from .core import Core

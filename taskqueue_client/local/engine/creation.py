@@ -9,7 +9,7 @@ import msgspec
 from taskqueue_client.local import messages, times
 from taskqueue_client.local.endpoints import queue
 from taskqueue_client.local.javascript_values import in_database_order
-from taskqueue_client.local.refusal import Caller, refuse
+from taskqueue_client.local.refusal import refuse
 from taskqueue_client.local.request_schemas import REQUEST_SCHEMAS
 
 from .scheduling import check_dependencies, join_group, track_again, track_dependencies
@@ -20,6 +20,7 @@ from .transitions import add_run, append_run, enqueue
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from taskqueue_client.local.auth.auth_service import Caller
     from taskqueue_client.scopes import ScopeExpression
 
     from .core import Core

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from taskqueue_client.local import messages, times
 from taskqueue_client.local.endpoints import queue
 from taskqueue_client.local.messages import group_message
-from taskqueue_client.local.refusal import Caller, refuse
+from taskqueue_client.local.refusal import refuse
 
 from .task_records import (
     COLUMNS,
@@ -24,6 +24,7 @@ from .transitions import MAX_RUNS, add_run, cancel, drop_claims, note_resolution
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from taskqueue_client.local.auth.auth_service import Caller
     from taskqueue_client.scopes import ScopeExpression
 
     from .core import Core

@@ -9,7 +9,7 @@ import msgspec
 
 from taskqueue_client.local import messages, times
 from taskqueue_client.local.endpoints import each, queue
-from taskqueue_client.local.refusal import Caller, Refusal, refuse
+from taskqueue_client.local.refusal import Refusal, refuse
 from taskqueue_client.slugid import slugid
 
 from .pages import decode_index, encode_index, page_of
@@ -17,6 +17,8 @@ from .store import marks, sort_key
 from .task_records import Run, Task, find_task, get_task
 
 if TYPE_CHECKING:
+    from taskqueue_client.local.auth.auth_service import Caller
+
     from .core import Core
 
 

@@ -15,7 +15,7 @@ from .pages import offset_page
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from taskqueue_client.local.refusal import Caller
+    from taskqueue_client.local.auth.auth_service import Caller
 
     from .core import Core
     from .store import Store

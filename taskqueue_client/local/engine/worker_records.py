@@ -9,13 +9,15 @@ import msgspec
 
 from taskqueue_client.local import times
 from taskqueue_client.local.endpoints import each, queue
-from taskqueue_client.local.refusal import Caller, refuse
+from taskqueue_client.local.refusal import refuse
 
 from .pages import offset_page
 from .store import marks
 from .task_queues import WORKER_TYPE, get_task_queue, touch_task_queue
 
 if TYPE_CHECKING:
+    from taskqueue_client.local.auth.auth_service import Caller
+
     from .core import Core
 
 _WORKER = "<provisionerId>/<workerType>/<workerGroup>/<workerId>"

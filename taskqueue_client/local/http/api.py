@@ -19,8 +19,8 @@ from uuid import uuid4
 
 from taskqueue_client.local import endpoints
 from taskqueue_client.local.auth.auth_service import (
+    Caller,
     Identity,
-    RequestCaller,
     SignedRequest,
     check_payload_hash,
     tester_validator,
@@ -269,7 +269,7 @@ class Api:
     async def _run(self, call: _Call) -> web.Response:
         endpoint = call.endpoint
         await call.read_body()
-        caller = RequestCaller(lambda: self._identify(call), endpoint.scopes, call.params)
+        caller = Caller(lambda: self._identify(call), endpoint.scopes, call.params)
         if endpoint.is_checked_first:
             caller.require()
         check_url(call.params)
@@ -290,7 +290,7 @@ class Api:
         return identity
 
 
-_Taker = Callable[[_Call, RequestCaller], object]
+_Taker = Callable[[_Call, Caller], object]
 
 _TAKERS: dict[str, _Taker] = {
     "caller": lambda _, caller: caller,

@@ -35,7 +35,7 @@ from yarl import URL
 from taskqueue_client._protocol.schemas import check_definition
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import InvalidDefinition
-from taskqueue_client.local.auth.auth_service import Identity, RequestCaller
+from taskqueue_client.local.auth.auth_service import Caller, Identity
 from taskqueue_client.local.engine.task_artifacts import get_artifact
 from taskqueue_client.local.http.admin import LONGEST_STEP
 from taskqueue_client.local.http.api import ROUTES, Api
@@ -165,7 +165,7 @@ class Page:
         self._access = Access(secret, host)
         self._feed = Feed(core.clock, self._time)
         self._api = Api({"queue": core}, lambda _: _IDENTITY, faults.now, root_url)
-        self._files: dict[str, _File] = {}
+        self._files = {path.name: _File.read(path) for path in _STATIC.iterdir() if path.suffix in _TYPES}
         self._struck: dict[int, str] = {}  # by the id of a request that lives: requests have no hash
         injector.on_strike = self._note_strike
         if isinstance(core.clock, MovableClock):
@@ -308,7 +308,7 @@ class Page:
         self, request: web.BaseRequest, task_id: str, run_id: int, name: str
     ) -> web.StreamResponse:
         """Respond with the bytes of an artifact, with a content type that no browser runs."""
-        caller = RequestCaller(lambda: _IDENTITY, None, {})
+        caller = Caller(lambda: _IDENTITY, None, {})
         found = get_artifact(self._core, caller, task_id, run_id, name)
         url: str = getattr(found, "url", "")
         if not url.startswith(f"{self._root_url()}/storage/"):
@@ -323,14 +323,8 @@ class Page:
         return response
 
     def _file(self, request: web.BaseRequest, name: str) -> web.Response:
-        path = _STATIC / name
-        if request.method not in {"GET", "HEAD"} or path.parent != _STATIC or path.suffix not in _TYPES:
+        if request.method not in {"GET", "HEAD"} or name not in self._files:
             refuse("ResourceNotFound", f"The page has no file {name}")
-        if name not in self._files:
-            try:
-                self._files[name] = _File.read(path)
-            except OSError:
-                refuse("ResourceNotFound", f"The page has no file {name}")
         return self._files[name].response(request)
 
 

@@ -10,7 +10,7 @@ import msgspec
 from taskqueue_client.local import endpoints, times
 from taskqueue_client.local.http.request_bodies import media_type
 from taskqueue_client.local.javascript_values import decode_base64
-from taskqueue_client.local.refusal import Caller, refuse
+from taskqueue_client.local.refusal import refuse
 
 from .buckets import GRACE_SECONDS, OBJECTS, Buckets
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from taskqueue_client.clock import Clock
+    from taskqueue_client.local.auth.auth_service import Caller
     from taskqueue_client.local.engine.store import Store
 
 OBJECT_METHODS = ("dataInline", "putUrl", "simple", "getUrl")

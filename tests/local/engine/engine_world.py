@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.local import times
+from taskqueue_client.local.auth.auth_service import Caller, Identity
 from taskqueue_client.local.engine import BackgroundWork, Core, Settings, Store
 from taskqueue_client.local.http.api import ENDPOINTS
 from taskqueue_client.local.messages import EXCHANGE_PREFIX, Audience, Message
@@ -26,13 +27,13 @@ HOUR = 3600
 _HANDLERS = {each.handler.__name__: each.handler for each in ENDPOINTS if each.service == "queue"}
 
 
-@dataclass
-class Asker:
+class Asker(Caller):
     """A caller who notes what scopes were asked of it, and refuses if told to."""
 
-    client_id: str = "tester"
-    refuse: bool = False
-    asked: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
+    def __init__(self, *, refuse: bool = False) -> None:
+        super().__init__(lambda: Identity("tester", [], math.inf), None, {})
+        self.refuse = refuse
+        self.asked: list[dict[str, object]] = []
 
     def require(self, **params: object) -> None:
         self.asked.append(params)
