@@ -229,16 +229,28 @@ class EventThread:
         """Run a coroutine in the loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
-    def stop_soon(self) -> None:
-        """Cancel what still runs in the loop, and let the thread end."""
-        self._is_stopping = True
-        self.call(self.loop.stop)
+    def end(self, closing: Coroutine[Any, Any, object], timeout: float) -> bool:
+        """Run a last coroutine in the loop, and stop; return whether that took less than `timeout` seconds.
+
+        If the loop is blocked for longer, the thread ends when it is not any more.
+        """
+        last = self.submit(closing)
+        last.add_done_callback(lambda _: self._stop_soon())
+        try:
+            last.result(timeout)
+        except TimeoutError:
+            return False
+        return self.stop(timeout)
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Stop as `stop_soon`, and wait for the thread; return whether it has ended."""
-        self.stop_soon()
+        """Cancel what still runs in the loop, and wait for the thread; return whether it has ended."""
+        self._stop_soon()
         self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def _stop_soon(self) -> None:
+        self._is_stopping = True
+        self.call(self.loop.stop)
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:

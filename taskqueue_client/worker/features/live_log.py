@@ -137,14 +137,8 @@ class LiveLogs:
         """Stop listening and close all connections, after a moment for readers that keep up."""
         for url in list(self._logs):
             self.remove(url)
-        closing = self._thread.submit(self._server.stop())
-        closing.add_done_callback(lambda _: self._thread.stop_soon())
-        try:
-            closing.result(TO_END)
-        except TimeoutError:
+        if not self._thread.end(self._server.stop(), TO_END):
             log.warning("the file system of a log does not respond; the server of live logs is abandoned")
-        else:
-            self._thread.stop()
 
     async def _start(self) -> None:
         self._server = BoundedServer(self._serve)

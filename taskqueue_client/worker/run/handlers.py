@@ -105,13 +105,8 @@ class Handlers:
         )
 
     def _stop(self, thread: EventThread) -> None:
-        closing = thread.submit(self._queue.close_connections())
-        try:
-            closing.result(TO_END)
-        except TimeoutError:
+        if not thread.end(self._queue.close_connections(), TO_END):
             log.warning("a handler still blocks the event loop of all handlers; it is abandoned")
-        else:
-            thread.stop(TO_END)
 
 
 def _check_done(returned: object) -> None:
