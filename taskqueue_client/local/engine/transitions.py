@@ -52,29 +52,14 @@ def enqueue(core: Core, task: Task, now: int) -> None:
 
 
 def cancel(core: Core, task: Task, reason: str, now: int) -> Run | None:
-    """Resolve a task as an exception, and return its last run; None if it was resolved before."""
-    if not task.runs:
-        return _add_ended_run(core, task, reason, now)
-    run = task.runs[-1]
+    """Resolve a task as an exception, and return its last run; None if it was resolved before.
+
+    A task that was never scheduled gets a run that is resolved.
+    """
+    run = task.runs[-1] if task.runs else append_run(task, "exception", now)
     if run.is_resolved:
         return None
     finish(core, task, run, reason, now)
-    return run
-
-
-def _add_ended_run(core: Core, task: Task, reason: str, now: int) -> Run:
-    """Add the run of a task that is resolved before it was scheduled."""
-    moment = times.text(now)
-    run = Run(
-        run_id=0,
-        state="exception",
-        reason_created="exception",
-        reason_resolved=reason,
-        scheduled=moment,
-        resolved=moment,
-    )
-    task.runs.append(run)
-    save_runs(core.store, task)
     return run
 
 
