@@ -17,7 +17,7 @@ from taskqueue_client.local.auth.presented_credentials import issue
 from taskqueue_client.local.http.admin import Admin
 from taskqueue_client.local.http.api import ENDPOINTS, ROUTES, Api, Routes
 from taskqueue_client.local.http.server import Server
-from taskqueue_client.local.storage import ArtifactStorage
+from taskqueue_client.local.storage import ArtifactStorage, artifact_directory
 
 from .endpoints import LEGACY
 from .engine import BackgroundWork, Core, Store
@@ -97,12 +97,12 @@ class Deployment:
             await self._connect(self._settings.amqp_url, store)
         storage = ArtifactStorage(
             store,
+            self._cleanup.enter_context(artifact_directory(store.path)),
             self._clock,
             lambda: self.root_url,
             sign_public=self._settings.sign_public_artifacts,
             object_methods=self._settings.object_methods,
         )
-        self._cleanup.callback(storage.close)
         self.core = Core(
             store, self._clock, self._settings.engine, storage, partial(issue, self._issuer), self._audience
         )

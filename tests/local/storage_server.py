@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from aiohttp import web
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.local.engine import Store
 from taskqueue_client.local.faults import FaultInjector, Faults
-from taskqueue_client.local.storage import ArtifactStorage
+from taskqueue_client.local.storage import ArtifactStorage, artifact_directory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -48,6 +48,7 @@ class Served:
     """A storage service with its URL, and the parts behind it."""
 
     storage: ArtifactStorage
+    directory: Path
     injector: FaultInjector
     clock: WatchedClock
     store: Store
@@ -68,7 +69,7 @@ class Served:
 
     def files(self) -> list[Path]:
         """The files of all bodies."""
-        return sorted(self.storage.directory.iterdir())
+        return sorted(self.directory.iterdir())
 
     async def respond(self, request: web.BaseRequest) -> web.StreamResponse:
         buckets = self.storage.buckets
@@ -83,22 +84,21 @@ class Served:
 @asynccontextmanager
 async def serving(path: str = ":memory:", *, held: bool = True, port: int = 0) -> AsyncGenerator[Served]:
     clock = WatchedClock(held=held)
-    store = Store(path)
-    storage = ArtifactStorage(store, clock, lambda: served.url)
-    served = Served(storage, FaultInjector(clock, {"storage.put", "storage.get"}), clock, store)
-    server = web.Server(served.respond, auto_decompress=False)
-    runner = web.ServerRunner(server, shutdown_timeout=1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port)
-    await site.start()
-    (address,) = runner.addresses
-    served.url = f"http://127.0.0.1:{address[1]}"
-    try:
-        yield served
-    finally:
-        await runner.cleanup()
-        storage.close()
-        store.close()
+    with closing(Store(path)) as store, artifact_directory(path) as directory:
+        storage = ArtifactStorage(store, directory, clock, lambda: served.url)
+        injector = FaultInjector(clock, {"storage.put", "storage.get"})
+        served = Served(storage, directory, injector, clock, store)
+        server = web.Server(served.respond, auto_decompress=False)
+        runner = web.ServerRunner(server, shutdown_timeout=1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", port)
+        await site.start()
+        (address,) = runner.addresses
+        served.url = f"http://127.0.0.1:{address[1]}"
+        try:
+            yield served
+        finally:
+            await runner.cleanup()
 
 
 async def _serve_until_killed(path: str, names: list[str]) -> None:

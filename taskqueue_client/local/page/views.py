@@ -326,21 +326,10 @@ class Feed:
         return {
             "run": self._run,
             "last": self._last,
-            "messages": _after(last, self._messages),
-            "requests": _after(last, self._requests),
+            "messages": [entry for entry in self._messages if entry["id"] > last],
+            "requests": [entry for entry in self._requests if entry["id"] > last],
             **self._state(),
         }
-
-
-def _after(last: int, entries: deque[Entry]) -> list[Entry]:
-    """Return the newer entries; searched from the end, because most are old."""
-    newer: list[Entry] = []
-    for entry in reversed(entries):
-        if entry["id"] <= last:
-            break
-        newer.append(entry)
-    newer.reverse()
-    return newer
 
 
 def _client_id(request: web.BaseRequest) -> str | None:

@@ -26,18 +26,12 @@ _PREFIX = "taskqueue-artifacts-"
 
 
 class ArtifactStorage:
-    """Makes URLs for artifacts and keeps their data; `close` it when the server has stopped.
-
-    Data of a store in memory lies in a temporary directory; data of a store in a file lies in
-    `<file>.artifacts/` beside it, which is made readable for its owner only.
-
-    Raises:
-        OSError: The directory cannot be made or read.
-    """
+    """Makes URLs for artifacts, and keeps their data in the directory."""
 
     def __init__(
         self,
         store: Store,
+        directory: Path,
         clock: Clock,
         base_url: Callable[[], str],
         *,
@@ -45,16 +39,10 @@ class ArtifactStorage:
         object_methods: Collection[str] = OBJECT_METHODS,
     ) -> None:
         self._sign_public = sign_public
-        self._on_close = ExitStack()
-        self.directory = self._open_directory(store.path)
-        bodies = BodyStore(store, self.directory)
+        bodies = BodyStore(store, directory)
         signer = UrlSigner("LOCALTASKQUEUE", store.secret("url_signer", "secret"))
         self.buckets = Buckets(bodies, signer, clock, base_url)
         self.objects = ObjectService(store, self.buckets, clock, object_methods)
-
-    def close(self) -> None:
-        """Remove what lies in a temporary directory."""
-        self._on_close.close()
 
     def put_url(self, key: str, seconds: int) -> str:
         """Return a URL to PUT an S3 artifact, which works for `seconds` and ten more.
@@ -74,21 +62,24 @@ class ArtifactStorage:
         """Delete the data of an S3 artifact, if it exists."""
         self.buckets.remove(_bucket(key), key)
 
-    def _open_directory(self, store_path: str) -> Path:
-        if store_path == MEMORY:
-            _remove_leftovers()
-            return self._on_close.enter_context(_temporary_directory())
-        directory = Path(f"{Path(store_path).resolve()}.artifacts")  # the same for each link to the file
-        directory.mkdir(mode=0o700, exist_ok=True)
-        return directory
-
 
 @contextmanager
-def _temporary_directory() -> Generator[Path]:
-    """Return a directory that is locked while this process lives: other queues do not remove it.
+def artifact_directory(store_path: str) -> Generator[Path]:
+    """Return the directory for the data of a store.
 
-    It gets its name when it is locked: one with that name and without a lock was left by a killed queue.
+    It is `<file>.artifacts/` beside a store in a file, readable for its owner only. For a store in memory, it
+    is a temporary directory, which is locked while this process lives: other queues do not remove it. It gets
+    its name when it is locked: one with that name and without a lock was left by a killed queue.
+
+    Raises:
+        OSError: The directory cannot be made.
     """
+    if store_path != MEMORY:
+        directory = Path(f"{Path(store_path).resolve()}.artifacts")  # the same for each link to the file
+        directory.mkdir(mode=0o700, exist_ok=True)
+        yield directory
+        return
+    _remove_leftovers()
     with ExitStack() as stack:
         new = Path(mkdtemp(prefix=f".{_PREFIX}"))
         stack.enter_context(_locked(str(new)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from taskqueue_client.local.engine import BackgroundWork, Core, Settings, Store
 from taskqueue_client.local.http.api import ENDPOINTS
 from taskqueue_client.local.messages import EXCHANGE_PREFIX, Audience, Message
 from taskqueue_client.local.refusal import Refusal
-from taskqueue_client.local.storage import ArtifactStorage
+from taskqueue_client.local.storage import ArtifactStorage, artifact_directory
 from taskqueue_client.slugid import slugid
 
 START = 1_795_255_998.0
@@ -62,7 +63,9 @@ class World:
     def __init__(self, path: str = ":memory:", **settings: Any) -> None:
         self.clock = MovableClock(START, held=True)
         self.store = Store(path)
-        self.storage = ArtifactStorage(self.store, self.clock, lambda: "http://127.0.0.1:1")
+        self._cleanup = ExitStack()
+        directory = self._cleanup.enter_context(artifact_directory(path))
+        self.storage = ArtifactStorage(self.store, directory, self.clock, lambda: "http://127.0.0.1:1")
         self.messages: list[Message] = []
         self.caller = Asker()
         self.audience = Audience()
@@ -76,7 +79,7 @@ class World:
         self.background.run_due()  # as a queue does when it is started
 
     def close(self) -> None:
-        self.storage.close()
+        self._cleanup.close()
         self.store.close()
 
     def now(self, seconds: float = 0) -> str:
