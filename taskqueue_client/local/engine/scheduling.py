@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from taskqueue_client.local import messages, times
@@ -22,7 +23,7 @@ from .task_records import (
 from .transitions import MAX_RUNS, add_run, cancel, drop_claims, note_resolution
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Generator, Iterable
 
     from taskqueue_client.local.auth.auth_service import Caller
     from taskqueue_client.scopes import ScopeExpression
@@ -141,9 +142,7 @@ def _in_group(verb: str) -> ScopeExpression:
 @queue("POST", "/task/<taskId>/schedule", _in_group("schedule"))
 def schedule_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
     """Make an unscheduled task pending, whatever it depends on; others stay as they are."""
-    task = _authorized(core, caller, task_id)
-    with core.transition() as now:
-        _check_deadline(task, now)
+    with _changing(core, caller, task_id) as (task, now):
         if not task.runs:
             core.send(messages.pending, task, add_run(core, task, "scheduled", now))
     return {"status": task.status()}
@@ -152,9 +151,7 @@ def schedule_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
 @queue("POST", "/task/<taskId>/rerun", _in_group("rerun"))
 def rerun_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
     """Add a run to a task that is unscheduled or resolved; of a pending run, send the message again."""
-    task = _authorized(core, caller, task_id)
-    with core.transition() as now:
-        _check_deadline(task, now)
+    with _changing(core, caller, task_id) as (task, now):
         if not task.runs or task.runs[-1].is_resolved:
             _add_rerun(core, task, now)
         if task.state == "pending":
@@ -165,9 +162,7 @@ def rerun_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
 @queue("POST", "/task/<taskId>/cancel", _in_group("cancel"))
 def cancel_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
     """Cancel a task that is not resolved; a repeated call sends the message again."""
-    task = _authorized(core, caller, task_id)
-    with core.transition() as now:
-        _check_deadline(task, now)
+    with _changing(core, caller, task_id) as (task, now):
         if cancel(core, task, "canceled", now):
             drop_claims(core, task_id, task.runs[-1].run_id)
         if task.runs[-1].reason_resolved == "canceled":
@@ -176,11 +171,19 @@ def cancel_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
     return {"status": task.status()}
 
 
-def _authorized(core: Core, caller: Caller, task_id: str) -> Task:
+@contextmanager
+def _changing(core: Core, caller: Caller, task_id: str) -> Generator[tuple[Task, int]]:
+    """Run the block as a transition of a task that the caller may change; give the task and the time."""
     task = get_task(core.store, task_id)
     ids = {"schedulerId": task.scheduler_id, "taskGroupId": task.task_group_id, "projectId": task.project_id}
     caller.require(taskId=task_id, **ids)
-    return task
+    with core.transition() as now:
+        if task.deadline < now:
+            refuse(
+                "RequestConflict",
+                f"Task `{task_id}` is past its deadline: it can be neither scheduled, rerun nor canceled.",
+            )
+        yield task, now
 
 
 def _add_rerun(core: Core, task: Task, now: int) -> None:
@@ -188,14 +191,6 @@ def _add_rerun(core: Core, task: Task, now: int) -> None:
         refuse("RequestConflict", f"Task `{task.task_id}` has {MAX_RUNS} runs and cannot get another.")
     task.retries_left = min(task.retries, MAX_RUNS - len(task.runs) - 1)
     add_run(core, task, "rerun", now)
-
-
-def _check_deadline(task: Task, now: int) -> None:
-    if task.deadline < now:
-        refuse(
-            "RequestConflict",
-            f"Task `{task.task_id}` is past its deadline: it can be neither scheduled, rerun nor canceled.",
-        )
 
 
 _CHANGE_PRIORITY: ScopeExpression = {
