@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
@@ -174,7 +175,8 @@ class PatientLook:
         now = self._clock.monotonic()
         if self._outage_since is None:
             self._outage_since = now
-            click.echo(f"{in_one_line(error)}; retrying for an hour at most", err=True)
+            # Not with `click.echo`, which would write into the middle of a table on a terminal.
+            sys.stderr.write(f"{in_one_line(error)}; retrying for an hour at most\n")
         if now - self._outage_since > OUTAGE_MOST:
             raise error
 

@@ -173,6 +173,18 @@ def test_watch_waits_out_an_outage_and_says_so_once(
     assert line.endswith("; retrying for an hour at most")
 
 
+def test_the_note_about_an_outage_stands_above_the_table_of_a_terminal(
+    create: Create, local_queue: LocalQueue
+) -> None:
+    task_id, faults = create("compile"), local_queue.faults
+    faults.add(Delay("queue.status", seconds=0))
+    faults.add(Respond("queue.status", status=503, times=99))
+    with on_a_terminal("watch", task_id, columns=300) as (_, terminal):
+        shown = terminal.read_until(lambda text: "retrying for an hour at most" in text)
+    assert local_queue.root_url in shown
+    assert f"1 pending{local_queue.root_url}" not in shown
+
+
 def test_watch_ends_if_the_first_request_fails(
     create: Create, local_queue: LocalQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
