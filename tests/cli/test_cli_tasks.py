@@ -198,7 +198,8 @@ def test_watch_ends_after_an_outage_of_more_than_an_hour(
     create: Create, local_queue: LocalQueue, queue: Queue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task_id, clock = create("compile"), MovableClock(held=True)
-    look = status.PatientLook(lambda: [status.one_task(queue.with_options(attempts=1), task_id)], clock)
+    once = queue.with_options(attempts=1)
+    look = status.PatientLook(lambda: [TaskAndStatus(task={}, status=once.status(task_id).status)], clock)
     known = look()
     for _ in range(2):  # each outage may take an hour
         local_queue.faults.add(Respond("queue.status", status=503, times=2))
