@@ -21,10 +21,9 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
@@ -41,7 +40,7 @@ from taskqueue_client._protocol.conversation import (
     converse,
     converse_async,
 )
-from taskqueue_client._protocol.schemas import check_definition
+from taskqueue_client._protocol.schemas import definition_problems
 from taskqueue_client.calls import create_task, status
 from taskqueue_client.calls import task as read_task
 from taskqueue_client.definitions import TaskDefinition, from_now, same_definition
@@ -336,7 +335,7 @@ class _Writer:
             given["metadata"] = {"name": name, "description": "", **given["metadata"]}
         dates = {key: self._date(given[key]) for key in ("created", "deadline", "expires") if key in given}
         definition = cast("TaskDefinition", {**given, **dates})
-        self._problems += _definition_problems(path, definition)
+        self._problems += definition_problems(path, definition)
         return definition
 
     def _date(self, given: Any) -> Any:
@@ -372,14 +371,6 @@ class _Writer:
             known = ", ".join(ids) or "the task has none"
             self._problems.append(Problem(path, found[0], f"a name of the task's dependencies ({known})"))
         return ids.get(found[1], found[0])
-
-
-def _definition_problems(path: str, definition: TaskDefinition) -> Iterator[Problem]:
-    try:
-        check_definition(definition, math.nan)
-    except InvalidDefinition as error:
-        for problem in error.problems:
-            yield replace(problem, path=path + problem.path[1:])
 
 
 class SubmissionFailed(TaskQueueError):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
 from types import GenericAlias
@@ -26,6 +27,8 @@ from taskqueue_client._dates import epoch_seconds, is_date_time
 from taskqueue_client.errors import InvalidDefinition, Problem
 from taskqueue_client.models import Priority
 from taskqueue_client.slugid import SLUGID, slugid
+
+from .wire import MAX_BODY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -192,6 +195,18 @@ def check_definition(definition: TaskDefinition, now: float) -> bytes:
     if has_nul or odd_numbers or not _is_valid(encoded, now):
         _raise_problems(encoded, now, odd_numbers, has_nul=has_nul)
     return encoded
+
+
+def definition_problems(path: str, definition: TaskDefinition) -> Iterator[Problem]:
+    """Yield what the Queue would refuse at any time in the definition at a path of a document."""
+    try:
+        size = len(check_definition(definition, math.nan))
+    except InvalidDefinition as error:
+        for problem in error.problems:
+            yield replace(problem, path=path + problem.path[1:])
+    else:
+        if size > MAX_BODY:
+            yield Problem(path, None, f"at most {MAX_BODY:,}", f"the definition has {size:,} bytes as JSON")
 
 
 def _is_valid(encoded: bytes, now: float) -> bool:

@@ -240,6 +240,15 @@ def test_problems_of_every_kind_are_reported_together() -> None:
     ]
 
 
+def test_a_definition_that_is_larger_than_a_request_may_be_is_a_problem_of_the_graph() -> None:
+    huge = {"payload": {"text": "x" * 10 * 1024 * 1024}}
+    with pytest.raises(InvalidDefinition) as raised:
+        plan_graph(document(small={}, huge=huge))
+    (problem,) = raised.value.problems
+    assert problem.path == "$.tasks.huge"
+    assert "bytes as JSON; expected at most 10,485,760" in str(problem)
+
+
 def test_the_error_of_a_graph_without_tasks_says_what_is_missing() -> None:
     with pytest.raises(InvalidDefinition, match=r"\$\.tasks: \{\} .* expected an object of one or more task"):
         plan_graph({"tasks": {}})
