@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import click
 from rich.console import Group, RenderableType
@@ -100,6 +100,11 @@ _RESERVED_LINES = 4
 _FIRST = (TaskState.RUNNING, TaskState.FAILED, TaskState.EXCEPTION, TaskState.PENDING, TaskState.UNSCHEDULED)
 """The order in which tasks are shown if the terminal has no room for all."""
 
+_RESOLVED = (TaskState.COMPLETED, TaskState.FAILED, TaskState.EXCEPTION)
+
+_Snapshot = tuple[list[TaskAndStatus], frozenset[str]]
+"""Tasks, and the ids of those that are blocked."""
+
 OUTAGE_MOST = 3600.0
 """Seconds that an outage may take while tasks are followed."""
 
@@ -129,7 +134,7 @@ def watch(
     """
     check_either(task_ids, group)
     with connect() as queue:
-        members = followed(lambda: _members(queue, task_ids, group), interval, as_json=as_json)
+        members = followed(queue, lambda: _members(queue, task_ids, group), interval, as_json=as_json)
     if not members:
         message = f"task group {group} has no tasks"
         raise Failure(message, ExitStatus.REFUSED)
@@ -137,10 +142,54 @@ def watch(
 
 
 def followed(
-    look: Callable[[], list[TaskAndStatus]], interval: float, *, as_json: bool
+    queue: Queue, look: Callable[[], list[TaskAndStatus]], interval: float, *, as_json: bool
 ) -> list[TaskAndStatus]:
     """Print the changes of the tasks that `look` returns, until all are settled; return their last state."""
-    return show(follow(PatientLook(look, SystemClock()), interval=interval), as_json=as_json)
+    ours: set[str] = set()
+
+    def wide_look() -> list[TaskAndStatus]:
+        members = look()
+        ours.update(member.status.task_id for member in members)
+        return members + _blocking(queue, members)
+
+    changes = follow(PatientLook(wide_look, SystemClock()), interval=interval)
+    snapshots = (
+        ([member for member in everything if member.status.task_id in ours], blocked_tasks(everything))
+        for everything in changes
+    )
+    return _show(snapshots, as_json=as_json)
+
+
+def _blocking(queue: Queue, members: list[TaskAndStatus]) -> list[TaskAndStatus]:
+    """Return other tasks that may block unscheduled ones: their dependencies, direct and indirect.
+
+    Those that may still complete are left out: `follow` would wait for them, too.
+    """
+    others: list[TaskAndStatus] = []
+    seen: set[str] = set()
+    latest = members
+    while latest:
+        seen.update(member.status.task_id for member in latest)
+        waiting = [member for member in latest if member.status.state is TaskState.UNSCHEDULED]
+        missing = {dependency for member in waiting for dependency in member.task["dependencies"]} - seen
+        latest = _read(queue, missing)
+        others += latest
+    blocked = blocked_tasks(members + others)
+    return [
+        member for member in others if member.status.state in _RESOLVED or member.status.task_id in blocked
+    ]
+
+
+def _read(queue: Queue, task_ids: Collection[str]) -> list[TaskAndStatus]:
+    """Return tasks of any number by a few requests."""
+    if not task_ids:
+        return []
+    definitions = {each.task_id: each.task for each in queue.iter_tasks(task_ids)}
+    return [
+        TaskAndStatus(task=definitions[each.task_id], status=each.status)
+        for each in queue.iter_statuses(task_ids)
+        if each.task_id in definitions
+    ]
 
 
 class PatientLook:
@@ -187,14 +236,13 @@ def exit_status(members: list[TaskAndStatus]) -> ExitStatus:
     return ExitStatus.DONE if completed else ExitStatus.NOT_COMPLETED
 
 
-def show(snapshots: Iterator[list[TaskAndStatus]], *, as_json: bool) -> list[TaskAndStatus]:
+def _show(snapshots: Iterator[_Snapshot], *, as_json: bool) -> list[TaskAndStatus]:
     """Print changes as lines or, on a terminal, in place; return the last snapshot."""
     if console().is_interactive and not as_json:
         return _show_live(snapshots)
     known: dict[str, tuple[object, ...]] = {}
     members: list[TaskAndStatus] = []
-    for members in snapshots:
-        blocked = blocked_tasks(members)
+    for members, blocked in snapshots:
         for member in members:
             status = member.status
             reason = "blocked" if status.task_id in blocked else reason_of(last_run(status))
@@ -211,23 +259,23 @@ def _print_line(member: TaskAndStatus, reason: str, *, as_json: bool) -> None:
     print_either({"name": name, **status.to_dict()}, line, as_json=as_json)
 
 
-def _show_live(snapshots: Iterator[list[TaskAndStatus]]) -> list[TaskAndStatus]:
+def _show_live(snapshots: Iterator[_Snapshot]) -> list[TaskAndStatus]:
     output = console()
-    latest: list[TaskAndStatus] = []
+    latest: _Snapshot = ([], frozenset())
 
     def render() -> RenderableType:
-        return progress(latest, output.height - _RESERVED_LINES)
+        return progress(*latest, output.height - _RESERVED_LINES)
 
     with Live(console=output, get_renderable=render) as live:
         for latest in snapshots:  # noqa: B007 - `render` shows it, also between snapshots
             live.refresh()
-    return latest
+    return latest[0]
 
 
-def progress(members: list[TaskAndStatus], lines: int) -> RenderableType:
+def progress(members: list[TaskAndStatus], blocked: frozenset[str], lines: int) -> RenderableType:
     """Return a progress bar, totals, and a table of as many tasks as fit."""
     counts = Counter(member.status.state for member in members)
-    resolved = sum(counts[state] for state in (TaskState.COMPLETED, TaskState.FAILED, TaskState.EXCEPTION))
+    resolved = sum(counts[state] for state in _RESOLVED)
     summary = Text(f" {resolved}/{len(members)}")
     for state, count in counts.items():
         summary.append(f"  {count} {state}", style=STYLES.get(state, ""))
@@ -236,4 +284,4 @@ def progress(members: list[TaskAndStatus], lines: int) -> RenderableType:
     if len(members) > lines:
         rank = {state: position for position, state in enumerate(_FIRST)}
         shown = sorted(members, key=lambda member: rank.get(member.status.state, len(_FIRST)))[:lines]
-    return Group(tasks_table(shown, blocked_tasks(members)), bar, summary)
+    return Group(tasks_table(shown, blocked), bar, summary)

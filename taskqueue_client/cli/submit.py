@@ -118,4 +118,4 @@ def _followed(queue: Queue, graph: Graph, interval: float, *, as_json: bool) -> 
         members = queue.iter_task_group(graph.task_group_id)
         return [each for each in members if each.status.task_id in ours]
 
-    return followed(look, interval, as_json=as_json)
+    return followed(queue, look, interval, as_json=as_json)

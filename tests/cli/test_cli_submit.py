@@ -351,6 +351,23 @@ def test_submit_wait_ends_when_all_remaining_tasks_are_blocked(graph: dict[str, 
     assert "build unscheduled blocked" in result.stdout
 
 
+@pytest.mark.usefixtures("deployment")
+def test_submit_wait_ends_when_an_existing_task_of_the_group_blocks_the_new_ones(
+    graph: dict[str, Any], worker: Any
+) -> None:
+    (printed,) = run_json("submit", write(graph))
+    with worker(fetch="failed"):
+        pass
+    later = {
+        "defaults": graph["defaults"],
+        "tasks": {"test": {"dependencies": [printed["taskIds"]["build"]]}},
+    }
+    later["taskGroupId"] = printed["taskGroupId"]
+    result = run("submit", write(later), "--wait", "--interval", "0.05")
+    assert result.exit_code == ExitStatus.NOT_COMPLETED
+    assert result.stdout.splitlines()[2:] == [f"{result.stdout.split()[2]} test unscheduled blocked"]
+
+
 @pytest.mark.parametrize("group", [{}, {"taskGroupId": slugid()}], ids=["a new group", "an existing group"])
 def test_ctrl_c_while_submitting_says_how_to_cancel_what_was_created(
     graph: dict[str, Any], deployment: LocalQueue, group: dict[str, str]

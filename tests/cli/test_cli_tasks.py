@@ -116,6 +116,30 @@ def test_watch_ends_when_all_remaining_tasks_are_blocked(group: str, worker: Any
     assert last_two == {"first exception malformed-payload", "second unscheduled blocked"}
 
 
+def test_watch_ends_when_a_task_is_blocked_by_tasks_that_are_not_watched(
+    create: Create, worker: Any, queue: Queue
+) -> None:
+    failed, unfinished = create("first"), create("other")
+    between = create("between", dependencies=[failed])
+    last = create("last", dependencies=[between, unfinished])
+    with worker(first="failed"):
+        result = run("watch", last, "--interval", "0.02")
+    assert result.exit_code == ExitStatus.NOT_COMPLETED
+    assert {line.split()[0] for line in result.stdout.splitlines()} == {last}
+    assert result.stdout.splitlines()[-1] == f"{last} last unscheduled blocked"
+    assert queue.status(unfinished).status.state is TaskState.PENDING
+
+
+def test_watch_of_a_group_ends_when_its_tasks_are_blocked_by_one_of_another_group(
+    create: Create, worker: Any
+) -> None:
+    last = create("last", dependencies=[create("first")])
+    with worker(first="failed"):
+        result = run("watch", "--group", last, "--interval", "0.02")
+    assert result.exit_code == ExitStatus.NOT_COMPLETED
+    assert result.stdout.splitlines()[-1] == f"{last} last unscheduled blocked"
+
+
 def test_watch_of_a_group_without_tasks_is_not_a_success(create: Create) -> None:
     group_id = slugid()
     with pytest.raises(ApiError):  # the Queue keeps the group of a task that it refuses
@@ -306,7 +330,7 @@ def test_a_small_terminal_shows_the_most_important_tasks(create: Create, queue: 
     members = [TaskAndStatus(task=queue.task(each), status=queue.status(each).status) for each in ids]
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(status.progress(members, lines=3))
+        console.print(status.progress(members, frozenset(), lines=3))
     assert "task-7" in capture.get()
     assert capture.get().count("task-") == 3
     assert "8/8" in capture.get()
