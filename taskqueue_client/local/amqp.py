@@ -243,9 +243,16 @@ class AmqpPublisher(_Link):
         )
 
     async def _use(self, channel: AbstractChannel) -> None:
+        lost = asyncio.Event()
+
+        def note_loss(*_: object) -> None:
+            lost.set()
+            self._filled.set()  # ends the wait below: a broker that comes back may have lost the exchanges
+
+        channel.close_callbacks.add(note_loss)  # called as well if the connection ends
         exchanges = await _declare(channel)
         self.connected.set()
-        while True:
+        while not lost.is_set():
             await self._filled.wait()
             await self._send_batch(exchanges)
 

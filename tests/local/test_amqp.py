@@ -261,6 +261,14 @@ async def test_nothing_is_lost_and_the_order_stays_while_the_broker_is_away(key:
         assert await bodies(queue, last=299) == list(range(300))
 
 
+async def test_a_publisher_without_messages_declares_its_exchanges_again_when_the_broker_comes_back() -> None:
+    async with line_to_broker() as (line, url), Publisher(url) as publisher:
+        publisher.connected.clear()
+        line.cut()
+        line.mend()
+        assert await asyncio.wait_for(publisher.connected.wait(), 30)
+
+
 async def test_a_broker_that_comes_later_gets_everything(key: str, caplog: pytest.LogCaptureFixture) -> None:
     async with line_to_broker() as (line, url), listening(key) as queue:
         line.cut()
