@@ -118,6 +118,8 @@ def _without_code(error: errors.ApiError) -> str:
     if error.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
         return f"cannot reach {_root_url(error)}: {error.message}"
     said = " ".join(error.message.split())
+    if isinstance(error, errors.TooManyRequests):
+        return f"{_root_url(error)} gets too many requests (HTTP {error.status}: {said}): try later"
     return _of_another_server(error, f"no error code of Taskcluster ({said})")
 
 

@@ -104,6 +104,19 @@ def test_a_root_url_of_a_server_that_responds_with_a_web_page_is_named(
     assert "): check TASKCLUSTER_ROOT_URL\n" in printed
 
 
+@pytest.mark.parametrize("arguments", [["status", "fN1SbArXTPSVFNUvaOlinQ"], ["doctor"]])
+def test_a_proxy_that_gets_too_many_requests_is_not_taken_for_another_server(
+    arguments: list[str], deployment: LocalQueue
+) -> None:
+    deployment.faults.add(Respond(endpoint="*", status=429, html=True, times=99))
+    result = run(*arguments)
+    said = f"{deployment.root_url} gets too many requests (HTTP 429: "
+    printed = result.stdout + result.stderr
+    assert said in printed
+    assert "): try later\n" in printed
+    assert "check TASKCLUSTER_ROOT_URL" not in printed
+
+
 @pytest.mark.parametrize(
     ("root_url", "variable"),
     [
