@@ -235,7 +235,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _decoded(file: Path) -> Any:
     if file.suffix == ".toml":
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))  # editors on Windows write a BOM
     if file.suffix in {".yml", ".yaml"}:
         content = file.read_bytes()
         try:

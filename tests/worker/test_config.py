@@ -71,6 +71,7 @@ def test_the_process_s_environment_is_looked_at(monkeypatch: pytest.MonkeyPatch)
     ("name", "text"),
     [
         ("worker.toml", 'worker_id = "w9"\nmax_idle = 60\nwork_directory = "/scratch"\n'),
+        ("worker.toml", '\ufeffworker_id = "w9"\r\nmax_idle = 60\r\nwork_directory = "/scratch"\r\n'),
         ("worker.yml", "worker_id: w9\nmax_idle: 60\nwork_directory: /scratch\n"),
         ("worker.yaml", '{"worker_id": "w9", "max_idle": 60.0, "work_directory": "/scratch"}'),
     ],
