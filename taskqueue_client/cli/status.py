@@ -105,6 +105,9 @@ _RESOLVED = (TaskState.COMPLETED, TaskState.FAILED, TaskState.EXCEPTION)
 _Snapshot = tuple[list[TaskAndStatus], frozenset[str]]
 """Tasks, and the ids of those that are blocked."""
 
+_BLOCKED = "blocked"
+"""The reason of an unscheduled task with a failed dependency."""
+
 OUTAGE_MOST = 3600.0
 """Seconds that an outage may take while tasks are followed."""
 
@@ -129,8 +132,8 @@ def watch(
     """Follow tasks, or the tasks of a group, until they are resolved.
 
     Also ends if the remaining tasks are blocked, because a dependency failed. An outage of up to an hour is
-    waited out. The exit status is 0 if all tasks are completed. With --json, prints a line for each change of
-    a task's state.
+    waited out. The exit status is 0 if all tasks are completed. With --json, prints an object for each change
+    of a task's state: its status, `name`, and whether it is `blocked`.
     """
     check_either(task_ids, group)
     with connect() as queue:
@@ -245,7 +248,7 @@ def _show(snapshots: Iterator[_Snapshot], *, as_json: bool) -> list[TaskAndStatu
     for members, blocked in snapshots:
         for member in members:
             status = member.status
-            reason = "blocked" if status.task_id in blocked else reason_of(last_run(status))
+            reason = _BLOCKED if status.task_id in blocked else reason_of(last_run(status))
             now = (status.state, len(status.runs), reason)
             if known.get(status.task_id) != now:
                 known[status.task_id] = now
@@ -256,7 +259,8 @@ def _show(snapshots: Iterator[_Snapshot], *, as_json: bool) -> list[TaskAndStatu
 def _print_line(member: TaskAndStatus, reason: str, *, as_json: bool) -> None:
     name, status = str(member.task["metadata"]["name"]), member.status
     line = f"{status.task_id} {printable(name)} {status.state} {reason}".rstrip()
-    print_either({"name": name, **status.to_dict()}, line, as_json=as_json)
+    document = {"name": name, "blocked": reason == _BLOCKED, **status.to_dict()}
+    print_either(document, line, as_json=as_json)
 
 
 def _show_live(snapshots: Iterator[_Snapshot]) -> list[TaskAndStatus]:

@@ -41,6 +41,9 @@ def command(
 
     A file that is submitted again becomes new tasks. If a submission was interrupted, first cancel what it
     has created.
+
+    With --json, prints an object with `taskGroupId` and, by name, `taskIds`. With --dry-run, it is one for
+    each task, with `name`, `taskId` and the definition, `task`; --wait adds what `watch` prints.
     """
     document = read_document(file)
     if dry_run:

@@ -166,6 +166,15 @@ def test_watch_as_json_is_a_status_in_each_line(create: Create, worker: Any) -> 
     ]
 
 
+def test_watch_as_json_says_that_a_task_is_blocked(create: Create, worker: Any) -> None:
+    failed = create("first")
+    last = create("last", dependencies=[failed])
+    with worker(first="failed"):
+        pass
+    lines = run_json("watch", failed, last)
+    assert [(line["name"], line["blocked"]) for line in lines] == [("first", False), ("last", True)]
+
+
 def hasty() -> Queue:
     return Queue.from_env().with_options(attempts=1)
 
