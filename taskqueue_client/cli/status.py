@@ -15,7 +15,7 @@ from rich.text import Text
 from taskqueue_client._protocol.retry import is_foreign, is_temporary
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock, SystemClock
-from taskqueue_client.errors import CallFailed
+from taskqueue_client.errors import CallFailed, InsufficientScopes
 from taskqueue_client.graph import blocked_tasks, follow
 from taskqueue_client.models import TaskAndStatus, TaskState
 
@@ -153,7 +153,7 @@ def followed(
     def wide_look() -> list[TaskAndStatus]:
         members = look()
         ours.update(member.status.task_id for member in members)
-        return members + _blocking(queue, members)
+        return members + blocking(queue, members)
 
     changes = follow(PatientLook(wide_look, SystemClock()), interval=interval)
     snapshots = (
@@ -163,7 +163,7 @@ def followed(
     return _show(snapshots, as_json=as_json)
 
 
-def _blocking(queue: Queue, members: list[TaskAndStatus]) -> list[TaskAndStatus]:
+def blocking(queue: Queue, members: list[TaskAndStatus]) -> list[TaskAndStatus]:
     """Return other tasks that may block unscheduled ones: their dependencies, direct and indirect.
 
     Those that may still complete are left out: `follow` would wait for them, too.
@@ -184,13 +184,17 @@ def _blocking(queue: Queue, members: list[TaskAndStatus]) -> list[TaskAndStatus]
 
 
 def _read(queue: Queue, task_ids: Collection[str]) -> list[TaskAndStatus]:
-    """Return tasks of any number by a few requests."""
+    """Return tasks of any number by a few requests, as far as the credentials may read them."""
     if not task_ids:
         return []
-    definitions = {each.task_id: each.task for each in queue.iter_tasks(task_ids)}
+    try:
+        definitions = {each.task_id: each.task for each in queue.iter_tasks(task_ids)}
+        statuses = list(queue.iter_statuses(task_ids))
+    except InsufficientScopes:
+        return []  # the tasks that were asked for can be followed all the same
     return [
         TaskAndStatus(task=definitions[each.task_id], status=each.status)
-        for each in queue.iter_statuses(task_ids)
+        for each in statuses
         if each.task_id in definitions
     ]
 

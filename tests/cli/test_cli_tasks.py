@@ -130,6 +130,18 @@ def test_watch_ends_when_a_task_is_blocked_by_tasks_that_are_not_watched(
     assert queue.status(unfinished).status.state is TaskState.PENDING
 
 
+def test_watch_follows_a_task_whose_dependencies_its_credentials_may_not_read(
+    create: Create, local_queue: LocalQueue, queue: Queue
+) -> None:
+    failed = create("first")
+    last = create("last", dependencies=[failed])
+    queue.cancel_task(failed)
+    members = [TaskAndStatus(task=queue.task(last), status=queue.status(last).status)]
+    assert [each.status.task_id for each in status.blocking(queue, members)] == [failed]
+    local_queue.faults.add(Respond("queue.statuses", status=403))
+    assert status.blocking(queue, members) == []
+
+
 def test_watch_of_a_group_ends_when_its_tasks_are_blocked_by_one_of_another_group(
     create: Create, worker: Any
 ) -> None:
