@@ -9,7 +9,13 @@ from typing import Protocol
 import aiohttp
 from yarl import URL
 
-from taskqueue_client._protocol.api_responses import MAX_RESPONSE, MAX_UNPACKED, Response, ResponseRefused
+from taskqueue_client._protocol.api_responses import (
+    MAX_RESPONSE,
+    MAX_UNPACKED,
+    Response,
+    ResponseRefused,
+    unpacked,
+)
 from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import ClientUnusable
@@ -107,7 +113,7 @@ async def _request_over(
                 raise_for_status=False,  # an injected session may want it
                 **options,  # type: ignore[arg-type] # headers, middlewares and a proxy
             )
-            async with response:  # whose session has unpacked it
+            async with response:
                 limit = min(max_body, MAX_UNPACKED) if "Content-Encoding" in response.headers else max_body
                 body = await _read(response.status, response.content, limit)
     except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
@@ -115,6 +121,8 @@ async def _request_over(
         raise connection_failure(error, cause, request.url, network) from error
     if response.status == WANTS_USER:
         raise proxy_refused(request.url, network)
+    if "Content-Encoding" in response.headers and not session.auto_decompress:
+        body = unpacked(response.status, response.headers, body, max_body)
     return Response(response.status, response.headers, body)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
 import socket
 import subprocess
@@ -158,6 +159,12 @@ async def test_an_injected_asynchronous_session_is_used_and_not_closed(server: S
         await queue.send(PING)
         assert (await session.get(server.root_url)).status == 200
     assert server.received[0].headers["X-Mine"] == "yes"
+
+
+async def test_an_injected_session_that_does_not_decompress_is_used(server: ScriptedServer) -> None:
+    server.otherwise = Say(200, gzip.compress(b'{"a": 1}'), {"Content-Encoding": "gzip"})
+    async with aiohttp.ClientSession(auto_decompress=False) as session:
+        assert await AsyncQueue(server.root_url, session=session).send(PING) == {"a": 1}
 
 
 @responses.activate
