@@ -36,7 +36,7 @@ from .commands.environment import CommandEnvironment
 from .commands.masking import Secrets
 from .commands.process_tree import Guardian
 from .commands.work_directory import WorkDirectories
-from .loop import WorkerLoop
+from .loop import WorkerLoop, check_has_settings
 from .monitoring.tracing import NO_TRACING
 from .outcomes import LOST, UPLOADED_BEFORE, Outcome, resolution_of
 from .run.artifact_uploads import outcome_of_failed_upload, severity, with_failed_upload
@@ -94,6 +94,7 @@ def run_handler(
     Raises:
         InvalidArgument: The definition is one that the Queue would refuse, `worker` is not a worker, or its
             `work_directory` cannot be used.
+        RuntimeError: The `__init__` of the worker's class has not called that of `WorkerLoop`.
         Exception: `on_start` or `on_stop` raised it.
     """
     _check_worker(worker)
@@ -105,6 +106,7 @@ def run_handler(
             worker_group="testing",
             worker_id="handler",
         )
+    check_has_settings(worker)
     claim = _claim(worker, dict(payload), options)
     worker.on_start()
     try:

@@ -281,9 +281,7 @@ class WorkerLoop(ABC):
 
     def __serve(self, *, signals: bool) -> None:
         _check_no_event_loop()
-        if not hasattr(self, "config"):
-            message = f"{type(self).__name__}.__init__ must call super().__init__(…) with the settings"
-            raise RuntimeError(message)
+        check_has_settings(self)
         if not self.__serving.acquire(blocking=False):
             message = "this worker is running already; make a second worker, or set concurrency"
             raise RuntimeError(message)
@@ -325,6 +323,13 @@ class WorkerLoop(ABC):
                 self.__session = None
             if self.runner is not None:
                 self.runner.flush()
+
+
+def check_has_settings(worker: WorkerLoop) -> None:
+    """Raise a RuntimeError if the `__init__` of a worker's class has not called that of `WorkerLoop`."""
+    if not hasattr(worker, "config"):
+        message = f"{type(worker).__name__}.__init__ must call super().__init__(…) with the settings"
+        raise RuntimeError(message)
 
 
 _HOOKS = ("on_start", "on_stop", "on_task_end", "run_time_limit", "on_idle", "termination_notice")

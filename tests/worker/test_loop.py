@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +16,7 @@ import pytest
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local.faults import Drop, Respond
+from taskqueue_client.testing import run_handler
 from taskqueue_client.worker import TaskEnd, WorkerLoop, outcomes, shutdown
 from taskqueue_client.worker.commands.task_log import TaskLog
 from taskqueue_client.worker.run.run_resources import RunResources
@@ -125,8 +126,9 @@ def test_a_class_that_does_not_call_the_init_of_its_base_is_an_error_at_the_star
             """Never called."""
 
     worker = Forgetful()
-    with pytest.raises(RuntimeError, match=r"Forgetful.__init__ must call super\(\).__init__"):
-        worker.serve()
+    for start in (worker.serve, lambda: run_handler(worker, {})):
+        with pytest.raises(RuntimeError, match=r"Forgetful.__init__ must call super\(\).__init__"):
+            start()
     assert not worker.started
 
 
@@ -440,14 +442,21 @@ class TestWhatAHandlerGives:
         async def inner(task: TaskRun) -> None:
             del task
 
-        check_not_completed(world, inner)
+        check_not_completed(world, inner, "declare run_task as `async def`")
 
     def test_nor_is_a_generator(self, world: World) -> None:
         def inner(task: TaskRun) -> Iterator[None]:
             del task
             yield
 
-        check_not_completed(world, inner)
+        check_not_completed(world, inner, "run_task must not `yield`")
+
+    def test_nor_is_an_asynchronous_generator(self, world: World) -> None:
+        async def inner(task: TaskRun) -> AsyncIterator[None]:
+            del task
+            yield
+
+        check_not_completed(world, inner, "run_task must not `yield`")
 
     def test_nor_is_a_coroutine_within_a_coroutine(self, world: World) -> None:
         async def inner() -> None:
@@ -479,7 +488,7 @@ class TestWhatAHandlerGives:
         assert reasons(world, task_id) == ["failed"]
 
 
-def check_not_completed(world: World, function: Callable[[TaskRun], Any]) -> None:
+def check_not_completed(world: World, function: Callable[[TaskRun], Any], advice: str) -> None:
     """A plain handler that gives what the function gives ends its run as an internal error, and says why."""
 
     class Giving(WorkerLoop):
@@ -490,7 +499,7 @@ def check_not_completed(world: World, function: Callable[[TaskRun], Any]) -> Non
     task_id = world.create()
     serve_one(world, Giving)
     assert reasons(world, task_id) == ["internal-error"]
-    assert "that was not run" in log_of(world, task_id)
+    assert f"that was not run; {advice}" in log_of(world, task_id)
 
 
 class TestNotAwaited:

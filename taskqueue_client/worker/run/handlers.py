@@ -111,12 +111,12 @@ class Handlers:
 
 def _check_done(returned: object) -> None:
     """Raise a TypeError if a handler returned work instead of doing it."""
-    if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+    is_awaitable = inspect.isawaitable(returned)
+    if is_awaitable or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
         if inspect.iscoroutine(returned):
             returned.close()  # or Python warns that it was never awaited
-        message = (
-            f"run_task returned a {type(returned).__name__} that was not run; declare run_task as `async def`"
-        )
+        advice = "declare run_task as `async def`" if is_awaitable else "run_task must not `yield`"
+        message = f"run_task returned a {type(returned).__name__} that was not run; {advice}"
         raise TypeError(message)
 
 
