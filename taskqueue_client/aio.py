@@ -33,7 +33,7 @@ class AsyncQueue(ClientBase[aiohttp.ClientSession]):
     Args:
         root_url: The deployment's root URL, such as `https://tc.example.com`.
         credentials: The credentials to sign calls with; None for calls that need no scopes.
-        session: A session to send requests with, which is never closed. By default the client opens
+        session: A session to send API calls with, which is never closed. By default the client opens
             connections with the environment's settings.
         retry: How often, and for how long, calls are attempted.
         check_definitions: Whether to check a task definition before it is sent.

@@ -32,7 +32,7 @@ class Queue(ClientBase[requests.Session]):
     Args:
         root_url: The deployment's root URL, such as `https://tc.example.com`.
         credentials: The credentials to sign calls with; None for calls that need no scopes.
-        session: A session to send requests with: its adapters, proxies, headers and CA bundle are used, and
+        session: A session to send API calls with: its adapters, proxies, headers and CA bundle are used, and
             it is never closed. By default the client opens connections with the environment's settings.
         retry: How often, and for how long, calls are attempted.
         check_definitions: Whether to check a task definition before it is sent.
