@@ -8,6 +8,7 @@ import errno
 import os
 import resource
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -382,6 +383,32 @@ def test_a_daemon_that_has_cleared_its_environment_is_ended_by_its_control_group
     (pid,) = told.result()
     assert context.processes.end(30) == 1
     wait_until_gone(pid)
+
+
+BESIDE_A_MOUNT = """
+import os, subprocess, sys
+from taskqueue_client import TaskRun, WorkerLoop
+from taskqueue_client.testing import run_handler
+
+class Worker(WorkerLoop):
+    def run_task(self, task: TaskRun) -> None:
+        task.run_command(["true"])
+
+place = os.fsencode(sys.argv[1]) + b"/caf\\xe9 \\x0b"  # Latin-1, and what is a line's end for str.splitlines
+os.mkdir(place)
+subprocess.run(["mount", "-t", "tmpfs", "none", place], check=True)
+print(run_handler(Worker, {}).outcome)
+"""
+
+
+def test_a_file_system_may_be_mounted_at_a_path_of_any_bytes(tmp_path: Path) -> None:
+    namespaces = ["unshare", "--map-root-user", "--mount"]
+    if not shutil.which("unshare") or subprocess.run([*namespaces, "true"], check=False).returncode:
+        pytest.skip("this user cannot make namespaces, in which to mount something")
+    strict = ["-X", "warn_default_encoding", "-W", "error"]  # what is text must say in which encoding
+    program: list[str | Path] = [*namespaces, sys.executable, *strict, "-c", BESIDE_A_MOUNT, tmp_path]
+    done = subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True)
+    assert done.stdout == "completed\n"
 
 
 def test_a_daemon_is_kept_on_request(context: CommandContext, fifo: Fifo) -> None:

@@ -30,14 +30,14 @@ class ControlGroup:
     def add(self, pid: int) -> None:
         """Put a process into the group, unless it is gone, or this process may not move it."""
         with suppress(OSError):
-            (self.path / "cgroup.procs").write_text(str(pid))
+            (self.path / "cgroup.procs").write_bytes(b"%d" % pid)
 
     def processes(self) -> list[int]:
         """Return the processes in the group, and in the groups that they have created below it."""
         with suppress(OSError):
-            if "populated 1" in (self.path / "cgroup.events").read_text():  # of those below, too
+            if b"populated 1" in (self.path / "cgroup.events").read_bytes():  # of those below, too
                 files = self.path.rglob("cgroup.procs")
-                return [int(pid) for each in files for pid in each.read_text().split()]
+                return [int(pid) for each in files for pid in each.read_bytes().split()]
         return []
 
     def remove(self) -> None:
@@ -46,7 +46,7 @@ class ControlGroup:
             self.path.rmdir()
             return
         with suppress(OSError):  # Linux before 5.14
-            (self.path / "cgroup.kill").write_text("1")
+            (self.path / "cgroup.kill").write_bytes(b"1")
         below = sorted(self.path.rglob("*/"), reverse=True)
         for each in (*below, self.path):
             with suppress(OSError):
@@ -57,8 +57,7 @@ class ControlGroup:
 def _own_control_group() -> Path | None:
     """The directory of this process's control group (version 2), where there is one. It stays the same."""
     mounted = _mounted_control_groups()
-    lines = Path("/proc/self/cgroup").read_text().splitlines()
-    own = next((line[3:] for line in lines if line.startswith("0::")), None)
+    own = next((line[3:] for line in _lines("/proc/self/cgroup") if line.startswith("0::")), None)
     if mounted is None or own is None or not Path(own).is_relative_to(mounted[0]):
         return None
     return mounted[1] / Path(own).relative_to(mounted[0])
@@ -66,9 +65,14 @@ def _own_control_group() -> Path | None:
 
 def _mounted_control_groups() -> tuple[str, Path] | None:
     """Which part of the hierarchy (version 2) is mounted, and where."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in _lines("/proc/self/mountinfo"):
         fields, _, kind = line.partition(" - ")
         if kind.startswith("cgroup2 "):
             _, _, _, root, where, *_ = fields.split(" ")
             return root, Path(where)
     return None
+
+
+def _lines(path: str) -> list[str]:
+    """Read a file of the kernel's. Paths in it may have any bytes, except the end of a line."""
+    return os.fsdecode(Path(path).read_bytes()).split("\n")

@@ -293,10 +293,10 @@ class RunProcesses:
         """Prepare for the first process."""
         with self._lock:
             if not self._is_watched:
-                self._is_watched = True
                 self._first_look = _listing.looks + 1
                 self._group = ControlGroup.create()
                 self._guardian.add(*self._watched)
+                self._is_watched = True
 
     def adopt(self, pid: int) -> None:
         """Put a new process, and with it its future children, into the run's control group."""
