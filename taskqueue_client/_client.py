@@ -269,4 +269,6 @@ class ClientBase(ABC, Generic[SessionT]):
         return self._storages.get(Storage) or self._storages.setdefault(Storage, Storage(self._network))
 
     def __repr__(self) -> str:
+        if not hasattr(self, "_wire"):  # a traceback may show the local variables of `__init__`
+            return super().__repr__()
         return f"<{type(self).__name__} {self.root_url} {self.credentials!r}>"

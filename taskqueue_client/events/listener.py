@@ -82,6 +82,8 @@ class _Consumer(ABC, Generic[HookResult]):
         """Return a coroutine function that calls the hook."""
 
     def __repr__(self) -> str:
+        if not hasattr(self, "_supervisor"):  # a traceback may show the local variables of `__init__`
+            return super().__repr__()
         settings = self._supervisor.plan.settings
         return f"<{type(self).__name__} {settings} {self.queue or '(no queue yet)'} {self.state}>"
 

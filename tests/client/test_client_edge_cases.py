@@ -10,6 +10,7 @@ import pickle
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
@@ -49,6 +50,23 @@ UNREADABLE_DATES = [
     "Wed, 21 Oct 2015 07:28:00 +99999999999999",
     "Wed, 99 Oct 2015 07:28:00 GMT",
 ]
+
+
+def _listener(settings: Any) -> object:
+    pytest.importorskip("aio_pika", reason="the extra `events` is not installed")
+    from taskqueue_client.events import Listener  # noqa: PLC0415 - needs the extra
+
+    return Listener(settings, [])
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue, _listener])
+def test_the_traceback_of_a_refused_argument_can_be_shown_with_its_local_variables(
+    kind: Callable[[Any], object],
+) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        kind("tc.example.com")
+    shown = "".join(traceback.TracebackException.from_exception(caught.value, capture_locals=True).format())
+    assert "self = <taskqueue_client." in shown
 
 
 @pytest.mark.parametrize("copy_it", [pickle.dumps, copy.copy, copy.deepcopy])
