@@ -54,7 +54,7 @@ UNREADABLE_DATES = [
 
 def _listener(settings: Any) -> object:
     pytest.importorskip("aio_pika", reason="the extra `events` is not installed")
-    from taskqueue_client.events import Listener  # noqa: PLC0415 - needs the extra
+    from taskqueue_client.events import Listener
 
     return Listener(settings, [])
 
