@@ -9,13 +9,7 @@ from typing import Protocol
 import aiohttp
 from yarl import URL
 
-from taskqueue_client._protocol.api_responses import (
-    MAX_RESPONSE,
-    MAX_UNPACKED,
-    Response,
-    ResponseRefused,
-    unpacked,
-)
+from taskqueue_client._protocol.api_responses import MAX_RESPONSE, Response, ResponseRefused, unpacked
 from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import ClientUnusable
@@ -111,17 +105,17 @@ async def _request_over(
                 skip_auto_headers=_UNSIGNED if request.body is None and request.method != "GET" else None,
                 allow_redirects=False,
                 raise_for_status=False,  # an injected session may want it
+                auto_decompress=False,  # aiohttp takes a compressed body that is cut for a whole one
                 **options,  # type: ignore[arg-type] # headers, middlewares and a proxy
             )
             async with response:
-                limit = min(max_body, MAX_UNPACKED) if "Content-Encoding" in response.headers else max_body
-                body = await _read(response.status, response.content, limit)
+                body = await _read(response.status, response.content, max_body)
     except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
         cause = error.__cause__ if isinstance(error, _SentOnceError) and error.__cause__ else error
         raise connection_failure(error, cause, request.url, network) from error
     if response.status == WANTS_USER:
         raise proxy_refused(request.url, network)
-    if "Content-Encoding" in response.headers and not session.auto_decompress:
+    if "Content-Encoding" in response.headers:
         body = unpacked(response.status, response.headers, body, max_body)
     return Response(response.status, response.headers, body)
 

@@ -161,10 +161,16 @@ async def test_an_injected_asynchronous_session_is_used_and_not_closed(server: S
     assert server.received[0].headers["X-Mine"] == "yes"
 
 
-async def test_an_injected_session_that_does_not_decompress_is_used(server: ScriptedServer) -> None:
-    server.otherwise = Say(200, gzip.compress(b'{"a": 1}'), {"Content-Encoding": "gzip"})
-    async with aiohttp.ClientSession(auto_decompress=False) as session:
+@pytest.mark.parametrize("auto_decompress", [True, False])
+async def test_a_compressed_response_is_read_whole_over_an_injected_session(
+    server: ScriptedServer, *, auto_decompress: bool
+) -> None:
+    packed = gzip.compress(b'{"a": 1}')
+    server.script.append(Say(200, packed[:-9], {"Content-Encoding": "gzip"}))
+    server.otherwise = Say(200, packed, {"Content-Encoding": "gzip"})
+    async with aiohttp.ClientSession(auto_decompress=auto_decompress) as session:
         assert await AsyncQueue(server.root_url, session=session).send(PING) == {"a": 1}
+    assert len(server.received) == 2
 
 
 @responses.activate
