@@ -54,7 +54,7 @@ fuzz: $(VENV)/.test
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 	$(BIN)/python -m tests.fuzz --requests $(FUZZ_REQUESTS) $(if $(SEED),--seed $(SEED))
 
-# A tenth more of the mutants takes some minutes more for each area; AREAS=lease tries those of one area.
+# A tenth more of the mutants takes some minutes more for each area; AREAS=claims tries those of one area.
 TENTHS ?= 2
 
 mutants: $(VENV)/.test
