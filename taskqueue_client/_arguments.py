@@ -72,7 +72,7 @@ def text(argument: str, given: object, pattern: re.Pattern[str], allowed: str) -
 
 
 def encoded(argument: str, given: str) -> bytes:
-    """Return text as UTF-8; bytes that `os.fsdecode` kept in it become these bytes again."""
+    """Return text as UTF-8. Bytes that `os.fsdecode` could not decode are returned as they were."""
     try:
         return given.encode(errors="surrogateescape")
     except UnicodeEncodeError as error:

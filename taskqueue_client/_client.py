@@ -221,7 +221,7 @@ class ClientBase(ABC, Generic[SessionT]):
         """Return a client with other credentials and the same connections.
 
         A worker has one for each claimed run. Replacing the credentials of one client does not change
-        another. Closing one closes the connections of all: close the first one, when none is in use.
+        another. Closing one closes the connections of all: close only the first one, after the last call.
 
         Raises:
             InvalidArgument: The credentials are malformed.

@@ -300,7 +300,8 @@ class AzureTaskSource:
         if self._stopping:
             return None
         run, claim = _run_of(message), None
-        if run is not None and run not in self._claimed:  # else it could not be deleted, or is a second one
+        # The message of a run in `_claimed` could not be deleted before, or is a second one.
+        if run is not None and run not in self._claimed:
             try:
                 claim = await self._claim(*run)
             except errors.CallFailed as error:

@@ -1,4 +1,4 @@
-"""Requests of the asynchronous client: aiohttp's connector opens connections, httptools parses responses.
+"""The asynchronous client's transport: aiohttp's connector opens connections, httptools parses responses.
 
 The connector knows proxies, TLS and hosts with several addresses. What aiohttp does for a response, beyond
 parsing it, takes longer than all else of a call: streams, cookies, redirects, tracing, timers.
@@ -336,7 +336,7 @@ class ConnectorTransport:
     The connector is made in the loop of the first request, and belongs to it.
     """
 
-    _limit = 0  # of the connector, to which idle connections are in use: `_places` counts
+    _limit = 0  # none: the connector would count idle connections as used; `_places` sets the limit
 
     def __init__(self, network: NetworkSettings) -> None:
         self._network = network

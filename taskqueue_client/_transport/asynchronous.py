@@ -1,4 +1,4 @@
-"""The transports of the asynchronous client: connections below aiohttp's sessions, and over a session."""
+"""The asynchronous client's transports over `ClientSession.request`, and the choice of its transport."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def _request_over(
                 skip_auto_headers=_UNSIGNED if request.body is None and request.method != "GET" else None,
                 allow_redirects=False,
                 raise_for_status=False,  # an injected session may want it
-                auto_decompress=False,  # aiohttp takes a compressed body that is cut for a whole one
+                auto_decompress=False,  # aiohttp takes an incomplete compressed body for a complete one
                 **options,  # type: ignore[arg-type] # headers, middlewares and a proxy
             )
             async with response:

@@ -52,7 +52,7 @@ class Attempt:
         return left
 
     def received(self, count: int, begun: float) -> None:
-        """Note that `count` bytes have come, for which waiting began at the moment `begun`."""
+        """Note that `count` bytes were received, and that waiting for them began at the moment `begun`."""
 
 
 current_attempt: ContextVar[Attempt | None] = ContextVar("current_attempt", default=None)

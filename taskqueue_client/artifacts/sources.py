@@ -263,7 +263,7 @@ def _naming_directory() -> Generator[None]:
 
 
 class Spool:
-    """An unnamed temporary file that becomes a source; the end of the context removes it, unless it has."""
+    """An unnamed temporary file to make a source of. Without `source`, the end of the context removes it."""
 
     def __init__(self) -> None:
         with _naming_directory():
@@ -325,8 +325,8 @@ def _checked(blocks: Iterable[Block], check: Callable[[], object]) -> Iterator[B
 
 
 _BATCH = 256 * 1024
-"""Bytes that are handed to the threads that hash at a time, at least. TLS brings 16 kB at a time; handing
-these over would take longer than everything else in a download."""
+"""The least number of bytes that the hashing threads get at a time. TLS returns 16 kB at a time; handing over
+each of these would take longer than everything else in a download."""
 
 
 class Hashes:
@@ -399,9 +399,10 @@ class _Hasher(Protocol):
 
 
 class _HashThread(Thread):
-    """Hashes blocks, of which up to `AHEAD` wait.
+    """A thread that computes a hash of blocks, of which up to `AHEAD` wait.
 
-    After a Ctrl-C in the moment in which a `queue.Queue` has taken its lock, nobody could end the thread.
+    The queues are `SimpleQueue`s: a Ctrl-C while a `queue.Queue` is locked would leave it locked, and nobody
+    could end the thread.
     """
 
     def __init__(self, algorithm: str, hasher: _Hasher) -> None:

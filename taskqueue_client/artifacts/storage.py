@@ -318,9 +318,9 @@ class Storage:
         cancellation: Cancellation,
         body: bytes | Iterator[Block] | None = None,
     ) -> Generator[Incoming]:
-        """Send a request, and return the response when its head is received.
+        """Send a request; the context begins when the head of the response is received.
 
-        The connection is closed at the end, unless the response was read to its end.
+        The connection is closed at the end of the context, unless the response was read to its end.
         """
         pool, attempt = self._pool(method, url), StorageAttempt(url, policy, cancellation)
         headers = {"User-Agent": USER_AGENT, **headers}

@@ -109,7 +109,7 @@ _BLOCKED = "blocked"
 """The reason of an unscheduled task with a failed dependency."""
 
 OUTAGE_MOST = 3600.0
-"""Seconds that an outage may take while tasks are followed."""
+"""Seconds that an outage may last while tasks are followed."""
 
 interval_option = click.option(
     "--interval",
@@ -147,7 +147,7 @@ def watch(
 def followed(
     queue: Queue, look: Callable[[], list[TaskAndStatus]], interval: float, *, as_json: bool
 ) -> list[TaskAndStatus]:
-    """Print the changes of the tasks that `look` returns, until all are settled; return their last state."""
+    """Print changes of the tasks that `look` returns, until all are resolved or blocked; return the tasks."""
     ours: set[str] = set()
 
     def wide_look() -> list[TaskAndStatus]:
@@ -184,7 +184,7 @@ def blocking(queue: Queue, members: list[TaskAndStatus]) -> list[TaskAndStatus]:
 
 
 def _read(queue: Queue, task_ids: Collection[str]) -> list[TaskAndStatus]:
-    """Return tasks of any number by a few requests, as far as the credentials may read them."""
+    """Return any number of tasks with a few requests; none if the credentials may not read them."""
     if not task_ids:
         return []
     try:
@@ -200,9 +200,9 @@ def _read(queue: Queue, task_ids: Collection[str]) -> list[TaskAndStatus]:
 
 
 class PatientLook:
-    """A look at tasks that returns in an outage what it returned before: many graphs take hours.
+    """Reads tasks with `look`; in an outage, returns those that it read last: many graphs take hours.
 
-    If the first look fails, its error is raised: the settings may be wrong.
+    If the first `look` fails, its error is raised: the settings may be wrong.
     """
 
     def __init__(self, look: Callable[[], list[TaskAndStatus]], clock: Clock) -> None:
@@ -212,7 +212,7 @@ class PatientLook:
         self._outage_since: float | None = None
 
     def __call__(self) -> list[TaskAndStatus]:
-        """Look, and say on standard error if that fails.
+        """Return the tasks. In an outage, write a note to standard error, and return the last ones.
 
         Raises:
             CallFailed: The Queue refuses, or an outage takes longer than `OUTAGE_MOST`.

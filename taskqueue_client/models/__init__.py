@@ -1,6 +1,6 @@
 """Responses: frozen structs with the Queue's fields in snake_case, and times as aware datetimes.
 
-Unknown fields are ignored, and an unknown value of an enumeration reads as itself. `task` is a plain dict
+Unknown fields are ignored, and an unknown value of an enumeration keeps its text. `task` is a plain dict
 in the form of the Queue's schema. `to_dict` returns a response for `json.dumps`.
 """
 

@@ -120,7 +120,7 @@ class Page(Model, frozen=True, kw_only=True):
 
 
 class OpenEnum(StrEnum):
-    """An enumeration of strings; a value that this version does not know is read as itself."""
+    """An enumeration of strings. A value that this version does not know is accepted, and keeps its text."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:

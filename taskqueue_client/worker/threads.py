@@ -232,7 +232,7 @@ class EventThread:
     def end(self, closing: Coroutine[Any, Any, object], timeout: float) -> bool:
         """Run a last coroutine in the loop, and stop; return whether that took less than `timeout` seconds.
 
-        If the loop is blocked for longer, the thread ends when it is not any more.
+        If the loop is blocked for longer, the thread ends when the loop is free again.
         """
         last = self.submit(closing)
         last.add_done_callback(lambda _: self._stop_soon())

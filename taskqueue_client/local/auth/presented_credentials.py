@@ -104,7 +104,7 @@ class Bewit:
 
 
 def find_bewit(resource: str) -> re.Match[str] | None:
-    """Return where the bewit in a path and query is, be it empty; None without a bewit."""
+    """Return the match of the bewit, which may be empty, in a path and query; None without a bewit."""
     return _BEWIT.fullmatch(resource)
 
 

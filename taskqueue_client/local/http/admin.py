@@ -46,7 +46,7 @@ class _RemovedWorker(msgspec.Struct, forbid_unknown_fields=True, rename="camel")
 
 
 _Route = tuple[type[Any], Callable[[Any], object], Callable[[], dict[str, Any]]]
-"""The form of a body, what it does, and what the response shows afterwards."""
+"""The type of the body, the action, and what returns the response after the action."""
 
 
 class Admin:
@@ -110,4 +110,4 @@ class Admin:
 
 
 def _nothing(_: _NoBody) -> None:
-    """Only show something."""
+    """Change nothing: the route only shows something."""

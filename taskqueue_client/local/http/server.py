@@ -289,7 +289,7 @@ def check_host(host: str, *, allow_remote: bool) -> None:
 def _addresses(host: str) -> list[str]:
     try:
         found = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError) as error:  # the latter for a name that has an empty part, such as `a..b`
+    except (OSError, UnicodeError) as error:  # UnicodeError: the name has an empty part, such as `a..b`
         reason = error.strerror if isinstance(error, OSError) else error
         raise InvalidArgument("host", host, f"an address or a name of this machine ({reason})") from error
     return [str(address[0]).partition("%")[0] for *_, address in found]

@@ -246,7 +246,7 @@ class ClaimedRun:
         return f"{self.task_id}/{self.run_id}"
 
     def watch_credentials(self, tell: Callable[[Credentials], object]) -> None:
-        """Call `tell` with the current credentials, and with all that replace them."""
+        """Call `tell` with the current credentials, and later with each that replaces them."""
         with self._lock:
             tell(self.credentials)  # first: one that fails is not called again
             self._watchers.append(tell)

@@ -60,7 +60,7 @@ class Claiming:
 
     Args:
         context: The arguments that the source was made with.
-        free: How many runs may be claimed at a time.
+        free: The number of free slots at first.
         claimable: How many runs may be claimed in all; None: no limit.
         granted: Called with the claims that each call of the source returns.
         events: Is told about failures.
@@ -117,7 +117,7 @@ class Claiming:
             self._task.cancel()
 
     def retry_refused(self) -> None:
-        """Wait no longer because the credentials were refused: there are others now."""
+        """End the wait that follows a refusal of the credentials, as there are others now."""
         if self._refused_wait is not None:
             self._failures = 0
             self._refused_wait.cancel()

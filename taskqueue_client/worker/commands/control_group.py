@@ -74,5 +74,5 @@ def _mounted_control_groups() -> tuple[str, Path] | None:
 
 
 def _lines(path: str) -> list[str]:
-    """Read a file of the kernel's. Paths in it may have any bytes, except the end of a line."""
+    """Return the lines of a file in `/proc`. Paths in it may have any bytes except a line feed."""
     return os.fsdecode(Path(path).read_bytes()).split("\n")

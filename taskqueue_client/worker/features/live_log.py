@@ -44,7 +44,7 @@ CLOSING = 1.0
 """Seconds that readers get for the rest of their log when the worker ends."""
 
 TO_END = 5.0
-"""Seconds that the server has to end: a file system that hangs does not hold the worker."""
+"""Seconds that the server has to end: else a file system that hangs would keep the worker from ending."""
 
 _BLOCK = 64 * 1024
 _REST = re.compile(r"bytes=(\d{1,18})-")

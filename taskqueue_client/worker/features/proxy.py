@@ -373,7 +373,7 @@ async def _with_retries(send: Callable[[], Awaitable[aiohttp.ClientResponse]]) -
             received = await send()
         except _NO_RESPONSE as error:
             if isinstance(error, aiohttp.ClientHttpProxyError) and error.status == WANTS_USER:
-                raise  # the clients do not repeat it either: the user and password stay the same
+                raise  # as in the clients: another attempt would send the same user and password
         else:
             if received.status < HTTPStatus.INTERNAL_SERVER_ERROR:
                 return received

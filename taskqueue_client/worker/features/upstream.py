@@ -214,7 +214,7 @@ def downloading_upstream(
     top = path_inside(directory, to, "to", allow_outside=allow_outside)
     tasks = list(tasks)
     chains = (yield from _chains(client, tasks, verified_by, concurrency)) if verified_by is not None else {}
-    runs = {} if chains else (yield from _latest_runs(tasks))  # a chain has a run
+    runs = {} if chains else (yield from _latest_runs(tasks))  # a chain of trust names its run
     wanted: dict[tuple[str, str], UpstreamTask] = {}
     for task in tasks:
         for name in (yield from _names(task, runs.get(task.task_id), chains.get(task.task_id), log)):

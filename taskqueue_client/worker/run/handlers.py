@@ -84,11 +84,11 @@ class Handlers:
         """Start the handler for a run, with the context variables of the caller.
 
         Raises:
-            InternalError: The system starts no more threads.
+            InternalError: The system does not start another thread.
         """
         context = copy_context()
         if self._capture is not None:
-            self._capture.open()  # again: a handler that configures logging anew removes it
+            self._capture.open()  # again: a handler that replaces the configuration of logging removes it
             context.run(_current_log.set, (self._capture, resources.log.logger))
         name = f"run {resources.run}"
         if self._thread is None:
@@ -201,7 +201,7 @@ class ThreadCall:
 
 
 class CoroutineCall:
-    """A call of a coroutine function in the handlers' loop; `ended` as of `ThreadCall`."""
+    """A call of a coroutine function in the handlers' loop; see `ThreadCall` for `ended`."""
 
     __slots__ = ("_calls", "_task", "_thread", "ended")
 
@@ -333,7 +333,7 @@ class Attempts:
             raise InternalError(message) from error
 
     def _begin_limit(self) -> None:
-        """Begin with the shorter one of the setting `max_run_time` and the limit of the run, if there is one.
+        """Begin the time limit: the shorter one of the setting `max_run_time` and the run's own, if any.
 
         Raises:
             InvalidArgument: The limit of the run is not more than 0 seconds.
@@ -419,7 +419,7 @@ class LoggingCapture(UnlockedHandler):
             current[1].handle(named)
 
     def open(self) -> None:
-        """Begin to take what any logger passes on, or go on."""
+        """Receive what any logger passes on, also if a handler has removed this from the root logger."""
         logging.getLogger().addHandler(self)
 
     def close(self) -> None:

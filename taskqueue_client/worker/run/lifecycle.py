@@ -119,7 +119,7 @@ class RunLifecycle:
         timeout = context.shared.config.upload_timeout
         self._budget = RetryBudget(run, timeout, until_deadline, context.retry_clock)
         self._late_uploads: asyncio.Task[Outcome | None] | None = None
-        run.when_lost(lambda lost: context.calls.call(self.stop, lost))  # the keeper's thread may notice it
+        run.when_lost(lambda lost: context.calls.call(self.stop, lost))  # in the thread that notices
 
     @cached_property
     def _uploads(self) -> ArtifactUploads:

@@ -425,7 +425,7 @@ class RunResources:
         """Remove all files, and end the processes and proxies of the run."""
         with self._lock:
             self._has_ended = True
-            # Now, or a thread that is left behind would start commands that nobody ends.
+            # Before `end_commands`: a thread that is still running could start commands that nobody ends.
             path, self._work_directory = self._work_directory, None
         directory = self.artifacts.clear(is_final=True)
         self.end_commands()
