@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
@@ -87,18 +87,35 @@ class CommandProcess:
         self.ended: Ended | None = None
         self._keep_children = keep_children
         self._started = time.monotonic()
-        with _input_file(content) if content else nullcontext(subprocess.DEVNULL) as stdin:
-            self._popen = _started(args, cwd, env, stdin, has_errors=stderr is not None)
+        self._readers: dict[int, Write] = {}
+        with ExitStack() as ends, ExitStack() as on_error:
+            on_error.callback(self._close_pipes)
+            end = self._new_pipe(stdout, ends)
+            stdin = ends.enter_context(_input_file(content)) if content else subprocess.DEVNULL
+            errors = end if stderr is None else self._new_pipe(stderr, ends)
+            self._popen = _started(args, cwd, env, (stdin, end, errors))
+            on_error.pop_all()
         self.pid = self._popen.pid
         self._tree = ProcessTree(self.pid)
         self._poll = select.poll()
-        self._readers: dict[int, Write] = {}
-        for pipe, write in ((self._popen.stdout, stdout), (self._popen.stderr, stderr)):
-            if pipe is not None and write is not None:
-                os.set_blocking(pipe.fileno(), False)
-                self._readers[pipe.fileno()] = write
-                self._poll.register(pipe, select.POLLIN)
+        for each in self._readers:
+            self._poll.register(each, select.POLLIN)
         self._handle = self._end_of_process()
+
+    def _new_pipe(self, write: Write, ends: ExitStack) -> int:
+        """Create a pipe whose content is passed to `write`; return the end for the command.
+
+        Before Python 3.11.4, `Popen` leaves pipes that it has created open when descriptors run out.
+        """
+        start, end = os.pipe()
+        self._readers[start] = write
+        ends.callback(os.close, end)
+        os.set_blocking(start, False)
+        return end
+
+    def _close_pipes(self) -> None:
+        for each in self._readers:
+            os.close(each)
 
     def wait(self, deadline: float, is_stopped: Callable[[], bool]) -> bool:
         """Copy output until the process ends; return False if the wait was stopped before.
@@ -142,9 +159,7 @@ class CommandProcess:
             self.end_tree(0)
         finally:
             self._unwatch()
-            for pipe in (self._popen.stdout, self._popen.stderr):
-                if pipe is not None:
-                    pipe.close()
+            self._close_pipes()
 
     def _end_of_process(self) -> int | None:
         """Open a file descriptor that becomes readable when the process ends, where the system has that."""
@@ -194,9 +209,10 @@ class CommandProcess:
 
 
 def _started(
-    args: Sequence[str], cwd: Path, env: Mapping[str, str], stdin: int | IO[bytes], *, has_errors: bool
+    args: Sequence[str], cwd: Path, env: Mapping[str, str], streams: tuple[int | IO[bytes], int, int]
 ) -> subprocess.Popen[bytes]:
     """Start a program; wait for `BUSY` seconds if that fails for a momentary cause."""
+    stdin, stdout, stderr = streams
     directory = os.fspath(cwd)  # errors show it as it is given
     until = time.monotonic() + BUSY
     while True:
@@ -204,9 +220,8 @@ def _started(
             return subprocess.Popen(  # noqa: S603 - a worker is there to run commands
                 args,
                 stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE if has_errors else subprocess.STDOUT,
-                bufsize=0,
+                stdout=stdout,
+                stderr=stderr,
                 cwd=directory,
                 env=env,
                 start_new_session=True,
