@@ -174,7 +174,11 @@ def test_a_file_that_is_not_text_is_refused() -> None:
 @pytest.mark.parametrize("levels", [990, 5_000, 20_000])  # steps with different limits refuse them
 def test_a_file_nested_too_deeply_is_refused(name: str, options: list[str], levels: int) -> None:
     Path(name).write_text('{"tasks": {"a": {"payload": ' + levels * '{"a": ' + "1" + (levels + 3) * "}")
-    assert refused("submit", name, *options) == f"Error: {name}: lists and objects are nested too deeply"
+    result = run("submit", name, *options)
+    assert result.exit_code == ExitStatus.WRONG_USE
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"Error: {name}: ")
+    assert "lists and objects are nested too deeply" in result.stderr
 
 
 @pytest.mark.usefixtures("deployment")
