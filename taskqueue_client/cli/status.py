@@ -233,6 +233,7 @@ class PatientLook:
             self._outage_since = now
             # Not with `click.echo`, which would write into the middle of a table on a terminal.
             sys.stderr.write(f"{in_one_line(error)}; retrying for an hour at most\n")
+            sys.stderr.flush()
         if now - self._outage_since > OUTAGE_MOST:
             raise error
 
