@@ -13,7 +13,6 @@ import threading
 import traceback
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
 from email.utils import formatdate
 from importlib.machinery import ModuleSpec
@@ -393,8 +392,10 @@ def error_of_a_large_task(wait: float, *, has_session: bool, is_new: bool, **tim
         with Queue(server.url, CREDENTIALS, session=session if has_session else None, retry=retry) as queue:
             if not is_new:
                 queue.ping()
+            ended = threading.Event()
+            server.while_receiving = lambda: ended.wait(wait)
             creating = threads.submit(queue.create_task, TASK, definition)
-            server.while_receiving = lambda: wait_for([creating], wait)
+            creating.add_done_callback(lambda _: ended.set())
             return creating.exception(60)
 
 
