@@ -12,7 +12,6 @@ import io
 import os
 import stat
 import tempfile
-import zlib
 from collections.abc import AsyncIterable, Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
@@ -25,7 +24,7 @@ from typing import BinaryIO, NamedTuple, Protocol, Self, cast
 from taskqueue_client.errors import InvalidArgument
 
 from .artifact_errors import SourceChanged
-from .compression import GZIP, compress, isal
+from .compression import GZIP, compress, fast_zlib
 
 Block = bytes | memoryview
 """A part of the content."""
@@ -307,7 +306,7 @@ def spooled(blocks: Iterable[bytes]) -> Source:
 
 def gzipped_content(content: bytes) -> Source:
     """Compress small content in memory."""
-    packed = (isal("isal_zlib") or zlib).compress(content, wbits=GZIP)
+    packed = fast_zlib().compress(content, wbits=GZIP)
     return Source("compressed content", io.BytesIO(packed), size=len(packed), content=packed)
 
 

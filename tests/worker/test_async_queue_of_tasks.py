@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from taskqueue_client import AsyncQueue, TaskRun, WorkerLoop
+from taskqueue_client.local.faults import Delay
 from taskqueue_client.testing import run_handler
 from tests.worker.queue_world import World
 from tests.worker.run_outcomes import reasons
@@ -100,3 +102,23 @@ def test_it_works_in_event_loops_of_a_handler_under_test(world: World) -> None:
 
     worker = Pinging(root_url=world.local.root_url, task_queue_id="a/b", worker_group="a", worker_id="b")
     assert run_handler(worker, {}).outcome == "completed"
+
+
+def test_two_threads_use_it_at_the_same_time_each_in_a_loop_of_its_own(world: World) -> None:
+    task_id = world.create()
+    world.local.faults.add(Delay(endpoint="queue.status", seconds=60))
+
+    async def status(queue: AsyncQueue) -> None:
+        assert (await queue.with_options(attempts=1).status(task_id)).status.state == "running"
+
+    def handler(task: TaskRun) -> None:
+        queue = task.async_queue
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(lambda: asyncio.run(status(queue)))
+            world.until_struck()
+            asyncio.run(ping(queue))
+            world.local.clock.advance(60)
+            waiting.result()
+
+    work(world, handler, max_tasks=1)
+    check_completed(world, [task_id])

@@ -75,7 +75,7 @@ class HandlerQueue(AsyncQueue):
 
 
 class _LoopTransport:
-    """An `AsyncTransport` for one event loop after another, whose connections end with the loop.
+    """An `AsyncTransport` for any event loop. Each has its own connections, which end with the loop.
 
     Afterwards, nothing could close them: only garbage collection would.
     """
@@ -83,34 +83,30 @@ class _LoopTransport:
     def __init__(self, network: NetworkSettings, storages: Mapping[Any, Storage]) -> None:
         self._network = network
         self._storages = storages
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opened: dict[asyncio.AbstractEventLoop, tuple[AsyncTransport, AsyncGenerator[None]]] = {}
 
     async def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
         """See `AsyncTransport.request`."""
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._connections = loop, own_transport(self._network)
-            self._end = _closed_with_loop(self._connections, self._storages)
-            await anext(self._end)
-        return await self._connections.request(request, timeouts, max_body)
+        if loop not in self._opened:
+            self._opened[loop] = own_transport(self._network), self._closed_with(loop)
+            await anext(self._opened[loop][1])
+        return await self._opened[loop][0].request(request, timeouts, max_body)
+
+    async def _closed_with(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None]:
+        """Close connections when this is closed, as `asyncio.run` closes generators that have begun."""
+        try:
+            yield
+        finally:
+            connections, _ = self._opened.pop(loop)
+            for storage in self._storages.values():
+                await storage.aclose()
+            await connections.aclose()
 
     async def aclose(self) -> None:
         """See `AsyncTransport.aclose`."""
-        if self._loop is not None:
-            self._loop = None
-            await self._end.aclose()
-
-
-async def _closed_with_loop(
-    connections: AsyncTransport, storages: Mapping[Any, Storage]
-) -> AsyncGenerator[None]:
-    """Close connections when this is closed, which `asyncio.run` does with generators that have begun."""
-    try:
-        yield
-    finally:
-        for storage in storages.values():
-            await storage.aclose()
-        await connections.aclose()
+        if opened := self._opened.get(asyncio.get_running_loop()):
+            await opened[1].aclose()
 
 
 @dataclass(frozen=True, slots=True)
