@@ -182,10 +182,11 @@ def _logged(result: TaskResult) -> TaskResult:
 
 def _shared(worker: WorkerLoop, stack: ExitStack) -> SharedResources:
     config, once = worker.config, RetryPolicy(attempts=1)
+    directories = stack.enter_context(WorkDirectories(config.work_directory))
     return SharedResources(
         config=replace(config, intermittent_attempts=1),
-        directories=stack.enter_context(WorkDirectories(config.work_directory)),
-        guardian=stack.enter_context(closing(Guardian())),
+        directories=directories,
+        guardian=stack.enter_context(closing(Guardian(f"{directories.path}/"))),
         queue=stack.enter_context(Queue(worker.root_url, retry=once, clock=worker.clock)),
         async_queue=HandlerQueue(worker.root_url, retry=once, clock=worker.clock),
         clock=worker.clock,

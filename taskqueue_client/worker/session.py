@@ -204,12 +204,13 @@ class Session:
         storage, tracing, clock = config.artifact_storage, config.tracing, worker.clock
         queue = Queue(worker.root_url, clock=clock, artifact_storage=storage, tracing=tracing)
         self._queue = stack.enter_context(queue)
+        directories = stack.enter_context(
+            WorkDirectories(config.work_directory, keep=config.keep_work_directories)
+        )
         return SharedResources(
             config=config,
-            directories=stack.enter_context(
-                WorkDirectories(config.work_directory, keep=config.keep_work_directories)
-            ),
-            guardian=stack.enter_context(closing(Guardian())),
+            directories=directories,
+            guardian=stack.enter_context(closing(Guardian(f"{directories.path}/"))),
             queue=queue,
             async_queue=with_attributes(HandlerQueue, self._make_queue(None, clock)),
             clock=clock,

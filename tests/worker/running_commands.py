@@ -26,7 +26,7 @@ def context_in(
     directory: Path, env: Mapping[str, str] | None = None, *, pass_environment: Sequence[str] = ()
 ) -> Generator[CommandContext]:
     """A context as a run has it, with little patience. `env` are variables that every command gets."""
-    guardian = Guardian()
+    guardian = Guardian(f"{directory}/")
     log = TaskLog(directory / "task.log", SystemClock(), kept_in_memory=0)
     work = directory / "work"
     work.mkdir()

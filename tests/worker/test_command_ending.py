@@ -663,10 +663,10 @@ def test_a_command_is_killed_even_if_its_worker_is_killed_while_it_starts(
 from taskqueue_client.worker.commands.process_tree import Guardian
 import signal
 add = Guardian.add
-def add_unless_group(self, *watched):
-    if watched[0].isdigit():
+def add_unless_group(self, watched):
+    if watched.isdigit():
         signal.pause()
-    add(self, *watched)
+    add(self, watched)
 Guardian.add = add_unless_group
 """
     worker = start_worker(stop_before_it_is_known)
@@ -721,8 +721,8 @@ def test_a_guardian_ends_though_a_child_of_the_worker_has_its_input_open(
     held: list[int] = []
     start = process_tree._started  # pyright: ignore[reportPrivateUsage]
 
-    def start_and_hold() -> subprocess.Popen[bytes]:
-        process = start()
+    def start_and_hold(marked: str) -> subprocess.Popen[bytes]:
+        process = start(marked)
         assert process.stdin is not None
         held.append(os.dup(process.stdin.fileno()))
         return process
@@ -770,7 +770,7 @@ def test_a_guardian_kills_nothing_by_the_ids_of_another_pid_namespace(
 
     with subprocess.Popen(["sleep", "1000"], env={"MARK": "own"}) as process:
         monkeypatch.setattr(os, "readlink", found)
-        assert not guardian_process._kill_marked({b"MARK=own"})  # pyright: ignore[reportPrivateUsage]
+        assert not guardian_process._kill_marked((b"MARK=own",))  # pyright: ignore[reportPrivateUsage]
         assert process.poll() is None
         process.kill()
 

@@ -273,7 +273,7 @@ from taskqueue_client.worker.commands.command import run_command
 from taskqueue_client.worker.commands.environment import protect_process
 directory, user = sys.argv[1:]
 with context_in(Path(directory)) as context:
-    context.guardian.add("0=started")
+    context.guardian.start()
     (guardian,) = guardians()
     protect_process()
     if user:  # the user's rights, and nothing else: /proc belongs to root for a process that is protected

@@ -3,10 +3,12 @@
 It is run as a script. It imports no module of this package, and only those of Python that every start of it
 imports: `signal` and `contextlib` would double the time in which it starts. It reads commands from standard
 input: `+TARGET` adds a target, `-TARGET` removes it, and `.` ends the guardian. Each command ends with a NUL,
-because a path may contain line breaks. A target is the number of a process group, an environment variable as
-`NAME=value`, which stands for all processes that have it, or the path of a control group. The argument is a
-file descriptor that becomes readable when the worker is gone, if the system has such descriptors. The end of
-the input is not enough: a process that the worker has forked may hold it open. The worker starts it with the
+because a path may contain line breaks. A target is the number of a process group, the path of a control
+group, or the beginning of an environment variable, `NAME=value`, which stands for all processes that have it.
+
+The first argument is a target that counts unless the worker ends with `.`. The second one is a file
+descriptor that becomes readable when the worker is gone, if the system has such descriptors. The end of the
+input is not enough: a process that the worker has forked may hold it open. The worker starts it with the
 signals blocked that would end it.
 """
 
@@ -31,7 +33,7 @@ def main() -> None:
     left = _left_behind()
     for group in filter(bytes.isdigit, left):
         _kill(-int(group))
-    marks = {each for each in left if not each.startswith(b"/") and b"=" in each}
+    marks = tuple(each for each in left if not each.startswith(b"/") and b"=" in each)
     groups = [each for each in left if each.startswith(b"/")]
     start = time.monotonic()
     while marks and time.monotonic() < start + SEARCH_TIMEOUT:
@@ -42,9 +44,9 @@ def main() -> None:
 
 
 def _left_behind() -> list[bytes]:
-    watched: list[bytes] = []
+    watched = [os.fsencode(sys.argv[1])]
     poll = select.poll()
-    for each in (0, *map(int, sys.argv[1:])):
+    for each in (0, *map(int, sys.argv[2:])):
         poll.register(each, select.POLLIN)
     rest = b""
     while True:
@@ -55,13 +57,13 @@ def _left_behind() -> list[bytes]:
         *commands, rest = (rest + chunk).split(b"\0")
         for command in commands:
             if command == b".":
-                return watched
+                return watched[1:]
             change = watched.append if command.startswith(b"+") else watched.remove
             change(command[1:])
 
 
-def _kill_marked(marks: set[bytes]) -> bool:
-    """Kill processes with certain variables; return whether there were any. Linux only: /proc tells."""
+def _kill_marked(marks: tuple[bytes, ...]) -> bool:
+    """Kill processes with variables that begin so; return whether there were any. Linux only: /proc tells."""
     try:
         if os.readlink("/proc/self") != str(os.getpid()):  # noqa: PTH115 - pathlib is big
             return False  # it shows another PID namespace: with its ids, other processes would be killed
@@ -70,7 +72,7 @@ def _kill_marked(marks: set[bytes]) -> bool:
         return False
     found = False
     for pid in pids:
-        if not marks.isdisjoint(_environment(pid)):
+        if any(each.startswith(marks) for each in _environment(pid)):
             found = True
             _kill(int(pid))  # at once: later, the number may be another process's
     return found

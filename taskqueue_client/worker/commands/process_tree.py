@@ -36,44 +36,52 @@ GUARDIAN_ENDS_WITHIN = 15.0
 class Guardian:
     """Kills processes that this process leaves behind, for example when it is ended by `kill -9`.
 
-    Its own process is started when it is first needed. Where that fails, a warning says so once, and
-    commands run without it. Close it. Safe to use from any thread.
+    Where its own process cannot be started, a warning says so once, and commands run without it. Close it.
+    Safe to use from any thread.
+
+    Args:
+        mark: Processes whose `MARK` begins with this are killed if this process ends without `close`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, mark: str) -> None:
         self._lock = threading.Lock()
+        self._marked = f"{MARK}={mark}"
         self._watched: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._failure = ""
 
-    def add(self, *watched: str) -> None:
+    def start(self) -> None:
+        """Start, unless it has."""
+        with self._lock:
+            if self._process is None:
+                self._start()
+
+    def add(self, watched: str) -> None:
         """Kill these if this process ends.
 
         Args:
-            *watched: A process group as its number; all processes with an environment variable as
-                `NAME=value`; a control group as its path.
+            watched: A process group as its number; a control group as its path; all processes with an
+                environment variable as `NAME=value`.
         """
-        self._change("+", watched, self._watched.append)
-
-    def remove(self, *watched: str) -> None:
-        """Leave these alone from now on."""
-        self._change("-", watched, self._watched.remove)
-
-    def _change(self, sign: str, watched: tuple[str, ...], change: Callable[[str], object]) -> None:
         with self._lock:
-            for each in watched:
-                change(each)
-            self._tell("".join(f"{sign}{each}\0" for each in watched))
+            self._watched.append(watched)
+            self._tell(f"+{watched}\0")
+
+    def remove(self, watched: str) -> None:
+        """Leave it alone from now on."""
+        with self._lock:
+            self._watched.remove(watched)
+            self._tell(f"-{watched}\0")
 
     def close(self) -> None:
         """End the process. May be called again."""
         with self._lock:
             self._end()
 
-    def _tell(self, commands: str) -> None:
+    def _tell(self, command: str) -> None:
         try:
             if self._process is not None:
-                _write(self._process, commands)
+                _write(self._process, command)
                 return
         except BrokenPipeError:
             self._end()  # somebody killed it
@@ -82,7 +90,7 @@ class Guardian:
 
     def _start(self) -> None:
         try:
-            self._process = _started()
+            self._process = _started(self._marked)
             _write(self._process, "".join(f"+{watched}\0" for watched in self._watched))
         except OSError as error:
             if self._failure != (failure := str(error)):
@@ -105,12 +113,12 @@ class Guardian:
                 process.wait()
 
 
-def _started() -> subprocess.Popen[bytes]:
+def _started(marked: str) -> subprocess.Popen[bytes]:
     if getattr(sys, "frozen", False) or not sys.executable:  # the former would start the whole program again
         message = "sys.executable is not a Python interpreter: this program is frozen, or embeds Python"
         raise OSError(message)
     # -I: nothing that a user has set up; -S: no site-packages
-    command = [sys.executable, "-I", "-S", str(_SCRIPT)]
+    command = [sys.executable, "-I", "-S", str(_SCRIPT), marked]
     with ExitStack() as opened:
         handles: list[int] = []
         with suppress(AttributeError, OSError):  # not Linux, too old, or forbidden, as in some sandboxes
@@ -274,7 +282,7 @@ class RunProcesses:
 
     Args:
         mark: The value of `MARK`: on this machine, no other run's begins with it.
-        guardian: Kills them if this process is killed.
+        guardian: Kills them if this process is killed: its mark is the beginning of this one.
 
     Attributes:
         variable: The environment variable that marks the processes.
@@ -294,8 +302,10 @@ class RunProcesses:
         with self._lock:
             if not self._is_watched:
                 self._first_look = _listing.looks + 1
+                self._guardian.start()
                 self._group = ControlGroup.create()
-                self._guardian.add(*self._watched)
+                if self._group is not None:
+                    self._guardian.add(str(self._group.path))
                 self._is_watched = True
 
     def adopt(self, pid: int) -> None:
@@ -311,16 +321,16 @@ class RunProcesses:
         """
         if not self._is_watched:
             return 0
-        count = end_processes(self._living, grace, partial(time.sleep, TICK))
+        try:
+            count = end_processes(self._living, grace, partial(time.sleep, TICK))
+        except OSError:
+            self._guardian.add(self._marked)
+            raise
         if self._group is not None:
             self._group.remove()
-        self._guardian.remove(*self._watched)
+            self._guardian.remove(str(self._group.path))
         self._is_watched = False
         return count
-
-    @property
-    def _watched(self) -> list[str]:
-        return [self._marked, *([] if self._group is None else [str(self._group.path)])]
 
     def _living(self) -> list[int]:
         found = set(_marked(self._marked, self._first_look))
