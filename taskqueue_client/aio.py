@@ -115,6 +115,7 @@ class AsyncQueue(ClientBase[aiohttp.ClientSession]):
     # Task queues and workers
     pending_tasks = called_async(calls.pending_tasks)
     task_queue_counts = called_async(calls.task_queue_counts)
+    task_queue_counts_batch = called_async(calls.task_queue_counts_batch)
     list_pending_tasks = called_async(calls.list_pending_tasks)
     iter_pending_tasks = iterated_async(calls.iter_pending_tasks)
     list_claimed_tasks = called_async(calls.list_claimed_tasks)

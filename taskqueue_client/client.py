@@ -114,6 +114,7 @@ class Queue(ClientBase[requests.Session]):
     # Task queues and workers
     pending_tasks = called(calls.pending_tasks)
     task_queue_counts = called(calls.task_queue_counts)
+    task_queue_counts_batch = called(calls.task_queue_counts_batch)
     list_pending_tasks = called(calls.list_pending_tasks)
     iter_pending_tasks = iterated(calls.iter_pending_tasks)
     list_claimed_tasks = called(calls.list_claimed_tasks)

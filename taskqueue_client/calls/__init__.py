@@ -25,6 +25,6 @@ __all__ = [
     "list_provisioners", "list_task_group", "list_task_queues", "list_worker_types", "list_workers",
     "object_metadata", "pending_tasks", "ping", "quarantine_worker", "reclaim_task", "report_completed",
     "report_exception", "report_failed", "rerun_task", "schedule_task", "seal_task_group", "start_download",
-    "status", "statuses", "task", "task_queue_counts", "tasks", "test_authenticate",
-    "test_authenticate_get", "version",
+    "status", "statuses", "task", "task_queue_counts", "task_queue_counts_batch", "tasks",
+    "test_authenticate", "test_authenticate_get", "version",
 ]  # fmt: skip

@@ -27,6 +27,7 @@ from taskqueue_client.models import (
     ScopeSet,
     TaskQueue,
     TaskQueueCounts,
+    TaskQueueCountsBatch,
     TaskQueuesPage,
     Version,
     Worker,
@@ -90,6 +91,23 @@ def task_queue_counts(
     """
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
     return Call("taskQueueCounts", "GET", arguments.path("task-queues", queue, "counts"), TaskQueueCounts)
+
+
+def task_queue_counts_batch(task_queue_ids: Collection[str]) -> Call[TaskQueueCountsBatch]:
+    """Return the numbers of pending and of claimed tasks of up to 1,000 task queues. Experimental.
+
+    Scopes: `queue:pending-count:<task_queue_id>` and `queue:claimed-count:<task_queue_id>` for each id. Safe
+    to repeat. Queues from before September 2026 do not have this endpoint.
+
+    Args:
+        task_queue_ids: Ids such as `proj-demo/linux`. The counts come in any order.
+    """
+    ids = [
+        arguments.task_queue_id(each, None, None)
+        for each in arguments.texts("task_queue_ids", task_queue_ids)
+    ]
+    body = {"taskQueueIds": ids}
+    return Call("taskQueueCountsBatch", "POST", "/task-queues/counts", TaskQueueCountsBatch, body=body)
 
 
 def list_pending_tasks(

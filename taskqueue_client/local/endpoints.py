@@ -172,6 +172,6 @@ objects = Endpoints("object")
 auth = Endpoints("auth")
 
 
-def each(variable: str, names: str, scope: str) -> ScopeExpression:
-    """Return the expression for one scope for each of several values."""
-    return {"AllOf": [{"for": variable, "in": names, "each": scope}]}
+def each(variable: str, names: str, *scopes: str) -> ScopeExpression:
+    """Return the expression for one or more scopes for each of several values."""
+    return {"AllOf": [{"for": variable, "in": names, "each": scope} for scope in scopes]}

@@ -53,11 +53,13 @@ _METADATA = _closed(
     },
 )
 
+_TASK_QUEUE_ID = {"type": "string", "pattern": "^[a-zA-Z0-9-_]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?$"}
+
 _CREATE_TASK = _closed(
     ["created", "deadline", "payload", "metadata"],
     provisionerId={"type": "string", "pattern": "^[a-zA-Z0-9-_]{1,38}$"},
     workerType={"type": "string", "pattern": "^[a-z]([-a-z0-9]{0,36}[a-z0-9])?$"},
-    taskQueueId={"type": "string", "pattern": "^[a-zA-Z0-9-_]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?$"},
+    taskQueueId=_TASK_QUEUE_ID,
     schedulerId={**_IDENTIFIER, "default": "-"},
     projectId={**_PROJECT_ID, "default": "none"},
     taskGroupId=_ID,
@@ -118,6 +120,9 @@ _SCOPES = _list(_SCOPE, uniqueItems=True)
 REQUEST_SCHEMAS: dict[str, dict[str, Any]] = {
     "queue/v1/create-task-request": _CREATE_TASK,
     "queue/v1/tasks-request": _closed([], taskIds=_list(_TEXT)),
+    "queue/v1/task-queue-counts-request": _closed(
+        ["taskQueueIds"], taskQueueIds={"type": "array", "items": _TASK_QUEUE_ID, "maxItems": 1000}
+    ),
     "queue/v1/change-task-priority-request": _closed(["newPriority"], newPriority=_one_of(*_PRIORITIES)),
     "queue/v1/claim-work-request": _closed(
         ["workerGroup", "workerId", "tasks"],

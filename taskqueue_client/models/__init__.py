@@ -14,15 +14,16 @@ from .workers import *
 
 __all__ = [
     "Artifact", "ArtifactContent", "ArtifactLocation", "ArtifactsPage", "Authentication",
-    "CanceledTaskGroup", "ClaimWorkResponse", "ClaimedTask", "ClaimedTasksPage", "CreateArtifactResponse",
-    "CreateUploadResponse", "DependentTasksPage", "DownloadMethod", "IdentifiedStatus", "IdentifiedTask",
-    "Model", "ObjectMetadata", "Page", "PendingTask", "PendingTasks", "PendingTasksPage", "Ping",
-    "Priority", "Provisioner", "ProvisionersPage", "PutUrl", "QuarantineDetails", "ReasonCreated",
-    "ReasonResolved", "Redirect", "Run", "RunReference", "RunState", "ScopeSet", "Stability",
-    "StartDownloadResponse", "StatusesPage", "StorageType", "TaskAndStatus", "TaskClaim", "TaskGroup",
-    "TaskGroupPage", "TaskGroupPriorityChange", "TaskQueue", "TaskQueueCounts", "TaskQueuesPage",
-    "TaskReclaim", "TaskState", "TaskStatus", "TaskStatusResponse", "TasksPage", "UploadMethod",
-    "Version", "Worker", "WorkerSummary", "WorkerType", "WorkerTypesPage", "WorkersPage",
+    "CanceledTaskGroup", "ClaimWorkResponse", "ClaimedTask", "ClaimedTasksPage", "CountsOfTaskQueue",
+    "CreateArtifactResponse", "CreateUploadResponse", "DependentTasksPage", "DownloadMethod",
+    "IdentifiedStatus", "IdentifiedTask", "Model", "ObjectMetadata", "Page", "PendingTask", "PendingTasks",
+    "PendingTasksPage", "Ping", "Priority", "Provisioner", "ProvisionersPage", "PutUrl", "QuarantineDetails",
+    "ReasonCreated", "ReasonResolved", "Redirect", "Run", "RunReference", "RunState", "ScopeSet",
+    "Stability", "StartDownloadResponse", "StatusesPage", "StorageType", "TaskAndStatus", "TaskClaim",
+    "TaskGroup", "TaskGroupPage", "TaskGroupPriorityChange", "TaskQueue", "TaskQueueCounts",
+    "TaskQueueCountsBatch", "TaskQueuesPage", "TaskReclaim", "TaskState", "TaskStatus", "TaskStatusResponse",
+    "TasksPage", "UploadMethod", "Version", "Worker", "WorkerSummary", "WorkerType", "WorkerTypesPage",
+    "WorkersPage",
 ]  # fmt: skip
 
 prepare(*(each for each in list(vars().values()) if isinstance(each, type) and issubclass(each, Model)))

@@ -71,6 +71,20 @@ class TaskQueueCounts(Model, frozen=True, kw_only=True):
     claimed_tasks: int
 
 
+class CountsOfTaskQueue(Model, frozen=True, kw_only=True):
+    """The numbers of pending and of claimed tasks of one of several task queues; see `TaskQueueCounts`."""
+
+    task_queue_id: str
+    pending_tasks: int
+    claimed_tasks: int
+
+
+class TaskQueueCountsBatch(Model, frozen=True, kw_only=True):
+    """The numbers of pending and of claimed tasks of several task queues."""
+
+    task_queue_counts: list[CountsOfTaskQueue]
+
+
 class RunReference(Model, frozen=True, kw_only=True):
     """The ids of a run."""
 

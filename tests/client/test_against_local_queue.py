@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from taskqueue_client import AsyncQueue, Credentials, Queue, calls, slugid, temporary_credentials
@@ -127,6 +128,28 @@ def test_a_lost_claim_is_not_repeated(queue: Any, local: LocalQueue) -> None:
     assert caught.value.attempted.outcome_unknown
     counts = queue.task_queue_counts("prov/wt")
     assert (counts.pending_tasks, counts.claimed_tasks) == (1, 1)
+
+
+def test_the_counts_of_several_task_queues_take_one_call(queue: Any) -> None:
+    for _ in range(2):
+        queue.create_task(slugid(), definition())
+    queue.claim_work("prov/wt", **WORKER)
+    found = queue.task_queue_counts_batch(["prov/wt", "prov/unknown"]).task_queue_counts
+    assert {(each.task_queue_id, each.pending_tasks, each.claimed_tasks) for each in found} == {
+        ("prov/wt", 1, 1),
+        ("prov/unknown", 0, 0),
+    }
+
+
+@pytest.mark.parametrize("kind", ["pending", "claimed"])
+def test_the_counts_of_several_task_queues_need_both_scopes_of_each(make_client: Any, kind: str) -> None:
+    scopes = ("queue:pending-count:prov/a", "queue:claimed-count:prov/a", f"queue:{kind}-count:prov/b")
+    with LocalQueue(anonymous_scopes=[]) as local:
+        credentials = msgspec.structs.replace(local.credentials, authorized_scopes=scopes)
+        queue = make_client(local.root_url, credentials)
+        assert len(queue.task_queue_counts_batch(["prov/a"]).task_queue_counts) == 1
+        with pytest.raises(InsufficientScopes):
+            queue.task_queue_counts_batch(["prov/a", "prov/b"])
 
 
 def test_every_list_can_be_walked_to_its_end(queue: Any) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskqueue_client import calls
+from taskqueue_client.errors import InvalidArgument
 from tests.protocol.calls_contract import (
     BY_ID,
     ENTRIES,
@@ -115,6 +116,21 @@ def test_the_auth_services_endpoints_are_those_of_the_official_client(name: str)
     assert call.method.lower() == client.funcinfo[name]["method"]
     payload: dict[str, Any] = {"payload": {}} if "input" in client.funcinfo[name] else {}
     assert f"{ROOT_URL}/api/auth/v1{call.path}" == client.buildUrl(name, **payload)
+
+
+def test_the_counts_of_several_task_queues_are_requested_as_by_the_official_client() -> None:
+    """The recorded reference is older than this endpoint."""
+    client = official.Queue({"rootUrl": ROOT_URL})
+    call = calls.task_queue_counts_batch(["prov/a", "prov/b"])
+    assert (call.endpoint, call.service) == ("taskQueueCountsBatch", "queue")
+    assert call.method.lower() == client.funcinfo["taskQueueCountsBatch"]["method"]
+    assert f"{ROOT_URL}/api/queue/v1{call.path}" == client.buildUrl("taskQueueCountsBatch", payload={})
+    assert call.body == {"taskQueueIds": ["prov/a", "prov/b"]}
+
+
+def test_a_wrong_task_queue_among_several_is_refused_before_the_call() -> None:
+    with pytest.raises(InvalidArgument, match="no-slash"):
+        calls.task_queue_counts_batch(["prov/a", "no-slash"])
 
 
 def test_test_authenticate_sends_both_lists_of_scopes() -> None:

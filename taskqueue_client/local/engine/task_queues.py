@@ -6,13 +6,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from taskqueue_client.local import times
-from taskqueue_client.local.endpoints import queue
+from taskqueue_client.local.endpoints import each, queue
 from taskqueue_client.local.refusal import Refusal, refuse
 
 from .pages import decode_index, encode_index, offset_page, page_of
 from .task_records import get_task, queue_names
 
 if TYPE_CHECKING:
+    from taskqueue_client.local.auth.auth_service import Caller
+
     from .core import Core
 
 WORKER_TYPE = "/provisioners/<provisionerId>/worker-types/<workerType>"
@@ -142,6 +144,25 @@ def task_queue_counts(core: Core, task_queue_id: str) -> dict[str, Any]:
     """Return the numbers of pending runs, and of runs with a claim that has not expired."""
     claimed = _count(core, "DISTINCT task_id || '/' || run_id", _HELD, task_queue_id)
     return {**pending_tasks(core, task_queue_id), "claimedTasks": claimed}
+
+
+@queue(
+    "POST",
+    "/task-queues/counts",
+    each(
+        "taskQueueId",
+        "taskQueueIds",
+        "queue:pending-count:<taskQueueId>",
+        "queue:claimed-count:<taskQueueId>",
+    ),
+    schema="task-queue-counts-request",
+)
+def task_queue_counts_batch(core: Core, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of pending and of claimed runs of several task queues."""
+    caller.require(taskQueueIds=body["taskQueueIds"])
+    counts = [task_queue_counts(core, task_queue_id) for task_queue_id in body["taskQueueIds"]]
+    names = ("taskQueueId", "pendingTasks", "claimedTasks")
+    return {"taskQueueCounts": [{name: of_queue[name] for name in names} for of_queue in counts]}
 
 
 @queue("GET", "/task-queues/<taskQueueId>/pending", "queue:pending-list:<taskQueueId>")

@@ -43,7 +43,8 @@ def test_the_table_is_the_reference(contract: Path, service: str) -> None:
     expected = [{key: entry[key] for key in keys if key in entry} for entry in _reference(contract, service)]
     for entry in expected:
         entry["query"] = sorted(entry["query"])
-    ours = [_as_reference(endpoint) for endpoint in ENDPOINTS if endpoint.service == service]
+    newer = {"taskQueueCountsBatch"}  # than the recorded reference
+    ours = [_as_reference(each) for each in ENDPOINTS if each.service == service and each.name not in newer]
     assert sorted(ours, key=lambda entry: str(entry["name"])) == expected
 
 
