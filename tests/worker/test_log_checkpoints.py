@@ -141,6 +141,16 @@ class TestCompressedLog:
         compressed.remove()
         log.remove()
 
+    def test_a_stream_whose_file_somebody_else_has_removed_is_not_used_again(self, tmp_path: Path) -> None:
+        with log_in(tmp_path) as (log, compressed):
+            log.say("one")
+            packed(compressed)
+            (tmp_path / "task.log.gz").unlink()
+            log.say("two")
+            with pytest.raises(FileNotFoundError):
+                compressed.checkpoint()
+            assert compressed.is_broken
+
     def test_a_long_line_without_an_end_is_part_of_checkpoints(self, tmp_path: Path) -> None:
         with log_in(tmp_path) as (log, compressed):
             output = log.output()

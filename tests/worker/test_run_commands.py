@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from taskqueue_client import Credentials
+from taskqueue_client.worker.commands.task_log import KEPT_IN_MEMORY
 from taskqueue_client.worker.outcomes import IntermittentTask, InternalError, TaskFailed
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import World
@@ -159,3 +160,17 @@ def test_a_log_that_goes_on_after_a_full_disk_says_where_it_was_cut(world: World
     assert "bytes are missing here: [Errno 28] No space left on device]" in log
     assert "INFO there is space again" in log
     assert reasons(world, task_id) == ["internal-error"]
+
+
+def test_a_task_that_removes_the_directory_of_the_worker_keeps_its_log(world: World) -> None:
+    task_id = world.create()
+
+    def handler(task: TaskRun) -> None:
+        task.log.info("x" * KEPT_IN_MEMORY)  # so the log is in a file
+        task.run_command('rm -r "$(dirname "$TASK_WORKDIR")"; echo gone', shell=True)
+
+    work(world, handler)
+    assert reasons(world, task_id) == ["completed"]
+    log = log_of(world, task_id)
+    assert "x" * KEPT_IN_MEMORY in log
+    assert "Z gone\n" in log

@@ -220,6 +220,25 @@ def test_a_checkpoint_before_the_first_line_is_empty(log: TaskLog) -> None:
         assert checkpoint.read() == b""
 
 
+def test_a_log_whose_file_somebody_else_has_removed_is_read_all_the_same(log: TaskLog) -> None:
+    log.output().write(b"one\n")
+    log.path.unlink()
+    log.output().write(b"two\n")
+    expected = f"{STAMP}one\n{STAMP}two\n".encode()
+    with log.checkpoint() as checkpoint, log.finished() as finished:
+        assert [checkpoint.read(), finished.read()] == [expected, expected]
+
+
+def test_views_and_the_writer_do_not_move_each_other(log: TaskLog) -> None:
+    log.output().write(b"one\n")
+    with log.checkpoint() as first, log.checkpoint() as second:
+        first.seek(len(STAMP))
+        assert second.read(len(STAMP)) == STAMP.encode()
+        log.output().write(b"two\n")
+        assert (first.read(), second.read()) == (b"one\n", b"one\n")
+    assert lines_of(log) == [STAMP + "one", STAMP + "two"]
+
+
 def test_after_remove_nothing_is_written_and_nothing_raised(log: TaskLog) -> None:
     log.logger.info("before")
     assert log.path.exists()

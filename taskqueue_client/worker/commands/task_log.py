@@ -152,8 +152,8 @@ class TaskLog:
         file: io.FileIO | io.BytesIO
         if isinstance(written, io.BytesIO):
             file = io.BytesIO(written.getvalue())
-        else:
-            file = self.path.open("rb", buffering=0)
+        else:  # not by its path: a task, or a cleaner of temporary files, may have removed the file
+            file = io.FileIO(os.dup(written.fileno()))
         if not self._missing:
             return LogView(file, spans, b"")
         end = spans[-1][1]
@@ -275,7 +275,7 @@ class _RunLogger(logging.Logger):
 
 def _file_with(path: Path, content: bytes) -> io.FileIO:
     """Create a file that holds all of the content, or no file at all."""
-    file = path.open("wb", buffering=0)
+    file = path.open("w+b", buffering=0)
     try:
         while content:
             content = content[file.write(content) :]
@@ -344,14 +344,20 @@ class LogView(io.RawIOBase):
         if index < len(self._spans):
             start, end = self._spans[index]
             start += self._at - self._starts[index]
-            self._file.seek(start)
-            count = self._file.readinto(wanted[: end - start])
+            count = self._read_at(start, wanted[: end - start])
         else:
             rest = self.tail[self._at - self._starts[-1] :][: len(wanted)]
             wanted[: len(rest)] = rest
             count = len(rest)
         self._at += count
         return count
+
+    def _read_at(self, start: int, buffer: memoryview) -> int:
+        """Read from a place in the file, whose position the writer and other views use, too."""
+        if isinstance(self._file, io.FileIO):
+            return os.preadv(self._file.fileno(), [buffer], start)
+        self._file.seek(start)
+        return self._file.readinto(buffer)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """See `io.IOBase.seek`."""

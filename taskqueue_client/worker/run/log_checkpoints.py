@@ -77,7 +77,9 @@ class CompressedLog:
         self.is_broken = True  # unless all goes well
         view.seek(self.size)
         compressor = _compressor()
-        with self._path.open("ab" if self._packed else "wb", buffering=0) as file:
+        # Not "ab", which would create a file that the task has removed, without its beginning.
+        with self._path.open("r+b" if self._packed else "wb", buffering=0) as file:
+            file.seek(self._packed)
             if not self._packed:
                 self._write(file, _HEADER)
             while block := view.read(min(_BLOCK, end - self.size)):
