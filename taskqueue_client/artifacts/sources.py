@@ -141,10 +141,19 @@ class Source:
             self.file.close()
 
 
-def open_source(content: SyncContent) -> Source:
-    """Open content for an upload."""
+Opener = Callable[[str, int], int]
+"""Opens a file, as the opener of `open` does."""
+
+
+def open_source(content: SyncContent, opener: Opener = os.open) -> Source:
+    """Open content for an upload.
+
+    Args:
+        content: The content, or the path of a file.
+        opener: Opens the file of a path.
+    """
     if isinstance(content, (str, os.PathLike)):
-        return _of_path(os.fsdecode(content))
+        return _of_path(os.fsdecode(content), opener)
     if isinstance(content, (bytes, bytearray, memoryview)):
         if not memoryview(content).c_contiguous:
             raise InvalidArgument("source", content, "a C-contiguous memoryview")
@@ -190,11 +199,11 @@ def is_path(path: str) -> bool:
         return False
 
 
-def _of_path(path: str) -> Source:
+def _of_path(path: str, opener: Opener) -> Source:
     if not is_path(path):
         raise InvalidArgument("source", path, "a path")
     try:
-        file = io.FileIO(path, opener=_without_waiting)
+        file = io.FileIO(path, opener=partial(_without_waiting, opener))
     except IsADirectoryError:
         raise InvalidArgument("source", path, "a file, not a folder") from None
     try:
@@ -216,9 +225,9 @@ def _of_opened(path: str, file: io.FileIO) -> Source:
     return Source(path, file, size=stamp.size, first_stamp=stamp, stamp=partial(_stamp_of_path, path))
 
 
-def _without_waiting(path: str, flags: int) -> int:
+def _without_waiting(opener: Opener, path: str, flags: int) -> int:
     """Open without waiting for the writer of a pipe, so that a pipe can be refused."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    return opener(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _of_file(file: io.BufferedReader) -> Source:

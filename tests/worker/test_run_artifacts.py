@@ -13,8 +13,10 @@ import requests
 
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.testing import run_handler
+from taskqueue_client.worker.commands.work_directory import path_inside
 from taskqueue_client.worker.loop import WorkerLoop
 from taskqueue_client.worker.outcomes import InternalError
+from taskqueue_client.worker.run import declared_artifacts
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World
 from tests.worker.run_outcomes import LOG, reasons
@@ -245,6 +247,31 @@ def test_a_link_that_leads_out_when_the_handler_has_ended_is_not_followed(
     assert reasons(world, task_id) == ["failed"]
     assert getattr(world.queue.artifact(task_id, 0, "public/x"), "reason") == "invalid-resource-on-worker"  # noqa: B009 - of the kind that has one
     assert "allow_outside" in log_of(world, task_id)
+
+
+@pytest.mark.parametrize("replaced", ["folder/x", "folder"])
+def test_a_link_that_is_put_there_when_the_path_has_been_checked_is_not_followed(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: str
+) -> None:
+    """A process of another user may do that, which the worker has not found."""
+    task_id = world.create()
+    (tmp_path / "x").write_text("of the machine")
+
+    def checked(directory: Path, *args: Any) -> Path:
+        path = path_inside(directory, *args)
+        (directory / replaced).rename(directory / "before")
+        (directory / replaced).symlink_to(tmp_path / "x" if replaced == "folder/x" else tmp_path)
+        return path
+
+    def handler(task: TaskRun) -> None:
+        (task.work_directory / "folder").mkdir()
+        (task.work_directory / "folder/x").write_text("harmless")
+        task.upload_artifact("public/x", "folder/x")
+
+    monkeypatch.setattr(declared_artifacts, "path_inside", checked)
+    work(world, handler)
+    assert reasons(world, task_id) == ["failed"]
+    assert getattr(world.queue.artifact(task_id, 0, "public/x"), "reason") == "invalid-resource-on-worker"  # noqa: B009 - as above
 
 
 @pytest.mark.parametrize(

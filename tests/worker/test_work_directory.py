@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,10 +14,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.worker.commands.work_directory import WorkDirectories, remove_tree
+from taskqueue_client.worker.commands.work_directory import WorkDirectories, open_real, remove_tree
 from tests.worker.queue_world import WAIT, World
 from tests.worker.worker_world import worker_for
 
@@ -400,3 +402,20 @@ def test_a_full_disk_is_no_wrong_setting_as_a_restart_helps_later(tmp_path: Path
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert (result.stdout, result.stderr) == (f"OSError {errno.EFBIG} {tmp_path}\n", "")
+
+
+def test_a_file_in_a_directory_that_cannot_be_listed_is_opened(tmp_path: Path) -> None:
+    with nobody(tmp_path):
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder/x").write_text("content")
+        (tmp_path / "folder").chmod(0o100)
+        with os.fdopen(open_real(f"{tmp_path}/folder/x", os.O_RDONLY)) as file:
+            assert file.read() == "content"
+
+
+def test_an_error_of_opening_names_the_whole_path_and_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    before = psutil.Process().num_fds()
+    for missing in (tmp_path / "folder/x", tmp_path / "x"):
+        with pytest.raises(FileNotFoundError, match=re.escape(str(missing))):
+            open_real(str(missing), os.O_RDONLY)
+    assert psutil.Process().num_fds() == before

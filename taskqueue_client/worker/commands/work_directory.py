@@ -25,6 +25,9 @@ _PREFIX = "taskqueue-worker-"
 _KEPT_PREFIX = "taskqueue-kept-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW
+"""Opens a directory on the way to a file: also one that cannot be listed, where the system allows that."""
+
 _WRONG_PATH = {
     errno.EEXIST,
     errno.ENOENT,
@@ -323,3 +326,27 @@ def path_inside(
         allowed = f"a path inside {directory}, also after following symbolic links, or allow_outside=True"
         raise InvalidArgument(argument, os.fspath(path), allowed)
     return real
+
+
+def open_real(path: str, flags: int) -> int:
+    """Open a file by the path that `path_inside` has returned.
+
+    A symbolic link that has taken the place of the file, or of a directory on the way to it, is not followed:
+    a process of another user, which the worker could not end, may put one there to have a file published that
+    it cannot read.
+
+    Raises:
+        OSError: It cannot be opened, or there is such a link.
+    """
+    top, *folders, name = Path(path).parts
+    folder = os.open(top, _FOLDER)
+    try:
+        for each in folders:
+            outer, folder = folder, os.open(each, _FOLDER, dir_fd=folder)
+            os.close(outer)
+        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
+    except OSError as error:
+        error.filename = path
+        raise
+    finally:
+        os.close(folder)

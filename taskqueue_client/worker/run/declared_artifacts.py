@@ -29,7 +29,7 @@ from taskqueue_client.artifacts.sources import (
 from taskqueue_client.artifacts.uploading import UploadOptions
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
-from taskqueue_client.worker.commands.work_directory import path_inside
+from taskqueue_client.worker.commands.work_directory import open_real, path_inside
 from taskqueue_client.worker.outcomes import InternalError, TaskFailed
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class DeclaredArtifact:
         path = self.source if self.directory is None else path_inside(self.directory, self.source, "source")
         if self.is_folder and path.exists() and not path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-        return open_source(path)
+        return open_source(path, os.open if self.directory is None else open_real)
 
 
 class DeclaredArtifacts:
