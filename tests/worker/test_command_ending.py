@@ -23,7 +23,7 @@ from typing import IO
 
 import pytest
 
-from taskqueue_client.worker.commands import guardian_process, process_tree
+from taskqueue_client.worker.commands import control_group, guardian_process, process_tree
 from taskqueue_client.worker.commands.command import (
     CommandContext,
     CommandFailed,
@@ -385,6 +385,45 @@ def test_a_daemon_that_has_cleared_its_environment_is_ended_by_its_control_group
     wait_until_gone(pid)
 
 
+def test_children_that_a_command_starts_before_it_is_in_its_control_group_are_put_there_too() -> None:
+    group = ControlGroup.create()
+    if group is None:
+        pytest.skip("this process may not create control groups (version 2)")
+    script = "env -i sh -c 'sleep 1000 & echo $$ $!; wait' & wait"
+    command = ["sh", "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        descendants = [int(each) for each in process.stdout.readline().split()]
+        group.add(process.pid)
+        found = group.processes()
+        os.killpg(process.pid, signal.SIGKILL)
+    for pid in descendants:
+        wait_until_gone(pid)
+    group.remove()
+    assert sorted(found) == sorted([process.pid, *descendants])
+
+
+def test_the_children_in_the_proc_of_another_pid_namespace_are_not_put_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = ControlGroup.create()
+    if group is None:
+        pytest.skip("this process may not create control groups (version 2)")
+    monkeypatch.setattr(control_group, "PROC", tmp_path)
+    (tmp_path / "self").symlink_to("1")
+    with subprocess.Popen(["sleep", "1000"]) as command, subprocess.Popen(["sleep", "1000"]) as other:
+        children = tmp_path / f"{command.pid}/task/{command.pid}/children"
+        children.parent.mkdir(parents=True)
+        children.write_text(f"{other.pid} ")
+        group.add(command.pid)
+        found = group.processes()
+        for each in (command, other):
+            each.kill()
+            each.wait()
+    group.remove()
+    assert found == [command.pid]
+
+
 BESIDE_A_MOUNT = """
 import os, subprocess, sys
 from taskqueue_client import TaskRun, WorkerLoop
@@ -639,7 +678,7 @@ def test_a_killed_worker_s_command_is_killed_even_if_a_child_of_the_worker_lives
 ) -> None:
     """A process that was forked later has the worker's end of the guardian's pipe, too."""
     fork = """
-from taskqueue_client.worker.commands import process_tree
+from taskqueue_client.worker.commands import control_group, process_tree
 import os, signal
 tell = process_tree._write
 def tell_and_fork(*args):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+
+PROC = Path("/proc")
 
 
 class ControlGroup:
@@ -28,9 +31,17 @@ class ControlGroup:
         return None if path is None else cls(path)
 
     def add(self, pid: int) -> None:
-        """Put a process into the group, unless it is gone, or this process may not move it."""
-        with suppress(OSError):
-            (self.path / "cgroup.procs").write_bytes(b"%d" % pid)
+        """Put a process and its descendants into the group, unless they are gone, or may not be moved.
+
+        A parent before its children: those that it starts afterwards are in the group.
+        """
+        pending = [pid]
+        while pending:
+            with suppress(OSError):
+                each = pending.pop()
+                (self.path / "cgroup.procs").write_bytes(b"%d" % each)
+                if children := _children(each):
+                    pending += children.difference(self.processes())
 
     def processes(self) -> list[int]:
         """Return the processes in the group, and in the groups that they have created below it."""
@@ -51,6 +62,23 @@ class ControlGroup:
         for each in (*below, self.path):
             with suppress(OSError):
                 each.rmdir()
+
+
+def check_proc(proc: Path) -> None:
+    """Raise an OSError unless /proc shows this process: that of another PID namespace has other ids."""
+    if (proc / "self").readlink().name != str(os.getpid()):
+        raise FileNotFoundError(errno.ENOENT, "not mounted for this PID namespace", str(proc))
+
+
+def _children(pid: int) -> set[int]:
+    """Return the children of all threads of a process.
+
+    Raises:
+        OSError: The process is gone, or /proc shows other processes.
+    """
+    check_proc(PROC)
+    files = (PROC / str(pid) / "task").glob("*/children")
+    return {int(child) for each in files for child in each.read_bytes().split()}
 
 
 @cache

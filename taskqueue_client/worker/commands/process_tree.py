@@ -5,7 +5,6 @@ On Linux, /proc and control groups tell. Elsewhere, only the process group of ea
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from typing import NamedTuple
 
 from taskqueue_client.worker.worker_log import log
 
-from .control_group import ControlGroup
+from .control_group import ControlGroup, check_proc
 
 _SCRIPT = Path(__file__).with_name("guardian_process.py")
 
@@ -437,19 +436,13 @@ class _Listing:
         Raises:
             OSError: There is no /proc, or no file descriptor is free.
         """
-        _check_proc()
+        check_proc(PROC)
         with self._lock:
             with os.scandir(PROC) as entries:
                 listed = [(int(each.name), each.inode()) for each in entries if each.name.isdecimal()]
             self.looks += 1
             self._first_looks = {each: self._first_looks.get(each, self.looks) for each in listed}
             return {pid for (pid, _), look in self._first_looks.items() if look >= first_look}
-
-
-def _check_proc() -> None:
-    """Raise an OSError unless /proc shows this process: that of another PID namespace has other ids."""
-    if (PROC / "self").readlink().name != str(os.getpid()):
-        raise FileNotFoundError(errno.ENOENT, "not mounted for this PID namespace", str(PROC))
 
 
 _listing = _Listing()
