@@ -38,6 +38,7 @@ from taskqueue_client.worker.run.task_run import TaskRun
 from taskqueue_client.worker.run.upload_retries import RetryClock
 
 from . import shutdown
+from .commands.control_group import PROC, check_proc
 from .commands.process_tree import Guardian
 from .config import WorkerConfig
 from .outcomes import text_of
@@ -319,6 +320,14 @@ class Session:
                 "commands and paths of files cannot have characters that %s lacks: set PYTHONUTF8=1, or a "
                 "locale such as LC_ALL=C.UTF-8",
                 encoding,
+            )
+        try:
+            check_proc(PROC)
+        except OSError as error:
+            log.warning(
+                "daemons that commands leave behind may outlive their run, as /proc does not show the "
+                "processes of this PID namespace: %s",
+                error,
             )
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         needed = FILES_OF_WORKER + config.concurrency * FILES_OF_RUN

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import socket
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import requests
@@ -14,6 +16,7 @@ import requests
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
+from taskqueue_client.worker import session
 from taskqueue_client.worker.monitoring import monitor
 from taskqueue_client.worker.run import handlers
 from taskqueue_client.worker.run.lifecycle import TaskEnd
@@ -129,6 +132,24 @@ def test_a_limit_of_file_descriptors_that_is_too_low_is_named_at_the_start(
     assert (
         "50 runs at a time may need 450 file descriptors, and the limit is 200" in caplog.text
     ) == is_warned
+
+
+@pytest.mark.parametrize(("shown", "is_warned"), [("its own", False), ("1", True), ("nothing", True)])
+def test_a_proc_without_the_worker_s_processes_is_named_at_the_start(
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    shown: str,
+    *,
+    is_warned: bool,
+) -> None:
+    monkeypatch.setattr(session, "PROC", tmp_path)
+    if shown != "nothing":
+        (tmp_path / "self").symlink_to(str(os.getpid()) if shown == "its own" else shown)
+    with Working(world, worker_for(world, lambda _: None, max_idle=0.01)) as working:
+        working.wait_for_end()
+    assert ("daemons that commands leave behind may outlive their run" in caplog.text) == is_warned
 
 
 @pytest.mark.parametrize(("encoding", "is_warned"), [("utf-8", False), ("ascii", True)])
