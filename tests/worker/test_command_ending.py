@@ -753,6 +753,30 @@ def test_a_guardian_that_somebody_has_stopped_does_not_keep_the_worker_from_endi
     assert guardian.returncode == -signal.SIGKILL
 
 
+def test_a_guardian_that_somebody_has_stopped_is_replaced_before_it_blocks_commands(
+    context: CommandContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(process_tree, "GUARDIAN_READS_WITHIN", 0.5)
+    run_command(["true"], context)
+    (stopped,) = guardians()
+    os.kill(stopped, signal.SIGSTOP)
+
+    def fill_pipe() -> None:
+        for number in range(10_000):
+            context.guardian.add(f"{MARK}=/nowhere/{number}/")
+
+    with ThreadPoolExecutor(1) as pool:
+        filled = pool.submit(fill_pipe)
+        try:
+            wait_until_gone(stopped)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(stopped, signal.SIGKILL)
+        filled.result()
+    assert f"the guardian process {stopped} does not read its commands: killing it" in caplog.messages
+    assert guardians() not in ([], [stopped])
+
+
 def test_a_guardian_ends_though_a_child_of_the_worker_has_its_input_open(
     context: CommandContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

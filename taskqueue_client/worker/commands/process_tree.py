@@ -6,6 +6,7 @@ On Linux, /proc and control groups tell. Elsewhere, only the process group of ea
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -30,6 +31,10 @@ _VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 GUARDIAN_ENDS_WITHIN = 15.0
 """Seconds in which the guardian has killed what is left; it searches for ten."""
+
+
+GUARDIAN_READS_WITHIN = 15.0
+"""Seconds in which the guardian makes room for a command in a pipe that is full."""
 
 
 class Guardian:
@@ -147,7 +152,18 @@ def _blocked_signals() -> Generator[None]:
 
 
 def _write(process: subprocess.Popen[bytes], commands: str) -> None:
+    """Send commands.
+
+    Raises:
+        BrokenPipeError: The guardian process has ended, or does not read and was killed.
+    """
     if process.stdin is not None:
+        poll = select.poll()
+        poll.register(process.stdin, select.POLLOUT)
+        if not poll.poll(GUARDIAN_READS_WITHIN * 1000):  # somebody has stopped it
+            log.warning("the guardian process %d does not read its commands: killing it", process.pid)
+            process.kill()
+            raise BrokenPipeError
         process.stdin.write(os.fsencode(commands))
 
 
