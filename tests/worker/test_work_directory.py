@@ -77,6 +77,17 @@ def test_a_worker_s_directory_that_a_task_has_removed_is_made_again(tmp_path: Pa
     assert list(parent.iterdir()) == []
 
 
+def test_permissions_that_a_task_has_taken_from_the_worker_s_directory_are_restored(tmp_path: Path) -> None:
+    with nobody(tmp_path), WorkDirectories(tmp_path) as directories:
+        first = directories.make("first")
+        (first / "file").touch()
+        directories.path.chmod(0)
+        directories.remove(first)
+        assert list(directories.path.iterdir()) == []
+        directories.path.chmod(0)
+        assert list(directories.make("second").iterdir()) == []
+
+
 def test_of_a_directory_that_its_task_has_replaced_by_a_link_only_the_link_is_removed(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()

@@ -92,6 +92,7 @@ class WorkDirectories:
         with self._restoring:
             if not self.path.exists():
                 self._restore()
+        self._restore_permissions()
         path = self.path / name
         path.mkdir(0o700)
         return path
@@ -103,6 +104,11 @@ class WorkDirectories:
         os.dup2(lock, self._lock, inheritable=False)
         os.close(lock)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def _restore_permissions(self) -> None:
+        """Undo a `chmod` of a task, which would keep the worker from making and removing directories."""
+        if self._lock >= 0:
+            os.fchmod(self._lock, 0o700)
 
     def remove_empty(self, path: Path) -> bool:
         """Remove a run's directory if it is empty; return whether nothing is left to do."""
@@ -123,6 +129,7 @@ class WorkDirectories:
         """
         if self._keep:
             return
+        self._restore_permissions()
         if path.is_symlink():
             path.unlink()
         elif path.exists():
