@@ -372,6 +372,16 @@ with context_in(Path(sys.argv[1])) as context:
 """
 
 
+def test_without_dev_null_a_command_is_an_internal_error_unless_that_is_the_program(
+    context: CommandContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(CommandNotStarted, match="Permission denied"):
+        run_command([os.devnull], context)
+    monkeypatch.setattr(os, "devnull", str(tmp_path / "null"))
+    with pytest.raises(InternalError, match=r"cannot start commands: No such file or directory: .*null"):
+        run_command(["true"], context)
+
+
 def test_without_free_descriptors_a_command_is_an_internal_error_that_says_so_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:

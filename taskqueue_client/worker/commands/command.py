@@ -327,7 +327,10 @@ class _Run:
                 keep_children=self._keep_children,
             )
         except OSError as error:
-            if (advice := _WORKER_TROUBLE.get(error.errno or 0)) is not None:
+            advice = _WORKER_TROUBLE.get(error.errno or 0)
+            if advice is None and error.filename == os.devnull != self.program:  # a task may have removed it
+                advice = f": {os.devnull}"
+            if advice is not None:
                 message = f"the worker cannot start commands: {error.strerror}{advice}"
                 raise InternalError(message) from error
             raise CommandNotStarted(self.program, self._reason(error)) from error
