@@ -44,7 +44,7 @@ from .run.declared_artifacts import DeclaredArtifact
 from .run.handlers import Attempts, Handlers
 from .run.lifecycle import explain
 from .run.run_resources import HandlerQueue, RunResources, SharedResources
-from .threads import EventThread, ThreadsafeCalls
+from .threads import EventThread, ThreadsafeCalls, check_not_patched
 from .worker_log import log
 
 CREDENTIALS = Credentials("testing", "not-a-secret-access-token")
@@ -94,7 +94,8 @@ def run_handler(
     Raises:
         InvalidArgument: The definition is one that the Queue would refuse, `worker` is not a worker, or its
             `work_directory` cannot be used.
-        RuntimeError: The `__init__` of the worker's class has not called that of `WorkerLoop`.
+        RuntimeError: The `__init__` of the worker's class has not called that of `WorkerLoop`, or gevent or
+            eventlet has patched the program.
         Exception: `on_start` or `on_stop` raised it.
     """
     _check_worker(worker)
@@ -106,6 +107,7 @@ def run_handler(
             worker_group="testing",
             worker_id="handler",
         )
+    check_not_patched()
     check_has_settings(worker)
     claim = _claim(worker, dict(payload), options)
     worker.on_start()

@@ -30,7 +30,7 @@ from .run.task_run import TaskRun
 from .runner import WorkerRunner
 from .session import Session
 from .shutdown import Hooks, signals_restored
-from .threads import WorkerEventLoop
+from .threads import WorkerEventLoop, check_not_patched
 
 if TYPE_CHECKING:
     from .features.chain_of_trust import SigningKey
@@ -228,7 +228,8 @@ class WorkerLoop(ABC):
             InvalidArgument: Commands of tasks can read the file of `signing_key`, or `work_directory` cannot
                 be used.
             RuntimeError: An event loop runs in this thread: `await asyncio.to_thread(worker.serve)`. Or this
-                worker is running already, or the `__init__` of its class has not called that of `WorkerLoop`.
+                worker is running already, or the `__init__` of its class has not called that of `WorkerLoop`,
+                or gevent or eventlet has patched the program.
         """
         self.__serve(signals=threading.current_thread() is threading.main_thread())
 
@@ -280,6 +281,7 @@ class WorkerLoop(ABC):
                 self.__session.terminate(within)
 
     def __serve(self, *, signals: bool) -> None:
+        check_not_patched()
         _check_no_event_loop()
         check_has_settings(self)
         if not self.__serving.acquire(blocking=False):

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import queue
+import select
+import selectors
+import subprocess
 import sys
 import threading
 import time
@@ -31,6 +35,21 @@ Args = TypeVarTuple("Args")
 BLOCKED_AFTER = 1.0
 """Seconds without a turn of the handlers' loop after which a warning is logged; each further one takes twice
 as long. Runs are still reclaimed, but the other handlers stand still."""
+
+
+def check_not_patched() -> None:
+    """Raise a RuntimeError if gevent or eventlet has replaced modules that workers use: they would hang."""
+    needed = (
+        threading.get_ident, queue.SimpleQueue, select.select, selectors.DefaultSelector, subprocess.Popen,
+    )  # fmt: skip
+    for each in needed:
+        library = each.__module__.partition(".")[0]
+        if library in {"gevent", "eventlet"}:
+            message = (
+                f"{library} has replaced {each.__name__} in Python's standard library: workers need real "
+                f"threads and processes; run them in a process that {library} has not patched"
+            )
+            raise RuntimeError(message)
 
 
 class Job(NamedTuple):

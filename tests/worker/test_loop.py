@@ -132,6 +132,25 @@ def test_a_class_that_does_not_call_the_init_of_its_base_is_an_error_at_the_star
     assert not worker.started
 
 
+@pytest.mark.parametrize("library", ["gevent", "eventlet"])
+@pytest.mark.parametrize(
+    "patched", ["threading.get_ident", "queue.SimpleQueue", "select.select", "subprocess.Popen"]
+)
+def test_a_program_with_patched_modules_is_refused_before_anything_is_claimed(
+    world: World, monkeypatch: pytest.MonkeyPatch, library: str, patched: str
+) -> None:
+    task_id = world.create()
+    module, _, name = patched.partition(".")
+    stand_in = type(name, (), {"__module__": f"{library}.{module}"})  # as those of the real libraries
+    worker = worker_for(world, lambda _: None, max_tasks=1)
+    monkeypatch.setattr(patched, stand_in)
+    for start in (worker.run, worker.serve, lambda: run_handler(worker, {})):
+        with pytest.raises(RuntimeError, match=rf"{library} has replaced {name} .* real threads"):
+            start()
+    monkeypatch.undo()
+    assert reasons(world, task_id) == ["None"]
+
+
 def test_a_worker_runs_again_when_it_has_ended(world: World) -> None:
     worker = worker_for(world, lambda _: None, max_tasks=1)
     for _ in range(2):
