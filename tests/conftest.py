@@ -8,10 +8,12 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import taskqueue_client
 from taskqueue_client.local import LocalQueue
 from tests.broker import require_broker
 from tests.certificates import Authority, make_authority
@@ -96,6 +98,18 @@ def deployment(local_queue: LocalQueue, monkeypatch: pytest.MonkeyPatch) -> Loca
 def broker_url() -> str:
     """The URL of a RabbitMQ."""
     return require_broker()
+
+
+@pytest.fixture(scope="session")
+def zipped_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A zip file of the package, to be imported, as `python -m zipapp` makes one."""
+    path = tmp_path_factory.mktemp("zipped") / "package.zip"
+    package = Path(taskqueue_client.__file__).parent
+    with ZipFile(path, "w") as archive:
+        for each in package.rglob("*"):
+            if "__pycache__" not in each.parts:
+                archive.write(each, each.relative_to(package.parent))
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -613,7 +613,7 @@ def _read_lines(file: RawIOBase, count: int) -> None:
 
 WORKER = """
 import sys, threading
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, {package!r})
 from pathlib import Path
 from dataclasses import replace
 from tests.worker.running_commands import context_in
@@ -645,9 +645,9 @@ def start_worker(
     """Starts a process that runs a command; what it leaves is killed at the end."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(before: str = "") -> subprocess.Popen[bytes]:
+    def start(before: str = "", package: Path = Path(__file__).parent) -> subprocess.Popen[bytes]:
         code = WORKER.format(
-            tests=str(Path(__file__).parent),
+            package=str(package),
             directory=str(tmp_path),
             fifo=fifo.path,
             watched=str(watched.path),
@@ -666,6 +666,17 @@ def test_a_killed_worker_s_command_is_killed(
     start_worker: Callable[[str], subprocess.Popen[bytes]], fifo: Fifo, watched: Fifo
 ) -> None:
     worker = start_worker("")
+    pids = fifo.numbers()
+    watched.numbers()
+    worker.kill()
+    for pid in pids:
+        wait_until_gone(pid)
+
+
+def test_a_command_of_a_worker_in_a_zip_file_is_killed_too(
+    start_worker: Callable[..., subprocess.Popen[bytes]], fifo: Fifo, watched: Fifo, zipped_package: Path
+) -> None:
+    worker = start_worker(package=zipped_package)
     pids = fifo.numbers()
     watched.numbers()
     worker.kill()

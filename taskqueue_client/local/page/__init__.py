@@ -24,7 +24,8 @@ import weakref
 from base64 import b64encode
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
-from pathlib import Path
+from importlib.resources import files
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -47,6 +48,7 @@ from .views import Feed, Views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from importlib.resources.abc import Traversable
 
     from taskqueue_client.local.engine.core import Core
     from taskqueue_client.local.faults import AnyFault, FaultInjector
@@ -121,7 +123,7 @@ def _split_host(request: web.BaseRequest) -> tuple[str, int | None]:
     return (name, port)
 
 
-_STATIC = Path(__file__).parent / "static"
+_STATIC = files(__name__) / "static"  # which may be in a zip file
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _IDENTITY = Identity("page", ["*"], math.inf)
 """The sender of each request of the page, whose cookie is checked."""
@@ -165,7 +167,7 @@ class Page:
         self._access = Access(secret, host)
         self._feed = Feed(core.clock, self._time)
         self._api = Api({"queue": core}, lambda _: _IDENTITY, faults.now, root_url)
-        self._files = {path.name: _File.read(path) for path in _STATIC.iterdir() if path.suffix in _TYPES}
+        self._files = {path.name: _File.read(path) for path in _STATIC.iterdir() if _suffix(path) in _TYPES}
         self._struck: dict[int, str] = {}  # by the id of a request that lives: requests have no hash
         injector.on_strike = self._note_strike
         if isinstance(core.clock, MovableClock):
@@ -328,6 +330,10 @@ class Page:
         return self._files[name].response(request)
 
 
+def _suffix(path: Traversable) -> str:
+    return PurePath(path.name).suffix
+
+
 @dataclass(frozen=True, slots=True)
 class _File:
     content_type: str
@@ -336,10 +342,10 @@ class _File:
     etag: str
 
     @classmethod
-    def read(cls, path: Path) -> _File:
+    def read(cls, path: Traversable) -> _File:
         body = path.read_bytes().replace(b"/* page.css */", _STYLE)
         etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
-        return cls(f"{_TYPES[path.suffix]}; charset=utf-8", body, gzip.compress(body, mtime=0), etag)
+        return cls(f"{_TYPES[_suffix(path)]}; charset=utf-8", body, gzip.compress(body, mtime=0), etag)
 
     def response(self, request: web.BaseRequest) -> web.Response:
         headers = {**_HEADERS, "Cache-Control": "no-cache", "ETag": self.etag}

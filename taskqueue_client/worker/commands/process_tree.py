@@ -6,6 +6,7 @@ On Linux, /proc and control groups tell. Elsewhere, only the process group of ea
 from __future__ import annotations
 
 import os
+import pkgutil
 import select
 import signal
 import subprocess
@@ -122,7 +123,7 @@ def _started(marked: str) -> subprocess.Popen[bytes]:
         message = "sys.executable is not a Python interpreter: this program is frozen, or embeds Python"
         raise OSError(message)
     # -I: nothing that a user has set up; -S: no site-packages
-    command = [sys.executable, "-I", "-S", str(_SCRIPT), marked]
+    command = [sys.executable, "-I", "-S", *_script(), marked]
     with ExitStack() as opened:
         handles: list[int] = []
         with suppress(AttributeError, OSError):  # not Linux, too old, or forbidden, as in some sandboxes
@@ -139,6 +140,13 @@ def _started(marked: str) -> subprocess.Popen[bytes]:
             start_new_session=True,
             pass_fds=handles,
         )
+
+
+def _script() -> list[str]:
+    """Return the arguments of Python that run the guardian, also if this package is in a zip file."""
+    if _SCRIPT.is_file():
+        return [str(_SCRIPT)]
+    return ["-c", (pkgutil.get_data(__name__, _SCRIPT.name) or b"").decode()]
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from .scenery import SVG, Scenery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SECRETS = ("/page/state", "/page/overview", "/page/history", "/page/stream", "/page/api/queue/v1/task-queues")
 
@@ -43,6 +44,23 @@ def _token(queue: LocalQueue) -> str:
 def _enter(session: requests.Session, queue: LocalQueue, token: str, **headers: str) -> requests.Response:
     url = f"{queue.root_url}/page/session"
     return session.post(url, json={"token": token}, headers={"Origin": queue.root_url, **headers}, timeout=30)
+
+
+ZIPPED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import requests
+from taskqueue_client import LocalQueue
+with LocalQueue(page=True) as local:
+    files = [local.root_url + "/", local.root_url + "/page/static/app.js"]
+    print(*(requests.get(each, timeout=30).status_code for each in files))
+"""
+
+
+def test_a_queue_in_a_zip_file_has_a_page(zipped_package: Path) -> None:
+    command = [sys.executable, "-c", ZIPPED, str(zipped_package)]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert shown.stdout == "200 200\n"
 
 
 def test_a_queue_has_no_page_unless_it_is_asked_for() -> None:
