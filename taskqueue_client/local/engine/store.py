@@ -253,8 +253,10 @@ def _make_private(path: str) -> None:
     """Create a missing file for its owner only: it will contain the keys of credentials.
 
     If that fails, the error is better than SQLite's, which calls a read-only file system a "disk I/O error".
+    A file that can be used is not opened: closing it would end the lock of another queue in this process.
     """
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    if not (os.path.isfile(path) and os.access(path, os.R_OK | os.W_OK)):  # noqa: PTH113 - any kind of path
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 
 
 def marks(row: Sized) -> str:

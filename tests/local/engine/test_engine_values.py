@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import subprocess
+import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -156,6 +159,23 @@ def test_two_processes_cannot_share_a_file(tmp_path: Path) -> None:
         other.execute("SELECT * FROM task_groups")
     other.close()
     first.close()
+
+
+READ = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('SELECT * FROM task_groups')"
+
+
+def test_a_second_store_in_the_process_does_not_end_the_lock_that_keeps_other_processes_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "q.sqlite")
+    first = Store(path)
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, timeout=0))
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        Store(path)
+    command = [sys.executable, "-c", READ, path]
+    other = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    first.close()
+    assert "database is locked" in other.stderr
 
 
 def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
