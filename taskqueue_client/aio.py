@@ -196,7 +196,7 @@ class AsyncQueue(ClientBase[aiohttp.ClientSession]):
 
         Raises:
             InvalidArgument: The call cannot be sent.
-            ClientUnusable: The client is closed, or was used in another event loop before.
+            ClientUnusable: The client is closed, was used in another event loop before, or none is running.
             CallFailed: The call failed; see `taskqueue_client.errors`.
         """
         check = self._check_definitions

@@ -8,6 +8,8 @@ from threading import Thread
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
+from taskqueue_client.errors import ClientUnusable
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -78,6 +80,17 @@ class _Thread(Thread):
                 raise error
         finally:
             del error  # its traceback refers to this frame
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop that runs, or raise `ClientUnusable` where none of asyncio does, as in trio."""
+    import asyncio  # noqa: PLC0415 - loaded already
+
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        message = "an AsyncQueue needs an event loop of asyncio, and none runs: use a Queue, in a thread"
+        raise ClientUnusable(message) from None
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:

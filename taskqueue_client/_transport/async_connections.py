@@ -36,6 +36,7 @@ from taskqueue_client._protocol.api_responses import (
     unpacked,
 )
 from taskqueue_client._protocol.retry import Timeouts
+from taskqueue_client._protocol.threads_and_tasks import running_loop
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import ClientUnusable
 
@@ -357,7 +358,7 @@ class ConnectorTransport:
             raise ClientUnusable(_CLOSED)
         if self._connector is not None:
             raise ClientUnusable(_ELSEWHERE)
-        self._loop = asyncio.get_running_loop()
+        self._loop = running_loop()
         self._connector = aiohttp.TCPConnector(limit=self._limit, keepalive_timeout=KEEP_ALIVE)
         self._deadlines = ConnectionDeadlines(self._connections)
         self._end = finalize(self, _abandon, self._connector, self._connections)  # runs before any `__del__`

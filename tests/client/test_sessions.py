@@ -117,6 +117,13 @@ async def test_a_closed_async_client_sends_nothing_and_says_so(server: ScriptedS
     assert len(server.received) == 1
 
 
+def test_an_asynchronous_client_says_that_it_needs_asyncio() -> None:
+    """As in trio, which sends None into a coroutine, too."""
+    call = AsyncQueue("https://tc.example.com").ping()
+    with pytest.raises(ClientUnusable, match="needs an event loop of asyncio"):
+        call.send(None)
+
+
 def test_an_async_client_in_another_event_loop_sends_nothing_and_says_so(server: ScriptedServer) -> None:
     queue = AsyncQueue(server.root_url, CREDENTIALS)
     with asyncio.Runner() as runner:
