@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import signal
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -36,10 +38,17 @@ Exit statuses:
   2    wrong command line, file or environment
   3    the Queue refused
   4    no response from the Queue or its storage
-  130  interrupted
+  130  interrupted; 143 by SIGTERM, 129 by SIGHUP
 """
 
-_INTERRUPTED = 130
+_BY_SIGNAL = 128
+"""The exit status of a command that a signal ends is this, plus the number of the signal."""
+
+_SHUTTING_DOWN = frozenset({"local", "work"})
+"""The commands that handle signals themselves."""
+
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""The signals that end a command as Ctrl-C does; Windows has only one of them."""
 
 
 class _LazyGroup(click.Group):
@@ -71,15 +80,41 @@ class _LazyGroup(click.Group):
             return super().invoke(ctx)
 
 
+class _Ended(KeyboardInterrupt):
+    """A signal that ends a command as Ctrl-C does, with its number as the argument."""
+
+
+@contextmanager
+def _interrupted_by_signals() -> Generator[None]:
+    """Let signals interrupt a command instead of killing it: it removes and says what it has half done.
+
+    A signal that the parent process ignores, as `nohup` does, stays ignored.
+    """
+
+    def end(number: int, _: object) -> None:
+        raise _Ended(number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    chosen = [each for each in _ENDING if is_main and signal.getsignal(each) is signal.SIG_DFL]
+    for each in chosen:
+        signal.signal(each, end)
+    try:
+        yield
+    finally:
+        for each in chosen:
+            signal.signal(each, signal.SIG_DFL)
+
+
 @contextmanager
 def _failures() -> Generator[None]:
     try:
         yield
     except (click.ClickException, click.exceptions.Exit):
         raise
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         click.echo("Interrupted.", err=True)
-        raise click.exceptions.Exit(_INTERRUPTED) from None
+        number = error.args[0] if isinstance(error, _Ended) else signal.SIGINT
+        raise click.exceptions.Exit(_BY_SIGNAL + number) from None
     except Exception as error:
         from .failures import failure_of  # noqa: PLC0415 - needs the client, which takes time to import
 
@@ -91,7 +126,8 @@ def _failures() -> Generator[None]:
 
 @click.group(cls=_LazyGroup, epilog=_EPILOG)
 @click.version_option(package_name="taskqueue_client")
-def taskqueue() -> None:
+@click.pass_context
+def taskqueue(ctx: click.Context) -> None:
     """Submit tasks to a Taskcluster Queue, watch them, work on them, and run a Queue on this machine.
 
     The environment names the Queue: TASKCLUSTER_ROOT_URL with the credentials in TASKCLUSTER_CLIENT_ID,
@@ -101,3 +137,5 @@ def taskqueue() -> None:
     With --json, a command prints JSON, one value per line. An error is one line on standard error, after the
     usage if the command line is wrong.
     """
+    if ctx.invoked_subcommand not in _SHUTTING_DOWN:
+        ctx.with_resource(_interrupted_by_signals())

@@ -25,7 +25,7 @@ from .failures import Failure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_STOP = {signal.SIGINT, signal.SIGTERM}
+_STOP = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
 class _ClientEntry(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -159,7 +159,9 @@ def command(
     A comment line has the address of a web page that shows what the queue does. Requests are logged to
     standard error.
     """  # noqa: D301 - for click: it leaves the lines of a paragraph that begins with this character as they are
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)  # before there are threads: these signals are waited for
+    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    stop = _STOP - {signal.SIGHUP} if is_nohup else _STOP
+    signal.pthread_sigmask(signal.SIG_BLOCK, stop)  # before there are threads: these signals are waited for
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("azure").setLevel(logging.WARNING)  # it logs each request otherwise
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # it logs tracebacks of lost connections otherwise
@@ -180,7 +182,7 @@ def command(
         raise Failure(str(error)) from None
     try:
         _print_settings(local, as_json=as_json)
-        signal.sigwait(_STOP)
+        signal.sigwait(stop)
     finally:
         local.stop()
 

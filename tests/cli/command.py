@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Generator, Mapping
@@ -18,6 +19,9 @@ from taskqueue_client.cli import taskqueue
 Report = Literal["completed", "failed", "malformed-payload"]
 
 COMMAND = [sys.executable, "-m", "taskqueue_client"]
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals of Ctrl-C, of `timeout` and service managers, and of a terminal that is closed."""
 
 
 # Click 8.1 mixes both streams by default; later versions have no such option.

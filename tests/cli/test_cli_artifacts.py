@@ -16,7 +16,7 @@ from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay, Respond, SlowDownload
 from tests.artifacts.raw_server import RawResponse, RawServer
 from tests.artifacts.test_download_servers import serve
-from tests.cli.command import run, run_json
+from tests.cli.command import ENDING, run, run_json
 from tests.cli.command import running as command_running
 from tests.cli.terminal import on_a_terminal
 from tests.worker.queue_world import until
@@ -140,15 +140,18 @@ def test_a_task_without_a_run_has_no_artifacts(queue: Queue, task_factory: Any, 
     assert files_in(folder) == {}
 
 
-def test_ctrl_c_leaves_no_incomplete_file(running: Running, folder: Path, deployment: LocalQueue) -> None:
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_leaves_no_incomplete_file(
+    running: Running, folder: Path, deployment: LocalQueue, number: signal.Signals
+) -> None:
     task_id = upload(running, big=bytes(3_000_000))
     deployment.faults.add(SlowDownload("storage.get", bytes_per_second=1_000_000))
     deployment.clock.hold()  # the first second's bytes come, and no more
     with on_a_terminal("artifacts", "get", task_id) as (process, terminal):
         terminal.read_until(lambda shown: re.search(r"(0\.[1-9]|1\.0)/3\.0 MB", shown) is not None)
         assert len(files_in(folder)) == 1
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
         assert terminal.read_all().rstrip().endswith("Interrupted.")
     assert files_in(folder) == {}
 

@@ -1,13 +1,14 @@
-"""`taskqueue local`: errors of a file of clients and roles; the other tests are in tests/local."""
+"""`taskqueue local`: its end, and errors of a file of clients and roles; the other tests are in tests/local."""
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from taskqueue_client.cli.failures import ExitStatus
-from tests.cli.command import run
+from tests.cli.command import ENDING, run, running
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -29,3 +30,17 @@ def test_a_broken_config_is_refused_with_its_place(text: str, message: str) -> N
     assert result.exit_code == ExitStatus.WRONG_USE
     assert message in result.stderr.splitlines()[-1]
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_ends_the_queue_and_removes_its_artifacts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(folder))
+    with running("local", "--json") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert len(list(folder.iterdir())) == 1
+        process.send_signal(number)
+        assert process.wait(60) == ExitStatus.DONE
+    assert list(folder.iterdir()) == []

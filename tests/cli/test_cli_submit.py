@@ -17,7 +17,7 @@ from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Delay, Drop
 from taskqueue_client.models import TaskState
-from tests.cli.command import COMMAND, run, run_json, running
+from tests.cli.command import COMMAND, ENDING, run, run_json, running
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -372,18 +372,19 @@ def test_submit_wait_ends_when_an_existing_task_of_the_group_blocks_the_new_ones
     assert result.stdout.splitlines()[2:] == [f"{result.stdout.split()[2]} test unscheduled blocked"]
 
 
+@pytest.mark.parametrize("number", ENDING)
 @pytest.mark.parametrize("group", [{}, {"taskGroupId": slugid()}], ids=["a new group", "an existing group"])
-def test_ctrl_c_while_submitting_says_how_to_cancel_what_was_created(
-    graph: dict[str, Any], deployment: LocalQueue, group: dict[str, str]
+def test_a_signal_while_submitting_says_how_to_cancel_what_was_created(
+    graph: dict[str, Any], deployment: LocalQueue, group: dict[str, str], number: signal.Signals
 ) -> None:
     created: SimpleQueue[dict[str, Any]] = SimpleQueue()
     deployment.subscribe(lambda message: created.put(message.body["status"]))
     deployment.faults.add(Delay("queue.createTask", seconds=600, after=True))
     with running("submit", write({**group, **graph})) as process:
         status = created.get(timeout=60)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         output, errors = process.communicate(timeout=60)
-    assert (process.returncode, output) == (130, "")
+    assert (process.returncode, output) == (128 + number, "")
     advised = status["taskId"] if group else f"--group {status['taskGroupId']}"
     assert f"to cancel what was created: taskqueue cancel {advised}" in errors.splitlines()[0]
 
