@@ -40,7 +40,11 @@ def cancel(task_ids: tuple[str, ...], group: str | None, *, as_json: bool) -> No
     with connect_with_credentials() as queue:
         if group:
             queue.seal_task_group(group)
-            canceled = queue.cancel_task_group(group)
+            try:
+                canceled = queue.cancel_task_group(group)
+            except (CallFailed, KeyboardInterrupt):
+                click.echo(f"task group {group} is sealed: no task can be added to it", err=True)
+                raise
             line = f"{canceled.cancelled_count} of {canceled.task_group_size} tasks were canceled"
             print_change(canceled, line, as_json=as_json)
 
@@ -162,8 +166,8 @@ def retrigger(task_ids: tuple[str, ...], *, exact: bool, as_json: bool) -> None:
             definition = _copied(queue.task(task_id), queue.now(), exact=exact)
             try:
                 status = queue.create_task(new_task_id, definition).status
-            except CallFailed as error:
-                if error.attempted.outcome_unknown:
+            except (CallFailed, KeyboardInterrupt) as error:
+                if not isinstance(error, CallFailed) or error.attempted.outcome_unknown:
                     click.echo(f"{task_id} {new_task_id} may have been created", err=True)
                 raise
             document = {"taskId": task_id, "newTaskId": new_task_id, "status": status.to_dict()}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ from taskqueue_client.errors import ApiError, ServerError
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay, Drop, Respond
 from taskqueue_client.models import TaskAndStatus, TaskState
-from tests.cli.command import run, run_json, running
+from tests.cli.command import COMMAND, ENDING, run, run_json, running
 from tests.cli.terminal import on_a_terminal
 from tests.cli.test_cli_doctor import become
 from tests.worker.queue_world import until
@@ -260,14 +262,56 @@ def test_watch_ends_after_an_outage_of_more_than_an_hour(
     assert len(capsys.readouterr().err.splitlines()) == 3
 
 
-def test_ctrl_c_ends_watch_in_one_line(create: Create) -> None:
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_ends_watch_in_one_line(create: Create, number: signal.Signals) -> None:
     task_id = create("compile")
     with running("watch", task_id) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == f"{task_id} compile pending\n"
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output, errors) == (128 + number, "", "Interrupted.\n")
+
+
+def test_nohup_lets_a_command_outlive_its_terminal(create: Create) -> None:
+    task_id = create("compile")
+    command = ["nohup", *COMMAND, "watch", task_id]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{task_id} compile pending\n"
+        process.send_signal(signal.SIGHUP)
+        run("cancel", task_id)
+        assert process.stdout.readline() == f"{task_id} compile exception canceled\n"
+        assert process.wait(60) == ExitStatus.NOT_COMPLETED
+
+
+def test_a_signal_during_retrigger_names_the_task_that_may_have_been_created(
+    create: Create, deployment: LocalQueue
+) -> None:
+    original = create("compile")
+    created: SimpleQueue[str] = SimpleQueue()
+    deployment.subscribe(lambda message: created.put(message.body["status"]["taskId"]))
+    deployment.faults.add(Delay("queue.createTask", seconds=600, after=True))
+    with running("retrigger", original) as process:
+        copy = created.get(timeout=60)
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
-    assert (process.returncode, output, errors) == (130, "", "Interrupted.\n")
+    assert (process.returncode, output) == (130, "")
+    assert errors == f"{original} {copy} may have been created\nInterrupted.\n"
+
+
+def test_cancel_says_that_a_group_is_sealed_whose_tasks_it_could_not_cancel(
+    group: str, deployment: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sealing = [f"queue:seal-task-group:-/{group}"]
+    become(monkeypatch, temporary_credentials(deployment.credentials, sealing))
+    result = run("cancel", "--group", group)
+    assert (result.exit_code, result.stdout) == (ExitStatus.REFUSED, "")
+    sealed, error = result.stderr.splitlines()
+    assert sealed == f"task group {group} is sealed: no task can be added to it"
+    assert error.startswith("Error: missing scope: ")
 
 
 def test_a_closed_output_pipe_ends_watch_silently(create: Create) -> None:
