@@ -81,10 +81,10 @@ class BrokerSession:
         """
         connection = aiormq.Connection(_url(plan.settings), context=plan.settings.ssl_context())
         with broker_errors(plan.settings):
-            await connection.connect()  # pyright: ignore[reportUnknownMemberType] # a Callable[..., T]
             try:
+                await connection.connect()  # pyright: ignore[reportUnknownMemberType] # a Callable[..., T]
                 return await cls._start(connection, plan, deliver, resumes=resumes)
-            except BaseException:
+            except BaseException:  # a cancellation may come when aiormq's own task has just connected
                 await connection.close()
                 raise
 

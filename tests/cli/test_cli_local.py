@@ -1,4 +1,4 @@
-"""`taskqueue local`: its end, and errors of a file of clients and roles; the other tests are in tests/local."""
+"""`taskqueue local`: its end, and files of clients and roles with errors; other tests are in tests/local."""
 
 from __future__ import annotations
 

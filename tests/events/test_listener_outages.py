@@ -437,6 +437,25 @@ async def test_a_listener_that_is_canceled_right_after_it_has_connected_leaves_n
             await _no_consumers(publisher, f"queue/{settings.user}/{queue}")
 
 
+async def test_a_listener_that_is_canceled_while_it_connects_leaves_no_connection(
+    settings: PulseSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections: list[aiormq.Connection] = []
+
+    async def connect(connection: aiormq.Connection) -> None:
+        await original(connection)
+        connections.append(connection)
+        entering.cancel()  # comes after aiormq's own task has connected, and before its result is seen
+        await asyncio.Event().wait()
+
+    original: Callable[[aiormq.Connection], Awaitable[bool]] = vars(aiormq.Connection)["connect"]
+    monkeypatch.setattr(aiormq.Connection, "connect", connect)
+    entering = asyncio.create_task(AsyncListener(settings, [events.task_completed()]).__aenter__())
+    await asyncio.wait([entering])
+    assert entering.cancelled()
+    assert [each.is_opened for each in connections] == [False]
+
+
 async def _no_consumers(publisher: Publisher, queue: str) -> None:
     """Wait until the broker has noticed the end of all connections with a consumer of the queue."""
     while (await publisher.channel.queue_declare(queue, passive=True)).consumer_count:
