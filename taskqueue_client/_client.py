@@ -16,11 +16,12 @@ from taskqueue_client._protocol.wire import Wire
 from taskqueue_client._transport.network import NetworkSettings
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.credentials import Credentials, from_environment
+from taskqueue_client.definitions import StorageName
 
 if TYPE_CHECKING:
     from taskqueue_client._protocol.call_spans import CallSpans
     from taskqueue_client.artifacts.storage import Storage
-    from taskqueue_client.artifacts.transfers import StorageName, TransferSettings
+    from taskqueue_client.artifacts.transfers import TransferSettings
 
 SIGNED_URL_LIFETIME = timedelta(minutes=15)
 """The default lifetime of a signed URL, which is that of the official clients."""

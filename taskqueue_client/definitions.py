@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 __all__ = [
     "AcceptedDownloadMethods", "CreateArtifactRequest", "DataInline", "ErrorArtifactRequest",
     "LinkArtifactRequest", "ObjectArtifactRequest", "PriorityName", "ProposedUploadMethods",
-    "PutUrlProposal", "ReferenceArtifactRequest", "Requires", "S3ArtifactRequest", "TaskDefinition",
-    "TaskMetadata", "TaskOptions", "from_now", "task_definition",
+    "PutUrlProposal", "ReferenceArtifactRequest", "Requires", "S3ArtifactRequest", "StorageName",
+    "TaskDefinition", "TaskMetadata", "TaskOptions", "from_now", "task_definition",
 ]  # fmt: skip
 
 PriorityName = Priority | Literal["highest", "very-high", "high", "medium", "low", "very-low", "lowest"]
 """The priority of a task, as a value of `Priority` or as text."""
+
+StorageName = Literal["s3", "object"]
+"""The storage of artifacts: S3, or the object service."""
 
 Requires = Literal["all-completed", "all-resolved"]
 """When a task is scheduled: when all its dependencies are completed, or are resolved in any way."""

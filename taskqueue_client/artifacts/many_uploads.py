@@ -12,13 +12,13 @@ from threading import Lock
 
 from taskqueue_client import _arguments as arguments
 from taskqueue_client._protocol.conversation import Conversation, Together
+from taskqueue_client.definitions import StorageName
 from taskqueue_client.errors import InvalidArgument
 
 from .naming import checked_name
 from .sources import Content, Source, open_source
 from .storage import Progress
 from .transfers import (
-    StorageName,
     Transfer,
     TransferClient,
     client_for_event_loop,

@@ -8,22 +8,20 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from taskqueue_client._arguments import check_callback
 from taskqueue_client._protocol.conversation import AsyncClient, Call, Conversation, Pause, Work
 from taskqueue_client._protocol.retry import Retries, RetryPolicy, retried
 from taskqueue_client._transport.sync_connections import Cancellation
 from taskqueue_client.clock import Clock
+from taskqueue_client.definitions import StorageName
 
 from .artifact_errors import StorageFailed, StorageRefused, is_expiry
 from .sources import Source
 from .storage import MOST_REDIRECTS, UPLOADED, Incoming, Progress, Put, PutResponse, Storage, silently
 
 R = TypeVar("R")
-
-StorageName = Literal["s3", "object"]
-
 
 RENEWED_BEFORE = 300.0
 """A URL is not used in the last seconds before it expires, because clocks may differ by so much."""

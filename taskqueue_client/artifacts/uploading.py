@@ -15,7 +15,12 @@ from taskqueue_client import _arguments as arguments
 from taskqueue_client import calls
 from taskqueue_client._protocol.conversation import Call, CallAs, Conversation, on_thread
 from taskqueue_client._protocol.retry import is_ambiguous, is_foreign
-from taskqueue_client.definitions import CreateArtifactRequest, ProposedUploadMethods, S3ArtifactRequest
+from taskqueue_client.definitions import (
+    CreateArtifactRequest,
+    ProposedUploadMethods,
+    S3ArtifactRequest,
+    StorageName,
+)
 from taskqueue_client.errors import (
     CallFailed,
     InputValidationError,
@@ -49,7 +54,6 @@ from .sources import (
 from .storage import UPLOADED, Progress, PutResponse
 from .transfers import (
     SKIP_CDN,
-    StorageName,
     Target,
     Transfer,
     TransferClient,

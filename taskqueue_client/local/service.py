@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import Self, TypeVar
 
 from taskqueue_client._arguments import check_kinds, number
 from taskqueue_client._protocol.threads_and_tasks import end_other_tasks
@@ -23,11 +23,8 @@ from taskqueue_client.slugid import slugid
 
 from .deployment import Deployment, Settings
 from .engine import Settings as EngineSettings
-from .messages import Audience
-
-if TYPE_CHECKING:
-    from .faults import Faults
-    from .messages import Message
+from .faults import Faults
+from .messages import Audience, Message
 
 _Result = TypeVar("_Result")
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack
 from taskqueue_client._arguments import check_callback, check_kind, check_kinds, seconds
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.credentials import Credentials, checked, checked_root_url, from_environment
+from taskqueue_client.definitions import StorageName
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.events.settings import PulseSettings, unless_text
 
@@ -67,7 +68,7 @@ class WorkerSettings(TypedDict, total=False):
     work_directory: str | os.PathLike[str] | None
     pass_environment: Sequence[str]
     keep_work_directories: bool
-    artifact_storage: Literal["s3", "object"]
+    artifact_storage: StorageName
     signing_key: str | os.PathLike[str] | None
     chain_of_trust: Literal["all", "requested"]
     metrics_port: int | None

@@ -89,7 +89,7 @@ PUBLIC = [
 """The modules that users import from, besides `taskqueue_client` itself."""
 
 
-def _documented() -> dict[str, set[str]]:
+def documented() -> dict[str, set[str]]:
     """Return the names that the reference documents, by the module under which it names them."""
     names: dict[str, set[str]] = defaultdict(set)
     for page in sorted(REFERENCE.glob("*.md")):
@@ -132,12 +132,12 @@ def _described(module: ModuleType) -> set[str]:
 @pytest.mark.parametrize("module", PUBLIC)
 def test_a_public_module_offers_what_the_reference_documents_and_nothing_else(module: str) -> None:
     offered = importlib.import_module(module).__all__
-    assert set(offered) == _documented()[module]
+    assert set(offered) == documented()[module]
     assert all(hasattr(importlib.import_module(module), name) for name in offered)
 
 
 def test_the_reference_documents_public_modules_only() -> None:
-    assert sorted(_documented().keys() - {""}) == PUBLIC
+    assert sorted(documented().keys() - {""}) == PUBLIC
 
 
 def test_a_public_module_gives_each_name_that_it_takes_from_an_inner_module_in_its_all() -> None:

@@ -780,7 +780,7 @@ def test_a_proxy_signs_with_the_credentials_of_the_last_reclaim_and_ends_with_th
         return headers["X-Taskcluster-Proxy-Temp-ClientId"]
 
     def handle(task: TaskRun) -> None:
-        urls.append(task.proxy().url)
+        urls.append(task.proxy().__enter__())
         first = signs_with()
         world.local.clock.advance(1200 * max(RECLAIM_BETWEEN))
         until(lambda: signs_with() != first)

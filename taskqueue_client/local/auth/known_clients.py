@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from taskqueue_client._arguments import check_kinds
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local.times import LATEST, SECOND
 from taskqueue_client.scopes import satisfies
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 CLIENT_ID = re.compile(r"[A-Za-z0-9!@/:.+|_-]+")
 _TOKEN = re.compile(r"[\x21-\x7e]+")

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from taskqueue_client._arguments import check_kind
 from taskqueue_client._dates import moment_of
@@ -27,6 +27,7 @@ from taskqueue_client.artifacts.sources import (
     open_source,
 )
 from taskqueue_client.artifacts.uploading import UploadOptions
+from taskqueue_client.definitions import StorageName
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
 from taskqueue_client.worker.commands.work_directory import open_real, path_inside
@@ -55,7 +56,7 @@ class ArtifactOptions(TypedDict, total=False):
 
     content_type: str | None
     expires: datetime | str | None
-    storage: Literal["s3", "object"]
+    storage: StorageName
     compress: bool | None
     allow_outside: bool
 

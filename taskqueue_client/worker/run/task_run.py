@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial, wraps
 from inspect import CORO_CREATED, getcoroutinestate
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from taskqueue_client._arguments import encoded
 from taskqueue_client._protocol.conversation import Conversation, converse, converse_async
@@ -42,10 +43,6 @@ from taskqueue_client.worker.outcomes import Canceled
 
 from .declared_artifacts import ArtifactOptions
 from .run_resources import RunResources
-
-if TYPE_CHECKING:
-    from taskqueue_client.worker.features.proxy import TaskProxy
-
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -373,7 +370,7 @@ class TaskRun:
         steps = downloading_upstream(queue, self.work_directory, tasks, self.log, tracing, **options)
         return as_the_payload_asks(steps) if upstream is None else steps
 
-    def proxy(self, *, plain: bool = False) -> TaskProxy:
+    def proxy(self, *, plain: bool = False) -> AbstractContextManager[str]:
         """Start a proxy on this machine through which programs call the deployment on behalf of the task.
 
         `with task.proxy() as url:` gives the value for `TASKCLUSTER_PROXY_URL`. The proxy signs with the
