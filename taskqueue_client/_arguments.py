@@ -7,13 +7,14 @@ is refused. Most functions return their argument in the form in which it is sent
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 from inspect import iscoroutinefunction
 from types import NoneType, UnionType
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeGuard, TypeVar, cast, get_args
 from urllib.parse import quote
 
 from ._dates import is_date_time, moment_of, timestamp
@@ -77,6 +78,24 @@ def encoded(argument: str, given: str) -> bytes:
         return given.encode(errors="surrogateescape")
     except UnicodeEncodeError as error:
         raise InvalidArgument(argument, given, f"text that UTF-8 can encode ({error.reason})") from error
+
+
+def is_system_text(given: object) -> TypeGuard[str]:
+    """Return whether an object is a str that can be a path, a program's argument, or a variable's value."""
+    try:
+        return isinstance(given, str) and b"\0" not in os.fsencode(given)
+    except UnicodeEncodeError:
+        return False
+
+
+SYSTEM_TEXT = "without NUL or lone surrogates"
+"""The end of a phrase: what is allowed as a path, an argument of a program or a variable."""
+
+
+def check_path(argument: str, given: object) -> None:
+    """Raise InvalidArgument unless an argument is text or a path that the system takes."""
+    if not isinstance(given, str | os.PathLike) or not is_system_text(os.fspath(given)):
+        raise InvalidArgument(argument, given, f"a str or a path, {SYSTEM_TEXT}")
 
 
 def slugid(argument: str, given: object) -> str:

@@ -9,14 +9,14 @@ from functools import partial
 from inspect import GEN_RUNNING, getgeneratorstate
 from pathlib import Path
 
-from taskqueue_client._arguments import check_kind
+from taskqueue_client._arguments import check_kind, check_path
 from taskqueue_client._protocol.conversation import Conversation, Item
 from taskqueue_client.errors import InvalidArgument
 
 from .artifact_errors import StreamInterrupted
 from .chain_verification import ChainOfTrust, PublicKeys, verify_chain_of_trust
 from .downloading import FILE, Destination, DownloadRequest, DownloadResult, downloading
-from .sources import Block, is_path
+from .sources import Block
 from .storage import Progress, silently
 from .transfers import Transfer, TransferClient, reporter
 
@@ -31,8 +31,9 @@ _DEVICES = Path("/dev")
 def checked_path(to: str | os.PathLike[str]) -> Path:
     """Return the path of a file that is to be written."""
     check_kind("to", to, str | os.PathLike, FILE)
+    check_path("to", to)
     path = os.fspath(to)
-    if path.endswith("/") or not Path(path).name or not is_path(path) or Path(path).parent == _DEVICES:
+    if path.endswith("/") or not Path(path).name or Path(path).parent == _DEVICES:
         raise InvalidArgument("to", to, FILE)
     return Path(path)
 

@@ -21,6 +21,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import BinaryIO, NamedTuple, Protocol, Self, cast
 
+from taskqueue_client._arguments import check_path
 from taskqueue_client.errors import InvalidArgument
 
 from .artifact_errors import SourceChanged
@@ -191,17 +192,8 @@ def checked_block(block: object) -> bytes:
     return cast("bytes", block)
 
 
-def is_path(path: str) -> bool:
-    """Return whether a text can be a path: it has no NUL, and its characters can be encoded."""
-    try:
-        return b"\0" not in os.fsencode(path)
-    except UnicodeEncodeError:
-        return False
-
-
 def _of_path(path: str, opener: Opener) -> Source:
-    if not is_path(path):
-        raise InvalidArgument("source", path, "a path")
+    check_path("source", path)
     try:
         file = io.FileIO(path, opener=partial(_without_waiting, opener))
     except IsADirectoryError:

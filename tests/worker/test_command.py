@@ -114,6 +114,8 @@ def test_a_command_need_not_read_its_input(context: CommandContext) -> None:
     [
         ("capture", "both"),
         ("capture", []),
+        ("cwd", "a\0b"),
+        ("cwd", "\ud800"),
         ("input", 3),
         ("input", "\ud800"),
         ("timeout", "5 minutes"),
@@ -157,10 +159,18 @@ def test_an_unknown_option_is_refused(context: CommandContext) -> None:
     assert not text_of(context)
 
 
-@pytest.mark.parametrize("given", [5, b"5", None])
-def test_an_argument_that_is_not_text_is_named(context: CommandContext, given: Any) -> None:
-    with pytest.raises(InvalidArgument, match=rf"^command\[1\]: {given!r} is not valid"):
+@pytest.mark.parametrize("given", [5, b"5", None, "5\0", "\ud800"])
+def test_an_argument_that_no_program_can_have_is_named(context: CommandContext, given: Any) -> None:
+    with pytest.raises(InvalidArgument, match=rf"^command\[1\]: {re.escape(repr(given))} is not valid"):
         run_command(["sleep", given], context)
+    assert not text_of(context)
+
+
+@pytest.mark.parametrize("given", ["echo \0", "echo \ud800"])
+def test_a_text_that_no_shell_can_have_is_refused(context: CommandContext, given: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"^command: 'echo .* without NUL or lone surrogates$"):
+        run_command(given, context, shell=True)
+    assert not text_of(context)
 
 
 def test_without_input_there_is_nothing_to_read(context: CommandContext) -> None:
@@ -299,7 +309,7 @@ def test_an_invalid_command_is_refused(
     command: list[str] | str,
     shell: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    with pytest.raises(InvalidArgument, match=r"^command: "):
+    with pytest.raises(InvalidArgument, match=r"^command(\[0\])?: "):
         run_command(command, context, shell=shell)
     assert not text_of(context)
 

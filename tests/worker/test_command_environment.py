@@ -202,7 +202,10 @@ def test_the_log_names_once_what_was_not_passed_and_how_to_pass_it(caplog: pytes
         ({"": "x"}, "env: ''"),
         ({"A=B": "x"}, "env: 'A=B'"),
         ({"A": 1}, r"env\['A'\]"),
-        ({"A": "s3cret\0"}, r"env\['A'\]"),
+        ({"A": "s3cret\0"}, r"env\['A'\]: its value has NUL or"),
+        ({"A": "s3cret\ud800"}, r"env\['A'\]: its value has NUL or"),
+        ({"A\0": "s3cret"}, r"env: 'A\\x00' is not valid"),
+        ({"A\ud800": "s3cret"}, r"env: 'A\\ud800' is not valid"),
     ],
 )
 def test_a_name_or_value_that_no_environment_can_have_is_refused_and_not_shown(
@@ -221,7 +224,7 @@ def test_a_variable_of_the_payload_that_is_not_text_makes_the_payload_malformed(
 
     result = run_handler(Builder, {"env": {"JOBS": value}})
     assert result.outcome == "malformed-payload"
-    problem = f"its value is of type {type(value).__name__}; expected a str without NUL"
+    problem = f"its value is of type {type(value).__name__}; expected a str without NUL or lone surrogates"
     assert f"$.env.JOBS: {problem}" in result.log
 
 

@@ -145,6 +145,22 @@ def test_a_download_that_leads_out_of_the_work_directory_is_refused_unless_allow
     assert (tmp_path / "new/x").read_text() == "a"
 
 
+@pytest.mark.parametrize("to", ["a\0b", "\ud800"])
+@pytest.mark.parametrize("allow_outside", [True, False])
+def test_a_path_that_no_system_takes_is_refused_before_anything_is_downloaded(
+    build: str, run: Callable[..., str], to: str, *, allow_outside: bool
+) -> None:
+    options = {"to": to, "allow_outside": allow_outside}
+    for error in (
+        failed_with(run, "download_artifact", build, "public/build/a.txt", **options),
+        failed_with(run, "upstream_artifacts", [{"taskId": build}], **options),
+    ):
+        assert isinstance(error, InvalidArgument)
+        assert (
+            str(error) == f"to: {to!r} is not valid; expected a str or a path, without NUL or lone surrogates"
+        )
+
+
 @pytest.mark.parametrize("to", ["folder/", "", 5])
 def test_a_download_goes_to_the_path_of_a_file(build: str, run: Callable[..., str], to: Any) -> None:
     error = failed_with(run, "download_artifact", build, "public/build/a.txt", to=to)

@@ -20,7 +20,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Literal, TypedDict, Unpack
 
-from taskqueue_client._arguments import check_kind, encoded, seconds
+from taskqueue_client._arguments import check_kind, check_path, encoded, seconds
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Span, Tracing
 from taskqueue_client.worker.outcomes import Canceled, InternalError, TaskFailed
@@ -249,7 +249,7 @@ class _Run:
         self._args = _arguments(command, shell=options.get("shell", False))
         self._shown = command if isinstance(command, str) else self._quoted(context)
         self._context = context
-        check_kind("cwd", options.get("cwd", ""), str | os.PathLike, "a str or a path")
+        check_path("cwd", options.get("cwd", ""))
         self._cwd = context.work_directory / options.get("cwd", "")
         self._input = _encoded(options.get("input", b""))
         self._captured = _captured(options.get("capture", False))
@@ -426,17 +426,13 @@ def _arguments(command: Command, *, shell: bool) -> list[str]:
     if shell != isinstance(command, str) or isinstance(command, Mapping):
         raise InvalidArgument("command", command, allowed)
     parts = [_SHELL, "-c", command] if isinstance(command, str) else command
-    args = [_argument(position, each) for position, each in enumerate(parts)]
-    if not args or not args[0] or any("\0" in each for each in args):
-        raise InvalidArgument("command", command, "a program and its arguments, without NUL characters")
+    name = "command" if shell else "command[{}]"
+    for position, each in enumerate(parts):
+        check_path(name.format(position), each)
+    args = [os.fspath(each) for each in parts]
+    if not args or not args[0]:
+        raise InvalidArgument("command", command, "a program and its arguments")
     return args
-
-
-def _argument(position: int, given: str | os.PathLike[str]) -> str:
-    with suppress(TypeError):
-        if not isinstance(os.fspath(given), bytes):
-            return os.fspath(given)
-    raise InvalidArgument(f"command[{position}]", given, "a str or a path")
 
 
 def _result(ended: Ended, streams: Mapping[str, _Stream]) -> CommandResult:

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import cast
 
+from taskqueue_client._arguments import SYSTEM_TEXT, is_system_text
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.worker_log import log
 
@@ -162,12 +163,14 @@ def _check(given: object) -> None:
         kind = type(given).__name__
         raise InvalidArgument("env", given, "a dict of the names and values of variables", f"of type {kind}")
     for name, value in cast("Mapping[object, object]", given).items():
-        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise InvalidArgument("env", name, "the name of a variable: a non-empty str without = and NUL")
-        if not isinstance(value, str) or "\0" in value:
-            kind = "with NUL" if isinstance(value, str) else f"of type {type(value).__name__}"
+        if not is_system_text(name) or not name or "=" in name:
+            allowed = f"the name of a variable: a non-empty str without = and {SYSTEM_TEXT}"
+            raise InvalidArgument("env", name, allowed)
+        if not is_system_text(value):
+            is_text = isinstance(value, str)
+            finding = "has NUL or a lone surrogate" if is_text else f"is of type {type(value).__name__}"
             # The name, by which the payload is found to have this variable: the value may be secret.
-            raise InvalidArgument(f"env[{name!r}]", name, "a str without NUL", f"its value is {kind}")
+            raise InvalidArgument(f"env[{name!r}]", name, f"a str {SYSTEM_TEXT}", f"its value {finding}")
 
 
 _PR_SET_DUMPABLE = 4

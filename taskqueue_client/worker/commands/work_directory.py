@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Self
 from uuid import uuid4
 
-from taskqueue_client._arguments import check_kind
+from taskqueue_client._arguments import check_kind, check_path
 from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.worker_log import log
@@ -322,9 +322,11 @@ def path_inside(
     """Return an absolute path, given one that is relative to a directory.
 
     Raises:
-        InvalidArgument: It leads out of the directory, by itself or through a symbolic link.
+        InvalidArgument: It cannot be a path, or leads out of the directory, by itself or through a symbolic
+            link.
     """
     check_kind("allow_outside", allow_outside, bool)
+    check_path(argument, path)
     absolute = directory / path
     if allow_outside:
         return absolute

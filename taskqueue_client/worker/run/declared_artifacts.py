@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
-from taskqueue_client._arguments import check_kind
+from taskqueue_client._arguments import check_kind, check_path
 from taskqueue_client._dates import moment_of
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
 from taskqueue_client.artifacts.many_uploads import files_in
@@ -23,7 +23,6 @@ from taskqueue_client.artifacts.sources import (
     Source,
     blocks_of,
     checked_block,
-    is_path,
     open_source,
 )
 from taskqueue_client.artifacts.uploading import UploadOptions
@@ -71,9 +70,7 @@ MACHINE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.E
 def _check_path(argument: str, path: str | os.PathLike[str], is_outside: object) -> None:
     """Refuse what the handler got wrong, whatever is at the path."""
     check_kind("allow_outside", is_outside, bool)
-    check_kind(argument, path, str | os.PathLike, "a path")
-    if not is_path(os.fspath(path)):
-        raise InvalidArgument(argument, os.fspath(path), "a path")
+    check_path(argument, path)
 
 
 def _is_below(directory: Path, path: str | os.PathLike[str]) -> bool:
