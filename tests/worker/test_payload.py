@@ -86,6 +86,18 @@ def test_a_violation_says_in_words_which_values_are_allowed(
     assert words(schema, payload) == [explanation]
 
 
+@pytest.mark.parametrize("zone", ["Z", "z", "", "+00:00", "-23:59", "+23:59", "+0530", "-08"])
+def test_a_date_time_may_have_any_offset_of_less_than_a_day(zone: str) -> None:
+    assert words({"format": "date-time"}, f"2026-11-21T10:00:00{zone}") == []
+
+
+@pytest.mark.parametrize("zone", ["+24:00", "+25:00", "-99:00", "+00:60", "-0860", "+24", "+2"])
+def test_a_date_time_has_no_offset_that_no_zone_has(zone: str) -> None:
+    given = f"2026-11-21T10:00:00{zone}"
+    expected = f"$: '{given}' is not valid; expected a string in the format \"date-time\""
+    assert words({"format": "date-time"}, given) == [expected]
+
+
 @pytest.mark.parametrize(
     ("schema", "payload", "path"),
     [
