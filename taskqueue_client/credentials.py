@@ -58,7 +58,7 @@ def checked(credentials: Credentials, argument: str = "credentials") -> Credenti
             show a token or a certificate.
     """
     if not isinstance(credentials, Credentials):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
-        raise InvalidArgument(argument, type(credentials), "Credentials")
+        raise InvalidArgument(argument, type(credentials), _CREDENTIALS)
     if not _matches(_CLIENT_ID, credentials.client_id):
         allowed = "a str of letters, digits and !@/:.+|_-, not empty"
         raise InvalidArgument("client_id", credentials.client_id, allowed)
@@ -70,6 +70,12 @@ def checked(credentials: Credentials, argument: str = "credentials") -> Credenti
     if credentials.authorized_scopes is not None:
         _check_scopes("authorized_scopes", credentials.authorized_scopes)
     return credentials
+
+
+_CREDENTIALS = (
+    "Credentials; the dict of another client becomes "
+    'Credentials(given["clientId"], given["accessToken"], given.get("certificate"))'
+)
 
 
 def _matches(pattern: re.Pattern[str], given: object) -> bool:

@@ -9,11 +9,12 @@ import pickle
 import time
 import traceback
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
 
-from taskqueue_client import Credentials, LocalQueue, Queue, temporary_credentials
+from taskqueue_client import AsyncQueue, Credentials, LocalQueue, Queue, temporary_credentials
 from taskqueue_client.credentials import checked, checked_root_url, from_environment
 from taskqueue_client.errors import InvalidArgument
 
@@ -232,3 +233,13 @@ def test_no_refusal_of_credentials_shows_a_secret(bad: Credentials) -> None:
 def test_a_value_that_is_not_text_is_refused_for_that(bad: Credentials, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         checked(bad)
+
+
+@pytest.mark.parametrize("client", [Queue, AsyncQueue])
+def test_the_error_about_a_dict_says_how_to_make_credentials_of_it(client: type[Queue]) -> None:
+    given: Any = {"clientId": "me", "accessToken": "s3cret"}
+    with pytest.raises(InvalidArgument) as caught:
+        client("https://tc.example.com", given)
+    expression = str(caught.value).partition("becomes ")[2]
+    assert eval(expression, {"Credentials": Credentials, "given": given}) == Credentials("me", "s3cret")
+    assert "s3cret" not in str(caught.value)
