@@ -261,6 +261,12 @@ class EventThread:
             return False
         return self.stop(timeout)
 
+    def is_blocked(self, timeout: float) -> bool:
+        """Return whether the loop does not call a function within `timeout` seconds."""
+        turned = threading.Event()
+        self.call(turned.set)
+        return not turned.wait(timeout) and self._thread.is_alive()
+
     def stop(self, timeout: float | None = None) -> bool:
         """Cancel what still runs in the loop, and wait for the thread; return whether it has ended."""
         self._stop_soon()

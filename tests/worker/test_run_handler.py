@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
@@ -233,6 +234,50 @@ def test_a_handler_that_does_not_stop_at_its_time_limit_is_left_behind(
     )
     assert run_handler(worker, {}).outcome == "failed"
     released.set()
+
+
+BLOCKED = "a handler still blocks the event loop of all handlers; it is abandoned"
+CANCELED = "a handler, or an asyncio task that it has created, has not ended 1 s after it was canceled"
+
+
+@pytest.mark.parametrize(
+    ("is_blocking", "warning", "other"), [(True, BLOCKED, CANCELED), (False, CANCELED, BLOCKED)]
+)
+def test_a_warning_says_whether_a_coroutine_that_is_left_behind_blocks_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_blocking: bool,  # noqa: FBT001 - a parameter of the test
+    warning: str,
+    other: str,
+) -> None:
+    released = threading.Event()
+
+    class Stuck(WorkerLoop):
+        def run_time_limit(self, task: TaskRun) -> float | None:
+            del task
+            return 0.1
+
+        async def run_task(self, task: TaskRun) -> None:
+            del task
+            if is_blocking:
+                released.wait()
+            while not released.is_set():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.to_thread(released.wait)
+
+    monkeypatch.setattr(handlers, "HANDLER_GRACE", 0.1)
+    monkeypatch.setattr(handlers, "TO_END", 1.0)
+    worker = Stuck(
+        root_url="https://tc.example.com",
+        task_queue_id="a/b",
+        worker_group="c",
+        worker_id="d",
+        termination_grace=0,
+    )
+    assert run_handler(worker, {}).outcome == "failed"
+    released.set()
+    assert warning in caplog.text
+    assert other not in caplog.text
 
 
 def test_a_time_limit_that_exits_is_an_internal_error() -> None:

@@ -105,8 +105,16 @@ class Handlers:
         )
 
     def _stop(self, thread: EventThread) -> None:
-        if not thread.end(self._queue.close_connections(), TO_END):
+        if thread.end(self._queue.close_connections(), TO_END):
+            return
+        if thread.is_blocked(TO_END):
             log.warning("a handler still blocks the event loop of all handlers; it is abandoned")
+        else:
+            log.warning(
+                "a handler, or an asyncio task that it has created, has not ended %.0f s after it was "
+                "canceled; it is abandoned",
+                TO_END,
+            )
 
 
 def _check_done(returned: object) -> None:
