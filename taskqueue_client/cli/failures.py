@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from http import HTTPStatus
 
@@ -87,6 +87,24 @@ def status_of(error: BaseException | None) -> ExitStatus:
     if isinstance(error, (errors.CallFailed, ArtifactError)):
         return ExitStatus.NO_RESPONSE
     return ExitStatus.WRONG_USE
+
+
+def done_for_all(task_ids: Sequence[str], act: Callable[[str], object]) -> bool:
+    """Act on each task, also after the Queue has refused it for another one; return whether it refused none.
+
+    Raises:
+        ApiError: The Queue refused the only task, or the credentials, or is in trouble.
+    """
+    was_refused = False
+    for task_id in task_ids:
+        try:
+            act(task_id)
+        except errors.ApiError as error:
+            if len(task_ids) == 1 or isinstance(error, (errors.AuthenticationFailed, errors.ServerError)):
+                raise
+            was_refused = True
+            click.echo(f"Error: {task_id}: {in_one_line(error)}", err=True)
+    return not was_refused
 
 
 def in_one_line(error: BaseException | None) -> str:

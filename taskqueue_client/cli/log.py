@@ -24,12 +24,12 @@ from taskqueue_client.artifacts.uploading import RunArtifact
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.errors import ResourceNotFound
-from taskqueue_client.models import ArtifactContent, RunState, StorageType, TaskStatus
+from taskqueue_client.models import ArtifactContent, RunState, StorageType, TaskState, TaskStatus
 
 from .arguments import connect, run_option, task_argument
 from .failures import ExitStatus, Failure, in_one_line
 from .output import TerminalFilter, json_option, print_json
-from .status import interval_option
+from .status import interval_option, is_blocked
 
 LONG_POLL = 20
 """Seconds that a worker which streams its log may wait for new lines before it responds."""
@@ -58,7 +58,8 @@ def command(
     """Print the log of a task.
 
     While the task is pending or running, new lines are printed as its worker streams or uploads them, and
-    what is waited for is printed to standard error. With --json, prints an object with `line` for each line.
+    what is waited for is printed to standard error. A task that is blocked, because a dependency failed, is
+    not waited for. With --json, prints an object with `line` for each line.
 
     On a terminal, colors of the log are shown, and its other control sequences are removed. A pipe or file
     gets all bytes of the log.
@@ -147,6 +148,9 @@ class FollowedLog:
             return
         while self._is_unresolved(status := self._queue.status(self._task_id).status):
             self._has_log = self._print_new() or self._has_log
+            if status.state is TaskState.UNSCHEDULED and is_blocked(self._queue, self._task_id):
+                message = f"task {self._task_id} is blocked: it depends on a task that failed"
+                raise Failure(message, ExitStatus.NOT_COMPLETED)
             if not self._is_live:
                 self._say(self._waiting_for(status))
             clock.sleep(interval)

@@ -20,7 +20,7 @@ from taskqueue_client.graph import blocked_tasks, follow
 from taskqueue_client.models import TaskAndStatus, TaskState
 
 from .arguments import check_either, connect, duration, group_option, task_ids_argument
-from .failures import ExitStatus, Failure, in_one_line
+from .failures import ExitStatus, Failure, done_for_all, in_one_line
 from .output import (
     STYLES,
     console,
@@ -46,23 +46,36 @@ from .output import (
     help="Only tasks in this state; may be repeated.",
 )
 @json_option
-def command(task_ids: tuple[str, ...], group: str | None, states: tuple[str, ...], *, as_json: bool) -> None:
+@click.pass_context
+def command(
+    ctx: click.Context,
+    task_ids: tuple[str, ...],
+    group: str | None,
+    states: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> None:
     """Show the state of tasks, or of the tasks of a group with totals.
 
+    A task that is unscheduled because a dependency failed is `blocked`.
     With --json, prints an object with `task`, the definition, and `status` for each task.
     """
     check_either(task_ids, group)
     with connect() as queue:
-        members = _members(queue, task_ids, group)
+        members = list(queue.iter_task_group(group)) if group else []
+        all_known = done_for_all(task_ids, lambda each: members.append(_member(queue, each)))
+        blocked = frozenset[str]() if as_json else blocked_tasks(members + blocking(queue, members))
     chosen = [member for member in members if not states or member.status.state in states]
     if as_json:
         for member in chosen:
             print_json(member)
     elif not group and len(members) == 1 and chosen:
-        _print_one(members[0])
-    else:
-        console().print(tasks_table(chosen, blocked_tasks(members)))
+        _print_one(members[0], is_blocked=bool(blocked))
+    elif group or members:
+        console().print(tasks_table(chosen, blocked))
         click.echo(_totals(members))
+    if not all_known:
+        ctx.exit(ExitStatus.NOT_COMPLETED)
 
 
 def _totals(members: Sequence[TaskAndStatus]) -> str:
@@ -74,17 +87,22 @@ def _totals(members: Sequence[TaskAndStatus]) -> str:
 def _members(queue: Queue, task_ids: Sequence[str], group: str | None) -> list[TaskAndStatus]:
     if group:
         return list(queue.iter_task_group(group))
-    return [TaskAndStatus(task=queue.task(each), status=queue.status(each).status) for each in task_ids]
+    return [_member(queue, each) for each in task_ids]
 
 
-def _print_one(member: TaskAndStatus) -> None:
+def _member(queue: Queue, task_id: str) -> TaskAndStatus:
+    return TaskAndStatus(task=queue.task(task_id), status=queue.status(task_id).status)
+
+
+def _print_one(member: TaskAndStatus, *, is_blocked: bool) -> None:
     status, metadata = member.status, member.task["metadata"]
+    state = f"{status.state}, {_BLOCKED} by a failed dependency" if is_blocked else status.state
     rows = {
         "task": f"{metadata['name']} ({status.task_id})",
         "group": status.task_group_id,
         "queue": f"{status.task_queue_id}, priority {status.priority}",
         "owner": metadata["owner"],
-        "state": f"{status.state}, {status.retries_left} retries left",
+        "state": f"{state}, {status.retries_left} retries left",
         "deadline": f"{status.deadline:%Y-%m-%d %H:%M:%S} UTC",
     }
     for key, value in rows.items():
@@ -181,6 +199,12 @@ def blocking(queue: Queue, members: list[TaskAndStatus]) -> list[TaskAndStatus]:
     return [
         member for member in others if member.status.state in _RESOLVED or member.status.task_id in blocked
     ]
+
+
+def is_blocked(queue: Queue, task_id: str) -> bool:
+    """Return whether a task is blocked; False if the credentials may not read it."""
+    members = _read(queue, [task_id])
+    return task_id in blocked_tasks(members + blocking(queue, members))
 
 
 def _read(queue: Queue, task_ids: Collection[str]) -> list[TaskAndStatus]:

@@ -11,7 +11,7 @@ import click
 
 from taskqueue_client._dates import instant, timestamp
 from taskqueue_client.definitions import TaskDefinition
-from taskqueue_client.errors import ApiError, AuthenticationFailed, CallFailed, ServerError
+from taskqueue_client.errors import CallFailed
 from taskqueue_client.models import Priority
 from taskqueue_client.slugid import slugid
 
@@ -22,7 +22,7 @@ from .arguments import (
     some_task_ids_argument,
     task_ids_argument,
 )
-from .failures import ExitStatus, in_one_line
+from .failures import ExitStatus, done_for_all
 from .output import json_option, print_change
 
 
@@ -178,16 +178,7 @@ def retrigger(task_ids: tuple[str, ...], *, exact: bool, as_json: bool) -> None:
 
 def _for_each(task_ids: tuple[str, ...], act: Callable[[str], None]) -> None:
     """Act on each task, also after the Queue has refused it for another one."""
-    was_refused = False
-    for task_id in task_ids:
-        try:
-            act(task_id)
-        except ApiError as error:
-            if len(task_ids) == 1 or isinstance(error, (AuthenticationFailed, ServerError)):
-                raise
-            was_refused = True
-            click.echo(f"Error: {task_id}: {in_one_line(error)}", err=True)
-    if was_refused:
+    if not done_for_all(task_ids, act):
         click.get_current_context().exit(ExitStatus.NOT_COMPLETED)
 
 

@@ -437,6 +437,18 @@ def test_log_waits_until_a_pending_task_starts(queue: Queue, task_factory: TaskF
         assert process.wait(60) == ExitStatus.DONE
 
 
+def test_the_log_of_a_blocked_task_is_not_waited_for(queue: Queue, task_factory: TaskFactory) -> None:
+    first, last = slugid(), slugid()
+    queue.create_task(first, task_factory(taskQueueId="proj/linux"))
+    queue.create_task(last, task_factory(taskQueueId="proj/linux", dependencies=[first]))
+    with running_command("log", last, "--interval", "0.05") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"waiting: task {last} is unscheduled\n"
+        queue.cancel_task(first)
+        assert process.wait(60) == ExitStatus.NOT_COMPLETED
+        assert process.stderr.read() == f"Error: task {last} is blocked: it depends on a task that failed\n"
+
+
 PATIENT = """
 from pathlib import Path
 from taskqueue_client import WorkerLoop

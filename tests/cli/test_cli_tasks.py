@@ -100,6 +100,32 @@ def test_status_as_json_is_definition_and_status_as_the_queue_has_them(create: C
     assert printed["status"]["runs"][0]["reasonCreated"] == "scheduled"
 
 
+@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_status_shows_the_tasks_that_exist_and_names_the_others(create: Create, option: list[str]) -> None:
+    known, unknown = create("compile"), [slugid(), slugid()]
+    result = run("status", unknown[0], known, unknown[1], *option)
+    assert result.exit_code == ExitStatus.NOT_COMPLETED
+    assert known in result.stdout
+    assert [line.partition(": not found: ")[0] for line in result.stderr.splitlines()] == [
+        f"Error: {each}" for each in unknown
+    ]
+
+
+def test_status_of_unknown_tasks_prints_no_table() -> None:
+    result = run("status", slugid(), slugid())
+    assert (result.exit_code, result.stdout) == (ExitStatus.NOT_COMPLETED, "")
+
+
+def test_status_says_that_a_task_is_blocked_by_one_that_is_not_shown(create: Create, worker: Any) -> None:
+    last = create("last", dependencies=[create("between", dependencies=[create("first")])])
+    assert "state     unscheduled, 5 retries left" in run("status", last).stdout
+    with worker(first="failed"):
+        pass
+    assert "state     unscheduled, blocked by a failed dependency, 5" in run("status", last).stdout
+    (line,) = (each for each in run("status", "--group", last).stdout.splitlines() if last in each)
+    assert line.split() == ["last", last, "unscheduled", "blocked"]
+
+
 def test_watch_prints_each_change_of_a_group_and_exits_with_0(group: str, worker: Any) -> None:
     with worker(first="completed", second="completed"):
         result = run("watch", "--group", group, "--interval", "0.02")
