@@ -23,10 +23,11 @@ from .chain_verification import ChainOfTrust
 from .downloading import DownloadResult
 from .many_uploads import UploadOutcome, UploadReport
 from .naming import content_type_of, is_compressed
+from .sources import Content
 from .uploading import UploadResult
 
 __all__ = [
-    "ArtifactError", "ChainOfTrust", "ChainOfTrustError", "DownloadCorrupt", "DownloadResult",
+    "ArtifactError", "ChainOfTrust", "ChainOfTrustError", "Content", "DownloadCorrupt", "DownloadResult",
     "DownloadTooLarge", "HashMismatch", "NotOffered", "RedirectRefused", "SourceChanged", "StorageFailed",
     "StorageRefused", "StreamInterrupted", "UploadAlreadyBegun", "UploadOutcome", "UploadReport",
     "UploadResult", "content_type_of", "is_compressed",

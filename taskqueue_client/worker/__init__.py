@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from taskqueue_client.worker.claims.task_source import SourceContext, TaskSource, TaskSourceFactory
 from taskqueue_client.worker.commands.command import (
+    Command,
     CommandFailed,
     CommandNotStarted,
     CommandOptions,
@@ -38,10 +39,10 @@ from .run.task_run import TaskRun
 from .runner import RunnerLog, WorkerRunner
 
 __all__ = [
-    "ArtifactOptions", "Canceled", "ClaimLost", "CommandFailed", "CommandNotStarted", "CommandOptions",
-    "CommandOutputTooLarge", "CommandResult", "CommandTimedOut", "DownloadOptions", "IntermittentTask",
-    "InternalError", "LossReason", "MalformedPayload", "Outcome", "ResourceUnavailable", "RunnerLog",
-    "SourceContext", "TaskEnd", "TaskFailed", "TaskRun", "TaskSource", "TaskSourceFactory",
-    "UpstreamArtifact", "UpstreamOptions", "WorkerConfig", "WorkerIdentity", "WorkerLoop", "WorkerRunner",
-    "WorkerSettings", "WorkerShutdown", "load_config", "outcome_for",
+    "ArtifactOptions", "Canceled", "ClaimLost", "Command", "CommandFailed", "CommandNotStarted",
+    "CommandOptions", "CommandOutputTooLarge", "CommandResult", "CommandTimedOut", "DownloadOptions",
+    "IntermittentTask", "InternalError", "LossReason", "MalformedPayload", "Outcome",
+    "ResourceUnavailable", "RunnerLog", "SourceContext", "TaskEnd", "TaskFailed", "TaskRun", "TaskSource",
+    "TaskSourceFactory", "UpstreamArtifact", "UpstreamOptions", "WorkerConfig", "WorkerIdentity",
+    "WorkerLoop", "WorkerRunner", "WorkerSettings", "WorkerShutdown", "load_config", "outcome_for",
 ]  # fmt: skip
