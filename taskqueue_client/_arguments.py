@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from inspect import iscoroutinefunction
 from types import NoneType, UnionType
@@ -94,7 +95,10 @@ SYSTEM_TEXT = "without NUL or lone surrogates"
 
 def check_path(argument: str, given: object) -> None:
     """Raise InvalidArgument unless an argument is text or a path that the system takes."""
-    if not isinstance(given, str | os.PathLike) or not is_system_text(os.fspath(given)):
+    path: object = None
+    with suppress(TypeError):  # neither text nor a path
+        path = os.fspath(cast("str", given))
+    if not is_system_text(path):
         raise InvalidArgument(argument, given, f"a str or a path, {SYSTEM_TEXT}")
 
 

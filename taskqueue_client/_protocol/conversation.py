@@ -31,6 +31,7 @@ from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.errors import InvalidArgument
 
+from .async_results import AsyncResult
 from .threads_and_tasks import call_on_threads
 
 if TYPE_CHECKING:
@@ -403,7 +404,7 @@ def called(describe: Callable[P, Call[R] | Conversation[R]]) -> Callable[Concate
 
 def called_async(
     describe: Callable[P, Call[R] | Conversation[R]],
-) -> Callable[Concatenate[AsyncClient, P], CoroutineType[Any, Any, R]]:
+) -> Callable[Concatenate[AsyncClient, P], AsyncResult[Any, Any, R]]:
     """Return the method of an asynchronous client that performs what `describe` describes."""
 
     @wraps(describe)
@@ -413,7 +414,7 @@ def called_async(
             return await client.send(described)
         return await converse_async(client, described)
 
-    return with_signature(method, describe)  # type: ignore[return-value] # an async def's type is Coroutine
+    return with_signature(method, describe)
 
 
 def performed(
@@ -430,14 +431,14 @@ def performed(
 
 def performed_async(
     describe: Callable[Concatenate[Any, P], Conversation[R]],
-) -> Callable[Concatenate[AsyncClient, P], CoroutineType[Any, Any, R]]:
+) -> Callable[Concatenate[AsyncClient, P], AsyncResult[Any, Any, R]]:
     """Return the method of an asynchronous client; like `called_async`, but `describe` takes the client."""
 
     @wraps(describe)
     async def method(client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await converse_async(client, describe(client, *args, **kwargs))
 
-    return with_signature(method, describe)  # type: ignore[return-value] # an async def's type is Coroutine
+    return with_signature(method, describe)
 
 
 def streamed(

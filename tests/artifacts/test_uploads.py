@@ -18,7 +18,7 @@ import pytest
 
 from taskqueue_client import AsyncQueue, Queue
 from taskqueue_client.artifacts.sources import Source, TemporaryFileFailed, gzipped, open_source
-from taskqueue_client.artifacts.transfers import StorageName
+from taskqueue_client.definitions import StorageName
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond

@@ -32,7 +32,7 @@ from taskqueue_client.models import (
     TaskStatus,
     TaskStatusResponse,
 )
-from taskqueue_client.worker import TaskRun, WorkerLoop, WorkerSettings
+from taskqueue_client.worker import Command, CommandResult, TaskRun, WorkerLoop, WorkerSettings
 
 written_by_hand: TaskDefinition = {
     "taskQueueId": "p/w",
@@ -97,6 +97,25 @@ def submit(client: CreatesTasks, async_client: AsyncCreatesTasks) -> None: ...
 
 
 submit(Queue.from_env(), AsyncQueue.from_env())
+
+
+class RunsCommands(Protocol):
+    """The interface of a task's run that an asynchronous handler uses."""
+
+    async def run_command_async(self, command: Command, *, proxy: bool = False) -> CommandResult: ...
+
+
+async def build(run: RunsCommands) -> None:
+    await run.run_command_async(["make"])
+
+
+class Building(WorkerLoop):
+    """Passes its runs to functions that know only protocols."""
+
+    async def run_task(self, task: TaskRun) -> None:
+        await build(task)
+
+
 Queue("https://tc.example.com", Credentials("id", "token"), session=requests.Session())
 
 
@@ -120,3 +139,11 @@ class Recording(Queue):
     def create_task(self, task_id: str, definition: TaskDefinition) -> TaskStatusResponse:
         assert task_id
         return super().create_task(task_id, definition)
+
+
+class AsyncRecording(AsyncQueue):
+    """The same, awaited."""
+
+    async def create_task(self, task_id: str, definition: TaskDefinition) -> TaskStatusResponse:
+        assert task_id
+        return await super().create_task(task_id, definition)

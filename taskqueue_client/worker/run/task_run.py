@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from taskqueue_client._arguments import encoded
+from taskqueue_client._protocol.async_results import AsyncResult
 from taskqueue_client._protocol.conversation import Conversation, converse, converse_async
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.downloading import DownloadResult
@@ -60,7 +61,7 @@ class UnawaitedCalls:
     def __init__(self) -> None:
         self._names: dict[Coroutine[Any, Any, Any], str] = {}
 
-    def note(self, name: str, method: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]:
+    def note(self, name: str, method: Callable[[], AsyncResult[Any, Any, T]]) -> AsyncResult[Any, Any, T]:
         """Return the call of a method, which is noted until it begins."""
 
         async def begin() -> T:
@@ -98,12 +99,12 @@ class TaskRun:
 
     @staticmethod
     def _noting_unawaited(
-        method: Callable[Concatenate[TaskRun, P], Coroutine[Any, Any, T]],
-    ) -> Callable[Concatenate[TaskRun, P], Coroutine[Any, Any, T]]:
+        method: Callable[Concatenate[TaskRun, P], AsyncResult[Any, Any, T]],
+    ) -> Callable[Concatenate[TaskRun, P], AsyncResult[Any, Any, T]]:
         """Note which calls of a method are not awaited."""
 
         @wraps(method)
-        def call(self: TaskRun, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        def call(self: TaskRun, /, *args: P.args, **kwargs: P.kwargs) -> AsyncResult[Any, Any, T]:
             return self._calls.note(method.__name__, partial(method, self, *args, **kwargs))
 
         return call
