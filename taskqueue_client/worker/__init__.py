@@ -21,7 +21,7 @@ from taskqueue_client.worker.run.lifecycle import TaskEnd
 
 from .config import WorkerConfig, WorkerIdentity
 from .config_sources import load_config
-from .loop import WorkerLoop, WorkerSettings
+from .loop import WorkerArguments, WorkerLoop, WorkerSettings
 from .outcomes import (
     Canceled,
     ClaimLost,
@@ -43,6 +43,7 @@ __all__ = [
     "CommandOptions", "CommandOutputTooLarge", "CommandResult", "CommandTimedOut", "DownloadOptions",
     "IntermittentTask", "InternalError", "LossReason", "MalformedPayload", "Outcome",
     "ResourceUnavailable", "RunnerLog", "SourceContext", "TaskEnd", "TaskFailed", "TaskRun", "TaskSource",
-    "TaskSourceFactory", "UpstreamArtifact", "UpstreamOptions", "WorkerConfig", "WorkerIdentity",
-    "WorkerLoop", "WorkerRunner", "WorkerSettings", "WorkerShutdown", "load_config", "outcome_for",
+    "TaskSourceFactory", "UpstreamArtifact", "UpstreamOptions", "WorkerArguments", "WorkerConfig",
+    "WorkerIdentity", "WorkerLoop", "WorkerRunner", "WorkerSettings", "WorkerShutdown", "load_config",
+    "outcome_for",
 ]  # fmt: skip

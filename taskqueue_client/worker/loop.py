@@ -38,11 +38,7 @@ if TYPE_CHECKING:
 
 
 class WorkerSettings(TypedDict, total=False):
-    """The settings of `WorkerConfig` as keyword arguments, for type checkers.
-
-    The `__init__` of a subclass of `WorkerLoop` with further arguments takes the settings as
-    `**settings: Unpack[WorkerSettings]`, and passes them to `super().__init__(**settings)`.
-    """
+    """The settings of `WorkerConfig` as keyword arguments, for type checkers."""
 
     task_queue_id: str | Sequence[str]
     worker_group: str
@@ -74,6 +70,22 @@ class WorkerSettings(TypedDict, total=False):
     metrics_port: int | None
     metrics_host: str
     tracing: bool
+
+
+class WorkerArguments(WorkerSettings, total=False):
+    """The arguments of `WorkerLoop`, its settings among them, for type checkers.
+
+    The `__init__` of a subclass with further arguments takes them as `**arguments: Unpack[WorkerArguments]`,
+    and passes them to `super().__init__(**arguments)`.
+    """
+
+    config_file: str | os.PathLike[str] | None
+    root_url: str | None
+    credentials: Credentials | None
+    pulse: PulseSettings | None
+    clock: Clock | None
+    runner: WorkerRunner | None
+    task_source: TaskSourceFactory
 
 
 class WorkerLoop(ABC):
@@ -151,7 +163,7 @@ class WorkerLoop(ABC):
         self.__shutdown_requested = False
 
     @abstractmethod
-    def run_task(self, task: TaskRun) -> Coroutine[Any, Any, None] | None:
+    def run_task(self, task: TaskRun, /) -> Coroutine[Any, Any, None] | None:
         """Run a task. A `def` runs in a separate thread, an `async def` in one event loop with others.
 
         Returning completes the task. Raise an `Outcome` to end it in another way. An `InvalidArgument` that
@@ -166,7 +178,7 @@ class WorkerLoop(ABC):
     def on_stop(self) -> None:  # noqa: B027 - an optional hook
         """Called at the end of `run` and `serve` if `on_start` has returned, also after an error."""
 
-    def on_task_end(self, end: TaskEnd) -> None:  # noqa: B027 - an optional hook
+    def on_task_end(self, end: TaskEnd, /) -> None:  # noqa: B027 - an optional hook
         """Called when a run has been reported, or its claim is lost; must be quick.
 
         `sys.exit` in it ends the worker as `shutdown` does, and then the program.
@@ -175,7 +187,7 @@ class WorkerLoop(ABC):
             end: How the run ended.
         """
 
-    def run_time_limit(self, task: TaskRun) -> float | None:  # noqa: ARG002 - for those who override it
+    def run_time_limit(self, task: TaskRun, /) -> float | None:  # noqa: ARG002 - for those who override it
         """Return how many seconds a run may take, all attempts together, or None for no limit.
 
         Override it to return `task.payload.get("maxRunTime")`, for example. `max_run_time` bounds the run as
@@ -188,7 +200,7 @@ class WorkerLoop(ABC):
         """
         return None
 
-    def on_idle(self, seconds: float) -> None:  # noqa: B027 - an optional hook
+    def on_idle(self, seconds: float, /) -> None:  # noqa: B027 - an optional hook
         """Called after each claim request that found no work while no run is claimed; must be quick.
 
         `sys.exit` in it ends the worker as `shutdown` does, and then the program.

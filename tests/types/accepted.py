@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, closing
 from datetime import datetime
-from typing import Any, Protocol, Unpack, assert_type
+from typing import Any, Protocol, TypeVar, Unpack, assert_type
 
 import aiohttp
 import requests
@@ -32,7 +32,9 @@ from taskqueue_client.models import (
     TaskStatus,
     TaskStatusResponse,
 )
-from taskqueue_client.worker import Command, CommandResult, TaskRun, WorkerLoop, WorkerSettings
+from taskqueue_client.worker import Command, CommandResult, TaskEnd, TaskRun, WorkerArguments, WorkerLoop
+
+W = TypeVar("W", bound=WorkerLoop)
 
 written_by_hand: TaskDefinition = {
     "taskQueueId": "p/w",
@@ -122,15 +124,31 @@ Queue("https://tc.example.com", Credentials("id", "token"), session=requests.Ses
 class Regional(WorkerLoop):
     """A worker with an argument of its own."""
 
-    def __init__(self, region: str, **settings: Unpack[WorkerSettings]) -> None:
-        super().__init__(**settings)
+    def __init__(self, region: str, **arguments: Unpack[WorkerArguments]) -> None:
+        super().__init__(**arguments)
         self.region = region
 
     def run_task(self, task: TaskRun) -> None:
         task.log.info("in %s", self.region)
 
 
-Regional("here", concurrency=4, max_idle="10 minutes").serve()
+Regional("here", concurrency=4, max_idle="10 minutes", root_url="https://tc.example.com").serve()
+
+
+def logged(handler: Callable[[W, TaskRun], None]) -> Callable[[W, TaskRun], None]:
+    """A decorator of handlers."""
+    return handler
+
+
+class Decorated(WorkerLoop):
+    """A worker whose methods are decorated, or name their arguments in another way."""
+
+    @logged
+    def run_task(self, task: TaskRun) -> None:
+        task.log.info("decorated")
+
+    def on_task_end(self, ended: TaskEnd) -> None:
+        assert ended.task_id
 
 
 class Recording(Queue):

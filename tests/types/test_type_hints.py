@@ -6,9 +6,10 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
-from typing import get_type_hints
+from typing import Unpack, get_type_hints
 
 import taskqueue_client
+from taskqueue_client.worker import WorkerArguments, WorkerLoop, WorkerSettings
 from tests.words.test_public_names import documented
 
 FIXTURES = "taskqueue_client.testing"
@@ -51,6 +52,13 @@ def _fails(value: object) -> bool:
     except NameError:
         return True
     return False
+
+
+def test_the_arguments_for_subclasses_of_workers_are_those_of_workers() -> None:
+    named = get_type_hints(WorkerLoop.__init__)
+    settings, result = named.pop("settings"), named.pop("return")
+    assert (settings, result) == (Unpack[WorkerSettings], type(None))
+    assert get_type_hints(WorkerArguments) == {**named, **get_type_hints(WorkerSettings)}
 
 
 def test_the_type_hints_of_all_public_classes_functions_and_methods_can_be_evaluated() -> None:
