@@ -17,6 +17,7 @@ conversation on the caller's thread, `converse_async` in an event loop. A conver
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, closing, suppress
 from contextvars import copy_context
@@ -468,6 +469,10 @@ def streamed_async(
 M = TypeVar("M", bound=Callable[..., Any])
 
 
+_CLIENT = re.compile(r"^ *client: The client\.\n", re.MULTILINE)
+"""The line about the argument of a description that is `self` in its method."""
+
+
 def with_signature(
     method: M, describe: Callable[..., object], kind: type | None = None, item: type | None = None
 ) -> M:
@@ -489,5 +494,6 @@ def with_signature(
     method.__signature__ = signature.replace(  # type: ignore[attr-defined] # functions take attributes
         parameters=[me, *parameters], return_annotation=gives
     )
+    method.__doc__ = _CLIENT.sub("", method.__doc__ or "")
     method.__annotations__ = {**{each.name: each.annotation for each in parameters}, "return": gives}
     return method

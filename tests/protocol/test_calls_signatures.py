@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from typing import Any, get_args, get_type_hints
 
@@ -44,6 +45,16 @@ def test_hints_and_signature_of_a_method_agree(kind: type[Queue | AsyncQueue], n
     response = get_args(get_type_hints(DESCRIBED[name])["return"])[-1]
     walked: Any = Iterator if kind is Queue else AsyncIterator
     assert hints["return"] == (walked[response] if name.startswith("iter_") else response)
+
+
+@pytest.mark.parametrize("name", [each for each in dir(Queue) if not each.startswith("_")])
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+def test_help_describes_no_argument_that_a_method_does_not_have(
+    kind: type[Queue | AsyncQueue], name: str
+) -> None:
+    _, _, about = (inspect.getdoc(getattr(kind, name)) or "").partition("\nArgs:\n")
+    named = re.findall(r"^    (\w+): ", about.partition("\n\n")[0], re.MULTILINE)
+    assert not named or set(named) <= inspect.signature(getattr(kind, name)).parameters.keys()
 
 
 @pytest.mark.parametrize("kind", [Queue, AsyncQueue])
