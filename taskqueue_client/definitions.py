@@ -6,16 +6,15 @@ The keys are those of the Queue's schemas, in camelCase, so a dict from YAML or 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, Required, TypedDict, Unpack, cast
+from typing import Any, Literal, NotRequired, Required, TypedDict, Unpack, cast
 
 import msgspec
 
+from ._arguments import mapping
 from ._dates import a_year_after, instant, moment_of, normalised, shifted, timestamp
 from .models import Priority
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = [
     "AcceptedDownloadMethods", "CreateArtifactRequest", "DataInline", "ErrorArtifactRequest",
@@ -193,7 +192,7 @@ def from_now(offset: str, reference: datetime | str | None = None) -> str:
 
 def task_definition(
     task_queue_id: str,
-    payload: dict[str, Any],
+    payload: Mapping[str, Any],
     *,
     name: str,
     owner: str,
@@ -229,7 +228,7 @@ def task_definition(
         options: Any other keys of the definition.
 
     Raises:
-        InvalidArgument: `deadline`, `expires` or `created` cannot be parsed.
+        InvalidArgument: `deadline`, `expires` or `created` cannot be parsed, or `payload` is not a dict.
     """
     start = datetime.now(UTC) if created is None else moment_of("created", created)
     definition: TaskDefinition = {
@@ -237,7 +236,7 @@ def task_definition(
         "created": timestamp(start),
         "deadline": timestamp(moment_of("deadline", deadline, lambda: start)),
         "expires": timestamp(moment_of("expires", expires, lambda: start)),
-        "payload": payload,
+        "payload": mapping("payload", payload),
         "metadata": {"name": name, "description": description, "owner": owner, "source": source},
     }
     return cast("TaskDefinition", {**definition, **options})

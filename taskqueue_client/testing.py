@@ -5,7 +5,7 @@ pytest finds the fixtures when the package is installed; no import is needed. `r
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
 
 import pytest
 
+from ._arguments import mapping
 from .definitions import task_definition
 from .errors import InvalidArgument
 
@@ -57,10 +58,10 @@ class TaskRunner(Protocol):
     def __call__(
         self,
         worker: type[WorkerLoop],
-        payload: dict[str, Any],
+        payload: Mapping[str, Any],
         /,
         *,
-        task: dict[str, Any] | None = None,
+        task: Mapping[str, Any] | None = None,
         config_file: str | PathLike[str] | None = None,
         **settings: Unpack[WorkerSettings],
     ) -> TaskResult:
@@ -140,10 +141,10 @@ def run_worker(local_queue: LocalQueue, task_factory: TaskFactory) -> Iterator[T
 
     def run(
         worker: type[WorkerLoop],
-        payload: dict[str, Any],
+        payload: Mapping[str, Any],
         /,
         *,
-        task: dict[str, Any] | None = None,
+        task: Mapping[str, Any] | None = None,
         config_file: str | PathLike[str] | None = None,
         **settings: Unpack[WorkerSettings],
     ) -> TaskResult:
@@ -161,7 +162,8 @@ def run_worker(local_queue: LocalQueue, task_factory: TaskFactory) -> Iterator[T
         served = used["task_queue_id"]
         served = [served] if isinstance(served, str) else served
         task_id = slugid()
-        definition = task_factory(**{"taskQueueId": served[0], "payload": payload, **(task or {})})
+        keys = {"taskQueueId": served[0], "payload": mapping("payload", payload), **(task or {})}
+        definition = task_factory(**keys)
         _check_claimable(client.create_task(task_id, definition).status, served)
         ready.serve()
         return result_of(client, task_id)

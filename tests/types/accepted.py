@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, closing
 from datetime import datetime
-from typing import Any, Protocol, TypeVar, Unpack, assert_type
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack, assert_type
 
 import aiohttp
 import requests
@@ -21,7 +21,7 @@ from taskqueue_client import (
     follow_group_async,
     slugid,
 )
-from taskqueue_client.definitions import TaskDefinition, from_now, task_definition
+from taskqueue_client.definitions import TaskDefinition, TaskOptions, from_now, task_definition
 from taskqueue_client.models import (
     Artifact,
     ClaimWorkResponse,
@@ -32,6 +32,7 @@ from taskqueue_client.models import (
     TaskStatus,
     TaskStatusResponse,
 )
+from taskqueue_client.testing import TaskResult, TaskRunner, run_handler
 from taskqueue_client.worker import Command, CommandResult, TaskEnd, TaskRun, WorkerArguments, WorkerLoop
 
 W = TypeVar("W", bound=WorkerLoop)
@@ -81,6 +82,21 @@ async def awaited() -> None:
         async with aclosing(follow_group_async(queue, "g")) as changes:
             assert_type(await anext(changes), list[TaskAndStatus])
         assert_type(queue.iter_artifacts("t", 0), AsyncIterator[Artifact])
+
+
+class Payload(TypedDict):
+    """What the worker takes."""
+
+    command: list[str]
+
+
+def typed_payloads(run_worker: TaskRunner, payload: Payload, options: TaskOptions) -> None:
+    assert_type(
+        task_definition("p/w", payload, name="n", owner="o", source="https://example.com", **options),
+        TaskDefinition,
+    )
+    assert_type(run_handler(Regional, payload, **options), TaskResult)
+    assert_type(run_worker(Regional, payload, task=options), TaskResult)
 
 
 class CreatesTasks(Protocol):

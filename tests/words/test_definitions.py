@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
+from types import MappingProxyType
 from typing import Any, cast
 
 import pytest
@@ -143,6 +145,14 @@ def test_dates_and_metadata_are_filled_in() -> None:
         "payload": {"a": 1},
         "metadata": {"name": "n", "description": "", "owner": "o", "source": "https://example.com"},
     }
+
+
+def test_a_payload_is_any_mapping() -> None:
+    make = partial(task_definition, "p/w", name="n", owner="o", source="https://example.com")
+    assert make(MappingProxyType({"a": 1}))["payload"] == {"a": 1}
+    wrong: Any = [("a", 1)]
+    with pytest.raises(InvalidArgument, match=r"^payload: .* expected a dict"):
+        make(wrong)
 
 
 def test_every_other_key_may_be_given() -> None:
