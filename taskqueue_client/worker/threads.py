@@ -274,8 +274,12 @@ class EventThread:
         return not self._thread.is_alive()
 
     def _stop_soon(self) -> None:
-        self._is_stopping = True
-        self.call(self.loop.stop)
+        self.call(self._stop)
+
+    def _stop(self) -> None:
+        if not self._is_stopping:  # again, it would interrupt the tasks that the runner has canceled
+            self._is_stopping = True
+            self.loop.stop()
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:

@@ -30,6 +30,7 @@ from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.testing import TaskFactory, TaskResult, TaskRunner, run_handler
 from taskqueue_client.worker import handler_testing
 from taskqueue_client.worker.run import handlers
+from taskqueue_client.worker.threads import EventThread
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "additionalProperties": False}
 
@@ -234,6 +235,30 @@ def test_a_handler_that_does_not_stop_at_its_time_limit_is_left_behind(
     )
     assert run_handler(worker, {}).outcome == "failed"
     released.set()
+
+
+def test_a_second_request_to_stop_lets_canceled_tasks_of_an_event_thread_end() -> None:
+    thread = EventThread("stubborn")
+    started, canceled, released, ended = (threading.Event() for _ in range(4))
+
+    async def stubborn() -> None:
+        started.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            canceled.set()
+            await asyncio.to_thread(released.wait)
+        ended.set()
+
+    thread.submit(stubborn())
+    assert started.wait(30)
+    assert not thread.stop(0)
+    assert canceled.wait(30)
+    assert not thread.stop(0)
+    assert not thread.is_blocked(30)
+    released.set()
+    assert thread.stop(30)
+    assert ended.is_set()
 
 
 BLOCKED = "a handler still blocks the event loop of all handlers; it is abandoned"
