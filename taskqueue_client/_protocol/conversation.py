@@ -32,8 +32,7 @@ from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.errors import InvalidArgument
 
-from .async_results import AsyncResult
-from .threads_and_tasks import call_on_threads
+from .threads_and_tasks import AsyncResult, call_on_threads
 
 if TYPE_CHECKING:
     import asyncio

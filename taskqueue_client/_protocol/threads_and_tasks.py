@@ -1,4 +1,10 @@
-"""Waiting for the end of threads and of tasks, also after a Ctrl-C and when the program ends."""
+"""Waiting for the end of threads and of tasks, also after a Ctrl-C and when the program ends.
+
+Also `AsyncResult`, the type of a call of an `async def`, as each type checker knows it: mypy takes it for a
+`Coroutine`, pyright for a `CoroutineType`. A method that is not written as `async def` needs the same type:
+otherwise mypy refuses the `async def` of a subclass that overrides it, or pyright refuses the object where a
+protocol has an `async def`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +18,15 @@ from taskqueue_client.errors import ClientUnusable
 
 if TYPE_CHECKING:
     import asyncio
+
+# mypy takes MYPY for true. pyright takes the last import for the type of the name, in other modules.
+MYPY = False
+if MYPY:
+    from collections.abc import Coroutine as AsyncResult
+else:
+    from types import CoroutineType as AsyncResult
+
+__all__ = ["AsyncResult", "call_on_threads", "end_other_tasks", "end_tasks", "is_canceled", "running_loop"]
 
 _TICK = 0.01
 """Seconds between two looks whether threads have ended, after an error."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from taskqueue_client._arguments import encoded
-from taskqueue_client._protocol.async_results import AsyncResult
 from taskqueue_client._protocol.conversation import Conversation, converse, converse_async
+from taskqueue_client._protocol.threads_and_tasks import AsyncResult
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.downloading import DownloadResult
 from taskqueue_client.artifacts.sources import Content
