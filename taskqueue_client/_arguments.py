@@ -94,7 +94,7 @@ SYSTEM_TEXT = "without NUL or lone surrogates"
 
 
 def check_path(argument: str, given: object) -> None:
-    """Raise InvalidArgument unless an argument is text or a path that the system takes."""
+    """Raise InvalidArgument unless an argument is a path, or text, that the system takes."""
     path: object = None
     with suppress(TypeError):  # neither text nor a path
         path = os.fspath(cast("str", given))

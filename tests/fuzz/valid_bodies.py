@@ -34,6 +34,7 @@ class ValidBodies:
         self._makers: Mapping[str, Callable[[], dict[str, Any]]] = {
             "queue/v1/create-task-request": self._definition,
             "queue/v1/tasks-request": lambda: {"taskIds": [*self.ids][:3]},
+            "queue/v1/task-queue-counts-request": lambda: {"taskQueueIds": ["p/w", "p/x"]},
             "queue/v1/change-task-priority-request": lambda: {"newPriority": random.choice(("low", "high"))},
             "queue/v1/claim-work-request": lambda: {**self._worker(), "tasks": random.choice((1, 2, 32))},
             "queue/v1/task-claim-request": self._worker,

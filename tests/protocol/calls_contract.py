@@ -43,6 +43,7 @@ SLUGID = "fN1SbArXTPSVFNUvaOlinQ"
 VALUES: dict[str, Any] = {
     "task_id": SLUGID,
     "task_ids": [SLUGID],
+    "task_queue_ids": ["My_provisioner-1/worker-type"],
     "task_group_id": SLUGID,
     "run_id": 0,
     "name": "public/a b%2F?'#&=~.log",

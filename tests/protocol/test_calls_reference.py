@@ -160,6 +160,6 @@ def test_each_function_is_named_like_its_endpoint() -> None:
         name: call_with(each, BY_ID).endpoint for name, each in functions.items() if name[:5] != "iter_"
     }
     objects = {f"object.{endpoint}": name for endpoint, name in OBJECT_FUNCTIONS.items()}
-    assert len(described) == 49 + len(OBJECT_FUNCTIONS) + 3
+    assert len(described) == 50 + len(OBJECT_FUNCTIONS) + 3
     for name, endpoint in described.items():
         assert name == objects.get(endpoint, snake(endpoint.removeprefix("auth.")))
