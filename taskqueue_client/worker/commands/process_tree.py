@@ -328,7 +328,7 @@ class RunProcesses:
                 self._guardian.start()
                 self._group = ControlGroup.create()
                 if self._group is not None:
-                    self._guardian.add(str(self._group.path))
+                    self._guardian.add(self._group.path)
                 self._is_watched = True
 
     def adopt(self, pid: int) -> None:
@@ -351,7 +351,7 @@ class RunProcesses:
             raise
         if self._group is not None:
             self._group.remove()
-            self._guardian.remove(str(self._group.path))
+            self._guardian.remove(self._group.path)
         self._is_watched = False
         return count
 
