@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
+from functools import cache
 from typing import cast
 
 from taskqueue_client._arguments import SYSTEM_TEXT, is_system_text
@@ -60,7 +60,6 @@ _SECRET_NAME = re.compile("|".join(SECRET_NAMES))
 _SECRET_VALUE = re.compile("|".join(SECRET_VALUES), re.IGNORECASE)
 
 
-@lru_cache(maxsize=1024)  # it is the same environment for every command
 def looks_like_secret(name: str, value: str) -> bool:
     """Return whether a variable looks like a secret, by its name or by its value."""
     return bool(_SECRET_NAME.fullmatch(name.upper()) or _SECRET_VALUE.search(value))
@@ -78,6 +77,7 @@ class CommandEnvironment:
         self._worker = os.environ if worker is None else worker
         self._named = frozenset(pass_environment) - CREDENTIALS
         self._patterns = [each for each in (*PASSED, *pass_environment) if "*" in each]
+        self._sorted: tuple[dict[str, str], dict[str, str]] = {}, {}  # the worker's, and those to pass
         self._is_logged = False
         self._lock = threading.Lock()
 
@@ -97,12 +97,17 @@ class CommandEnvironment:
                 value that no environment can have. No value is shown.
         """
         _check(given)
-        worker = dict(self._worker)
-        passed = {name: value for name, value in worker.items() if self._is_passed(name, value)}
+        worker, passed = self._sorted = self._sort(dict(self._worker))
         if not pass_credentials:
             self._refuse_credentials(given, worker, passed)
-        self._log_once(sorted(worker.keys() - passed.keys()))
         return _bypassing_http_proxies({**passed, **given, **task})
+
+    def _sort(self, worker: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+        if worker == self._sorted[0]:  # nearly always
+            return self._sorted
+        passed = {name: value for name, value in worker.items() if self._is_passed(name, value)}
+        self._log_once(sorted(worker.keys() - passed.keys()))
+        return worker, passed
 
     def _is_passed(self, name: str, value: str) -> bool:
         if name in self._named:
