@@ -354,6 +354,15 @@ def test_a_daemon_that_cannot_be_looked_for_without_free_descriptors_ends_with_t
 
 
 @pytest.mark.usefixtures("no_control_groups")
+def test_a_daemon_of_a_run_that_the_worker_gives_up_ends_with_the_worker(
+    context: CommandContext, fifo: Fifo
+) -> None:
+    pid = start_daemon(context, fifo)
+    context.guardian.close()
+    wait_until_gone(pid)
+
+
+@pytest.mark.usefixtures("no_control_groups")
 def test_a_daemon_that_ignores_sigterm_is_killed(context: CommandContext, fifo: Fifo) -> None:
     os.mkfifo(context.work_directory / "left")
     script = f"trap '' TERM; echo > left; echo $$ > {fifo.path}; while :; do sleep 1000; done"
@@ -689,7 +698,7 @@ def test_a_killed_worker_s_command_is_killed_even_if_a_child_of_the_worker_lives
 ) -> None:
     """A process that was forked later has the worker's end of the guardian's pipe, too."""
     fork = """
-from taskqueue_client.worker.commands import control_group, process_tree
+from taskqueue_client.worker.commands import process_tree
 import os, signal
 tell = process_tree._write
 def tell_and_fork(*args):

@@ -45,28 +45,35 @@ class Guardian:
     Safe to use from any thread.
 
     Args:
-        mark: Processes whose `MARK` begins with this are killed if this process ends without `close`.
+        mark: Processes whose `MARK` begins with this are killed if this process ends without `close`. So
+            runs need not be told to the guardian process, which takes time.
     """
 
     def __init__(self, mark: str) -> None:
         self._lock = threading.Lock()
         self._marked = f"{MARK}={mark}"
         self._watched: list[str] = []
+        self._runs: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._failure = ""
 
-    def start(self) -> None:
-        """Start, unless it has."""
+    def begin_run(self, marked: str) -> None:
+        """Kill the processes with this environment variable, `NAME=value`, also at `close`."""
         with self._lock:
+            self._runs.append(marked)
             if self._process is None:
                 self._start()
+
+    def end_run(self, marked: str) -> None:
+        """Leave them alone at `close`."""
+        with self._lock:
+            self._runs.remove(marked)
 
     def add(self, watched: str) -> None:
         """Kill these if this process ends.
 
         Args:
-            watched: A process group as its number; a control group as its path; all processes with an
-                environment variable as `NAME=value`.
+            watched: A process group as its number; a control group as its path.
         """
         with self._lock:
             self._watched.append(watched)
@@ -79,7 +86,7 @@ class Guardian:
             self._tell(f"-{watched}\0")
 
     def close(self) -> None:
-        """End the process. May be called again."""
+        """End the process; it kills what is left of runs that have not ended. May be called again."""
         with self._lock:
             self._end()
 
@@ -108,6 +115,8 @@ class Guardian:
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             with suppress(BrokenPipeError):
+                for marked in self._runs:
+                    _write(process, f"+{marked}\0")
                 _write(process, ".\0")  # a child that a handler has forked may hold its input open
             process.stdin.close()
             try:
@@ -325,7 +334,7 @@ class RunProcesses:
         with self._lock:
             if not self._is_watched:
                 self._first_look = _listing.looks + 1
-                self._guardian.start()
+                self._guardian.begin_run(self._marked)
                 self._group = ControlGroup.create()
                 if self._group is not None:
                     self._guardian.add(self._group.path)
@@ -344,14 +353,11 @@ class RunProcesses:
         """
         if not self._is_watched:
             return 0
-        try:
-            count = end_processes(self._living, grace, partial(time.sleep, TICK))
-        except OSError:
-            self._guardian.add(self._marked)
-            raise
+        count = end_processes(self._living, grace, partial(time.sleep, TICK))
         if self._group is not None:
             self._group.remove()
             self._guardian.remove(self._group.path)
+        self._guardian.end_run(self._marked)
         self._is_watched = False
         return count
 
