@@ -88,6 +88,13 @@ def test_permissions_that_a_task_has_taken_from_the_worker_s_directory_are_resto
         assert list(directories.make("second").iterdir()) == []
 
 
+def test_permissions_that_a_handler_has_given_to_commands_of_another_user_stay(tmp_path: Path) -> None:
+    with WorkDirectories(tmp_path) as directories:
+        directories.path.chmod(0o711)
+        directories.remove(directories.make("another"))
+        assert directories.path.stat().st_mode & 0o777 == 0o711
+
+
 def test_of_a_directory_that_its_task_has_replaced_by_a_link_only_the_link_is_removed(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from taskqueue_client.worker.worker_log import log
 
-from .control_group import ControlGroup, check_proc
+from .control_group import PROC, ControlGroup, check_proc
 
 _SCRIPT = Path(__file__).with_name("guardian_process.py")
 
@@ -183,8 +183,6 @@ def _write(process: subprocess.Popen[bytes], commands: str) -> None:
             raise BrokenPipeError
         process.stdin.write(os.fsencode(commands))
 
-
-PROC = Path("/proc")
 
 MARK = "TASKQUEUE_RUN"
 """The environment variable that marks the processes of a run: children inherit it from commands."""

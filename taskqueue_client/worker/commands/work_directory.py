@@ -6,6 +6,7 @@ import errno
 import fcntl
 import itertools
 import os
+import stat
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -106,9 +107,14 @@ class WorkDirectories:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def _restore_permissions(self) -> None:
-        """Undo a `chmod` of a task, which would keep the worker from making and removing directories."""
+        """Undo a `chmod` of a task, which would keep the worker from making and removing directories.
+
+        Permissions of other users stay: a handler may have given them to commands that run as such.
+        """
         if self._lock >= 0:
-            os.fchmod(self._lock, 0o700)
+            mode = stat.S_IMODE(os.fstat(self._lock).st_mode)
+            if mode & stat.S_IRWXU != stat.S_IRWXU:
+                os.fchmod(self._lock, mode | stat.S_IRWXU)
 
     def remove_empty(self, path: Path) -> bool:
         """Remove a run's directory if it is empty; return whether nothing is left to do."""
