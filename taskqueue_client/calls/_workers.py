@@ -100,7 +100,7 @@ def task_queue_counts_batch(task_queue_ids: Collection[str]) -> Call[TaskQueueCo
     to repeat. Queues from before September 2026 do not have this endpoint.
 
     Args:
-        task_queue_ids: Ids such as `proj-demo/linux`. The counts come in any order.
+        task_queue_ids: Ids such as `proj-demo/linux`, each once. The counts come in any order.
     """
     ids = [
         arguments.task_queue_id(each, None, None)

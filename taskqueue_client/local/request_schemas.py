@@ -121,7 +121,8 @@ REQUEST_SCHEMAS: dict[str, dict[str, Any]] = {
     "queue/v1/create-task-request": _CREATE_TASK,
     "queue/v1/tasks-request": _closed([], taskIds=_list(_TEXT)),
     "queue/v1/task-queue-counts-request": _closed(
-        ["taskQueueIds"], taskQueueIds={"type": "array", "items": _TASK_QUEUE_ID, "maxItems": 1000}
+        ["taskQueueIds"],
+        taskQueueIds={"type": "array", "items": _TASK_QUEUE_ID, "maxItems": 1000, "uniqueItems": True},
     ),
     "queue/v1/change-task-priority-request": _closed(["newPriority"], newPriority=_one_of(*_PRIORITIES)),
     "queue/v1/claim-work-request": _closed(

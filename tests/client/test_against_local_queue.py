@@ -19,6 +19,7 @@ from taskqueue_client.errors import (
     AuthenticationFailed,
     ConnectionFailed,
     ErrorArtifact,
+    InputValidationError,
     InsufficientScopes,
     RequestConflict,
     ResourceNotFound,
@@ -139,6 +140,8 @@ def test_the_counts_of_several_task_queues_take_one_call(queue: Any) -> None:
         ("prov/wt", 1, 1),
         ("prov/unknown", 0, 0),
     }
+    with pytest.raises(InputValidationError, match="taskQueueIds"):
+        queue.task_queue_counts_batch(["prov/wt", "prov/wt"])
 
 
 @pytest.mark.parametrize("kind", ["pending", "claimed"])

@@ -160,9 +160,7 @@ def task_queue_counts(core: Core, task_queue_id: str) -> dict[str, Any]:
 def task_queue_counts_batch(core: Core, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
     """Return the numbers of pending and of claimed runs of several task queues."""
     caller.require(taskQueueIds=body["taskQueueIds"])
-    counts = [task_queue_counts(core, task_queue_id) for task_queue_id in body["taskQueueIds"]]
-    names = ("taskQueueId", "pendingTasks", "claimedTasks")
-    return {"taskQueueCounts": [{name: of_queue[name] for name in names} for of_queue in counts]}
+    return {"taskQueueCounts": [task_queue_counts(core, each_id) for each_id in body["taskQueueIds"]]}
 
 
 @queue("GET", "/task-queues/<taskQueueId>/pending", "queue:pending-list:<taskQueueId>")

@@ -79,6 +79,8 @@ async def test_every_response_is_valid(world: World, schemas: Schemas) -> None:
     check("list-claimed-tasks-response", engine.list_claimed_tasks(QUEUE, *EVERYTHING))
     check("pending-tasks-response", engine.pending_tasks(QUEUE))
     check("task-queue-counts-response", engine.task_queue_counts(QUEUE))
+    for each in engine.task_queue_counts_batch(caller, {"taskQueueIds": [QUEUE]})["taskQueueCounts"]:
+        check("task-queue-counts-response", each)
     check("list-taskqueues-response", engine.list_task_queues(*EVERYTHING))
     check("taskqueue-response", engine.get_task_queue(QUEUE))
     check("list-provisioners-response", engine.list_provisioners(*EVERYTHING))
