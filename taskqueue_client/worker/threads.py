@@ -261,11 +261,11 @@ class EventThread:
             return False
         return self.stop(timeout)
 
-    def is_blocked(self, timeout: float) -> bool:
-        """Return whether the loop does not call a function within `timeout` seconds."""
+    def turned(self) -> threading.Event:
+        """Return an event that is set as soon as the loop calls functions: while it is blocked, it does not."""
         turned = threading.Event()
         self.call(turned.set)
-        return not turned.wait(timeout) and self._thread.is_alive()
+        return turned
 
     def stop(self, timeout: float | None = None) -> bool:
         """Cancel what still runs in the loop, and wait for the thread; return whether it has ended."""

@@ -255,7 +255,7 @@ def test_a_second_request_to_stop_lets_canceled_tasks_of_an_event_thread_end() -
     assert not thread.stop(0)
     assert canceled.wait(30)
     assert not thread.stop(0)
-    assert not thread.is_blocked(30)
+    assert thread.turned().wait(30)
     released.set()
     assert thread.stop(30)
     assert ended.is_set()

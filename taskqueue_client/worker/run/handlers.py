@@ -105,9 +105,10 @@ class Handlers:
         )
 
     def _stop(self, thread: EventThread) -> None:
+        turned = thread.turned()
         if thread.end(self._queue.close_connections(), TO_END):
             return
-        if thread.is_blocked(TO_END):
+        if not turned.is_set():
             log.warning("a handler still blocks the event loop of all handlers; it is abandoned")
         else:
             log.warning(
