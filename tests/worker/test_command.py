@@ -382,11 +382,13 @@ with context_in(Path(sys.argv[1])) as context:
 """
 
 
-def test_without_dev_null_a_command_is_an_internal_error_unless_that_is_the_program(
+def test_without_dev_null_a_command_is_an_internal_error_unless_that_is_the_program_or_directory(
     context: CommandContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with pytest.raises(CommandNotStarted, match="Permission denied"):
         run_command([os.devnull], context)
+    with pytest.raises(CommandNotStarted, match="Not a directory"):
+        run_command(["true"], context, cwd=os.devnull)
     monkeypatch.setattr(os, "devnull", str(tmp_path / "null"))
     with pytest.raises(InternalError, match=r"cannot start commands: No such file or directory: .*null"):
         run_command(["true"], context)

@@ -408,7 +408,8 @@ class TaskRun:
             CommandNotStarted: The program is missing or not executable, or `cwd` is not a directory.
             Outcome: The run is canceled, and the command was ended.
             InternalError: The command cannot be killed, the worker has no memory, processes or file
-                descriptors left to start it, or something else in this process waits for its children.
+                descriptors left to start it, or no `/dev/null`, or something else in this process waits for
+                its children.
             InvalidArgument: The command or an option is not valid, or `env` contains credentials.
         """
         return run_command(command, self._resources.command_context(proxy=proxy), **options)
