@@ -262,7 +262,7 @@ class EventThread:
         return self.stop(timeout)
 
     def turned(self) -> threading.Event:
-        """Return an event that is set as soon as the loop calls functions: while it is blocked, it does not."""
+        """Return an event that is set as soon as the loop calls functions; one that is blocked does not."""
         turned = threading.Event()
         self.call(turned.set)
         return turned
