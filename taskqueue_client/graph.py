@@ -30,6 +30,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import Any, Protocol, cast
 
+from taskqueue_client import _arguments as arguments
 from taskqueue_client._dates import epoch_seconds, is_date_time, moment_of, timestamp
 from taskqueue_client._following import are_settled, blocked_tasks, follow, follow_group, follow_group_async
 from taskqueue_client._protocol.conversation import (
@@ -53,7 +54,7 @@ from taskqueue_client.errors import (
     TaskQueueError,
 )
 from taskqueue_client.models import TaskStatus
-from taskqueue_client.slugid import is_slugid, slugid
+from taskqueue_client.slugid import is_slugid, slugid, slugid_of
 
 __all__ = [
     "Graph", "GraphTask", "SubmissionFailed", "are_settled", "blocked_tasks", "follow", "follow_group",
@@ -62,6 +63,7 @@ __all__ = [
 
 _KEYS = ("defaults", "taskGroupId", "tasks")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*")
+_SEED = re.compile(r"(?s).+")
 _REFERENCE = re.compile(r"<([^<>]*)>")
 _DEADLINE = "1 day"
 
@@ -104,7 +106,9 @@ class Graph:
         return {task.name: task.task_id for task in self.tasks}
 
 
-def plan_graph(document: Mapping[str, Any], *, created: datetime | str | None = None) -> Graph:
+def plan_graph(
+    document: Mapping[str, Any], *, created: datetime | str | None = None, seed: str | None = None
+) -> Graph:
     """Return the graph that a document describes, checked; nothing is sent.
 
     The document has `tasks`, an object of task definitions by name, and may have `defaults` and
@@ -122,22 +126,26 @@ def plan_graph(document: Mapping[str, Any], *, created: datetime | str | None = 
         document: The content of a YAML or JSON file.
         created: When the tasks are created, in the forms that `task_definition` takes; default: now.
             `queue.now()` is right even if this machine's clock is wrong.
+        seed: Text from which the ids are derived, with the names of the tasks: planned again with the same
+            seed, such as the id of a decision task, the graph has the same ids. By default, ids are random.
 
     Raises:
-        InvalidArgument: `created` cannot be parsed.
+        InvalidArgument: `created` cannot be parsed, or `seed` is empty.
         InvalidDefinition: With every problem: an unknown dependency, a dependency cycle, and whatever the
             Queue would refuse in a definition.
     """
     _check_object(document)
+    if seed is not None:
+        arguments.text("seed", seed, _SEED, "a string that is not empty")
     problems = [*_shape_problems(document), *_circular_defaults(document)]
     given = document.get("taskGroupId")
-    group = given if isinstance(given, str) and is_slugid(given) else slugid()
+    group = given if isinstance(given, str) and is_slugid(given) else slugid_of(seed, "")
     tasks = _tasks_of(document, group)
     allowed = _allowed_dependencies(tasks)
     for name, task in tasks.items():
         problems += _task_problems(f"$.tasks.{name}", task, group, allowed)
     order = _in_order(tasks, problems)
-    ids = {name: slugid() for name in order}
+    ids = {name: slugid_of(seed, name) for name in order}
     writer = _Writer(ids, created, problems)
     planned = [
         GraphTask(name, ids[name], writer.definition(name, tasks[name], f"$.tasks.{name}", group))
@@ -413,14 +421,15 @@ def submit_graph(client: _TimedClient, graph: Graph) -> dict[str, TaskStatus]:
     """Create all tasks of a graph, each after those that it depends on, 16 at the same time.
 
     Safe to repeat until the deadlines of the tasks. A task that exists is left as it is, also in a sealed
-    task group and with another priority. `created` of the other tasks is the time of the call if the graph
-    was planned more than 14 minutes ago.
+    task group and with another priority or other dates. `created` of the other tasks is the time of the call
+    if the graph was planned more than 14 minutes ago.
 
     Scopes: those of `create_task` for each task, and `queue:get-task:<task_id>` to find a task that exists.
 
     Args:
         client: The client.
-        graph: A graph from `plan_graph`. To submit it again from another process, store it with `pickle`.
+        graph: A graph from `plan_graph`. To submit it again from another process, store it with `pickle`, or
+            plan it with a `seed`.
 
     Returns:
         The status of each task by its name, as it was when the task was created or found.
@@ -492,10 +501,10 @@ def _up_to_date(definition: TaskDefinition, now: datetime) -> TaskDefinition:
 
 
 def _exists(task: GraphTask) -> Conversation[bool]:
-    """Return whether the Queue has the task, which may have been given another priority since."""
+    """Return whether the Queue has the task, maybe with another priority, or the dates of an older plan."""
     try:
         stored = yield from read_task(task.task_id)
     except CallFailed:
         return False
-    kept = {key: stored[key] for key in ("created", "priority") if key in stored}
+    kept = {key: stored[key] for key in ("created", "deadline", "expires", "priority") if key in stored}
     return same_definition(cast("TaskDefinition", {**task.definition, **kept}), task.task_id, stored)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from base64 import urlsafe_b64encode
-from uuid import uuid4
+from hashlib import sha256
+from uuid import UUID, uuid4
 
 SLUGID = re.compile(r"[A-Za-z0-9_-]{8}[Q-T][A-Za-z0-9_-][CGKOSWaeimquy26-][A-Za-z0-9_-]{10}[AQgw]")
 """The Queue's pattern of a task id and of a task group id (use `fullmatch`)."""
@@ -16,7 +17,19 @@ def slugid() -> str:
     The first bit of the UUID is cleared, as the `slugid` packages do for their "nice" ids: a command
     would read an id that begins with a dash as an option.
     """
-    raw = bytearray(uuid4().bytes)
+    return _nice(uuid4())
+
+
+def slugid_of(seed: str | None, name: str) -> str:
+    """Return the id that is always derived from a seed and a name; without a seed, a new id."""
+    if seed is None:
+        return slugid()
+    digest = sha256(f"{len(name)} {name} {seed}".encode(errors="surrogatepass")).digest()
+    return _nice(UUID(bytes=digest[:16], version=4))
+
+
+def _nice(uuid: UUID) -> str:
+    raw = bytearray(uuid.bytes)
     raw[0] &= 0x7F
     return urlsafe_b64encode(raw)[:22].decode()
 

@@ -42,6 +42,7 @@ from taskqueue_client.graph import (
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay, Drop, Respond
 from taskqueue_client.models import TaskAndStatus, TaskState
+from taskqueue_client.slugid import is_slugid
 from tests.cli.command import Worker
 
 DEFAULTS: dict[str, Any] = {
@@ -375,6 +376,41 @@ def test_an_interrupted_submission_is_continued_later(
         assert submit_graph(restarted, pickle.loads(pickle.dumps(graph))).keys() == {"a", "b", "c"}
         assert submit_graph(restarted, graph).keys() == {"a", "b", "c"}
     assert len(list(queue.iter_task_group(graph.task_group_id))) == 3
+
+
+def test_a_graph_that_is_planned_again_with_its_seed_is_continued(
+    queue: Queue, local_queue: LocalQueue
+) -> None:
+    """A decision task whose run was interrupted runs again on another machine, which has no stored graph."""
+
+    for count in (1, 2):
+        with Queue(local_queue.root_url, local_queue.credentials) as client:
+            client.ping()  # tells the time
+            given = document(a={}, b={"dependencies": ["a"]})
+            graph = plan_graph(given, created=client.now(), seed="a decision")
+            submit_graph(client, part_of(graph, count))
+        local_queue.clock.advance(20 * 60)
+    members = list(queue.iter_task_group(graph.task_group_id))
+    assert {member.status.task_id for member in members} == set(graph.task_ids.values())
+
+
+def test_ids_differ_by_seed_and_name() -> None:
+    graphs = [plan_graph(document(a={}, b={}), seed=seed) for seed in ("a", "b", "ab", None, None)]
+    ids = [each for graph in graphs for each in (graph.task_group_id, *graph.task_ids.values())]
+    assert len(set(ids)) == 15
+    assert all(is_slugid(each) and each[0] != "-" for each in ids)
+
+
+def test_a_planned_graph_that_differs_from_the_submitted_one_is_an_error(queue: Queue) -> None:
+    submit_graph(queue, plan_graph(document(a={}), seed="a"))
+    with pytest.raises(SubmissionFailed, match="'a' was not created"):
+        submit_graph(queue, plan_graph(document(a={"payload": {"changed": True}}), seed="a"))
+
+
+@pytest.mark.parametrize("seed", ["", 1])
+def test_a_seed_that_is_no_text_is_refused(seed: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"seed: .* expected a string"):
+        plan_graph(document(a={}), seed=seed)
 
 
 async def test_tasks_that_do_not_depend_on_each_other_are_created_at_the_same_time(
