@@ -1,0 +1,75 @@
+"""The bot of the examples, with RabbitMQ and a webhook over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
+
+from examples.failure_reporter import FailureReporter
+from taskqueue_client import AsyncQueue, LocalQueue, Queue, TaskDefinition, TaskRun, WorkerLoop, slugid
+from taskqueue_client.events import PulseSettings
+from taskqueue_client.testing import TaskFactory
+from tests.events.messages_published import Publisher
+
+
+class Failing(WorkerLoop):
+    def run_task(self, task: TaskRun) -> None:
+        task.run_command("seq 100; exit 3", shell=True)
+
+
+def fail(local: LocalQueue, definition: TaskDefinition) -> str:
+    """Run a task that fails."""
+    with Queue(local.root_url, local.credentials) as queue:
+        queue.create_task(task_id := slugid(), definition)
+    Failing(
+        root_url=local.root_url,
+        credentials=local.credentials,
+        task_queue_id=definition.get("taskQueueId", ""),
+        worker_group="tests",
+        worker_id="one",
+        max_tasks=1,
+    ).serve()
+    return task_id
+
+
+async def test_each_failed_task_is_reported_once(
+    task_factory: TaskFactory, broker_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = slugid()
+    monkeypatch.setenv("PULSE_URL", broker_url)
+    received: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def webhook(request: web.Request) -> web.Response:
+        received.put_nowait(await request.json())
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/", webhook)
+    publisher = await Publisher.connect(broker_url)
+    with LocalQueue(amqp_url=broker_url) as local:
+        definition = task_factory(taskGroupId=group, taskQueueId=f"test-{group}/w")
+        before = await asyncio.to_thread(fail, local, definition)
+        async with (
+            asyncio.timeout(60),
+            TestServer(app) as server,
+            AsyncQueue(local.root_url, local.credentials) as queue,
+            ClientSession() as session,
+        ):
+            reporter = FailureReporter(queue, session, str(server.make_url("/")))
+            listening = asyncio.create_task(reporter.listen(group))
+            report = await received.get()
+            assert (report["taskId"], report["runId"], len(report["log"])) == (before, 0, 20)
+            assert any(line.endswith(" 100") for line in report["log"])
+            after = await asyncio.to_thread(fail, local, definition)
+            assert (await received.get())["taskId"] == after
+            for each in (group, slugid()):  # a group may have no tasks yet
+                await reporter.report_group(each)
+            assert received.empty()
+            listening.cancel()
+            await asyncio.wait([listening])
+    await publisher.channel.queue_delete(f"queue/{PulseSettings.from_url(broker_url).user}/failures-{group}")
+    await publisher.close()
