@@ -224,7 +224,8 @@ def _failure(
         error.request = error.response = None  # the request, and so the signature, of an error that is logged
     if str(cause).startswith(TUNNEL_REFUSED):
         return proxy_refused(url, network)
-    if isinstance(cause, ReadTimeoutError):  # whose text is for people who know urllib3
+    # The text of the former is for people who know urllib3; the latter is the end of the whole attempt.
+    if isinstance(cause, ReadTimeoutError) or str(cause) == TransportFailed.LATE:
         return TransportFailed.late()
     text = cause.args[-1] if isinstance(cause, ConnectTimeoutError) else cause  # the first is the connection
     return TransportFailed(f"{type(cause).__name__}: {text}".rstrip(), timed_out=timed_out)

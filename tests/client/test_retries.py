@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from taskqueue_client import Queue, RetryPolicy
+from taskqueue_client._protocol.api_responses import TransportFailed
 from taskqueue_client._protocol.conversation import Call
-from taskqueue_client._protocol.retry import PolicyRetries
+from taskqueue_client._protocol.retry import PolicyRetries, Timeouts
+from taskqueue_client._protocol.wire import Request
+from taskqueue_client._transport.network import NetworkSettings
+from taskqueue_client._transport.synchronous import SyncTransport
 from taskqueue_client.errors import (
     BadRequest,
     CallTimedOut,
@@ -267,6 +271,18 @@ def test_a_response_that_does_not_come_is_a_timeout(make_client: Any, server: Sc
             make_client(retry=RetryPolicy(attempts=1, read_timeout=0.05)).send(DECLARE)
     finally:
         never.set()
+
+
+def test_an_attempt_whose_time_is_over_before_it_waits_for_a_response_is_a_timeout(
+    server: ScriptedServer,
+) -> None:
+    transport = SyncTransport(None, server.root_url, NetworkSettings())
+    request = Request("GET", f"{server.root_url}/api/queue/v1/ping", {}, None)
+    server.script.append(Say())
+    transport.request(request, Timeouts(10, 10, 10))  # the next one needs no time to connect
+    with pytest.raises(TransportFailed, match=r"^the response was not complete in time$"):
+        transport.request(request, Timeouts(10, 10, 0))
+    transport.close()
 
 
 def test_the_total_time_bounds_a_single_attempt(make_client: Any, server: ScriptedServer) -> None:

@@ -138,6 +138,18 @@ def test_the_python_and_the_shell_command_that_are_shown_do_the_same(
     assert scenery.queue.status(second).status.state == "exception"
 
 
+def test_the_buttons_of_the_clock_stay_when_its_time_is_drawn_again(open_page: Open) -> None:
+    """One that is replaced between the press and the release of the mouse gets no click."""
+    page = open_page("/")
+    with no_errors(page):
+        page.get_by_title("The queue's clock").click()
+        dialog = page.get_by_role("dialog")
+        button = dialog.get_by_role("button", name="Move").element_handle()
+        drawn = dialog.locator("time").first
+        expect(drawn).not_to_have_text(drawn.inner_text())
+        assert button.evaluate("button => button.isConnected")
+
+
 def test_the_clock_is_held_and_moved_by_an_amount_and_to_the_next_claim_expiry(
     local: LocalQueue, scenery: Scenery, open_page: Open, tmp_path: Path
 ) -> None:

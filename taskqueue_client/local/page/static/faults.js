@@ -1,5 +1,5 @@
 // Faults on purpose, and the clock.
-import { h } from "./dom.js";
+import { h, morphChildren } from "./dom.js";
 import { clockKind, now, own, setClock } from "./queue.js";
 import { chip, clockTime, duration, time } from "./words.js";
 import { admin, button, code, control, ownAction, python } from "./actions.js";
@@ -87,7 +87,7 @@ export async function openClock(frame) {
   let amount = 60;
   const isMovable = () => clockKind() !== "fixed";
   const body = h("div");
-  const problem = h("p.problem", { role: "alert" });
+  let problem = "";
   const dialog = h("dialog", { "aria-label": "Clock" }, body);
   const timer = setInterval(draw, 1000);
   dialog.addEventListener("close", () => { clearInterval(timer); dialog.remove(); });
@@ -97,9 +97,9 @@ export async function openClock(frame) {
       await own("POST", `clock/${path}`, content);
       state = await own("GET", "state");
       setClock(state);
-      problem.textContent = "";
+      problem = "";
     } catch (error) {
-      problem.textContent = error.message;
+      problem = error.message;
     }
     draw();
     frame.reload();
@@ -114,8 +114,8 @@ export async function openClock(frame) {
   }
 
   function draw() {
-    const focused = document.activeElement?.textContent;
-    body.replaceChildren(
+    // in place: a button that is replaced between the press and the release of the mouse gets no click
+    morphChildren(body, h("div", null,
       h("h2", null, "Clock of the queue"),
       h("p", null, time(now()), clockKind() === "held" ? " · held: it stands still" : clockKind() === "fixed" ? " · it follows the machine's clock and cannot be moved" : " · running"),
       ...(isMovable() ? [
@@ -124,10 +124,9 @@ export async function openClock(frame) {
         h("form.row-of", { onsubmit: (event) => { event.preventDefault(); amount = Number(new FormData(event.target).get("seconds")); act("advance", { seconds: amount }); } }, h("label", { for: "seconds" }, "Seconds"), h("input", { id: "seconds", name: "seconds", type: "number", min: "0", value: String(amount) }), h("button", { type: "submit" }, "Move")),
         code(admin("", "", `local.clock.advance(${amount})`, "POST", "clock/advance", { seconds: amount })),
       ] : []),
-      problem,
+      h("p.problem", { role: "alert" }, problem),
       h("footer", null, h("button", { type: "button", onclick: () => dialog.close() }, "Close")),
-    );
-    if (focused && dialog.open) [...body.querySelectorAll("button")].find((each) => each.textContent === focused)?.focus();
+    ));
   }
 
   draw();
