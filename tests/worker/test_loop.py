@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -141,7 +142,12 @@ def test_a_program_with_patched_modules_is_refused_before_anything_is_claimed(
 ) -> None:
     task_id = world.create()
     module, _, name = patched.partition(".")
-    stand_in = type(name, (), {"__module__": f"{library}.{module}"})  # as those of the real libraries
+    original: Callable[..., object] = getattr(import_module(module), name)
+
+    def stand_in(*args: Any, **kwargs: Any) -> object:
+        return original(*args, **kwargs)
+
+    stand_in.__module__, stand_in.__name__ = f"{library}.{module}", name  # as those of the real libraries
     worker = worker_for(world, lambda _: None, max_tasks=1)
     monkeypatch.setattr(patched, stand_in)
     for start in (worker.run, worker.serve, lambda: run_handler(worker, {})):
