@@ -215,6 +215,17 @@ def test_a_handler_may_clean_up_after_its_time_limit() -> None:
     assert result.artifacts == {"public/partial.txt": b"half a cake"}
 
 
+def impatient(kind: type[WorkerLoop]) -> WorkerLoop:
+    """A worker that gives handlers no time to stop."""
+    return kind(
+        root_url="https://tc.example.com",
+        task_queue_id="a/b",
+        worker_group="c",
+        worker_id="d",
+        termination_grace=0,
+    )
+
+
 def test_a_handler_that_does_not_stop_at_its_time_limit_is_left_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -226,14 +237,7 @@ def test_a_handler_that_does_not_stop_at_its_time_limit_is_left_behind(
             released.wait()
 
     monkeypatch.setattr(handlers, "HANDLER_GRACE", 0.1)
-    worker = Stuck(
-        root_url="https://tc.example.com",
-        task_queue_id="a/b",
-        worker_group="c",
-        worker_id="d",
-        termination_grace=0,
-    )
-    assert run_handler(worker, {}).outcome == "failed"
+    assert run_handler(impatient(Stuck), {}).outcome == "failed"
     released.set()
 
 
@@ -292,14 +296,7 @@ def test_a_warning_says_whether_a_coroutine_that_is_left_behind_blocks_the_other
 
     monkeypatch.setattr(handlers, "HANDLER_GRACE", 0.1)
     monkeypatch.setattr(handlers, "TO_END", 1.0)
-    worker = Stuck(
-        root_url="https://tc.example.com",
-        task_queue_id="a/b",
-        worker_group="c",
-        worker_id="d",
-        termination_grace=0,
-    )
-    assert run_handler(worker, {}).outcome == "failed"
+    assert run_handler(impatient(Stuck), {}).outcome == "failed"
     released.set()
     assert warning in caplog.text
     assert other not in caplog.text

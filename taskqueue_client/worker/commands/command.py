@@ -328,8 +328,8 @@ class _Run:
             )
         except OSError as error:
             advice = _WORKER_TROUBLE.get(error.errno or 0)
-            chosen_by_task = {self.program, str(self._cwd)}
-            if advice is None and error.filename == os.devnull not in chosen_by_task:  # a task has removed it
+            is_chosen = os.devnull in {self.program, str(self._cwd)}
+            if advice is None and error.filename == os.devnull and not is_chosen:  # a task has removed it
                 advice = f": {os.devnull}"
             if advice is not None:
                 message = f"the worker cannot start commands: {error.strerror}{advice}"
