@@ -19,10 +19,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import RawIOBase
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
+from taskqueue_client import slugid
 from taskqueue_client.worker.commands import control_group, guardian_process, process_tree
 from taskqueue_client.worker.commands.command import (
     CommandContext,
@@ -31,7 +32,7 @@ from taskqueue_client.worker.commands.command import (
     run_command,
     run_command_async,
 )
-from taskqueue_client.worker.commands.control_group import ControlGroup
+from taskqueue_client.worker.commands.control_group import ControlGroup, own_control_group
 from taskqueue_client.worker.commands.process_tree import (
     MARK,
     ProcessTree,
@@ -202,7 +203,10 @@ def start_daemon(context: CommandContext, fifo: Fifo, *, keep_children: bool = F
 
 @pytest.fixture
 def no_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ControlGroup, "create", lambda: None)
+    def none(_: str) -> None:
+        """As where this process may not create one."""
+
+    monkeypatch.setattr(ControlGroup, "create", none)
 
 
 @pytest.mark.usefixtures("no_control_groups")
@@ -374,14 +378,20 @@ def test_a_daemon_that_ignores_sigterm_is_killed(context: CommandContext, fifo: 
     wait_until_gone(pid)
 
 
-def test_a_daemon_that_has_cleared_its_environment_is_ended_by_its_control_group(
-    context: CommandContext, fifo: Fifo
-) -> None:
-    group = ControlGroup.create()
+@pytest.fixture
+def control_groups() -> None:
+    """Skips a test where there are none."""
+    new_control_group().remove()
+
+
+def new_control_group() -> ControlGroup:
+    group = ControlGroup.create(f"taskqueue-{slugid()}")
     if group is None:
         pytest.skip("this process may not create control groups (version 2)")
-    group.remove()
-    assert not Path(group.path).exists()
+    return group
+
+
+def start_daemon_without_environment(context: CommandContext, fifo: Fifo) -> int:
     os.mkfifo(context.work_directory / "left")
     # it waits until it is in the group, as commands get there right after their start
     wait = "until grep -q taskqueue- /proc/self/cgroup; do :; done"
@@ -390,14 +400,32 @@ def test_a_daemon_that_has_cleared_its_environment_is_ended_by_its_control_group
         told = pool.submit(fifo.numbers)
         run_command(script, context, shell=True)
     (pid,) = told.result()
+    return pid
+
+
+@pytest.mark.usefixtures("control_groups")
+def test_a_daemon_that_has_cleared_its_environment_is_ended_by_its_control_group(
+    context: CommandContext, fifo: Fifo
+) -> None:
+    pid = start_daemon_without_environment(context, fifo)
     assert context.processes.end(30) == 1
     wait_until_gone(pid)
 
 
+@pytest.mark.usefixtures("control_groups")
+def test_a_daemon_that_has_cleared_its_environment_ends_with_the_worker(
+    context: CommandContext, fifo: Fifo
+) -> None:
+    pid = start_daemon_without_environment(context, fifo)
+    group = Path(f"/proc/{pid}/cgroup").read_text().strip().rpartition("/")[2]
+    context.guardian.close()
+    wait_until_gone(pid)
+    assert group.startswith(context.guardian.control_groups)
+    assert group not in [each.name for each in Path(own_control_group() or "").iterdir()]
+
+
 def test_children_that_a_command_starts_before_it_is_in_its_control_group_are_put_there_too() -> None:
-    group = ControlGroup.create()
-    if group is None:
-        pytest.skip("this process may not create control groups (version 2)")
+    group = new_control_group()
     script = "env -i sh -c 'sleep 1000 & echo $$ $!; wait' & wait"
     command = ["sh", "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
@@ -415,9 +443,7 @@ def test_children_that_a_command_starts_before_it_is_in_its_control_group_are_pu
 def test_the_children_in_the_proc_of_another_pid_namespace_are_not_put_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = ControlGroup.create()
-    if group is None:
-        pytest.skip("this process may not create control groups (version 2)")
+    group = new_control_group()
     monkeypatch.setattr(control_group, "PROC", tmp_path)
     (tmp_path / "self").symlink_to("1")
     with subprocess.Popen(["sleep", "1000"]) as command, subprocess.Popen(["sleep", "1000"]) as other:
@@ -698,14 +724,14 @@ def test_a_killed_worker_s_command_is_killed_even_if_a_child_of_the_worker_lives
 ) -> None:
     """A process that was forked later has the worker's end of the guardian's pipe, too."""
     fork = """
-from taskqueue_client.worker.commands import process_tree
+from taskqueue_client.worker.commands.process_tree import Guardian
 import os, signal
-tell = process_tree._write
-def tell_and_fork(*args):
-    tell(*args)
+add = Guardian.add
+def add_and_fork(self, group):
+    add(self, group)
     if os.fork() == 0:
         signal.pause()
-process_tree._write = tell_and_fork
+Guardian.add = add_and_fork
 """
     worker = start_worker(fork)
     pids = fifo.numbers()
@@ -721,12 +747,9 @@ def test_a_command_is_killed_even_if_its_worker_is_killed_while_it_starts(
     stop_before_it_is_known = """
 from taskqueue_client.worker.commands.process_tree import Guardian
 import signal
-add = Guardian.add
-def add_unless_group(self, watched):
-    if watched.isdigit():
-        signal.pause()
-    add(self, watched)
-Guardian.add = add_unless_group
+def stop(self, group):
+    signal.pause()
+Guardian.add = stop
 """
     worker = start_worker(stop_before_it_is_known)
     pids = fifo.numbers()
@@ -773,28 +796,17 @@ def test_a_guardian_that_somebody_has_stopped_does_not_keep_the_worker_from_endi
     assert guardian.returncode == -signal.SIGKILL
 
 
-def test_a_guardian_that_somebody_has_stopped_is_replaced_before_it_blocks_commands(
-    context: CommandContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(process_tree, "GUARDIAN_READS_WITHIN", 0.5)
+def test_a_guardian_that_somebody_has_stopped_does_not_block_commands(context: CommandContext) -> None:
     run_command(["true"], context)
     (stopped,) = guardians()
     os.kill(stopped, signal.SIGSTOP)
-
-    def fill_pipe() -> None:
-        for number in range(10_000):
-            context.guardian.add(f"/nowhere/{number}")
-
-    with ThreadPoolExecutor(1) as pool:
-        filled = pool.submit(fill_pipe)
-        try:
-            wait_until_gone(stopped)
-        finally:
-            with suppress(ProcessLookupError):
-                os.kill(stopped, signal.SIGKILL)
-        filled.result()
-    assert f"the guardian process {stopped} does not read its commands: killing it" in caplog.messages
-    assert guardians() not in ([], [stopped])
+    for _ in range(2):
+        for number in range(1, 10_000):  # more than a pipe would hold
+            context.guardian.add(number)
+        for number in range(1, 10_000):
+            context.guardian.remove(number)
+    os.kill(stopped, signal.SIGCONT)
+    context.guardian.close()
 
 
 def test_a_guardian_ends_though_a_child_of_the_worker_has_its_input_open(
@@ -804,8 +816,8 @@ def test_a_guardian_ends_though_a_child_of_the_worker_has_its_input_open(
     held: list[int] = []
     start = process_tree._started  # pyright: ignore[reportPrivateUsage]
 
-    def start_and_hold(marked: str) -> subprocess.Popen[bytes]:
-        process = start(marked)
+    def start_and_hold(*args: Any) -> subprocess.Popen[bytes]:
+        process = start(*args)
         assert process.stdin is not None
         held.append(os.dup(process.stdin.fileno()))
         return process

@@ -306,10 +306,9 @@ class _Run:
                 stream = _Stream(context.log, is_captured=name in self._captured)
                 self._streams[name] = stack.enter_context(stream)
             with self._process() as process:
-                group = str(process.pid)
                 span.set("process.pid", process.pid)
-                context.guardian.add(group)
-                stack.callback(context.guardian.remove, group)
+                context.guardian.add(process.pid)
+                stack.callback(context.guardian.remove, process.pid)
                 if not self._keep_children:
                     context.processes.adopt(process.pid)
                 finished = self._follow(process)

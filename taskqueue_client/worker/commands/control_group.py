@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -22,12 +21,12 @@ class ControlGroup:
         self.path = path
 
     @classmethod
-    def create(cls) -> ControlGroup | None:
+    def create(cls, name: str) -> ControlGroup | None:
         """Return a new one; None where this process may not create one, or has none itself."""
         with suppress(OSError):
-            own = _own_control_group()
+            own = own_control_group()
             if own is not None:
-                path = f"{own}/taskqueue-{os.getpid()}-{time.monotonic_ns()}"
+                path = f"{own}/{name}"
                 os.mkdir(path)
                 return cls(path)
         return None
@@ -92,7 +91,7 @@ def _read(path: str) -> bytes:
 
 
 @cache
-def _own_control_group() -> Path | None:
+def own_control_group() -> Path | None:
     """The directory of this process's control group (version 2), where there is one. It stays the same."""
     mounted = _mounted_control_groups()
     own = next((line[3:] for line in _lines("/proc/self/cgroup") if line.startswith("0::")), None)

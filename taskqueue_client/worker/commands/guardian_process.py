@@ -1,15 +1,16 @@
 """The guardian process, which kills the processes that a worker has started if the worker is killed.
 
 It is run as a script. It imports no module of this package, and only those of Python that every start of it
-imports: `signal` and `contextlib` would double the time in which it starts. It reads commands from standard
-input: `+TARGET` adds a target, `-TARGET` removes it, and `.` ends the guardian. Each command ends with a NUL,
-because a path may contain line breaks. A target is the number of a process group, the path of a control
-group, or the beginning of an environment variable, `NAME=value`, which stands for all processes that have it.
+imports: `signal` and `contextlib` would double the time in which it starts. Its arguments are
 
-The first argument is a target that counts unless the worker ends with `.`. The second one is a file
-descriptor that becomes readable when the worker is gone, if the system has such descriptors. The end of the
-input is not enough: a process that the worker has forked may hold it open. The worker starts it with the
-signals blocked that would end it.
+- the beginning of an environment variable, `NAME=value`, which all processes of the worker's runs have,
+- the beginning of the paths of the worker's control groups; empty if it has none,
+- the descriptor of a file with the process groups of running commands, each a number of `GROUP_SIZE` bytes,
+- a descriptor that becomes readable when the worker is gone, if the system has such descriptors. The end of
+  the standard input is not enough: a process that the worker has forked may hold it open.
+
+A worker that ends in good order writes the variables of the runs that are left to the standard input, and at
+last a full stop, each with a NUL. It starts the guardian with the signals blocked that would end it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import time
 
 SIGKILL = 9
 
+GROUP_SIZE = 8
+
 STARTING = 1.0
 """Seconds: a command that is being started shows its environment by then."""
 
@@ -29,43 +32,55 @@ SEARCH_TIMEOUT = 10.0
 
 
 def main() -> None:
-    """Read commands until the worker is gone, then kill the targets that are left."""
-    left = _left_behind()
-    for group in filter(bytes.isdigit, left):
-        _kill(-int(group))
-    marks = tuple(each for each in left if not each.startswith(b"/") and b"=" in each)
-    groups = [each for each in left if each.startswith(b"/")]
+    """Wait until the worker is gone, then kill what is left of its runs."""
+    marked, control_groups, groups, *gone = sys.argv[1:]
+    marks = _marks_at_the_end(os.fsencode(marked), [0, *map(int, gone)])
+    for group in _groups(int(groups)):
+        _kill(-group)
     start = time.monotonic()
     while marks and time.monotonic() < start + SEARCH_TIMEOUT:
-        found = [*map(_kill_group, groups), _kill_marked(marks)]
+        found = [*map(_kill_group, _paths(control_groups)), _kill_marked(marks)]
         if not any(found) and time.monotonic() > start + STARTING:
             return
         time.sleep(0.01)
 
 
-def _left_behind() -> list[bytes]:
-    watched = [os.fsencode(sys.argv[1])]
+def _marks_at_the_end(marked: bytes, handles: list[int]) -> tuple[bytes, ...]:
+    """Wait until the worker is gone; return the variables of the processes that it has left."""
     poll = select.poll()
-    for each in (0, *map(int, sys.argv[2:])):
+    for each in handles:
         poll.register(each, select.POLLIN)
-    rest = b""
-    while True:
+    said = b"\0"
+    while not said.endswith(b"\0.\0"):
         ready = dict(poll.poll())
         chunk = os.read(0, 65536) if 0 in ready else b""
         if not chunk:
-            return watched
-        *commands, rest = (rest + chunk).split(b"\0")
-        for command in commands:
-            if command == b".":
-                return watched[1:]
-            change = watched.append if command.startswith(b"+") else watched.remove
-            change(command[1:])
+            return (marked,)
+        said += chunk
+    return tuple(said.split(b"\0")[1:-2])
+
+
+def _groups(handle: int) -> list[int]:
+    """Return the process groups of the commands that were running."""
+    content = os.pread(handle, os.fstat(handle).st_size, 0)
+    places = range(0, len(content), GROUP_SIZE)
+    found = [int.from_bytes(content[each : each + GROUP_SIZE], "little") for each in places]
+    return [each for each in found if each]
+
+
+def _paths(beginning: str) -> list[str]:
+    """Return the paths that begin so."""
+    directory, name = os.path.split(beginning)
+    try:
+        return [f"{directory}/{each}" for each in os.listdir(directory) if each.startswith(name)]  # noqa: PTH208 - pathlib is big
+    except OSError:  # this system has no control groups
+        return []
 
 
 def _kill_marked(marks: tuple[bytes, ...]) -> bool:
     """Kill processes with variables that begin so; return whether there were any. Linux only: /proc tells."""
     try:
-        if os.readlink("/proc/self") != str(os.getpid()):  # noqa: PTH115 - pathlib is big
+        if os.readlink("/proc/self") != str(os.getpid()):  # noqa: PTH115 - as above
             return False  # it shows another PID namespace: with its ids, other processes would be killed
         pids = [each for each in os.listdir("/proc") if each.isdecimal()]  # noqa: PTH208 - as above
     except OSError:  # another system
@@ -94,7 +109,7 @@ def _kill(pid: int) -> None:
         return
 
 
-def _kill_group(path: bytes) -> bool:
+def _kill_group(path: str) -> bool:
     """Kill the processes of a control group, and remove it; return whether it is still there."""
     _kill_members(path)
     for directory, _, _ in os.walk(path, topdown=False):
@@ -102,15 +117,15 @@ def _kill_group(path: bytes) -> bool:
     return os.path.isdir(path)  # noqa: PTH112 - as above
 
 
-def _kill_members(path: bytes) -> None:
+def _kill_members(path: str) -> None:
     try:
-        with open(path + b"/cgroup.kill", "wb") as kill:  # noqa: PTH123 - as above
+        with open(f"{path}/cgroup.kill", "wb") as kill:  # noqa: PTH123 - as above
             kill.write(b"1")
     except OSError:  # the group is gone, or Linux is older than 5.14
         return
 
 
-def _remove(directory: bytes) -> None:
+def _remove(directory: str) -> None:
     try:
         os.rmdir(directory)  # noqa: PTH106 - as above
     except OSError:  # a process in it is still ending

@@ -7,7 +7,6 @@ import os
 import resource
 import select
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,7 +15,7 @@ from typing import IO, NamedTuple, Self
 
 from taskqueue_client.worker.outcomes import InternalError
 
-from .process_tree import TICK, ProcessTree, end_processes
+from .process_tree import TICK, ProcessTree, end_processes, unnamed_file
 
 Write = Callable[[bytes], object]
 """Receives the output of a command in chunks."""
@@ -234,9 +233,8 @@ def _started(
 
 @contextmanager
 def _input_file(content: bytes) -> Generator[IO[bytes]]:
-    """A file to read the content from: in memory where the system has that, as it may be a secret."""
-    in_memory = hasattr(os, "memfd_create")
-    with os.fdopen(os.memfd_create("input"), "w+b") if in_memory else tempfile.TemporaryFile() as file:
+    """A file to read the content from."""
+    with unnamed_file() as file:
         file.write(content)
         file.seek(0)
         yield file

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import pkgutil
-import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Container, Generator, Iterator
@@ -18,11 +18,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from taskqueue_client.worker.worker_log import log
 
-from .control_group import PROC, ControlGroup, check_proc
+from .control_group import PROC, ControlGroup, check_proc, own_control_group
+from .guardian_process import GROUP_SIZE
 
 _SCRIPT = Path(__file__).with_name("guardian_process.py")
 
@@ -34,25 +35,29 @@ GUARDIAN_ENDS_WITHIN = 15.0
 """Seconds in which the guardian has killed what is left; it searches for ten."""
 
 
-GUARDIAN_READS_WITHIN = 15.0
-"""Seconds in which the guardian makes room for a command in a pipe that is full."""
-
-
 class Guardian:
     """Kills processes that this process leaves behind, for example when it is ended by `kill -9`.
 
     Where its own process cannot be started, a warning says so once, and commands run without it. Close it.
     Safe to use from any thread.
 
+    Its process does nothing until this one ends. Then it reads the process groups of the running commands
+    from a file that both share: messages would wake it up twice for each command.
+
     Args:
         mark: Processes whose `MARK` begins with this are killed if this process ends without `close`. So
-            runs need not be told to the guardian process, which takes time.
+            runs need not be told to the guardian process.
+
+    Attributes:
+        control_groups: The beginning of the names of the control groups that are killed with them.
     """
 
     def __init__(self, mark: str) -> None:
+        self.control_groups = f"taskqueue-{os.getpid()}-{time.monotonic_ns()}-"
         self._lock = threading.Lock()
         self._marked = f"{MARK}={mark}"
-        self._watched: list[str] = []
+        self._groups: list[int] = []  # of the shared file; 0 is a free place
+        self._file: IO[bytes] | None = None
         self._runs: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._failure = ""
@@ -61,49 +66,48 @@ class Guardian:
         """Kill the processes with this environment variable, `NAME=value`, also at `close`."""
         with self._lock:
             self._runs.append(marked)
-            if self._process is None:
-                self._start()
+            self._start()
 
     def end_run(self, marked: str) -> None:
         """Leave them alone at `close`."""
         with self._lock:
             self._runs.remove(marked)
 
-    def add(self, watched: str) -> None:
-        """Kill these if this process ends.
-
-        Args:
-            watched: A process group as its number; a control group as its path.
-        """
+    def add(self, group: int) -> None:
+        """Kill this process group if this process ends."""
         with self._lock:
-            self._watched.append(watched)
-            self._tell(f"+{watched}\0")
+            if 0 not in self._groups:
+                self._groups.append(0)
+            self._set(self._groups.index(0), group)
+            self._start()
 
-    def remove(self, watched: str) -> None:
+    def remove(self, group: int) -> None:
         """Leave it alone from now on."""
         with self._lock:
-            self._watched.remove(watched)
-            self._tell(f"-{watched}\0")
+            self._set(self._groups.index(group), 0)
 
     def close(self) -> None:
         """End the process; it kills what is left of runs that have not ended. May be called again."""
         with self._lock:
             self._end()
 
-    def _tell(self, command: str) -> None:
-        try:
-            if self._process is not None:
-                _write(self._process, command)
-                return
-        except BrokenPipeError:
-            self._end()  # somebody killed it
-        if self._watched:
-            self._start()
+    def _set(self, place: int, group: int) -> None:
+        self._groups[place] = group
+        if self._file is not None:
+            os.pwrite(self._file.fileno(), _in_file(group), place * GROUP_SIZE)
 
     def _start(self) -> None:
+        """Start the process, unless it is there: the first time, or after somebody has killed it."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._end()
         try:
-            self._process = _started(self._marked)
-            _write(self._process, "".join(f"+{watched}\0" for watched in self._watched))
+            self._file = unnamed_file()
+            self._file.write(b"".join(map(_in_file, self._groups)))
+            self._file.flush()
+            directory = own_control_group()
+            groups = "" if directory is None else f"{directory}/{self.control_groups}"
+            self._process = _started(self._file, self._marked, groups)
         except OSError as error:
             if self._failure != (failure := str(error)):
                 log.warning(
@@ -113,32 +117,36 @@ class Guardian:
 
     def _end(self) -> None:
         process, self._process = self._process, None
-        if process is not None and process.stdin is not None:
-            with suppress(BrokenPipeError):
-                for marked in self._runs:
-                    _write(process, f"+{marked}\0")
-                _write(process, ".\0")  # a child that a handler has forked may hold its input open
-            process.stdin.close()
+        if process is not None:
+            # The last one, and not the end of the input: a child that a handler has forked may hold it open.
+            lines = "".join(f"{each}\0" for each in (*self._runs, "."))
             try:
-                process.wait(GUARDIAN_ENDS_WITHIN)
+                process.communicate(os.fsencode(lines), GUARDIAN_ENDS_WITHIN)
             except subprocess.TimeoutExpired:  # somebody has stopped it
                 log.warning("the guardian process %d does not end: killing it", process.pid)
                 process.kill()
                 process.wait()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
-def _started(marked: str) -> subprocess.Popen[bytes]:
+def _in_file(group: int) -> bytes:
+    return group.to_bytes(GROUP_SIZE, "little")
+
+
+def _started(groups: IO[bytes], *arguments: str) -> subprocess.Popen[bytes]:
     if getattr(sys, "frozen", False) or not sys.executable:  # the former would start the whole program again
         message = "sys.executable is not a Python interpreter: this program is frozen, or embeds Python"
         raise OSError(message)
     # -I: nothing that a user has set up; -S: no site-packages
-    command = [sys.executable, "-I", "-S", *_script(), marked]
+    command = [sys.executable, "-I", "-S", *_script(), *arguments]
     with ExitStack() as opened:
-        handles: list[int] = []
+        handles = [groups.fileno()]
         with suppress(AttributeError, OSError):  # not Linux, too old, or forbidden, as in some sandboxes
             # here, as this process may be gone when the other one is up
-            handles = [os.pidfd_open(os.getpid())]
-            opened.callback(os.close, handles[0])
+            handles.append(os.pidfd_open(os.getpid()))
+            opened.callback(os.close, handles[-1])
         opened.enter_context(_blocked_signals())
         return subprocess.Popen(  # noqa: S603 - this file's neighbor
             [*command, *map(str, handles)],
@@ -149,6 +157,13 @@ def _started(marked: str) -> subprocess.Popen[bytes]:
             start_new_session=True,
             pass_fds=handles,
         )
+
+
+def unnamed_file() -> IO[bytes]:
+    """Open a file without a name: in memory where the system has that, as it may hold a secret."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("unnamed"), "w+b")
+    return tempfile.TemporaryFile()
 
 
 def _script() -> list[str]:
@@ -166,22 +181,6 @@ def _blocked_signals() -> Generator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _write(process: subprocess.Popen[bytes], commands: str) -> None:
-    """Send commands.
-
-    Raises:
-        BrokenPipeError: The guardian process has ended, or does not read and was killed.
-    """
-    if process.stdin is not None:
-        poll = select.poll()
-        poll.register(process.stdin, select.POLLOUT)
-        if not poll.poll(GUARDIAN_READS_WITHIN * 1000):  # somebody has stopped it
-            log.warning("the guardian process %d does not read its commands: killing it", process.pid)
-            process.kill()
-            raise BrokenPipeError
-        process.stdin.write(os.fsencode(commands))
 
 
 MARK = "TASKQUEUE_RUN"
@@ -333,9 +332,7 @@ class RunProcesses:
             if not self._is_watched:
                 self._first_look = _listing.looks + 1
                 self._guardian.begin_run(self._marked)
-                self._group = ControlGroup.create()
-                if self._group is not None:
-                    self._guardian.add(self._group.path)
+                self._group = ControlGroup.create(f"{self._guardian.control_groups}{time.monotonic_ns()}")
                 self._is_watched = True
 
     def adopt(self, pid: int) -> None:
@@ -354,7 +351,6 @@ class RunProcesses:
         count = end_processes(self._living, grace, partial(time.sleep, TICK))
         if self._group is not None:
             self._group.remove()
-            self._guardian.remove(self._group.path)
         self._guardian.end_run(self._marked)
         self._is_watched = False
         return count
