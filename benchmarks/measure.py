@@ -78,6 +78,13 @@ def compare(
     return statistics.median(timed(ours) / timed(theirs) for _ in range(rounds))
 
 
+def speeds(theirs: Callable[[], object], *candidates: Callable[[], object]) -> list[float]:
+    """How many times the speed of `theirs` each candidate has: medians of rounds in which all take turns."""
+    rounds = [[seconds(work) for work in (theirs, *candidates)] for _ in range(1 + ROUNDS)]
+    relative = [[slow / each for each in fast] for slow, *fast in rounds[1:]]  # the first one warms up
+    return [statistics.median(each) for each in zip(*relative, strict=True)]
+
+
 def worst(measure: Callable[[Inputs], float]) -> float:
     """The largest figure of all sets of inputs."""
     return max(measure(inputs) for inputs in input_sets())

@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from yarl import URL
 
 from benchmarks.inputs import TEXT_SIZES, Inputs, input_sets
-from benchmarks.measure import Row, at_least, at_most, compare, possible, processor_seconds, worst
+from benchmarks.measure import Row, at_least, at_most, compare, possible, processor_seconds, speeds, worst
 from benchmarks.worker_queue import FAR_FUTURE, canned_queue, emptied_queue
 from taskqueue_client import AsyncQueue, Credentials
 from taskqueue_client.clock import SystemClock
@@ -179,7 +179,8 @@ def _beside_scriptworker(inputs: Inputs) -> tuple[float, float, float, float]:
         def milliseconds(work: Callable[[int], object]) -> float:
             return 1000 * processor_seconds(lambda: work(RUNS)) / RUNS
 
-        return compare(theirs, ours), milliseconds(ours), compare(theirs, bare), milliseconds(bare)
+        speed, floor = speeds(theirs, ours, bare)
+        return speed, milliseconds(ours), floor, milliseconds(bare)
 
 
 # No-op asynchronous handlers, 32 at a time, beside bare aiohttp
