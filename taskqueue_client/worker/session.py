@@ -38,7 +38,7 @@ from taskqueue_client.worker.run.task_run import TaskRun
 from taskqueue_client.worker.run.upload_retries import RetryClock
 
 from . import shutdown
-from .commands.control_group import PROC, check_proc
+from .commands.proc import check_proc
 from .commands.process_tree import Guardian
 from .config import WorkerConfig
 from .outcomes import text_of
@@ -322,7 +322,7 @@ class Session:
                 encoding,
             )
         try:
-            check_proc(PROC)
+            check_proc()
         except OSError as error:
             log.warning(
                 "daemons that commands leave behind may outlive their run, as /proc does not show the "
