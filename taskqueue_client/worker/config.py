@@ -1,8 +1,6 @@
 """The settings of a worker, and the rules for their values.
 
 Durations are numbers of seconds, or text such as `10 minutes`.
-
-To add a setting: its line in `WorkerConfig`, and its type in `loop.WorkerSettings`.
 """
 
 from __future__ import annotations
@@ -117,9 +115,12 @@ def converted(kind: type, given: Any) -> Any:
     return kind(given)
 
 
+def _required(meaning: str) -> Any:
+    return field(metadata={"meaning": meaning})
+
+
 def _setting(default: T, rule: Rule, meaning: str) -> T:
-    metadata = {"rule": rule, "meaning": meaning}
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata={"rule": rule, "meaning": meaning})
 
 
 def _optional(rule: Rule, meaning: str) -> Any:
@@ -149,18 +150,14 @@ class WorkerConfig:
         InvalidArgument: A value is not allowed.
     """
 
-    task_queue_id: str | Sequence[str] = field(
-        metadata={
-            "meaning": "The task queue to claim from, PROVISIONER/WORKER_TYPE; or a list of several in order "
-            "of preference, which share `concurrency`."
-        }
+    task_queue_id: str | Sequence[str] = _required(
+        "The task queue to claim from, PROVISIONER/WORKER_TYPE; or a list of several in order of preference, "
+        "which share `concurrency`."
     )
-    worker_group: str = field(metadata={"meaning": "The worker's group, such as a region or a rack."})
-    worker_id: str = field(
-        metadata={
-            "meaning": "The worker's name, unique within its group. Of a host name that the Queue does not "
-            "allow, because it has dots or more than 38 characters, the beginning and a hash are used."
-        }
+    worker_group: str = _required("The worker's group, such as a region or a rack.")
+    worker_id: str = _required(
+        "The worker's name, unique within its group. Of a host name that the Queue does not allow, because "
+        "it has dots or more than 38 characters, the beginning and a hash are used."
     )
     concurrency: int = _setting(1, _COUNT, "How many runs are worked on at a time.")
     graceful_shutdown_timeout: float = _setting(

@@ -81,11 +81,9 @@ def load_config(
 
 
 def load_custom_settings(kind: type[T] | None, file: str | os.PathLike[str] | None) -> T | None:
-    """Return a worker's own settings, the table `[worker.custom]` of a file.
+    """Return a worker's own settings, the table `[worker.custom]` of a file; without one, their defaults.
 
-    Args:
-        kind: Their type: a dataclass, struct or `TypedDict`; None if the worker has none.
-        file: The file; None: every setting has its default.
+    Their type is a dataclass, struct or `TypedDict`; None if the worker has none.
 
     Raises:
         InvalidArgument: A key is unknown or missing, or a value is not allowed.
@@ -97,11 +95,7 @@ def load_custom_settings(kind: type[T] | None, file: str | os.PathLike[str] | No
         _check_custom(kind, custom)
         return None if kind is None else msgspec.convert(custom, kind, dec_hook=converted)
     except msgspec.ValidationError as error:
-        source = (
-            f"{_WORKER_TABLE}.custom in {file}"
-            if file is not None
-            else f"{_WORKER_TABLE}.custom (no config_file)"
-        )
+        source = f"{_WORKER_TABLE}.custom " + ("(no config_file)" if file is None else f"in {file}")
         raise InvalidArgument(source, custom, "", str(error)) from None
 
 

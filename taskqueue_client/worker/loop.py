@@ -251,13 +251,7 @@ class WorkerLoop(ABC):
 
         In a thread, the worker shuts down when the program's main thread ends; join the thread before.
         A coroutine awaits `asyncio.to_thread(worker.serve)`, and calls `worker.shutdown()` in a `finally`: on
-        Ctrl-C, `asyncio.run` waits for the thread.
-
-        Raises:
-            ApiError: As for `run`.
-            InternalError: As for `run`.
-            InvalidArgument: As for `run`.
-            RuntimeError: As for `run`.
+        Ctrl-C, `asyncio.run` waits for the thread. Raises what `run` raises.
         """
         self.__serve(signals=False)
 

@@ -68,11 +68,7 @@ class PayloadSchema:
 
 
 def check_payload(schema: PayloadSchema | None, payload: object) -> None:
-    """Check the payload of a task.
-
-    Args:
-        schema: The worker's schema; None: the payload may be anything that is at most 100 levels deep.
-        payload: The payload.
+    """Check the payload of a task. Without a schema, it may be anything that is at most 100 levels deep.
 
     Raises:
         MalformedPayload: It lists the problems.
@@ -87,11 +83,8 @@ def outcome_of(raised: BaseException | None, payload: object) -> BaseException |
 
     A refused argument whose value is in the payload is a `MalformedPayload`: no schema can express all rules,
     and such tasks, one after the other, would shut the worker down as internal errors do. A group of outcomes
-    that are all reported alike, as `asyncio.TaskGroup` raises it, is the first of them.
-
-    Args:
-        raised: What the handler raised; None if it returned.
-        payload: The payload as the Queue sent it, which matches the schema.
+    that are all reported alike, as `asyncio.TaskGroup` raises it, is the first of them. `payload` is as the
+    Queue sent it, and matches the schema.
     """
     if isinstance(raised, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", raised)

@@ -64,13 +64,6 @@ class Termination:
 
 
 @dataclass(frozen=True, slots=True)
-class NewCredentials:
-    """`new-credentials`: for the worker's own calls from now on."""
-
-    credentials: Credentials
-
-
-@dataclass(frozen=True, slots=True)
 class Ignored:
     """A line that asks for nothing, or for something impossible; `why` shows no secret."""
 
@@ -78,7 +71,8 @@ class Ignored:
     level: int = logging.INFO
 
 
-RunnerEvent = Reply | Termination | NewCredentials | Ignored
+RunnerEvent = Reply | Termination | Credentials | Ignored
+"""What a line means; credentials, in `new-credentials`, are for the worker's own calls from now on."""
 
 
 class RunnerProtocol:
@@ -169,7 +163,7 @@ def _credentials_in(message: Mapping[str, Any]) -> RunnerEvent:
     names = ("client-id", "access-token", "certificate")
     client_id, token, certificate = (message.get(name) or None for name in names)
     try:
-        return NewCredentials(checked(Credentials(client_id, token, certificate)))  # type: ignore[arg-type] # checked
+        return checked(Credentials(client_id, token, certificate))  # type: ignore[arg-type] # checked
     except InvalidArgument as error:
         return Ignored(f"new credentials that cannot be used: {error}", logging.ERROR)
 
@@ -233,8 +227,8 @@ class WorkerRunner:
             match event:
                 case Termination():
                     on_termination(event.finish_tasks)
-                case NewCredentials():
-                    on_credentials(event.credentials)
+                case Credentials():
+                    on_credentials(event)
                 case Ignored():
                     log.log(event.level, "ignored from worker-runner: %s", event.why)
                 case Reply():

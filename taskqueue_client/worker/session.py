@@ -38,7 +38,7 @@ from taskqueue_client.worker.run.task_run import TaskRun
 from taskqueue_client.worker.run.upload_retries import RetryClock
 
 from . import shutdown
-from .commands.control_group import PROC, check_proc
+from .commands.proc import check_proc
 from .commands.process_tree import Guardian
 from .config import WorkerConfig
 from .outcomes import text_of
@@ -55,7 +55,6 @@ EXPIRY_WARNING = 300.0
 
 FIRST_RESPONSE_INTERVAL = 1.0
 """Seconds between looks whether the Queue has responded, so that its time is known."""
-
 
 FILES_OF_WORKER = 50
 """File descriptors that a worker needs, however many runs there are: for its connections and event loops."""
@@ -114,8 +113,7 @@ class Session:
     async def run(self, last: Hooks | None) -> None:
         """Work until the end of the shutdown. Raises what `WorkerLoop.run` does, and the exit of a hook.
 
-        Args:
-            last: Hooks that signals interrupt afterwards; None: signals are not handled.
+        Signals interrupt the hooks of `last` afterwards; if it is None, signals are not handled.
         """
         handled = shutdown.signals_handled(self._on_signal, self._hooks, last) if last else nullcontext()
         with handled, self._hooks.watched():
@@ -241,9 +239,7 @@ class Session:
         config = self._worker.config
         if config.metrics_port is None:
             return None
-        monitor = Monitor(self._metrics, config.metrics_host, config.metrics_port)
-        stack.callback(monitor.close)
-        return monitor
+        return stack.enter_context(Monitor(self._metrics, config.metrics_host, config.metrics_port))
 
     def _start_keeper(self, stack: AsyncExitStack) -> None:
         worker = self._worker
@@ -322,7 +318,7 @@ class Session:
                 encoding,
             )
         try:
-            check_proc(PROC)
+            check_proc()
         except OSError as error:
             log.warning(
                 "daemons that commands leave behind may outlive their run, as /proc does not show the "

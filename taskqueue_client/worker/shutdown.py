@@ -248,11 +248,7 @@ async def _notice(
 
 
 class RepeatedErrors:
-    """Counts the internal errors in a row with the same cause.
-
-    Args:
-        limit: How many of them are too many; 0: no number is.
-    """
+    """Counts the internal errors in a row with the same cause; a limit of 0 allows any number."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -302,10 +298,8 @@ class ShutdownPlan:
     def of(cls, config: WorkerConfig, within: float | None, left: float | None) -> ShutdownPlan:
         """Return the plan of one shutdown.
 
-        Args:
-            config: The worker's settings.
-            within: Seconds that runs may go on; None: `graceful_shutdown_timeout`.
-            left: Seconds until the machine ends; None: unknown.
+        Runs may go on for `within` seconds; None: `graceful_shutdown_timeout`. The machine ends in `left`
+        seconds; None: unknown.
         """
         grace = config.graceful_shutdown_timeout if within is None else within
         to_end = config.termination_grace + TO_REPORT
@@ -329,11 +323,7 @@ class ShutdownPlan:
 
 
 class Shutdown:
-    """The shutdown of a worker, in the loop that it is made in.
-
-    Args:
-        keeper: Claims and reclaims runs.
-        retry_clock: The clock of the waits between attempts to upload or report, which this makes shorter.
+    """The shutdown of a worker, in the loop that it is made in. It makes the waits of `retry_clock` shorter.
 
     Attributes:
         was_asked: Whether the worker was told to shut down, so that it did not decide that itself.
@@ -391,10 +381,7 @@ class Shutdown:
     def begin(self, within: float | None = None, left: float | None = None, *, asked: bool = True) -> None:
         """Begin to shut down; if that has begun, take its steps earlier, but not later.
 
-        Args:
-            within: Seconds that runs may go on; None: `graceful_shutdown_timeout`.
-            left: Seconds until the machine ends; None: unknown.
-            asked: Whether the worker was told to.
+        For `within` and `left`, see `ShutdownPlan.of`; `asked` is whether the worker was told to.
         """
         self.was_asked |= asked
         if self.has_begun:

@@ -254,7 +254,7 @@ class EventThread:
         If the loop is blocked for longer, the thread ends when the loop is free again.
         """
         last = self.submit(closing)
-        last.add_done_callback(lambda _: self._stop_soon())
+        last.add_done_callback(lambda _: self.call(self._stop))
         try:
             last.result(timeout)
         except TimeoutError:
@@ -269,12 +269,9 @@ class EventThread:
 
     def stop(self, timeout: float | None = None) -> bool:
         """Cancel what still runs in the loop, and wait for the thread; return whether it has ended."""
-        self._stop_soon()
+        self.call(self._stop)
         self._thread.join(timeout)
         return not self._thread.is_alive()
-
-    def _stop_soon(self) -> None:
-        self.call(self._stop)
 
     def _stop(self) -> None:
         if not self._is_stopping:  # again, it would interrupt the tasks that the runner has canceled
@@ -282,16 +279,14 @@ class EventThread:
             self.loop.stop()
 
     def _run(self) -> None:
+        """Run the loop until it is stopped. A `sys.exit` in a task of user code ends that task alone."""
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
-            self._run_until_stopped(runner.get_loop())
-
-    def _run_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A `sys.exit` in a task of user code ends that task alone."""
-        while not self._is_stopping:
-            try:
-                loop.run_forever()
-            except (SystemExit, KeyboardInterrupt):
-                log.exception("a task in the thread %s tried to end the process", self._thread.name)
+            loop = runner.get_loop()
+            while not self._is_stopping:
+                try:
+                    loop.run_forever()
+                except (SystemExit, KeyboardInterrupt):
+                    log.exception("a task in the thread %s tried to end the process", self._thread.name)
 
 
 class LoopLag:
@@ -340,11 +335,7 @@ _LOOKING = threading.Lock()
 
 
 def stack_of(thread: int) -> str:
-    """Return what a thread is executing, as in a traceback.
-
-    Args:
-        thread: Its identifier; see `threading.get_ident`.
-    """
+    """Return what a thread is executing, as in a traceback, given its identifier (`threading.get_ident`)."""
     frame = _frame_of(thread)
     return "".join(traceback.format_stack(frame)) if frame is not None else "(the thread has ended)"
 

@@ -24,7 +24,7 @@ from typing import IO, Any
 import pytest
 
 from taskqueue_client import slugid
-from taskqueue_client.worker.commands import control_group, guardian_process, process_tree
+from taskqueue_client.worker.commands import guardian_process, proc, process_tree
 from taskqueue_client.worker.commands.command import (
     CommandContext,
     CommandFailed,
@@ -239,13 +239,13 @@ def test_only_processes_that_have_started_since_the_run_are_looked_at(
     processes = RunProcesses(f"{tmp_path}/later", context.guardian)
     processes.watch()
     looked_at: list[int] = []
-    look = process_tree._environment_now  # pyright: ignore[reportPrivateUsage]
+    look = proc._environment_now  # pyright: ignore[reportPrivateUsage]
 
     def note_and_look(pid: int) -> bytes:
         looked_at.append(pid)
         return look(pid)
 
-    monkeypatch.setattr(process_tree, "_environment_now", note_and_look)
+    monkeypatch.setattr(proc, "_environment_now", note_and_look)
     with subprocess.Popen(["sleep", "1000"], env=processes.variable) as process:
         assert processes.end(30) == 1
     assert process.pid in looked_at
@@ -255,8 +255,8 @@ def test_only_processes_that_have_started_since_the_run_are_looked_at(
 def test_a_process_with_the_pid_of_one_that_has_ended_is_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_tree, "PROC", tmp_path)
-    listing = process_tree._Listing()  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(proc, "PROC", tmp_path)
+    listing = proc.Listing()
     (tmp_path / "self").symlink_to(str(os.getpid()))
     for name in ("1", "77"):
         (tmp_path / name).mkdir()
@@ -273,7 +273,7 @@ def list_only(monkeypatch: pytest.MonkeyPatch, pid: int) -> None:
     def pids(_: int) -> Iterator[int]:
         return iter([pid])
 
-    monkeypatch.setattr(process_tree, "_pids", pids)
+    monkeypatch.setattr(proc, "pids", pids)
 
 
 def test_a_process_that_is_about_to_start_its_program_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,18 +294,18 @@ def test_a_process_that_starts_its_program_while_it_is_looked_at_is_found(
     open_file, mark = os.open, f"{os.getpid()}-starts-meanwhile"
     script = ["sh", "-c", "read line; exec sleep 1000"]
     with subprocess.Popen(script, env={MARK: mark, **PATH}, stdin=subprocess.PIPE) as process:
-        proc = Path(f"/proc/{process.pid}")
+        directory = Path(f"/proc/{process.pid}")
 
         def open_and_start(path: str, flags: int) -> int:
             opened = open_file(path, flags)
-            if path == f"{proc}/environ" and process.stdin is not None and not process.stdin.closed:
+            if path == f"{directory}/environ" and process.stdin is not None and not process.stdin.closed:
                 process.stdin.close()
-                while not (proc / "cmdline").read_bytes().startswith(b"sleep") or not has_environment():
+                while not (directory / "cmdline").read_bytes().startswith(b"sleep") or not has_environment():
                     pass
             return opened
 
         def has_environment() -> bool:
-            return mark.encode() in (proc / "environ").read_bytes()
+            return mark.encode() in (directory / "environ").read_bytes()
 
         monkeypatch.setattr(os, "open", open_and_start)
         list_only(monkeypatch, process.pid)
@@ -319,7 +319,7 @@ def test_a_process_that_starts_its_program_while_it_is_looked_at_is_found(
 def test_a_process_whose_parent_ends_while_processes_are_looked_for_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    look, mark = process_tree._environment_now, f"{os.getpid()}-forks-meanwhile"  # pyright: ignore[reportPrivateUsage]
+    look, mark = proc._environment_now, f"{os.getpid()}-forks-meanwhile"  # pyright: ignore[reportPrivateUsage]
     script = ["sh", "-c", "read line; sleep 1000 >&- 2>&- & echo $!"]
     with subprocess.Popen(
         script, env={MARK: mark, **PATH}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -331,7 +331,7 @@ def test_a_process_whose_parent_ends_while_processes_are_looked_for_is_found(
                 daemons.append(int(process.communicate()[0]))
             return look(pid)
 
-        monkeypatch.setattr(process_tree, "_environment_now", let_end_and_look)
+        monkeypatch.setattr(proc, "_environment_now", let_end_and_look)
         kill_marked(mark)
     (daemon,) = daemons
     try:
@@ -444,7 +444,7 @@ def test_the_children_in_the_proc_of_another_pid_namespace_are_not_put_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = new_control_group()
-    monkeypatch.setattr(control_group, "PROC", tmp_path)
+    monkeypatch.setattr(proc, "PROC", tmp_path)
     (tmp_path / "self").symlink_to("1")
     with subprocess.Popen(["sleep", "1000"]) as command, subprocess.Popen(["sleep", "1000"]) as other:
         children = tmp_path / f"{command.pid}/task/{command.pid}/children"
@@ -505,12 +505,12 @@ def test_a_child_in_the_command_s_group_is_kept_on_request(context: CommandConte
     os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("proc", ["missing", "empty", "foreign"])
+@pytest.mark.parametrize("shown", ["missing", "empty", "foreign"])
 def test_without_a_proc_of_its_own_a_worker_ends_the_process_group(
-    context: CommandContext, fifo: Fifo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proc: str
+    context: CommandContext, fifo: Fifo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str
 ) -> None:
     """In a chroot, /proc may be empty. In a PID namespace, it may have the ids of the namespace around."""
-    monkeypatch.setattr(process_tree, "PROC", tmp_path / proc)
+    monkeypatch.setattr(proc, "PROC", tmp_path / shown)
     (tmp_path / "empty").mkdir()
     (tmp_path / "foreign" / "1").mkdir(parents=True)
     (tmp_path / "foreign" / "self").symlink_to("1")

@@ -53,6 +53,7 @@ def worker() -> Worker:
 @pytest.fixture
 def monitor(worker: Worker) -> Iterator[Monitor]:
     with Monitor(worker.metrics, "127.0.0.1", 0) as started:
+        started.start()
         yield started
 
 
@@ -167,12 +168,13 @@ def test_a_client_that_speaks_slowly_does_not_keep_it_from_closing(worker: Worke
                 client.sendall(b"x")
 
     with Monitor(worker.metrics, "127.0.0.1", 0) as monitor:
+        monitor.start()
         client = socket.create_connection(("127.0.0.1", monitor.port))
         client.sendall(b"GET /")
         assert get(monitor, "/live").status_code == 200  # so that the other one has been accepted
         dripping = threading.Thread(target=drip, args=[client])
         dripping.start()
-        closing = threading.Thread(target=monitor.close, daemon=True)
+        closing = threading.Thread(target=monitor.server_close, daemon=True)
         closing.start()
         closing.join(30)
         is_closed = not closing.is_alive()
@@ -195,9 +197,10 @@ def test_a_metric_of_a_user_that_hangs_does_not_keep_it_from_closing() -> None:
         Monitor(metrics, "127.0.0.1", 0) as monitor,
         socket.create_connection(("127.0.0.1", monitor.port)) as client,
     ):
+        monitor.start()
         client.sendall(b"GET /live HTTP/1.0\r\n\r\n")
         assert is_asked.wait(30)
-        closing = threading.Thread(target=monitor.close)
+        closing = threading.Thread(target=monitor.server_close)
         closing.start()
         closing.join(5)
         is_closed = not closing.is_alive()
@@ -209,11 +212,13 @@ def test_a_metric_of_a_user_that_hangs_does_not_keep_it_from_closing() -> None:
 def test_closing_ends_its_threads_and_connections(worker: Worker) -> None:
     descriptors, threads = open_descriptors(), set(threading.enumerate())
     with Monitor(worker.metrics, "127.0.0.1", 0) as monitor:
+        monitor.start()
         port = monitor.port
         get(monitor, "/live")
     until(lambda: set(threading.enumerate()) <= threads)
     assert open_descriptors() <= descriptors
     with Monitor(worker.metrics, "127.0.0.1", port) as again:
+        again.start()
         assert get(again, "/live").status_code == 200
 
 
@@ -238,4 +243,5 @@ def test_it_speaks_ip_version_6_too(worker: Worker) -> None:
     except InvalidArgument as error:
         pytest.skip(f"no IPv6 here: {error}")
     with monitor:
+        monitor.start()
         assert requests.get(f"http://[::1]:{monitor.port}/live", timeout=30).text == "ok\n"

@@ -24,7 +24,6 @@ from taskqueue_client.worker.runner import (
     CAPABILITIES,
     LONGEST_LINE,
     Ignored,
-    NewCredentials,
     Reply,
     RunnerLog,
     RunnerProtocol,
@@ -65,7 +64,7 @@ def test_bytes_mean_the_same_wherever_they_are_cut(cuts: list[int]) -> None:
     assert events[1:] == [
         Ignored("a line of text: plain"),
         Termination(finish_tasks=True),
-        NewCredentials(Credentials("renewed", "s3cret")),
+        Credentials("renewed", "s3cret"),
     ]
 
 

@@ -5,13 +5,12 @@ Without pathlib, which would double the time that each run with a command spends
 
 from __future__ import annotations
 
-import errno
 import os
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-PROC = Path("/proc")
+from .proc import children, read
 
 
 class ControlGroup:
@@ -41,15 +40,15 @@ class ControlGroup:
             with suppress(OSError):
                 each = pending.pop()
                 self._write("cgroup.procs", b"%d" % each)
-                if children := _children(each):
-                    pending += children.difference(self.processes())
+                if found := children(each):
+                    pending += found.difference(self.processes())
 
     def processes(self) -> list[int]:
         """Return the processes in the group, and in the groups that they have created below it."""
         with suppress(OSError):
-            if b"populated 1" in _read(f"{self.path}/cgroup.events"):  # of those below, too
+            if b"populated 1" in read(f"{self.path}/cgroup.events"):  # of those below, too
                 groups = [group for group, _, _ in os.walk(self.path)]
-                return [int(pid) for group in groups for pid in _read(f"{group}/cgroup.procs").split()]
+                return [int(pid) for group in groups for pid in read(f"{group}/cgroup.procs").split()]
         return []
 
     def remove(self) -> None:
@@ -66,28 +65,6 @@ class ControlGroup:
     def _write(self, name: str, content: bytes) -> None:
         with open(f"{self.path}/{name}", "wb", buffering=0) as file:
             file.write(content)
-
-
-def check_proc(proc: Path) -> None:
-    """Raise an OSError unless /proc shows this process: that of another PID namespace has other ids."""
-    if os.readlink(f"{proc}/self") != str(os.getpid()):
-        raise FileNotFoundError(errno.ENOENT, "not mounted for this PID namespace", str(proc))
-
-
-def _children(pid: int) -> set[int]:
-    """Return the children of all threads of a process.
-
-    Raises:
-        OSError: The process is gone, or /proc shows other processes.
-    """
-    check_proc(PROC)
-    tasks = f"{PROC}/{pid}/task"
-    return {int(child) for each in os.listdir(tasks) for child in _read(f"{tasks}/{each}/children").split()}
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:
-        return file.read()
 
 
 @cache

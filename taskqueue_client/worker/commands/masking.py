@@ -16,11 +16,7 @@ harmless text, too."""
 
 
 class Secrets:
-    """Texts that must not be shown; texts are added only. Safe to use from any thread.
-
-    Args:
-        shared: More of them, such as those of all runs of a worker.
-    """
+    """Texts that must not be shown, with those of `shared`, if any. Texts are added only, from any thread."""
 
     def __init__(self, shared: Secrets | None = None) -> None:
         self._own: tuple[bytes, ...] = ()
@@ -72,10 +68,7 @@ class Masking:
     """Masks secrets in a stream of chunks, wherever a secret is cut.
 
     Bytes that may be the beginning of a secret are held back until the next ones decide: less than the
-    longest secret.
-
-    Args:
-        secrets: Texts to mask; those that are added later, too.
+    longest secret. Secrets that are added later are masked, too.
     """
 
     def __init__(self, secrets: Secrets) -> None:

@@ -55,14 +55,8 @@ class Ended(NamedTuple):
 class CommandProcess:
     """A running command. Leaving the context ends what is left of it. Used by one thread.
 
-    Args:
-        args: The program and its arguments.
-        cwd: The directory to run it in.
-        env: All of its environment.
-        content: Its standard input.
-        stdout: Receives its standard output.
-        stderr: Receives its standard error; default: `stdout`.
-        keep_children: Leave its children alone when it has ended by itself.
+    `content` is its standard input. Its standard error goes to `stdout` by default. With `keep_children`, its
+    children are left alone when it has ended by itself.
 
     Attributes:
         pid: Its process id, and that of its process group and session.
@@ -119,9 +113,7 @@ class CommandProcess:
     def wait(self, deadline: float, is_stopped: Callable[[], bool]) -> bool:
         """Copy output until the process ends; return False if the wait was stopped before.
 
-        Args:
-            deadline: When to stop waiting, on `time.monotonic`.
-            is_stopped: Returns whether to stop waiting.
+        The deadline is on `time.monotonic`.
         """
         while not self._has_ended():
             left = deadline - time.monotonic()
@@ -131,13 +123,9 @@ class CommandProcess:
         return True
 
     def end_tree(self, grace: float) -> bool:
-        """Ask all processes of the tree to end, then kill them; copy their output meanwhile.
+        """Ask all processes of the tree to end, kill them after `grace` seconds; copy their output meanwhile.
 
-        Args:
-            grace: Seconds between SIGTERM and SIGKILL.
-
-        Returns:
-            Whether there were any that lived. Zombies stay in the group until their new parent reaps them.
+        Return whether there were any that lived. Zombies stay in the group until their new parent reaps them.
         """
         if self._has_ended() and (self._keep_children or not self._tree.has_group()):
             return False

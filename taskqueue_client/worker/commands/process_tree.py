@@ -13,23 +13,23 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Container, Generator, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Container, Iterator
+from contextlib import ExitStack, suppress
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 from taskqueue_client.worker.worker_log import log
 
-from .control_group import PROC, ControlGroup, check_proc, own_control_group
+from . import proc
+from .control_group import ControlGroup, own_control_group
 from .guardian_process import GROUP_SIZE
 
 _SCRIPT = Path(__file__).with_name("guardian_process.py")
 
 _VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """Variables that Python may need to start. Others could be secrets, and commands could read them."""
-
 
 GUARDIAN_ENDS_WITHIN = 15.0
 """Seconds in which the guardian has killed what is left; it searches for ten."""
@@ -147,7 +147,9 @@ def _started(groups: IO[bytes], *arguments: str) -> subprocess.Popen[bytes]:
             # here, as this process may be gone when the other one is up
             handles.append(os.pidfd_open(os.getpid()))
             opened.callback(os.close, handles[-1])
-        opened.enter_context(_blocked_signals())
+        # Signals that ask to end: a process that starts meanwhile never gets them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
+        opened.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
         return subprocess.Popen(  # noqa: S603 - this file's neighbor
             [*command, *map(str, handles)],
             bufsize=0,
@@ -173,27 +175,11 @@ def _script() -> list[str]:
     return ["-c", (pkgutil.get_data(__name__, _SCRIPT.name) or b"").decode()]
 
 
-@contextmanager
-def _blocked_signals() -> Generator[None]:
-    """Block the signals that ask to end: a process that starts meanwhile never gets them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 MARK = "TASKQUEUE_RUN"
 """The environment variable that marks the processes of a run: children inherit it from commands."""
 
 TICK = 0.02
 """Seconds between looks whether processes that got a signal are gone."""
-
-_CHUNK = 64 * 1024
-"""Bytes of an environment to read at a time."""
-
-STARTING = 1.0
-"""Seconds to wait for the environment of a process that is about to start a program."""
 
 GONE_WITHIN = 10.0
 """Seconds that a process has to be gone after SIGKILL; one that hangs in the kernel is left alone then."""
@@ -202,13 +188,8 @@ GONE_WITHIN = 10.0
 def end_processes(living: Callable[[], list[int]], grace: float, wait: Callable[[], object]) -> int:
     """Ask processes to end (SIGTERM), and kill those that are still there after `grace` seconds (SIGKILL).
 
-    Args:
-        living: Returns the process ids of those that are alive, parents before their children.
-        grace: Seconds between the two signals.
-        wait: Waits a moment between two looks.
-
-    Returns:
-        How many processes got a signal.
+    `living` returns the ids of those that are alive, parents before their children; `wait` waits a moment
+    between two looks. Return how many processes got a signal.
     """
     asked, left = _signal(signal.SIGTERM, living, grace, wait)
     if left:
@@ -244,17 +225,9 @@ def _signal(
 def _is_child(pid: int, parents: Container[int]) -> bool:
     """Whether one of these is the parent of the process."""
     try:
-        return int(_status(pid)[1]) in parents
+        return int(proc.stat(pid)[1]) in parents
     except OSError:  # it is gone, or there is no /proc
         return False
-
-
-class _Process(NamedTuple):
-    pid: int
-    parent: int
-    group: int
-    session: int
-    started: int  # with the pid, what tells a process from a later one with the same pid
 
 
 class ProcessTree:
@@ -262,9 +235,6 @@ class ProcessTree:
 
     Known are those in its session and group, and the children of those that are known. A process that
     leaves the session and loses its parent before anybody looks is not in the tree: see `RunProcesses`.
-
-    Args:
-        leader: The process id; also that of its session and group.
     """
 
     def __init__(self, leader: int) -> None:
@@ -275,10 +245,8 @@ class ProcessTree:
         """Whether anything, if only a zombie, is in the leader's group: quick to tell."""
         try:
             os.killpg(self._leader, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:  # they are there, and run as another user
-            return True
+        except OSError as error:
+            return isinstance(error, PermissionError)  # they are there, and run as another user
         return True
 
     def survivors(self) -> list[int]:
@@ -288,7 +256,7 @@ class ProcessTree:
         file descriptor.
         """
         try:
-            found = sorted(_living(), key=attrgetter("started", "pid"))
+            found = sorted(proc.living(), key=attrgetter("started", "pid"))
         except OSError:
             return [-self._leader] if self.has_group() else []
         tree = {
@@ -330,7 +298,7 @@ class RunProcesses:
         """Prepare for the first process."""
         with self._lock:
             if not self._is_watched:
-                self._first_look = _listing.looks + 1
+                self._first_look = proc.listing.looks + 1
                 self._guardian.begin_run(self._marked)
                 self._group = ControlGroup.create(f"{self._guardian.control_groups}{time.monotonic_ns()}")
                 self._is_watched = True
@@ -368,123 +336,20 @@ def kill_marked(mark: str) -> None:
 
 
 def _marked(variable: str, first_look: int = 0) -> Iterator[int]:
-    """Yield the ids of other processes with a variable in their environment that begins with this text.
+    """Yield the ids of other processes with an environment variable that begins so: `NAME=value`.
 
-    Not found are another user's processes, those that cleared their environment, and those that forbid
-    to read it, such as `ssh-agent`.
-
-    Args:
-        variable: `NAME=value`, or its beginning.
-        first_look: Processes that were listed before this look at /proc are passed over.
+    Not found are another user's processes, those that cleared their environment, those that forbid to read
+    it, such as `ssh-agent`, and those that were listed before `first_look`.
 
     Raises:
         OSError: No file descriptor is free.
     """
     wanted = b"\0" + os.fsencode(variable)  # as in the environment of processes
     with suppress(FileNotFoundError):  # another system
-        for pid in _pids(first_look):
+        for pid in proc.pids(first_look):
             try:
-                environment = _environment(pid)
-            except _GONE_OR_HIDDEN:  # so are all threads of the kernel
+                environment = proc.environment(pid)
+            except proc.GONE_OR_HIDDEN:
                 continue
             if wanted in b"\0" + environment:
                 yield pid
-
-
-def _environment(pid: int) -> bytes:
-    """Return the environment of a process, also of one whose program `execve` is replacing."""
-    deadline = time.monotonic() + STARTING
-    while not (found := _environment_now(pid)) and _has_more(pid) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    return found
-
-
-def _has_more(pid: int) -> bool:
-    """Whether a process has an environment, or will have one, although none was read.
-
-    While `execve` replaces the program, its memory has no place for an environment yet. A file that was
-    opened before shows the former memory, of which nothing is left. A zombie has no memory.
-    """
-    fields = _status(pid)
-    size, start, end = fields[20], fields[47], fields[48]
-    return size != b"0" and (end == b"0" or start != end)
-
-
-def _environment_now(pid: int) -> bytes:
-    # pathlib would take three times as long, for all processes
-    file = os.open(f"{PROC}/{pid}/environ", os.O_RDONLY)
-    try:
-        content = chunk = os.read(file, _CHUNK)
-        while len(chunk) == _CHUNK:
-            chunk = os.read(file, _CHUNK)
-            content += chunk
-        return content
-    finally:
-        os.close(file)
-
-
-_GONE_OR_HIDDEN = (ProcessLookupError, FileNotFoundError, PermissionError)
-
-
-def _living() -> Iterator[_Process]:
-    for pid in _pids():
-        with suppress(*_GONE_OR_HIDDEN):
-            status = _status(pid)
-            # One whose first thread has ended looks like a zombie while its other threads go on.
-            if status[0] not in b"ZX" or int(status[17]) > 1:
-                yield _Process(pid, int(status[1]), int(status[2]), int(status[3]), int(status[19]))
-
-
-def _status(pid: int) -> list[bytes]:
-    """Return the fields of /proc/PID/stat from the third on: the name before may hold anything."""
-    return (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-
-
-class _Listing:
-    """Which processes there are, and since when: the environment of an old one need not be read again.
-
-    With the pid, the number of its directory tells a process from a later one with the same pid.
-
-    Attributes:
-        looks: How often /proc was listed.
-    """
-
-    def __init__(self) -> None:
-        self.looks = 0
-        self._first_looks: dict[tuple[int, int], int] = {}
-        self._lock = threading.Lock()
-
-    def look(self, first_look: int) -> set[int]:
-        """List /proc; return the ids of the processes that were first seen in that look or later.
-
-        Raises:
-            OSError: There is no /proc, or no file descriptor is free.
-        """
-        check_proc(PROC)
-        with self._lock:
-            with os.scandir(PROC) as entries:
-                listed = [(int(each.name), each.inode()) for each in entries if each.name.isdecimal()]
-            self.looks += 1
-            self._first_looks = {each: self._first_looks.get(each, self.looks) for each in listed}
-            return {pid for (pid, _), look in self._first_looks.items() if look >= first_look}
-
-
-_listing = _Listing()
-
-
-def _pids(first_look: int = 0) -> Iterator[int]:
-    """Yield the ids of all processes but this one, at last of those that have started since the first.
-
-    Without these, a process that starts another one and ends, as daemons do, would hide both: one is gone
-    when it is looked at, the other is not listed yet.
-
-    Args:
-        first_look: Processes that were listed before this look at /proc are passed over.
-
-    Raises:
-        OSError: There is no /proc, or no file descriptor is free.
-    """
-    seen = {os.getpid()}
-    while new := _listing.look(first_look) - seen:
-        yield from sorted(new)
-        seen |= new

@@ -24,10 +24,8 @@ from .masking import Masking, Secrets, masked
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-
 KEPT_IN_MEMORY = 16 * 1024
 """Bytes up to which a log needs no file: creating and removing one takes longer than anything else here."""
-
 
 STAMP = len("2026-11-21T09:20:53.649Z ")
 """Bytes of the time at the beginning of a line."""
@@ -51,18 +49,12 @@ class TaskLog:
 
     If the file cannot be written, nothing is raised: the error is kept, and output is dropped until the file
     can be written again. A line tells how much is missing; readers get that line even if there is no room for
-    it in the file. After `remove`, everything is dropped.
-
-    Args:
-        path: The file; replaced if there is one.
-        clock: The source of time.
-        secrets: Texts to mask in addition to those that are registered.
-        kept_in_memory: Bytes up to which the log is kept in memory.
+    it in the file. After `remove`, everything is dropped. A file that is there before is replaced.
 
     Attributes:
         error: Why bytes are missing; None if no bytes are.
         lost: The number of missing bytes.
-        secrets: Texts to mask from now on; see `Secrets.add`.
+        secrets: Texts to mask from now on, besides those that it was made with; see `Secrets.add`.
         has_progress: Whether there are lines with several states, such as those of progress bars.
     """
 
@@ -77,10 +69,11 @@ class TaskLog:
         self.path = path
         self.error: OSError | None = None
         self.lost = 0
+        self.secrets = Secrets(secrets)
+        self.has_progress = False
         self._logger: logging.Logger | None = None
         self._process = os.getpid()
         self._clock = clock
-        self.secrets = Secrets(secrets)
         self._lock = threading.RLock()  # a finalizer may log here at any point
         self._is_writing = False
         self._put_off: list[tuple[object, bytes]] = []  # not a deque, which takes 700 bytes for each held run
@@ -90,7 +83,6 @@ class TaskLog:
         self._whole_lines = 0  # the size at the end of the last line that is complete
         self._writer: object = None  # whose line is incomplete
         self._missing = 0  # missing bytes that the file does not mention yet
-        self.has_progress = False
 
     @property
     def logger(self) -> logging.Logger:
@@ -311,12 +303,10 @@ class Output:
 class LogView(io.RawIOBase):
     """Parts of a file that grows, and a text after them, read as if they were all.
 
-    Args:
-        file: The file; it is closed with the view.
-        spans: Where the parts start and end, in their order.
-        tail: What follows them.
+    `spans` are where the parts start and end, in their order. The file is closed with the view.
 
     Attributes:
+        tail: The text after the parts.
         size: Bytes in all.
     """
 

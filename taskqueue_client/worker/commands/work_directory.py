@@ -175,16 +175,12 @@ def _temporary_directory() -> Path:
         return Path(tempfile.gettempdir())
     except FileNotFoundError:
         path = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - where Python looks, too
-        _check_writable(path)
-        return path
-
-
-def _check_writable(directory: Path) -> None:
     try:
-        with tempfile.TemporaryFile(dir=directory) as file:
+        with tempfile.TemporaryFile(dir=path) as file:
             file.write(b"written")
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(directory)) from error
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    return path
 
 
 def _locked_directory(parent: Path, prefix: str) -> tuple[Path, int]:
@@ -268,10 +264,7 @@ class _Emptying:
     """Removes what is in a directory.
 
     Directories are moved to the top and emptied one by one, so that no path gets too long, and nothing calls
-    itself.
-
-    Args:
-        top: The directory's file descriptor.
+    itself. `top` is the directory's file descriptor.
 
     Attributes:
         failures: Why something is still there.

@@ -101,10 +101,7 @@ class LiveLogs:
     there before in `If-None-Match`, the response comes as soon as there is more, or says after some seconds
     that there is not (RFC 7240).
 
-    Args:
-        host: The address to listen on.
-        port: The port; 0 for a free one.
-        public_url: The URL by which readers reach this server; default: that of `host` and `port`.
+    Port 0 is a free one. Readers reach the server by `public_url`; default: the URL of `host` and `port`.
     """
 
     def __init__(self, host: str, port: int, public_url: str | None = None) -> None:

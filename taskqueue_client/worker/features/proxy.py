@@ -307,13 +307,12 @@ class _RunSigner(Signer):
             "X-Taskcluster-Authorized-Scopes": _json(credentials.authorized_scopes),
         }
         if credentials.certificate is None:
-            return {**about, "X-Taskcluster-Proxy-Perm-ClientId": credentials.client_id}
-        scopes = certificate_of(credentials.certificate).get("scopes")
-        return {
-            **about,
-            "X-Taskcluster-Proxy-Temp-ClientId": credentials.client_id,
-            "X-Taskcluster-Proxy-Temp-Scopes": _json(scopes),
-        }
+            about["X-Taskcluster-Proxy-Perm-ClientId"] = credentials.client_id
+        else:
+            scopes = certificate_of(credentials.certificate).get("scopes")
+            about["X-Taskcluster-Proxy-Temp-ClientId"] = credentials.client_id
+            about["X-Taskcluster-Proxy-Temp-Scopes"] = _json(scopes)
+        return about
 
 
 def _text(status: int, text: str) -> web.Response:

@@ -44,8 +44,6 @@ CONCURRENCY = 8
 
 _MISSING = "optional artifact %s of task %s does not exist"
 
-_UNSIGNED = "optional artifact %s of task %s is not in the chain of trust"
-
 
 class UpstreamTask(msgspec.Struct, frozen=True, rename="camel"):
     """A task with artifacts to download, as `payload.upstreamArtifacts` of scriptworker lists them.
@@ -141,12 +139,8 @@ def upstream_tasks(given: Any) -> list[UpstreamTask]:
 def upstream_of_payload(payload: Mapping[str, Any], allowed: Container[str]) -> list[UpstreamTask]:
     """Read `upstreamArtifacts` of a payload.
 
-    Without the check of the tasks, a payload could have a worker sign or publish the files of any task of the
-    deployment.
-
-    Args:
-        payload: The payload.
-        allowed: The tasks that it may name: the task's dependencies and the decision task of its group.
+    The tasks that it may name are the task's dependencies and the decision task of its group: a payload could
+    have a worker sign or publish the files of any task of the deployment.
 
     Raises:
         MalformedPayload: It is missing, does not have the form, has a path that leads out of a directory, or
@@ -325,7 +319,7 @@ def _download(
     chain: ChainOfTrust | None,
 ) -> Conversation[UpstreamArtifact | None]:
     if chain is not None and task.optional and name not in chain.artifacts:
-        log.warning(_UNSIGNED, name, task.task_id)
+        log.warning("optional artifact %s of task %s is not in the chain of trust", name, task.task_id)
         return None
     directory, task_id = top / task.task_id, task.task_id
     try:

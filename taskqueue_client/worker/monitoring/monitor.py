@@ -18,7 +18,7 @@ from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from itertools import chain, product
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, Info
 from prometheus_client.core import GaugeMetricFamily
@@ -79,19 +79,17 @@ class _Labels(NamedTuple):
     values: Sequence[tuple[str, ...]]
 
 
-_OUTCOMES = [ReasonResolved.COMPLETED.value, *(each.value for each in RESOLUTIONS.values() if each), LOST]
+def _label(name: str, *values: str) -> _Labels:
+    return _Labels((name,), [(each,) for each in values])
 
-_OUTCOME = _Labels(("outcome",), [(each,) for each in _OUTCOMES])
+
+_OUTCOMES = [ReasonResolved.COMPLETED.value, *(each.value for each in RESOLUTIONS.values() if each), LOST]
 
 _END = _Labels(
     ("outcome", "reason"),
     [*((each, "") for each in _OUTCOMES if each != LOST), *((LOST, each.value) for each in LossReason)],
 )
 """The outcomes with the reasons of lost claims."""
-
-
-def _result(*values: str) -> _Labels:
-    return _Labels(("result",), [(each,) for each in values])
 
 
 class WorkerMetrics:
@@ -106,14 +104,14 @@ class WorkerMetrics:
         self.vitals = vitals
         self._registry = CollectorRegistry()
         self._registry.register(REGISTRY)  # those of users, of their libraries, and of the process
-        self._registry.register(_VitalsCollector(vitals))
-        queue = _Labels(("task_queue_id",), [(each.task_queue_id,) for each in identities])
+        self._registry.register(self)
+        queue = _label("task_queue_id", *(each.task_queue_id for each in identities))
         counter, histogram = partial(self._added, Counter), partial(self._added, Histogram)
         self._tasks = counter("tasks", "Runs that have ended.", queue, _END)
         self._durations = histogram(
             "task_duration_seconds",
             "From the claim of a run to its end.",
-            *(queue, _OUTCOME),
+            *(queue, _label("outcome", *_OUTCOMES)),
             buckets=DURATION_BUCKETS,
         )
         self._waits = histogram(
@@ -121,15 +119,17 @@ class WorkerMetrics:
         )
         self._claims = counter("claims", "Runs that were claimed.", queue)
         self.claim_calls = counter(
-            "claim_calls", "Claim requests.", queue, _result("responded", "failed", "unknown")
+            "claim_calls", "Claim requests.", queue, _label("result", "responded", "failed", "unknown")
         )
         self.reclaims = counter(
-            "reclaims", "Attempts to reclaim a run.", _result("reclaimed", "failed", "refused")
+            "reclaims", "Attempts to reclaim a run.", _label("result", "reclaimed", "failed", "refused")
         )
         self.lateness = histogram(
             "reclaim_lateness_seconds", "How late reclaims began.", buckets=LATENESS_BUCKETS
         )
-        self.uploads = counter("uploads", "Uploads of artifacts and logs.", _result("uploaded", "failed"))
+        self.uploads = counter(
+            "uploads", "Uploads of artifacts and logs.", _label("result", "uploaded", "failed")
+        )
         self.uploaded_bytes = counter("uploaded_bytes", "Bytes uploaded, before compression.")
         self._show_worker(identities[0])
 
@@ -145,6 +145,21 @@ class WorkerMetrics:
         """Count a run that has ended; `reason` is why its claim was lost, empty if it was not."""
         self._tasks.labels(task_queue_id, outcome, reason).inc()
         self._durations.labels(task_queue_id, outcome).observe(seconds)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the worker's state as gauges, which have no sample while there is nothing to tell."""
+        vitals = self.vitals()
+        for name, meaning, value in (
+            ("tasks_claimed", "Runs that are claimed now.", vitals.claimed),
+            (
+                "claim_call_age_seconds",
+                "How long a claim request has been due without a response.",
+                vitals.since_claim,
+            ),
+            ("lease_left_seconds", "What is left of the lease that ends first.", vitals.lease_left),
+            ("handlers_stuck", "Handlers that do not stop, though their runs have ended.", vitals.stuck),
+        ):
+            yield GaugeMetricFamily(PREFIX + name, meaning, value)
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """Return all metrics, and the content type: OpenMetrics, or Prometheus' text format."""
@@ -168,27 +183,6 @@ class WorkerMetrics:
         for values in product(*(each.values for each in labels)) if labels else ():
             metric.labels(*chain.from_iterable(values))
         return metric
-
-
-class _VitalsCollector:
-    """The worker's state as gauges, which have no sample while there is nothing to tell."""
-
-    def __init__(self, vitals: Callable[[], Vitals]) -> None:
-        self._vitals = vitals
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        vitals = self._vitals()
-        for name, meaning, value in (
-            ("tasks_claimed", "Runs that are claimed now.", vitals.claimed),
-            (
-                "claim_call_age_seconds",
-                "How long a claim request has been due without a response.",
-                vitals.since_claim,
-            ),
-            ("lease_left_seconds", "What is left of the lease that ends first.", vitals.lease_left),
-            ("handlers_stuck", "Handlers that do not stop, though their runs have ended.", vitals.stuck),
-        ):
-            yield GaugeMetricFamily(PREFIX + name, meaning, value)
 
 
 READY_WITHIN = 60.0
@@ -234,7 +228,7 @@ def ready_problems(vitals: Vitals) -> list[str]:
 
 
 class Monitor(socketserver.ThreadingTCPServer):
-    """Serves `/metrics`, `/live` and `/ready`, on separate threads, from its start until it is closed.
+    """Serves `/metrics`, `/live` and `/ready`, on separate threads, from `start` until its context is left.
 
     `/live` and `/ready` respond with 200, or with 503 and the reasons, one per line.
     """
@@ -245,6 +239,7 @@ class Monitor(socketserver.ThreadingTCPServer):
     def __init__(self, metrics: WorkerMetrics, host: str, port: int) -> None:
         self.metrics = metrics
         self._connections: set[Any] = set()
+        self._thread = threading.Thread(target=self.serve_forever, args=(_LOOK,), name="monitor", daemon=True)
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
@@ -252,26 +247,11 @@ class Monitor(socketserver.ThreadingTCPServer):
             raise cannot_listen("metrics", host, port, error) from error
         forget_in_children(self)
         self.port = self.server_address[1]
-        self._thread = threading.Thread(target=self.serve_forever, args=(_LOOK,), name="monitor", daemon=True)
 
     def start(self) -> None:
         """Start to respond. Connections that were made before have waited."""
         self._thread.start()
         log.info("serving /metrics, /live and /ready on port %d", self.port)
-
-    def close(self) -> None:
-        """Stop listening, and end all connections."""
-        if self._thread.is_alive():
-            self.shutdown()
-            self._thread.join()
-        self.server_close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def forget(self) -> None:
         """See `Forked`: a child that outlives the worker would keep its port."""
@@ -288,7 +268,10 @@ class Monitor(socketserver.ThreadingTCPServer):
         super().shutdown_request(request)
 
     def server_close(self) -> None:
-        """End open connections, so that a slow client does not delay the end of the worker."""
+        """Stop listening, and end open connections: a slow client must not delay the end of the worker."""
+        if self._thread.is_alive():
+            self.shutdown()
+            self._thread.join()
         for each in list(self._connections):
             with suppress(OSError):  # ended meanwhile
                 each.shutdown(socket.SHUT_RDWR)

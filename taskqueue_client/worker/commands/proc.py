@@ -1,0 +1,143 @@
+"""The processes of this machine, as Linux shows them in `/proc`.
+
+Functions raise an OSError if there is no `/proc`, or no file descriptor is free. Without pathlib, which would
+double the time that each run with a command spends here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+PROC = "/proc"
+
+GONE_OR_HIDDEN = (ProcessLookupError, FileNotFoundError, PermissionError)
+"""Errors of looking at a process that is gone, or another user's. So are all threads of the kernel."""
+
+STARTING = 1.0
+"""Seconds to wait for the environment of a process that is about to start a program."""
+
+_CHUNK = 64 * 1024
+"""Bytes of an environment to read at a time."""
+
+
+def check_proc() -> None:
+    """Raise an OSError unless /proc shows this process: that of another PID namespace has other ids."""
+    if os.readlink(f"{PROC}/self") != str(os.getpid()):
+        raise FileNotFoundError(errno.ENOENT, "not mounted for this PID namespace", str(PROC))
+
+
+def read(path: str) -> bytes:
+    """Return the content of a file of the kernel's."""
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def children(pid: int) -> set[int]:
+    """Return the children of all threads of a process."""
+    check_proc()
+    tasks = f"{PROC}/{pid}/task"
+    return {int(child) for each in os.listdir(tasks) for child in read(f"{tasks}/{each}/children").split()}
+
+
+def stat(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat from the third on: the name before may hold anything."""
+    return read(f"{PROC}/{pid}/stat").rpartition(b")")[2].split()
+
+
+class Process(NamedTuple):
+    """A process that lives."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    started: int  # with the pid, what tells a process from a later one with the same pid
+
+
+def living() -> Iterator[Process]:
+    """Yield all processes but zombies."""
+    for pid in pids():
+        with suppress(*GONE_OR_HIDDEN):
+            fields = stat(pid)
+            # One whose first thread has ended looks like a zombie while its other threads go on.
+            if fields[0] not in b"ZX" or int(fields[17]) > 1:
+                parent, group, session, started = map(int, (*fields[1:4], fields[19]))
+                yield Process(pid, parent, group, session, started)
+
+
+def environment(pid: int) -> bytes:
+    """Return the environment of a process, also of one whose program `execve` is replacing."""
+    deadline = time.monotonic() + STARTING
+    while not (found := _environment_now(pid)) and _has_more(pid) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return found
+
+
+def _has_more(pid: int) -> bool:
+    """Whether a process has an environment, or will have one, although none was read.
+
+    While `execve` replaces the program, its memory has no place for an environment yet. A file that was
+    opened before shows the former memory, of which nothing is left. A zombie has no memory.
+    """
+    fields = stat(pid)
+    size, start, end = fields[20], fields[47], fields[48]
+    return size != b"0" and (end == b"0" or start != end)
+
+
+def _environment_now(pid: int) -> bytes:
+    file = os.open(f"{PROC}/{pid}/environ", os.O_RDONLY)
+    try:
+        content = chunk = os.read(file, _CHUNK)
+        while len(chunk) == _CHUNK:
+            chunk = os.read(file, _CHUNK)
+            content += chunk
+        return content
+    finally:
+        os.close(file)
+
+
+class Listing:
+    """Which processes there are, and since when: the environment of an old one need not be read again.
+
+    With the pid, the number of its directory tells a process from a later one with the same pid.
+
+    Attributes:
+        looks: How often /proc was listed.
+    """
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self._first_looks: dict[tuple[int, int], int] = {}
+        self._lock = threading.Lock()
+
+    def look(self, first_look: int) -> set[int]:
+        """List /proc; return the ids of the processes that were first seen in that look or later."""
+        check_proc()
+        with self._lock:
+            with os.scandir(PROC) as entries:
+                listed = [(int(each.name), each.inode()) for each in entries if each.name.isdecimal()]
+            self.looks += 1
+            self._first_looks = {each: self._first_looks.get(each, self.looks) for each in listed}
+            return {pid for (pid, _), look in self._first_looks.items() if look >= first_look}
+
+
+listing = Listing()
+
+
+def pids(first_look: int = 0) -> Iterator[int]:
+    """Yield the ids of all processes but this one, at last of those that have started since the first.
+
+    Without these, a process that starts another one and ends, as daemons do, would hide both: one is gone
+    when it is looked at, the other is not listed yet. Those that were listed before `first_look` are passed
+    over.
+    """
+    seen = {os.getpid()}
+    while new := listing.look(first_look) - seen:
+        yield from sorted(new)
+        seen |= new
