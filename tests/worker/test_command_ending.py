@@ -24,7 +24,7 @@ from typing import IO, Any
 import pytest
 
 from taskqueue_client import slugid
-from taskqueue_client.worker.commands import guardian_process, proc, process_tree
+from taskqueue_client.worker.commands import control_group, guardian_process, proc, process_tree
 from taskqueue_client.worker.commands.command import (
     CommandContext,
     CommandFailed,
@@ -32,7 +32,7 @@ from taskqueue_client.worker.commands.command import (
     run_command,
     run_command_async,
 )
-from taskqueue_client.worker.commands.control_group import ControlGroup, own_control_group
+from taskqueue_client.worker.commands.control_group import ControlGroup, path_of
 from taskqueue_client.worker.commands.process_tree import (
     MARK,
     ProcessTree,
@@ -421,7 +421,7 @@ def test_a_daemon_that_has_cleared_its_environment_ends_with_the_worker(
     context.guardian.close()
     wait_until_gone(pid)
     assert group.startswith(context.guardian.control_groups)
-    assert group not in [each.name for each in Path(own_control_group() or "").iterdir()]
+    assert not Path(path_of(group) or "").exists()
 
 
 def test_children_that_a_command_starts_before_it_is_in_its_control_group_are_put_there_too() -> None:
@@ -852,6 +852,20 @@ def test_where_descriptors_of_processes_are_forbidden_a_guardian_does_without(
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "pidfd_open", forbidden)
+    assert run_command(["true"], context).exit_code == 0
+    assert len(guardians()) == 1
+    assert caplog.text == ""
+
+
+def test_a_guardian_needs_no_control_groups(
+    context: CommandContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are found by /proc, which other systems do not have."""
+
+    def none() -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(control_group, "_own_control_group", none)
     assert run_command(["true"], context).exit_code == 0
     assert len(guardians()) == 1
     assert caplog.text == ""

@@ -22,10 +22,9 @@ class ControlGroup:
     @classmethod
     def create(cls, name: str) -> ControlGroup | None:
         """Return a new one; None where this process may not create one, or has none itself."""
-        with suppress(OSError):
-            own = own_control_group()
-            if own is not None:
-                path = f"{own}/{name}"
+        path = path_of(name)
+        if path is not None:
+            with suppress(OSError):
                 os.mkdir(path)
                 return cls(path)
         return None
@@ -67,8 +66,16 @@ class ControlGroup:
             file.write(content)
 
 
+def path_of(name: str) -> str | None:
+    """The path of a control group with this name below that of this process; None if it has none itself."""
+    with suppress(OSError):  # another system
+        own = _own_control_group()
+        return None if own is None else f"{own}/{name}"
+    return None
+
+
 @cache
-def own_control_group() -> Path | None:
+def _own_control_group() -> Path | None:
     """The directory of this process's control group (version 2), where there is one. It stays the same."""
     mounted = _mounted_control_groups()
     own = next((line[3:] for line in _lines("/proc/self/cgroup") if line.startswith("0::")), None)

@@ -23,7 +23,7 @@ from typing import IO
 from taskqueue_client.worker.worker_log import log
 
 from . import proc
-from .control_group import ControlGroup, own_control_group
+from .control_group import ControlGroup, path_of
 from .guardian_process import GROUP_SIZE
 
 _SCRIPT = Path(__file__).with_name("guardian_process.py")
@@ -105,9 +105,8 @@ class Guardian:
             self._file = unnamed_file()
             self._file.write(b"".join(map(_in_file, self._groups)))
             self._file.flush()
-            directory = own_control_group()
-            groups = "" if directory is None else f"{directory}/{self.control_groups}"
-            self._process = _started(self._file, self._marked, groups)
+            control_groups = path_of(self.control_groups) or ""
+            self._process = _started(self._file, self._marked, control_groups)
         except OSError as error:
             if self._failure != (failure := str(error)):
                 log.warning(
