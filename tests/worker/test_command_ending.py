@@ -843,15 +843,16 @@ def test_without_a_guardian_commands_run_and_a_warning_says_what_that_means(
     assert caplog.text.count("commands will outlive this worker if it is killed") == 1
 
 
-def test_where_descriptors_of_processes_are_forbidden_a_guardian_does_without(
+def test_where_new_system_calls_are_forbidden_a_guardian_does_without(
     context: CommandContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As old container engines forbid system calls that they do not know."""
 
-    def forbidden(_: int) -> int:
+    def forbidden(_: object) -> int:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "pidfd_open", forbidden)
+    monkeypatch.setattr(os, "memfd_create", forbidden)
     assert run_command(["true"], context).exit_code == 0
     assert len(guardians()) == 1
     assert caplog.text == ""

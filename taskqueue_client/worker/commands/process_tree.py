@@ -162,7 +162,7 @@ def _started(groups: IO[bytes], *arguments: str) -> subprocess.Popen[bytes]:
 
 def unnamed_file() -> IO[bytes]:
     """Open a file without a name: in memory where the system has that, as it may hold a secret."""
-    if hasattr(os, "memfd_create"):
+    with suppress(AttributeError, OSError):  # not Linux, or forbidden
         return os.fdopen(os.memfd_create("unnamed"), "w+b")
     return tempfile.TemporaryFile()
 
