@@ -182,10 +182,7 @@ class Session:
         shared = self._enter_shared(stack)
         monitor = self._make_monitor(stack)  # before anything is claimed, as the port may be taken
         handlers = Handlers(
-            worker.run_task,
-            shared.async_queue,
-            self._calls,
-            capture_logging=worker.config.capture_logging,
+            worker.run_task, shared.async_queue, self._calls, capture_logging=worker.config.capture_logging
         )
         await stack.enter_async_context(handlers)
         uploads = await stack.enter_async_context(self._make_queue(None, self._retry_clock))
