@@ -179,12 +179,9 @@ class WorkerLoop(ABC):
         """Called at the end of `run` and `serve` if `on_start` has returned, also after an error."""
 
     def on_task_end(self, end: TaskEnd, /) -> None:  # noqa: B027 - an optional hook
-        """Called when a run has been reported, or its claim is lost; must be quick.
+        """Called with how a run ended when it has been reported, or its claim is lost; must be quick.
 
         `sys.exit` in it ends the worker as `shutdown` does, and then the program.
-
-        Args:
-            end: How the run ended.
         """
 
     def run_time_limit(self, task: TaskRun, /) -> float | None:  # noqa: ARG002 - for those who override it
@@ -203,10 +200,8 @@ class WorkerLoop(ABC):
     def on_idle(self, seconds: float, /) -> None:  # noqa: B027 - an optional hook
         """Called after each claim request that found no work while no run is claimed; must be quick.
 
-        `sys.exit` in it ends the worker as `shutdown` does, and then the program.
-
-        Args:
-            seconds: How long the worker has had no work.
+        It gets the seconds for which the worker has had no work. `sys.exit` in it ends the worker as
+        `shutdown` does, and then the program.
         """
 
     def termination_notice(self) -> float | None:

@@ -43,7 +43,7 @@ from .commands.process_tree import Guardian
 from .config import WorkerConfig
 from .outcomes import text_of
 from .shutdown import Hooks
-from .threads import DaemonThreads, LoopLag, ThreadsafeCalls
+from .threads import DaemonThreads, ThreadsafeCalls
 from .worker_log import counted, log
 
 if TYPE_CHECKING:
@@ -83,7 +83,6 @@ class Session:
         self._finished = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
         self._notice_threads = DaemonThreads()
-        self._loop_lag = LoopLag(self._calls, worker.clock.monotonic)
         self._metrics = WorkerMetrics(config.identities, self._vitals)
         self._tracing = _tracing_of(config, worker.root_url)
         self._hooks = Hooks()
@@ -167,7 +166,7 @@ class Session:
             lease_left=min(ends) - now if ends else None,
             stuck=sum(each.is_stuck for each in self._runs),
             slots=self._worker.config.concurrency,
-            blocked=self._loop_lag.blocked_for(),
+            blocked=self._calls.blocked_for(now),
         )
 
     # Start and end
@@ -183,10 +182,7 @@ class Session:
         shared = self._enter_shared(stack)
         monitor = self._make_monitor(stack)  # before anything is claimed, as the port may be taken
         handlers = Handlers(
-            worker.run_task,
-            shared.async_queue,
-            self._calls,
-            capture_logging=worker.config.capture_logging,
+            worker.run_task, shared.async_queue, self._calls, capture_logging=worker.config.capture_logging
         )
         await stack.enter_async_context(handlers)
         uploads = await stack.enter_async_context(self._make_queue(None, self._retry_clock))

@@ -190,6 +190,7 @@ class ThreadsafeCalls:
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._context = Context()
         self._is_woken = False
+        self._asked: float | None = None
 
     def call(self, function: Callable[[*Args], object], *args: *Args) -> None:
         """Have the loop call a function soon; nothing happens if the loop is closed."""
@@ -198,6 +199,18 @@ class ThreadsafeCalls:
             self._is_woken = True
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._make_calls, context=self._context)
+
+    def blocked_for(self, now: float) -> float:
+        """Return for how many seconds a call to the loop has been pending; make one if none is."""
+        asked = self._asked
+        if asked is None:
+            self._asked = now
+            self.call(self._turn)
+            return 0.0
+        return now - asked
+
+    def _turn(self) -> None:
+        self._asked = None
 
     def forget(self) -> None:
         """Do not make the calls that are still to be made."""
@@ -287,27 +300,6 @@ class EventThread:
                     loop.run_forever()
                 except (SystemExit, KeyboardInterrupt):
                     log.exception("a task in the thread %s tried to end the process", self._thread.name)
-
-
-class LoopLag:
-    """Measures for how long an event loop has been blocked. Safe to use from any thread."""
-
-    def __init__(self, calls: ThreadsafeCalls, monotonic: Callable[[], float]) -> None:
-        self._calls = calls
-        self._monotonic = monotonic
-        self._asked: float | None = None
-
-    def blocked_for(self) -> float:
-        """Return how many seconds a call to the loop has been pending; make one if none is."""
-        now, asked = self._monotonic(), self._asked
-        if asked is None:
-            self._asked = now
-            self._calls.call(self._turn)
-            return 0.0
-        return now - asked
-
-    def _turn(self) -> None:
-        self._asked = None
 
 
 async def watch_loop(thread: EventThread) -> None:

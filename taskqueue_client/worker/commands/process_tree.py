@@ -274,11 +274,8 @@ class RunProcesses:
 
     They are found by `MARK` in their environment, which every process inherits that does not clear it,
     and by a control group, which no process can leave, where this process may create one. They are killed
-    if this process is killed. Safe to use from any thread.
-
-    Args:
-        mark: The value of `MARK`: on this machine, no other run's begins with it.
-        guardian: Kills them if this process is killed: its mark is the beginning of this one.
+    by the guardian, whose mark is the beginning of this one, if this process is killed. On this machine, no
+    other run's mark begins with this one. Safe to use from any thread.
 
     Attributes:
         variable: The environment variable that marks the processes.

@@ -38,12 +38,7 @@ _ALLOWED = (
 
 
 class SigningKey:
-    """The ed25519 key with which a worker signs.
-
-    Args:
-        descriptor: The file that it was read from, for `check_hidden`.
-        path: The same as the setting names it, for errors.
-    """
+    """The ed25519 key with which a worker signs, and the file that it was read from, for `check_hidden`."""
 
     def __init__(self, key: Ed25519PrivateKey, descriptor: int, path: Path) -> None:
         self._key = key

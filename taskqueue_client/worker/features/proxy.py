@@ -89,12 +89,8 @@ class TaskProxy:
     """Signs the API calls of one run's commands, from its start until it is closed.
 
     Runs in a separate thread, so a handler that blocks does not hold up its commands. Use it as a context
-    manager, or call `close`.
-
-    Args:
-        authorized_scopes: The scopes that calls are restricted to.
-        plain: Listen at `http://127.0.0.1:PORT`, for programs that cannot keep a path in a root URL. Every
-            process of the machine can then use the proxy.
+    manager, or call `close`. A `plain` proxy listens at `http://127.0.0.1:PORT`, for programs that cannot
+    keep a path in a root URL: every process of the machine can then use it.
     """
 
     def __init__(

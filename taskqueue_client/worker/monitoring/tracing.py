@@ -29,13 +29,7 @@ class RunTrace:
         self.context = Context()
 
     def set_outcome(self, outcome: str, reason: str, error: BaseException | None) -> None:
-        """Note how the run ended.
-
-        Args:
-            outcome: What was reported, or `lost`.
-            reason: Why the claim was lost; empty if it was not.
-            error: What led to the outcome.
-        """
+        """Note how the run ended: what was reported, or `lost` with the reason, and the error, if any."""
 
     def end(self) -> None:
         """End the span; a run without an outcome counts as an error."""
@@ -53,10 +47,7 @@ class Tracing:
     ) -> AbstractContextManager[Span]:
         """Return a context manager in which a new span is current; an exception marks the span as failed.
 
-        Args:
-            name: One of few names.
-            attributes: Attributes that are known at the start.
-            is_client: Whether the span is about a process or service that is called.
+        The name is one of few. `is_client` says that the span is about a process or service that is called.
         """
         del name, attributes, is_client
         return _NO_SPAN
