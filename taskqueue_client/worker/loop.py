@@ -179,9 +179,12 @@ class WorkerLoop(ABC):
         """Called at the end of `run` and `serve` if `on_start` has returned, also after an error."""
 
     def on_task_end(self, end: TaskEnd, /) -> None:  # noqa: B027 - an optional hook
-        """Called with how a run ended when it has been reported, or its claim is lost; must be quick.
+        """Called when a run has been reported, or its claim is lost; must be quick.
 
         `sys.exit` in it ends the worker as `shutdown` does, and then the program.
+
+        Args:
+            end: How the run ended.
         """
 
     def run_time_limit(self, task: TaskRun, /) -> float | None:  # noqa: ARG002 - for those who override it
@@ -200,8 +203,10 @@ class WorkerLoop(ABC):
     def on_idle(self, seconds: float, /) -> None:  # noqa: B027 - an optional hook
         """Called after each claim request that found no work while no run is claimed; must be quick.
 
-        It gets the seconds for which the worker has had no work. `sys.exit` in it ends the worker as
-        `shutdown` does, and then the program.
+        `sys.exit` in it ends the worker as `shutdown` does, and then the program.
+
+        Args:
+            seconds: How long the worker has had no work.
         """
 
     def termination_notice(self) -> float | None:
@@ -246,7 +251,13 @@ class WorkerLoop(ABC):
 
         In a thread, the worker shuts down when the program's main thread ends; join the thread before.
         A coroutine awaits `asyncio.to_thread(worker.serve)`, and calls `worker.shutdown()` in a `finally`: on
-        Ctrl-C, `asyncio.run` waits for the thread. Raises what `run` raises.
+        Ctrl-C, `asyncio.run` waits for the thread.
+
+        Raises:
+            ApiError: As for `run`.
+            InternalError: As for `run`.
+            InvalidArgument: As for `run`.
+            RuntimeError: As for `run`.
         """
         self.__serve(signals=False)
 

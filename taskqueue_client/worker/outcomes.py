@@ -1,7 +1,19 @@
 """How a run ends: exceptions that its handler raises, what each is reported as, and the request to stop.
 
+Outcome (TaskQueueError)
+├── TaskFailed             the task failed by its own doing, such as a test or a build
+├── MalformedPayload       the payload is not valid, so no run of this task can succeed
+├── ResourceUnavailable    a resource that the task needs is not available at the moment
+├── IntermittentTask       the task asks for a retry
+├── InternalError          the worker is at fault
+├── WorkerShutdown         the worker shuts down
+└── ClaimLost              the claim is lost: nothing is uploaded and nothing reported
+
 A handler that returns has completed its task; any other exception is an internal error, unless it refuses a
 value of the payload (`payload.outcome_of`). The rules are those of the Queue's interaction document.
+
+To add an exception reason: its class here, its line in `RESOLUTIONS`, and its value in
+`models.ReasonResolved`.
 """
 
 from __future__ import annotations
