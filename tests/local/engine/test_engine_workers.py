@@ -325,6 +325,27 @@ def test_a_page_of_pending_tasks_goes_on_though_its_last_one_was_claimed(world: 
     assert [task["taskId"] for task in rest["tasks"]] == tasks[1:]
 
 
+def test_the_task_that_ended_a_page_does_not_come_again_with_a_later_run(world: World) -> None:
+    retried, other = world.create(), world.create()
+    first = world.engine.list_pending_tasks(QUEUE, None, 1)
+    world.clock.advance(1)
+    world.claim(retried)
+    world.fail(retried, "worker-shutdown")
+    rest = world.engine.list_pending_tasks(QUEUE, first["continuationToken"], ALL)
+    assert [task["taskId"] for task in rest["tasks"]] == [other]
+
+
+def test_the_task_that_ended_a_page_does_not_come_again_with_a_later_claim(world: World) -> None:
+    reclaimed = world.running()
+    world.clock.advance(1)
+    other = world.running()
+    first = world.engine.list_claimed_tasks(QUEUE, None, 1)
+    world.clock.advance(1)
+    world.engine.reclaim_task(world.caller, reclaimed, 0)
+    rest = world.engine.list_claimed_tasks(QUEUE, first["continuationToken"], ALL)
+    assert [task["taskId"] for task in rest["tasks"]] == [other]
+
+
 def test_claimed_tasks_are_listed_by_their_latest_claim(world: World) -> None:
     tasks: list[str] = []
     for _ in range(3):
