@@ -227,6 +227,7 @@ _CASES: dict[str, AnyFault] = {
     "NUL in JSON": _defect("*", 400, "character NUL"),
     "lone surrogate in JSON": _defect("*", 400, "lone surrogate"),
     "unknown coding or charset": _defect("*", 400, "is not supported; use"),
+    "body not in its coding": _defect("*", 400, "The payload is not "),
     "payload hash of a wrong length": _defect("*", 401, "Invalid payload hash"),
     "client id of odd characters": _defect("*", 401, "has characters other than"),
     "getArtifact of an object without simple downloads": _defect(

@@ -35,6 +35,14 @@ HELD_BY = {
         "http/test_local_negotiation.py",
         "test_an_unknown_request_coding_is_malformed",
     ),
+    "a body that is not in the content coding that it names": (
+        "http/test_local_negotiation.py",
+        "test_a_body_that_is_not_in_its_coding_is_malformed",
+    ),
+    "a request that is not HTTP, or has a line of more than 16 KiB": (
+        "http/test_local_negotiation.py",
+        "test_what_is_not_http_is_malformed",
+    ),
     "charsets that Python does not have; `br` without the package `brotli`": (
         "http/test_local_negotiation.py",
         "test_an_unknown_charset_is_refused",

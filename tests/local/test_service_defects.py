@@ -176,6 +176,7 @@ _REQUESTS: dict[str, tuple[str, str, bytes, dict[str, str]]] = {
     "NUL in JSON": ("POST", f"{QUEUE}/tasks", b'{"taskIds": ["\\u0000"]}', {}),
     "lone surrogate in JSON": ("POST", f"{QUEUE}/tasks", b'{"taskIds": ["\\ud800"]}', {}),
     "unknown coding or charset": ("POST", f"{QUEUE}/tasks", b"{}", {"Content-Encoding": "zstd"}),
+    "body not in its coding": ("POST", f"{QUEUE}/tasks", b"{}", {"Content-Encoding": "gzip"}),
 }
 
 

@@ -165,12 +165,17 @@ def task_queue_counts_batch(core: Core, caller: Caller, body: dict[str, Any]) ->
 
 @queue("GET", "/task-queues/<taskQueueId>/pending", "queue:pending-list:<taskQueueId>")
 def list_pending_tasks(core: Core, task_queue_id: str, token: str | None, limit: int) -> dict[str, Any]:
-    """Return a page of the pending runs, the oldest first."""
+    """Return a page of the pending runs, the oldest first.
+
+    As in the service, the task that ended the previous page is not listed again, even if it was retried.
+    """
+    inserted, last_id = decode_index(token, tuple[str, str]) or ("", "")
     rows = core.store.rows(
-        f"SELECT task_id, run_id, inserted {_PENDING} AND seq > ? ORDER BY seq LIMIT ?",
+        f"SELECT task_id, run_id, inserted {_PENDING} AND seq > ? AND task_id <> ? ORDER BY seq LIMIT ?",
         task_queue_id,
         core.now(),
-        _last_seq(core, task_queue_id, token),
+        _last_seq(core, task_queue_id, _moment(inserted), last_id),
+        last_id,
         limit + 1,
     )
     return page_of("tasks", rows, limit, partial(_pending_task, core), _token)
@@ -180,15 +185,17 @@ def list_pending_tasks(core: Core, task_queue_id: str, token: str | None, limit:
 def list_claimed_tasks(core: Core, task_queue_id: str, token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of the claimed tasks, by the time of their latest claim or reclaim.
 
-    As in the service, a task whose claim has expired is among them until a resolver handles it.
+    As in the service, a task whose claim has expired is among them until a resolver handles it, and the
+    task that ended the previous page is not listed again, even if it was reclaimed.
     """
-    claimed, task_id = decode_index(token, tuple[str, str]) or ("", "")
+    claimed, last_id = decode_index(token, tuple[str, str]) or ("", "")
     rows = core.store.rows(
         f"SELECT task_id, run_id, worker_group, worker_id, claimed FROM ({_LATEST_CLAIMS})"  # noqa: S608 - constants
-        " WHERE (claimed, task_id) > (?, ?) ORDER BY claimed, task_id LIMIT ?",
+        " WHERE (claimed, task_id) > (?, ?) AND task_id <> ? ORDER BY claimed, task_id LIMIT ?",
         task_queue_id,
         _moment(claimed),
-        task_id,
+        last_id,
+        last_id,
         limit + 1,
     )
     return page_of("tasks", rows, limit, partial(_claimed_task, core), _token)
@@ -199,12 +206,10 @@ def _count(core: Core, what: str, of: str, task_queue_id: str) -> int:
     return count
 
 
-def _last_seq(core: Core, task_queue_id: str, token: str | None) -> int:
+def _last_seq(core: Core, task_queue_id: str, moment: int, task_id: str) -> int:
     """Return where the previous page ended; just before that time if its run is not pending any more."""
-    inserted, task_id = decode_index(token, tuple[str, str]) or ("", "")
     exact = "SELECT max(seq) FROM pending WHERE task_queue_id = ? AND inserted = ? AND task_id = ?"
     near = "SELECT max(seq) FROM pending WHERE task_queue_id = ? AND inserted < ?"
-    moment = _moment(inserted)
     return (
         core.store.value(exact, task_queue_id, moment, task_id)
         or core.store.value(near, task_queue_id, moment)

@@ -54,6 +54,11 @@ class _WorkerRecord(msgspec.Struct):
     def is_quarantined(self, now: int) -> bool:
         return self.quarantine_until > now
 
+    def is_listed(self, now: int, *, quarantined: bool | None) -> bool:
+        """Return whether `listWorkers` shows the worker: as in the service, also at the end of its time."""
+        in_quarantine = self.quarantine_until >= now
+        return (self.expires >= now or in_quarantine) and quarantined in {None, in_quarantine}
+
     def shown(self) -> dict[str, Any]:
         provisioner_id, worker_type = self.task_queue_id.split("/")
         return {
@@ -105,9 +110,7 @@ def list_workers(
     now = core.now()
     response = offset_page(core, "workers", _worker_of, token, limit, sql, task_queue_id)
     response["workers"] = [
-        worker.listed(now)
-        for worker in response["workers"]
-        if worker.is_visible(now) and quarantined in {None, worker.is_quarantined(now)}
+        worker.listed(now) for worker in response["workers"] if worker.is_listed(now, quarantined=quarantined)
     ]
     return response
 

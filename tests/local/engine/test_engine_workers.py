@@ -166,11 +166,12 @@ def test_an_expired_worker_or_queue_is_not_found(world: World) -> None:
     declare(world, WORKER, HOUR)
     world.clock.advance(HOUR)
     assert refused(get, world).status == 404
-    assert workers(world) == []
     assert refused(world.engine.get_task_queue, QUEUE).status == 404
     assert refused(world.engine.get_worker_type, QUEUE).status == 404
     assert refused(world.engine.get_provisioner, "prov").status == 404
     assert world.engine.list_task_queues(None, ALL) == {"taskQueues": []}
+    world.clock.advance(0.001)
+    assert workers(world) == []
 
 
 def test_quarantine_is_for_known_workers(world: World) -> None:
@@ -210,14 +211,34 @@ def test_a_worker_in_quarantine_stays_visible_until_its_end(world: World) -> Non
     assert workers(world) == [WORKER]
     declare(world, "other", HOUR)
     assert get(world)["workerId"] == WORKER
-    world.clock.advance(DAY)
+    world.clock.advance(DAY + 0.001)
     assert workers(world) == []
+
+
+def test_in_the_millisecond_of_its_expiry_a_worker_is_listed(world: World) -> None:
+    declare(world, WORKER, HOUR)
+    world.clock.advance(HOUR)
+    assert workers(world) == workers(world, quarantined=False) == [WORKER]
+    world.clock.advance(0.001)
+    assert workers(world) == []
+
+
+def test_in_the_millisecond_of_its_end_a_quarantine_filters_the_list_and_does_nothing_else(
+    world: World,
+) -> None:
+    declare(world, WORKER, HOUR)
+    quarantine(world, 0)
+    (listed,) = world.engine.list_workers(QUEUE, None, ALL, quarantined=True)["workers"]
+    assert "quarantineUntil" not in listed
+    assert workers(world, quarantined=False) == []
+    task_id = world.running()
+    assert world.status(task_id)["state"] == "running"
 
 
 def test_pages_of_workers_may_be_short_and_still_go_on(world: World) -> None:
     declare(world, "a", HOUR)
     declare(world, "b", 2 * HOUR)
-    world.clock.advance(HOUR)
+    world.clock.advance(HOUR + 0.001)
     page = world.engine.list_workers(QUEUE, None, 1, None)
     assert page["workers"] == []
     page = world.engine.list_workers(QUEUE, page["continuationToken"], 1, None)
@@ -323,6 +344,27 @@ def test_a_page_of_pending_tasks_goes_on_though_its_last_one_was_claimed(world: 
     world.claim(tasks[0])
     rest = world.engine.list_pending_tasks(QUEUE, first["continuationToken"], ALL)
     assert [task["taskId"] for task in rest["tasks"]] == tasks[1:]
+
+
+def test_the_task_that_ended_a_page_does_not_come_again_with_a_later_run(world: World) -> None:
+    retried, other = world.create(), world.create()
+    first = world.engine.list_pending_tasks(QUEUE, None, 1)
+    world.clock.advance(1)
+    world.claim(retried)
+    world.fail(retried, "worker-shutdown")
+    rest = world.engine.list_pending_tasks(QUEUE, first["continuationToken"], ALL)
+    assert [task["taskId"] for task in rest["tasks"]] == [other]
+
+
+def test_the_task_that_ended_a_page_does_not_come_again_with_a_later_claim(world: World) -> None:
+    reclaimed = world.running()
+    world.clock.advance(1)
+    other = world.running()
+    first = world.engine.list_claimed_tasks(QUEUE, None, 1)
+    world.clock.advance(1)
+    world.engine.reclaim_task(world.caller, reclaimed, 0)
+    rest = world.engine.list_claimed_tasks(QUEUE, first["continuationToken"], ALL)
+    assert [task["taskId"] for task in rest["tasks"]] == [other]
 
 
 def test_claimed_tasks_are_listed_by_their_latest_claim(world: World) -> None:

@@ -88,6 +88,14 @@ def test_an_unknown_request_coding_is_malformed(wire: Wire, coding: str) -> None
         assert _post(wire, body, coding=coding) == 400
 
 
+@pytest.mark.parametrize(("coding", "encode"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_a_body_that_is_not_in_its_coding_is_malformed(
+    wire: Wire, coding: str, encode: Callable[[bytes], bytes]
+) -> None:
+    for body in (b"{}", encode(b"{}")[:-5]):
+        assert _post(wire, body, coding=coding) == 400
+
+
 def _large(wire: Wire, task_factory: TaskFactory) -> str:
     path = f"{QUEUE}/task/{slugid()}"
     assert wire.json("PUT", path, task_factory(payload={"text": "x" * 2000}), key=wire.root).status == 200
@@ -131,6 +139,14 @@ def test_a_request_target_may_be_a_url(wire: Wire) -> None:
     target = f"http://{wire.host}{QUEUE}/ping?bewit="
     head = f"GET {target} HTTP/1.1\r\nHost: {wire.host}\r\nConnection: close\r\n\r\n"
     assert wire.raw(head.encode()).status == 200
+
+
+@pytest.mark.parametrize(
+    "head", ["GET\r\n", "GET / HTTP/1.1\r\nx\r\n", f"GET /{'x' * 16385} HTTP/1.1\r\n", "\x16\x03\x01\r\n"]
+)
+def test_what_is_not_http_is_malformed(wire: Wire, head: str) -> None:
+    reply = wire.raw(f"{head}\r\n".encode())
+    assert (reply.status, reply.json["code"]) == (400, "MalformedPayload")
 
 
 def test_no_response_names_the_server(wire: Wire) -> None:
