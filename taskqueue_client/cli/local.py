@@ -8,8 +8,9 @@ import shlex
 import signal
 import sqlite3
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
@@ -21,9 +22,6 @@ from taskqueue_client.local import OBJECT_METHODS, PUBLIC_SCOPES, Client, LocalQ
 from .arguments import duration
 from .documents import read_document
 from .failures import Failure
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _STOP = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 

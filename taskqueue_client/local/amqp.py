@@ -11,6 +11,7 @@ import asyncio
 import logging
 import sqlite3
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -20,15 +21,11 @@ from yarl import URL
 
 from taskqueue_client._protocol.threads_and_tasks import end_tasks, is_canceled
 
-from .messages import EXCHANGE_PREFIX, EXCHANGES
+from .engine import Store
+from .messages import EXCHANGE_PREFIX, EXCHANGES, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage, AbstractQueue
-
-    from .engine import Store
-    from .messages import Message
 
 try:
     import aio_pika

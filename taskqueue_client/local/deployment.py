@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,12 +25,10 @@ from .engine import BackgroundWork, Core, Store
 from .engine import Settings as EngineSettings
 from .engine.store import is_of_machine
 from .faults import FaultInjector
+from .messages import Audience
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from .legacy_endpoints import LegacyPolling
-    from .messages import Audience
     from .page import Page
 
 _QUEUE_CLIENT = "static/taskcluster/queue"

@@ -15,19 +15,15 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from azure.core.exceptions import AzureError, HttpResponseError, ResourceExistsError
 from azure.storage.queue import QueueMessage, QueueSasPermissions, generate_queue_sas
 from azure.storage.queue.aio import QueueServiceClient
 
 from taskqueue_client.local import times
-from taskqueue_client.local.engine.task_records import find_task
-
-if TYPE_CHECKING:
-    from taskqueue_client.local.engine import Core
-    from taskqueue_client.local.engine.task_records import Task
-
+from taskqueue_client.local.engine import Core
+from taskqueue_client.local.engine.task_records import Task, find_task
 
 _PREFIX = "queue"
 

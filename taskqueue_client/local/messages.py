@@ -7,12 +7,11 @@ fields and a group message's four; a field without a value is `_`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from taskqueue_client.local.engine.task_records import Run, Task
 
 _log = logging.getLogger(__name__)

@@ -9,11 +9,12 @@ import hmac
 import json
 import re
 from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from operator import itemgetter
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mohawk.util import calculate_mac, parse_content_type
 
@@ -37,9 +38,6 @@ from .presented_credentials import (
     reject,
     unauthorized,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 _SKEW = 15 * 60
 """How many seconds a header's timestamp may be off the service's clock."""

@@ -8,17 +8,15 @@ import hmac
 import json
 import re
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from taskqueue_client.local.javascript_values import decode_base64, is_list, is_object
 from taskqueue_client.scopes import missing_scopes, satisfies
 from taskqueue_client.slugid import slugid
 
 from .known_clients import Client, is_scope
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LONGEST_HEADER = 4096
 LONGEST_URL = 4096

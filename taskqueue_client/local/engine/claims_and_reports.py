@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taskqueue_client.local import messages, times
+from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import queue
 from taskqueue_client.local.javascript_values import is_object
 from taskqueue_client.local.refusal import refuse
+from taskqueue_client.scopes import ScopeExpression
 
+from .core import Core
 from .task_records import Run, Task, get_task, save_runs
 from .transitions import (
     drop_claims,
@@ -20,12 +23,6 @@ from .transitions import (
     start,
 )
 from .worker_records import Worker, add_recent_tasks, seen_by_claim_task, worker_active, worker_seen
-
-if TYPE_CHECKING:
-    from taskqueue_client.local.auth.auth_service import Caller
-    from taskqueue_client.scopes import ScopeExpression
-
-    from .core import Core
 
 _CLAIM_WORK: ScopeExpression = {
     "AllOf": ["queue:claim-work:<taskQueueId>", "queue:worker-id:<workerGroup>/<workerId>"]

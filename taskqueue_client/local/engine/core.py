@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from taskqueue_client.local.messages import Message
+from taskqueue_client.clock import Clock
+from taskqueue_client.local.messages import Audience, Message
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.local.times import SECOND
 
+from .store import Store
+
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from taskqueue_client.clock import Clock
-    from taskqueue_client.local.messages import Audience
     from taskqueue_client.local.storage import ArtifactStorage
-
-    from .store import Store
 
 P = ParamSpec("P")
 

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from taskqueue_client.local import messages, times
+from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import queue
 from taskqueue_client.local.javascript_values import in_database_order
 from taskqueue_client.local.refusal import refuse
 from taskqueue_client.local.request_schemas import REQUEST_SCHEMAS
+from taskqueue_client.scopes import ScopeExpression
 
+from .core import Core
 from .scheduling import check_dependencies, join_group, track_again, track_dependencies
 from .store import marks, sort_key
 from .task_records import COLUMNS, PRIORITIES, Task, encode_runs, find_task
 from .transitions import add_run, append_run, enqueue
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from taskqueue_client.local.auth.auth_service import Caller
-    from taskqueue_client.scopes import ScopeExpression
-
-    from .core import Core
 
 _SCOPES: ScopeExpression = {
     "AllOf": [

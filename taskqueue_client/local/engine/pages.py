@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
 from taskqueue_client.local.javascript_values import decode_base64
 from taskqueue_client.local.refusal import refuse
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .core import Core
+from .core import Core
 
 _MAX_OFFSET = 2**53
 _ALPHANUMERIC = re.compile(r"[A-Za-z0-9]*")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from taskqueue_client.local import messages, times
 
+from .core import Core
 from .scheduling import resolve_task
 from .task_records import Run, Task, find_task
 from .transitions import cancel, drop_claims, finish_with_exception, send_exception
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .core import Core
 
 _DUE = (
     "SELECT min(moment) FROM (SELECT min(taken_until) AS moment FROM claims"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taskqueue_client.local import messages, times
+from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import queue
 from taskqueue_client.local.messages import group_message
 from taskqueue_client.local.refusal import refuse
+from taskqueue_client.scopes import ScopeExpression
 
+from .core import Core
 from .task_records import (
     COLUMNS,
     PRIORITIES,
@@ -21,15 +25,6 @@ from .task_records import (
     task_page,
 )
 from .transitions import MAX_RUNS, add_run, cancel, drop_claims, note_resolution
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
-
-    from taskqueue_client.local.auth.auth_service import Caller
-    from taskqueue_client.scopes import ScopeExpression
-
-    from .core import Core
-
 
 GROUP = "SELECT scheduler_id, expires, sealed FROM task_groups WHERE task_group_id = ?"
 """Selects the record of a task group."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
+from collections.abc import Generator, Sized
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sized
+from typing import Any
 
 _VERSION = 1
 _CACHED_STATEMENTS = 256

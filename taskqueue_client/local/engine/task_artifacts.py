@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from taskqueue_client.local import messages, times
+from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import each, queue
 from taskqueue_client.local.refusal import Refusal, refuse
 from taskqueue_client.slugid import slugid
 
+from .core import Core
 from .pages import decode_index, encode_index, page_of
 from .store import marks, sort_key
 from .task_records import Run, Task, find_task, get_task
-
-if TYPE_CHECKING:
-    from taskqueue_client.local.auth.auth_service import Caller
-
-    from .core import Core
-
 
 _RUN = "/task/<taskId>/runs/<runId>"
 _CREATE = "queue:create-artifact:<taskId>/<runId>"

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taskqueue_client.local import times
+from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import each, queue
 from taskqueue_client.local.refusal import Refusal, refuse
 
+from .core import Core
 from .pages import decode_index, encode_index, offset_page, page_of
 from .task_records import get_task, queue_names
-
-if TYPE_CHECKING:
-    from taskqueue_client.local.auth.auth_service import Caller
-
-    from .core import Core
 
 WORKER_TYPE = "/provisioners/<provisionerId>/worker-types/<workerType>"
 """The route of a task queue, by the two halves of its id."""

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import msgspec
 
 from taskqueue_client.local import times
+from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import each, queue
 from taskqueue_client.local.refusal import refuse
 
+from .core import Core
 from .pages import offset_page
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from taskqueue_client.local.auth.auth_service import Caller
-
-    from .core import Core
-    from .store import Store
+from .store import Store
 
 PRIORITIES = ("lowest", "very-low", "low", "medium", "high", "very-high", "highest")
 """All priorities, the least urgent first; a stored priority is an index into this."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskqueue_client.local import messages, times
 
+from .core import Core
 from .task_records import Run, Task, save_runs
-
-if TYPE_CHECKING:
-    from .core import Core
 
 MAX_RUNS = 50
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
 from taskqueue_client.local import times
+from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import each, queue
 from taskqueue_client.local.refusal import refuse
 
+from .core import Core
 from .pages import offset_page
 from .store import marks
 from .task_queues import WORKER_TYPE, get_task_queue, touch_task_queue
-
-if TYPE_CHECKING:
-    from taskqueue_client.local.auth.auth_service import Caller
-
-    from .core import Core
 
 _WORKER = "<provisionerId>/<workerType>/<workerGroup>/<workerId>"
 _KEY = "task_queue_id = ? AND worker_group = ? AND worker_id = ?"

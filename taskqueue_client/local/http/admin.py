@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
+from aiohttp import web
 
+from taskqueue_client.clock import MovableClock
+from taskqueue_client.local.engine import BackgroundWork
+from taskqueue_client.local.faults import Faults
 from taskqueue_client.local.refusal import refuse
 
 from .request_bodies import read_body
 from .responses import finish, json_response, not_found
-
-if TYPE_CHECKING:
-    from aiohttp import web
-
-    from taskqueue_client.clock import MovableClock
-    from taskqueue_client.local.engine import BackgroundWork
-    from taskqueue_client.local.faults import Faults
 
 LONGEST_STEP = 366 * 24 * 60 * 60
 """How far the clock moves in one request, in seconds."""

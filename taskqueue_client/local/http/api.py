@@ -10,12 +10,14 @@ import inspect
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 from uuid import uuid4
+
+from aiohttp import web
 
 from taskqueue_client.local import endpoints
 from taskqueue_client.local.auth.auth_service import (
@@ -35,11 +37,6 @@ from taskqueue_client.local.request_schemas import SLUGID
 from taskqueue_client.local.storage.objects import SeeOther
 
 from .responses import empty_response, error_response, finish, json_response, see_other
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from aiohttp import web
 
 ENDPOINTS: tuple[Endpoint, ...] = (*endpoints.queue, *endpoints.objects, *endpoints.auth)
 """The endpoints of every local queue, which the imports above have declared."""

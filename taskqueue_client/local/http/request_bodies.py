@@ -10,18 +10,16 @@ from encodings.aliases import aliases
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
+from aiohttp import web
 
 from taskqueue_client.local.javascript_values import is_list, is_object
 from taskqueue_client.local.refusal import refuse
 from taskqueue_client.local.request_schemas import REQUEST_SCHEMAS
 
 from .schema_check import Check, compile_schema
-
-if TYPE_CHECKING:
-    from aiohttp import web
 
 LARGEST_BODY = 10 * 1024 * 1024
 """The service's limit, in bytes; counted after decompression."""

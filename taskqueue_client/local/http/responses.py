@@ -7,24 +7,19 @@ import hashlib
 import re
 import zlib
 from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 
 from taskqueue_client.local import times
+from taskqueue_client.local.refusal import Refusal
 
 from .request_bodies import brotli
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-
-    from aiohttp.abc import AbstractStreamWriter
-
-    from taskqueue_client.local.refusal import Refusal
 
 _ON_EVERY_RESPONSE: CIMultiDict[str] = CIMultiDict(
     {

@@ -14,25 +14,23 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local.endpoints import heartbeat, version
+from taskqueue_client.local.faults import FaultInjector, Handler
 from taskqueue_client.local.refusal import Refusal
+from taskqueue_client.local.storage.buckets import Buckets
 
+from .admin import Admin
 from .api import Api, BrokenEscapeError, Routes
 from .responses import error_response, finish, json_response, not_found, text_response
 from .schema_check import is_address
 
 if TYPE_CHECKING:
-    from aiohttp.http_parser import RawRequestMessage
-    from aiohttp.streams import StreamReader
-
-    from taskqueue_client.local.faults import FaultInjector, Handler
     from taskqueue_client.local.page import Page
-    from taskqueue_client.local.storage.buckets import Buckets
-
-    from .admin import Admin
 
 _LONGEST_LINE = 16 * 1024
 """Of a request line, and of one header, in bytes: the service's limit for all of them together."""

@@ -22,11 +22,13 @@ import re
 import time
 import weakref
 from base64 import b64encode
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -37,22 +39,17 @@ from taskqueue_client._protocol.schemas import check_definition
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import InvalidDefinition
 from taskqueue_client.local.auth.auth_service import Caller, Identity
+from taskqueue_client.local.engine.core import Core
 from taskqueue_client.local.engine.task_artifacts import get_artifact
+from taskqueue_client.local.faults import AnyFault, FaultInjector
 from taskqueue_client.local.http.admin import LONGEST_STEP
 from taskqueue_client.local.http.api import ROUTES, Api
 from taskqueue_client.local.http.request_bodies import read_body
 from taskqueue_client.local.http.schema_check import is_address
+from taskqueue_client.local.messages import Message
 from taskqueue_client.local.refusal import Refusal, refuse
 
 from .views import Feed, Views
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from importlib.resources.abc import Traversable
-
-    from taskqueue_client.local.engine.core import Core
-    from taskqueue_client.local.faults import AnyFault, FaultInjector
-    from taskqueue_client.local.messages import Message
 
 
 class Access:

@@ -11,26 +11,22 @@ import binascii
 import math
 import re
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import msgspec
 from aiohttp import web
 
+from taskqueue_client.clock import Clock
+from taskqueue_client.local.engine import Core
 from taskqueue_client.local.engine.scheduling import GROUP
 from taskqueue_client.local.engine.task_records import PRIORITIES
 from taskqueue_client.local.http.responses import plain_body
+from taskqueue_client.local.messages import Message
 from taskqueue_client.local.refusal import refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from taskqueue_client.clock import Clock
-    from taskqueue_client.local.engine import Core
-    from taskqueue_client.local.messages import Message
-
 
 _SHOWN = 200
 """How many task queues, workers and groups an overview has."""

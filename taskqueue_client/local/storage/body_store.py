@@ -10,18 +10,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from pathlib import Path
+from typing import BinaryIO
 from uuid import uuid4
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator, Mapping
-    from pathlib import Path
-
-    from taskqueue_client.local.engine.store import Store
+from taskqueue_client.local.engine.store import Store
 
 BLOCK = 1 << 20
 """Bytes written at once: large enough for a thread switch not to matter, small enough to hold many."""

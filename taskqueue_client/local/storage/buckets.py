@@ -15,26 +15,20 @@ import hmac
 import logging
 import re
 from calendar import timegm
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from time import gmtime, strftime, strptime
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, unquote, unquote_to_bytes, urlsplit
 from xml.sax.saxutils import escape
 
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 
+from taskqueue_client.clock import Clock
 from taskqueue_client.local.http.request_bodies import say_continue
 
 from .body_store import BLOCK, Body, BodyStore
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-
-    from aiohttp.abc import AbstractStreamWriter
-
-    from taskqueue_client.clock import Clock
-
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _SCOPE = "us-east-1/s3/aws4_request"

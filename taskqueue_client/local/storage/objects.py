@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from taskqueue_client.clock import Clock
 from taskqueue_client.local import endpoints, times
+from taskqueue_client.local.auth.auth_service import Caller
+from taskqueue_client.local.engine.store import Store
 from taskqueue_client.local.http.request_bodies import media_type
 from taskqueue_client.local.javascript_values import decode_base64
 from taskqueue_client.local.refusal import refuse
 
 from .buckets import GRACE_SECONDS, OBJECTS, Buckets
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from taskqueue_client.clock import Clock
-    from taskqueue_client.local.auth.auth_service import Caller
-    from taskqueue_client.local.engine.store import Store
 
 OBJECT_METHODS = ("dataInline", "putUrl", "simple", "getUrl")
 """All upload and download methods of the object service."""
