@@ -46,16 +46,14 @@ def _config(file: str) -> _Config:
     try:
         return msgspec.convert(read_document(Path(file)), _Config)
     except msgspec.ValidationError as error:
-        message = f"{file}: {error}"
-        raise click.BadParameter(message) from error
+        raise click.BadParameter(f"{file}: {error}") from error
 
 
 def _client_of(given: str) -> Client:
     client_id, _, rest = given.partition("=")
     token, _, scopes = rest.partition("=")
     if not (client_id and token):
-        message = "not a client; expected CLIENT_ID=ACCESS_TOKEN=SCOPE,SCOPE"
-        raise click.BadParameter(message)
+        raise click.BadParameter("not a client; expected CLIENT_ID=ACCESS_TOKEN=SCOPE,SCOPE")
     return Client(client_id, token, [scope for scope in scopes.split(",") if scope])
 
 
@@ -174,8 +172,7 @@ def command(
         )
         local.start()
     except sqlite3.Error as error:
-        message = f"{settings['db']}: {error}"
-        raise Failure(message) from None
+        raise Failure(f"{settings['db']}: {error}") from None
     except (ValueError, OSError, ImportError) as error:
         raise Failure(str(error)) from None
     try:

@@ -369,8 +369,7 @@ class GrowingLog:
         held, self._held = self._held, b""
         self._decode(held)
         if self._gunzip is not None and not self._gunzip.is_complete:
-            message = "the end is missing"
-            raise BadGzip(message)
+            raise BadGzip("the end is missing")
 
     def write_all(self, blocks: Iterable[Block]) -> None:
         """Write what is new in all of the log, which is decoded already."""

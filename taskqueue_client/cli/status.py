@@ -157,8 +157,7 @@ def watch(
     with connect() as queue:
         members = followed(queue, lambda: _members(queue, task_ids, group), interval, as_json=as_json)
     if not members:
-        message = f"task group {group} has no tasks"
-        raise Failure(message, ExitStatus.REFUSED)
+        raise Failure(f"task group {group} has no tasks", ExitStatus.REFUSED)
     ctx.exit(exit_status(members))
 
 

@@ -129,8 +129,7 @@ def quarantine(
     With --json, prints the worker.
     """
     if math.isnan(hours):  # which click finds in every range
-        message = "nan is not in the range 0<=x<=876000."
-        raise click.BadParameter(message, param_hint="'--hours'")
+        raise click.BadParameter("nan is not in the range 0<=x<=876000.", param_hint="'--hours'")
     with connect_with_credentials() as queue:
         queue.ping()  # measures the clock skew
         worker = queue.quarantine_worker(

@@ -126,8 +126,7 @@ class BrokerSession:
             with broker_errors(None):
                 declared = await self._channel.queue_declare(self.queue, passive=True)
         except BrokerRefused as error:
-            message = f"{self.queue} was deleted"
-            raise QueueDeleted(message) from error
+            raise QueueDeleted(f"{self.queue} was deleted") from error
         return declared.message_count or 0
 
     def acknowledge(self, tag: int) -> None:
@@ -192,11 +191,9 @@ def broker_errors(settings: PulseSettings | None) -> Generator[None]:
     try:
         yield
     except _REFUSALS as error:
-        message = where + _message(error)
-        raise BrokerRefused(message) from error
+        raise BrokerRefused(where + _message(error)) from error
     except _LOSSES as error:
-        message = where + _message(error)
-        raise (BrokerRefused if _is_refusal(error) else BrokerLost)(message) from error
+        raise (BrokerRefused if _is_refusal(error) else BrokerLost)(where + _message(error)) from error
     except asyncio.CancelledError as error:
         if is_canceled():
             raise

@@ -118,8 +118,7 @@ class _Link(ABC):
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"amqp", "amqps"} or not parts.hostname:
-            message = "amqp_url: not an AMQP URL; expected amqp://user:password@host:5672/vhost"
-            raise ValueError(message)
+            raise ValueError("amqp_url: not an AMQP URL; expected amqp://user:password@host:5672/vhost")
         self._url = url
         self._host = parts.hostname
         self.connected = asyncio.Event()
@@ -169,8 +168,7 @@ class _Link(ABC):
         except asyncio.CancelledError as error:
             if is_canceled():
                 raise
-            message = "the broker sent no heartbeat"
-            raise ConnectionError(message) from error
+            raise ConnectionError("the broker sent no heartbeat") from error
 
 
 class AmqpPublisher(_Link):
@@ -263,8 +261,7 @@ class AmqpPublisher(_Link):
         if delivered:
             self._outbox.remove_until(delivered[-1].seq)
         if failures:
-            message = "a message was not confirmed"
-            raise ConnectionError(message) from results[failures[0]]
+            raise ConnectionError("a message was not confirmed") from results[failures[0]]
         if not self._outbox:
             self._filled.clear()
             self._emptied.set()

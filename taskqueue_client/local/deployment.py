@@ -187,8 +187,7 @@ class Deployment:
         if self._settings.admin_secret is None:
             return None
         if not isinstance(self._clock, MovableClock):
-            message = "clock: the admin routes need a MovableClock"
-            raise TypeError(message)
+            raise TypeError("clock: the admin routes need a MovableClock")
         return Admin(self._settings.admin_secret, self._clock, self.faults, self.background)
 
     def run_due(self) -> None:

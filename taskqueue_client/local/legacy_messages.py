@@ -83,11 +83,10 @@ class AzureQueues:
             self._account: str = self._service.credential.account_name
             self._key: str = self._service.credential.account_key
         except (ValueError, AttributeError):
-            message = (
+            raise ValueError(
                 "legacy_azure: not a connection string of a storage account; expected"
                 " DefaultEndpointsProtocol=…;AccountName=…;AccountKey=…, and QueueEndpoint=… for an emulator"
-            )
-            raise ValueError(message) from None  # the cause could show the key
+            ) from None  # the cause could show the key
 
     async def create(self, name: str) -> None:
         """Create a queue unless it exists."""

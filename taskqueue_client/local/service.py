@@ -152,8 +152,7 @@ class LocalQueue:
             TypeError: The queue's clock cannot be moved.
         """
         if not isinstance(self._clock, MovableClock):
-            message = f"clock: {type(self._clock).__name__} cannot be moved; use a MovableClock"
-            raise TypeError(message)
+            raise TypeError(f"clock: {type(self._clock).__name__} cannot be moved; use a MovableClock")
         return self._clock
 
     @property
@@ -207,8 +206,7 @@ class LocalQueue:
             RuntimeError: It was started before.
         """
         if self._thread is not None:
-            message = "the local queue was started before; create another one"
-            raise RuntimeError(message)
+            raise RuntimeError("the local queue was started before; create another one")
         self._process = os.getpid()
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="local queue", daemon=True)
@@ -250,8 +248,7 @@ class LocalQueue:
     @property
     def _running(self) -> Deployment:
         if self._deployment is None:
-            message = "the local queue is not running"
-            raise RuntimeError(message)
+            raise RuntimeError("the local queue is not running")
         return self._deployment
 
     def _run(self, started: Future[None]) -> None:
@@ -319,24 +316,20 @@ def _check_claim_timeout(seconds: float) -> None:
 def _checked_methods(methods: Collection[str]) -> Collection[str]:
     unknown = sorted({*methods} - {*OBJECT_METHODS})
     if unknown:
-        message = f"object_methods: {unknown} are not known; allowed: {', '.join(OBJECT_METHODS)}"
-        raise ValueError(message)
+        raise ValueError(f"object_methods: {unknown} are not known; allowed: {', '.join(OBJECT_METHODS)}")
     return methods
 
 
 def _check_callback(callback: object) -> None:
     if not callable(callback) or iscoroutinefunction(callback):
-        message = f"callback: {callback!r} is not valid; expected a function that is not asynchronous"
-        raise TypeError(message)
+        raise TypeError(f"callback: {callback!r} is not valid; expected a function that is not asynchronous")
 
 
 def _check_given(db: str, admin_secret: str | None) -> None:
     if not db:
-        message = "db: empty; expected the path of a file, or :memory:"
-        raise ValueError(message)
+        raise ValueError("db: empty; expected the path of a file, or :memory:")
     if admin_secret == "":
-        message = "admin_secret: empty; every request would match it"
-        raise ValueError(message)
+        raise ValueError("admin_secret: empty; every request would match it")
 
 
 async def _call(function: Callable[[], _Result]) -> _Result:

@@ -276,12 +276,11 @@ def check_payload_hash(identity: Identity, body: bytes, content_type: str | None
     kind = parse_content_type(content_type or "").encode(errors="replace")
     ours = b64encode(sha256(b"hawk.1.payload\n%b\n%b\n" % (kind, body)).digest())
     if not hmac.compare_digest(ours, identity.payload_hash.encode(errors="replace")):
-        message = (
+        raise AuthenticationError(
             "Invalid payload hash: {{hash}}\n"
             f"Computed payload hash: {ours.decode()}\n"
             "The body that arrived is not the one whose hash the request's signature covers."
         )
-        raise AuthenticationError(message)
 
 
 @dataclass(slots=True)

@@ -226,8 +226,7 @@ class Store:
         if self._is_empty():
             return
         if self.row("SELECT 1 FROM sqlite_master WHERE name = 'task_groups'") is None:
-            message = "the database of another program, not of a local queue"
-            raise sqlite3.DatabaseError(message)
+            raise sqlite3.DatabaseError("the database of another program, not of a local queue")
         version = self.value("PRAGMA user_version")
         if version != _VERSION:
             message = f"written by version {version} of the local queue; this version reads {_VERSION}"

@@ -119,8 +119,7 @@ def _gunzip(body: bytes) -> bytes:
 def _unpack_all(unpacker: Any, body: bytes) -> tuple[bytes, bytes]:
     unpacked = unpacker.decompress(body, LARGEST_BODY + 1)
     if not unpacker.eof and len(unpacked) <= LARGEST_BODY:
-        message = "the compressed data ends too early"
-        raise EOFError(message)
+        raise EOFError("the compressed data ends too early")
     return unpacked, unpacker.unused_data
 
 
@@ -135,8 +134,7 @@ def _unbrotli(body: bytes) -> bytes:
     except brotli.error as error:
         raise ValueError(str(error)) from None
     if not unpacker.is_finished():
-        message = "the compressed data ends too early"
-        raise EOFError(message)
+        raise EOFError("the compressed data ends too early")
     return bytes(unpacked)
 
 

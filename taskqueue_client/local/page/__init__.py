@@ -299,8 +299,7 @@ class Page:
         step = msgspec.convert(body, _ClockStep)
         seconds = step.seconds if step.to is None else max(step.to - self._movable.now() + 0.001, 0)
         if not 0 <= seconds <= LONGEST_STEP:
-            message = f"seconds: {seconds} is out of range; allowed are 0 to {LONGEST_STEP}"
-            raise ValueError(message)
+            raise ValueError(f"seconds: {seconds} is out of range; allowed are 0 to {LONGEST_STEP}")
         self._movable.advance(seconds)
 
     async def _artifact(

@@ -294,8 +294,7 @@ async def _exactly(size: int, chunks: AsyncIterator[bytes]) -> AsyncIterator[byt
         left -= len(chunk)
         yield chunk
     if left:
-        message = f"{size} bytes were announced, {size - left} came"
-        raise web.RequestPayloadError(message)
+        raise web.RequestPayloadError(f"{size} bytes were announced, {size - left} came")
 
 
 def _kept(request: web.BaseRequest) -> dict[str, str]:
