@@ -63,13 +63,9 @@ class Outbox:
 
     def add(self, message: Message) -> None:
         """Store a message as it is now."""
-        self._store.change(
-            "INSERT INTO outbox (exchange, routing_key, cc, body) VALUES (?, ?, ?, ?)",
-            message.exchange,
-            message.routing_key,
-            msgspec.json.encode(message.cc),
-            msgspec.json.encode(message.body),
-        )
+        cc, body = msgspec.json.encode(message.cc), msgspec.json.encode(message.body)
+        row = (message.exchange, message.routing_key, cc, body)
+        self._store.insert("outbox (exchange, routing_key, cc, body)", *row)
 
     def oldest(self, count: int) -> list[StoredMessage]:
         """Return the messages to send next, at most `count`."""

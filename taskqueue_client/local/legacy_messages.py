@@ -248,8 +248,7 @@ class MessageSync:
 
         `form` is `SINGLE` or `BY_PRIORITY`.
         """
-        added = self._store.change("INSERT OR IGNORE INTO azure_polled VALUES (?, ?)", task_queue_id, form)
-        if added:
+        if self._store.insert("azure_polled", task_queue_id, form, otherwise="IGNORE"):
             self._store.change(
                 "INSERT OR REPLACE INTO azure_due (task_id) SELECT task_id FROM tasks"
                 " WHERE task_queue_id = ? AND deadline > ?",
@@ -368,8 +367,7 @@ class MessageSync:
         }
 
     def _save(self, task_id: str, queue: str, wanted: _Wanted, receipt: Receipt) -> None:
-        row = (task_id, queue, *wanted, *receipt)
-        self._store.change("INSERT OR REPLACE INTO azure_messages VALUES (?, ?, ?, ?, ?, ?)", *row)
+        self._store.insert("azure_messages", task_id, queue, *wanted, *receipt, otherwise="REPLACE")
 
 
 def _wanted(task: Task, now: int) -> _Wanted | None:

@@ -157,20 +157,15 @@ class LongPolls:
         timer = asyncio.create_task(self._clock.sleep_async(seconds), name=f"long poll of {task_queue_id}")
         timer.add_done_callback(lambda _: turn.set())
         try:
-            return await self._until(turn, timer, claim)
+            while True:
+                await turn.wait()
+                turn.clear()
+                claims = claim()
+                if claims or timer.done():
+                    return claims
         finally:
             timer.cancel()
             self._leave(task_queue_id, turn)
-
-    async def _until(
-        self, turn: asyncio.Event, timer: asyncio.Task[None], claim: Callable[[], list[Claims]]
-    ) -> list[Claims]:
-        while True:
-            await turn.wait()
-            turn.clear()
-            claims = claim()
-            if claims or timer.done():
-                return claims
 
     def _leave(self, task_queue_id: str, turn: asyncio.Event) -> None:
         turns = self.by_queue[task_queue_id]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import Generator, Sized
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -183,6 +183,15 @@ class Store:
         """Change rows, within a transaction; return how many were changed."""
         return self._execute(sql, values).rowcount
 
+    def insert(self, into: str, *row: Any, otherwise: str = "ABORT") -> int:
+        """Add a row, within a transaction; return how many rows were added.
+
+        `into` is a table, with the columns of the row unless it has all. `otherwise` is what SQLite does if
+        a row has the same key: `ABORT` raises an error, `REPLACE` replaces that row, `IGNORE` keeps it.
+        """
+        marks = ", ".join("?" * len(row))
+        return self.change(f"INSERT OR {otherwise} INTO {into} VALUES ({marks})", *row)  # noqa: S608 - constants
+
     @contextmanager
     def transaction(self, keep: type[Exception] | tuple[()] = ()) -> Generator[None]:
         """Run the block as one transaction; an exception undoes it, unless it is of the kind `keep`."""
@@ -254,11 +263,6 @@ def _make_private(path: str) -> None:
     """
     if not (os.path.isfile(path) and os.access(path, os.R_OK | os.W_OK)):  # noqa: PTH113 - any kind of path
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-
-
-def marks(row: Sized) -> str:
-    """Return the placeholders for the values of a row."""
-    return ", ".join("?" * len(row))
 
 
 def sort_key(text: str) -> str:

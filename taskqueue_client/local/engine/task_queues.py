@@ -61,20 +61,16 @@ def list_provisioners(core: Core, token: str | None, limit: int) -> dict[str, An
 
     As in the service, the others cannot be reached, and a token is ignored.
     """
-    rows = core.store.rows(
-        _PROVISIONERS + " GROUP BY 1 ORDER BY min(sort_key(task_queue_id)) LIMIT ?",
-        core.now(),
-        limit or _MOST_PROVISIONERS,
-    )
+    sql = _PROVISIONERS + " GROUP BY 1 ORDER BY min(sort_key(task_queue_id)) LIMIT ?"
+    rows = core.store.rows(sql, core.now(), limit or _MOST_PROVISIONERS)
     return {"provisioners": [_provisioner(row) for row in rows]}
 
 
 @queue("GET", "/provisioners/<provisionerId>", "queue:get-provisioner:<provisionerId>")
 def get_provisioner(core: Core, provisioner_id: str) -> dict[str, Any]:
     """Return one provisioner: the latest times of its task queues."""
-    row = core.store.row(
-        _PROVISIONERS + _OF_PROVISIONER + " GROUP BY 1", core.now(), provisioner_id, provisioner_id
-    )
+    sql = _PROVISIONERS + _OF_PROVISIONER + " GROUP BY 1"
+    row = core.store.row(sql, core.now(), provisioner_id, provisioner_id)
     if row is None:
         refuse("ResourceNotFound", f"Provisioner `{provisioner_id}` does not exist.")
     return _provisioner(row)
@@ -82,13 +78,11 @@ def get_provisioner(core: Core, provisioner_id: str) -> dict[str, Any]:
 
 def touch_task_queue(core: Core, task_queue_id: str, expires: int, now: int) -> None:
     """Note that a queue is in use, within a transition; its expiry never becomes earlier."""
-    core.store.change(
+    sql = (
         "INSERT INTO task_queues VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET"
-        " expires = max(expires, excluded.expires), last_date_active = excluded.last_date_active",
-        task_queue_id,
-        expires,
-        now,
+        " expires = max(expires, excluded.expires), last_date_active = excluded.last_date_active"
     )
+    core.store.change(sql, task_queue_id, expires, now)
 
 
 def _find_task_queue(core: Core, task_queue_id: str) -> tuple[Any, ...]:
@@ -163,13 +157,9 @@ def task_queue_counts_batch(core: Core, caller: Caller, body: dict[str, Any]) ->
 @queue("GET", "/task-queues/<taskQueueId>/pending", "queue:pending-list:<taskQueueId>")
 def list_pending_tasks(core: Core, task_queue_id: str, token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of the pending runs, the oldest first."""
-    rows = core.store.rows(
-        f"SELECT task_id, run_id, inserted {_PENDING} AND seq > ? ORDER BY seq LIMIT ?",
-        task_queue_id,
-        core.now(),
-        _last_seq(core, task_queue_id, token),
-        limit + 1,
-    )
+    sql = f"SELECT task_id, run_id, inserted {_PENDING} AND seq > ? ORDER BY seq LIMIT ?"
+    last_seq = _last_seq(core, task_queue_id, token)
+    rows = core.store.rows(sql, task_queue_id, core.now(), last_seq, limit + 1)
     return page_of("tasks", rows, limit, partial(_pending_task, core), _token)
 
 
@@ -180,14 +170,11 @@ def list_claimed_tasks(core: Core, task_queue_id: str, token: str | None, limit:
     As in the service, a task whose claim has expired is among them until a resolver handles it.
     """
     claimed, task_id = decode_index(token, tuple[str, str]) or ("", "")
-    rows = core.store.rows(
+    sql = (
         f"SELECT task_id, run_id, worker_group, worker_id, claimed FROM ({_LATEST_CLAIMS})"  # noqa: S608 - constants
-        " WHERE (claimed, task_id) > (?, ?) ORDER BY claimed, task_id LIMIT ?",
-        task_queue_id,
-        _moment(claimed),
-        task_id,
-        limit + 1,
+        " WHERE (claimed, task_id) > (?, ?) ORDER BY claimed, task_id LIMIT ?"
     )
+    rows = core.store.rows(sql, task_queue_id, _moment(claimed), task_id, limit + 1)
     return page_of("tasks", rows, limit, partial(_claimed_task, core), _token)
 
 
@@ -201,12 +188,8 @@ def _last_seq(core: Core, task_queue_id: str, token: str | None) -> int:
     inserted, task_id = decode_index(token, tuple[str, str]) or ("", "")
     exact = "SELECT max(seq) FROM pending WHERE task_queue_id = ? AND inserted = ? AND task_id = ?"
     near = "SELECT max(seq) FROM pending WHERE task_queue_id = ? AND inserted < ?"
-    moment = _moment(inserted)
-    return (
-        core.store.value(exact, task_queue_id, moment, task_id)
-        or core.store.value(near, task_queue_id, moment)
-        or 0
-    )
+    key = (task_queue_id, _moment(inserted))
+    return core.store.value(exact, *key, task_id) or core.store.value(near, *key) or 0
 
 
 def _pending_task(core: Core, row: tuple[Any, ...]) -> dict[str, Any]:

@@ -169,13 +169,8 @@ def get_task(store: Store, task_id: str) -> Task:
 
 def save_runs(store: Store, task: Task) -> None:
     """Store what a change of runs has changed in the record of a task."""
-    store.change(
-        "UPDATE tasks SET runs = ?, retries_left = ?, claimed_by_id = ? WHERE task_id = ?",
-        encode_runs(task.runs),
-        task.retries_left,
-        task.claimed_by_id,
-        task.task_id,
-    )
+    sql = "UPDATE tasks SET runs = ?, retries_left = ?, claimed_by_id = ? WHERE task_id = ?"
+    store.change(sql, encode_runs(task.runs), task.retries_left, task.claimed_by_id, task.task_id)
 
 
 @queue("GET", "/task/<taskId>", "queue:get-task:<taskId>")

@@ -14,7 +14,6 @@ from taskqueue_client.local.refusal import refuse
 
 from .core import Core
 from .pages import offset_page
-from .store import marks
 from .task_queues import WORKER_TYPE, get_task_queue, touch_task_queue
 
 _WORKER = "<provisionerId>/<workerType>/<workerGroup>/<workerId>"
@@ -232,11 +231,7 @@ def _refresh(core: Core, task_queue_id: str, worker: Worker, expires: int, now: 
 
 
 def _find(core: Core, task_queue_id: str, worker: Worker) -> _WorkerRecord | None:
-    row = core.store.row(
-        f"SELECT {_COLUMNS} FROM workers WHERE {_KEY}",  # noqa: S608 - constants
-        task_queue_id,
-        *worker,
-    )
+    row = core.store.row(f"SELECT {_COLUMNS} FROM workers WHERE {_KEY}", task_queue_id, *worker)  # noqa: S608 - constants
     return _worker_of(row) if row else None
 
 
@@ -250,7 +245,7 @@ def _known(core: Core, task_queue_id: str, worker: Worker) -> _WorkerRecord:
 def _save(core: Core, worker: _WorkerRecord) -> None:
     *plain, recent_tasks, quarantine_details = msgspec.structs.astuple(worker)
     row = (*plain, _encode(recent_tasks[-_RECENT:]), _encode(quarantine_details))
-    core.store.change(f"INSERT OR REPLACE INTO workers VALUES ({marks(row)})", *row)  # noqa: S608 - constants
+    core.store.insert("workers", *row, otherwise="REPLACE")
 
 
 def _refuse_unknown(task_queue_id: str, worker: Worker) -> NoReturn:

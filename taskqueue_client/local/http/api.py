@@ -282,7 +282,9 @@ class Api:
         tester_scopes, authenticate = call.endpoint.tester_scopes, self.authenticate
         if tester_scopes is not None:
             authenticate = tester_validator(tester_scopes(call.payload), self.now).authenticate
-        identity = authenticate(_signed(call.request))
+        request, (host, port) = call.request, _host_and_port(call.request.headers)
+        authorization = request.headers.get("Authorization")
+        identity = authenticate(SignedRequest(request.method, request.raw_path, host, port, authorization))
         check_payload_hash(identity, call.text.encode(), call.content_type)
         return identity
 
@@ -292,7 +294,9 @@ _Taker = Callable[[_Call, Caller], object]
 _TAKERS: dict[str, _Taker] = {
     "caller": lambda _, caller: caller,
     "body": lambda call, _: call.payload,
-    "task_queue_id": lambda call, _: _task_queue_id(call.params),
+    "task_queue_id": lambda call, _: (
+        call.params.get("taskQueueId") or "{provisionerId}/{workerType}".format_map(call.params)
+    ),
     "worker": lambda call, _: (call.params["workerGroup"], call.params["workerId"]),
     "run_id": lambda call, _: _bounded(call.params["runId"], _LARGEST_RUN_ID),
     "token": lambda call, _: call.query.get("continuationToken"),
@@ -300,10 +304,6 @@ _TAKERS: dict[str, _Taker] = {
     "quarantined": lambda call, _: {"true": True, "false": False}.get(call.query.get("quarantined", "")),
 }
 """The arguments of handlers by the names of their parameters; other names are URL parameters."""
-
-
-def _task_queue_id(params: Mapping[str, str]) -> str:
-    return params.get("taskQueueId") or f"{params['provisionerId']}/{params['workerType']}"
 
 
 @cache
@@ -323,12 +323,6 @@ def _response(result: Any) -> web.Response:
     if isinstance(result, SeeOther):
         return see_other(result.url)
     return json_response(result)
-
-
-def _signed(request: web.BaseRequest) -> SignedRequest:
-    host, port = _host_and_port(request.headers)
-    authorization = request.headers.get("Authorization")
-    return SignedRequest(request.method, request.raw_path, host, port, authorization)
 
 
 def _host_and_port(headers: Mapping[str, str]) -> tuple[str, int]:

@@ -249,9 +249,5 @@ def check_body(schema: str, body: Any, root_url: Callable[[], str]) -> None:
     errors: list[str] = []
     check(body, "data", errors)
     if errors:
-        refuse("InputValidationError", _violations(f"{root_url()}/schemas/{schema}.json#", errors))
-
-
-def _violations(schema_url: str, errors: list[str]) -> str:
-    listed = "\n  * ".join(errors)
-    return f"\nSchema Validation Failed!\nRejecting Schema: {schema_url}\nErrors:\n  * {listed}"
+        about = f"\nSchema Validation Failed!\nRejecting Schema: {root_url()}/schemas/{schema}.json#\nErrors:"
+        refuse("InputValidationError", "\n  * ".join([about, *errors]))

@@ -70,14 +70,12 @@ def not_found() -> web.Response:
 
 
 def _response(body: bytes, content_type: str, status: int, headers: Mapping[str, str] | None) -> web.Response:
-    all_headers = _ON_EVERY_RESPONSE.copy()
-    all_headers.update({"Content-Type": content_type, "ETag": _etag(body), **(headers or {})})
-    return web.Response(body=body, status=status, headers=all_headers)
-
-
-def _etag(body: bytes) -> str:
     digest = b64encode(hashlib.sha1(body, usedforsecurity=False).digest())[:27].decode()
-    return f'W/"{len(body):x}-{digest}"'
+    all_headers = _ON_EVERY_RESPONSE.copy()
+    all_headers.update(
+        {"Content-Type": content_type, "ETag": f'W/"{len(body):x}-{digest}"', **(headers or {})}
+    )
+    return web.Response(body=body, status=status, headers=all_headers)
 
 
 def error_response(

@@ -47,7 +47,7 @@ from taskqueue_client.local.http.api import ROUTES, Api
 from taskqueue_client.local.http.request_bodies import read_body
 from taskqueue_client.local.http.schema_check import is_address
 from taskqueue_client.local.messages import Message
-from taskqueue_client.local.refusal import Refusal, refuse
+from taskqueue_client.local.refusal import Refusal, conflict, refuse
 
 from .views import Feed, Views
 
@@ -292,7 +292,7 @@ class Page:
     @property
     def _movable(self) -> MovableClock:
         if not isinstance(self._core.clock, MovableClock):
-            refuse("RequestConflict", "This queue follows the machine's clock, which cannot be moved")
+            conflict("This queue follows the machine's clock, which cannot be moved")
         return self._core.clock
 
     def _advance(self, body: Any) -> None:

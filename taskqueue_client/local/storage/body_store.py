@@ -115,8 +115,7 @@ class BodyStore:
         body = Body(path, path.stat().st_size, headers, now)
         before = self.find(bucket, key)
         encoded = msgspec.json.encode(headers).decode()
-        row = (bucket, key, path.name, body.size, encoded, now)
-        self._store.change("INSERT OR REPLACE INTO bodies VALUES (?, ?, ?, ?, ?, ?)", *row)
+        self._store.insert("bodies", bucket, key, path.name, body.size, encoded, now, otherwise="REPLACE")
         if before is not None:
             self._remove_file(before.path.name)
         return body
