@@ -74,8 +74,7 @@ _OLDEST = 14 * 60
 """Seconds since `created` from which on the time of the call is sent instead: the Queue accepts 15 minutes. A
 program whose claim expired runs again after 20."""
 
-_FEW = 20
-"""How many names an error shows, and for how many wrong ones a similar name is looked for."""
+_FEW = 20  # how many names an error shows, and for how many wrong ones a similar name is looked for
 
 
 @dataclass(frozen=True, slots=True)

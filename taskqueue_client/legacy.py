@@ -42,9 +42,7 @@ __all__ = [
 
 log = logging.getLogger("taskqueue_client.worker")
 
-_MOST_MESSAGES = 32
-"""The number of messages that Azure hands out in one response, at most."""
-
+_MOST_MESSAGES = 32  # the number of messages that Azure hands out in one response, at most
 _STORAGE_TIMEOUTS = Timeouts(connect=5.0, read=10.0, total=15.0)
 _REFUSED = (401, 403, 404)
 _GONE = (404, 400)  # MessageNotFound, PopReceiptMismatch

@@ -34,11 +34,8 @@ from .failures import ExitStatus, Failure, in_one_line
 from .listen import UntilConnected, leave_logging_to_on_state
 from .output import json_option, print_json
 
-_TOLERATED_SKEW = 60.0
-"""Seconds of clock skew that are not reported; the clients correct for skew."""
-
-_SOON = 15 * 60.0
-"""Seconds before the end of temporary credentials at which the verdict becomes a note."""
+_TOLERATED_SKEW = 60.0  # seconds of clock skew that are not reported; the clients correct for skew
+_SOON = 15 * 60.0  # seconds before the end of temporary credentials at which the verdict becomes a note
 
 
 class Verdict(StrEnum):

@@ -164,8 +164,7 @@ class _Loader(yaml.SafeLoader):
         return yaml.ScalarNode(_TEXT, key.value, key.start_mark, key.end_mark)
 
 
-_UNFINISHED = 0
-"""The size of a node whose parts are being counted."""
+_UNFINISHED = 0  # the size of a node whose parts are being counted
 
 
 def _size(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:

@@ -81,19 +81,15 @@ class Outbox:
         return length
 
 
-_CAPACITY = 100_000
-"""Messages that may wait: some 100 MB, about a minute of the local queue's full speed."""
-
-_BATCH = 100
-"""Messages under way at once: enough to hide the wait for confirmations."""
+_CAPACITY = 100_000  # messages that may wait: some 100 MB, about a minute of the local queue's full speed
+_BATCH = 100  # messages under way at once: enough to hide the wait for confirmations
 
 CONNECT_SECONDS = 30
 """After which the service takes a message that was not confirmed for lost."""
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 15.0
-_PATIENCE = 5.0
-"""Seconds to wait for the broker at the start, and for the last messages at the end."""
+_PATIENCE = 5.0  # seconds to wait for the broker at the start, and for the last messages at the end
 
 CONNECTION_ERRORS = (aio_pika.exceptions.AMQPError, aio_pika.exceptions.ChannelInvalidStateError, OSError)
 """The exceptions that an unreachable broker causes; `TimeoutError` is an `OSError`."""
@@ -293,8 +289,7 @@ async def _send(exchange: AbstractExchange, stored: StoredMessage) -> None:
 _MANAGER_PREFIX = "exchange/taskcluster-worker-manager/v1/"
 _MANAGER_EXCHANGES = ("worker-stopped", "worker-removed")
 _PATTERN = "primary.*.*.*.*.*.*.#"
-_KEPT_MS = 24 * 60 * 60 * 1000
-"""After so long without a consumer the broker deletes the queue."""
+_KEPT_MS = 24 * 60 * 60 * 1000  # after so long without a consumer the broker deletes the queue
 
 
 class _RemovedWorker(msgspec.Struct, rename="camel"):

@@ -31,11 +31,8 @@ if TYPE_CHECKING:
     from .legacy_endpoints import LegacyPolling
     from .page import Page
 
-_QUEUE_CLIENT = "static/taskcluster/queue"
-"""The client in whose name the queue issues temporary credentials."""
-
-_LONGEST_NAP = 60.0
-"""The clock is read again after so many seconds: the machine's may have been set."""
+_QUEUE_CLIENT = "static/taskcluster/queue"  # the client in whose name the queue issues temporary credentials
+_LONGEST_NAP = 60.0  # the clock is read again after so many seconds: the machine's may have been set
 
 _RETRY_INTERVAL = 1.0
 """Background work that failed is retried after so many seconds: the disk may have been full."""

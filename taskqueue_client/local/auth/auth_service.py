@@ -39,13 +39,9 @@ from .presented_credentials import (
     unauthorized,
 )
 
-_SKEW = 15 * 60
-"""How many seconds a header's timestamp may be off the service's clock."""
-
+_SKEW = 15 * 60  # how many seconds a header's timestamp may be off the service's clock
 _NUMBER = re.compile(r" *[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)? *")
-
-_LATER = 15 * 60
-"""For how many seconds the scopes of a request without credentials are promised."""
+_LATER = 15 * 60  # for how many seconds the scopes of a request without credentials are promised
 
 NEVER = 253402300799.0
 """When credentials of clients that don't expire end, in seconds since the epoch: the end of the year 9999."""

@@ -162,9 +162,7 @@ def is_given(value: object) -> bool:
 
 
 _SEED_LENGTH = 44
-_SKEW_MS = 5 * 60 * 1000
-"""How far a certificate's dates may be off the service's clock."""
-
+_SKEW_MS = 5 * 60 * 1000  # how far a certificate's dates may be off the service's clock
 _LONGEST_LIFE_MS = 31 * 24 * 60 * 60 * 1000
 
 

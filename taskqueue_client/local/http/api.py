@@ -182,9 +182,7 @@ def _bounded(digits: str, largest: int) -> int:
 
 
 _HOST = re.compile(r"([^:\[\]]+|\[[^\]]+\])(?::([0-9]{1,5}))?")
-_FORWARDED_PORT = re.compile(r" *\+?([0-9]{1,6})")
-"""The first port of several, as the service reads them."""
-
+_FORWARDED_PORT = re.compile(r" *\+?([0-9]{1,6})")  # the first port of several, as the service reads them
 _HTTPS = 443
 _HTTP = 80
 _STORAGE_TYPE = "x-taskcluster-artifact-storage-type"

@@ -25,8 +25,7 @@ LARGEST_BODY = 10 * 1024 * 1024
 """The service's limit, in bytes; counted after decompression."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_BLOCK = 1024
-"""Bytes of a brotli body unpacked at once: so few that they stay small when unpacked."""
+_BLOCK = 1024  # bytes of a brotli body unpacked at once: so few that they stay small when unpacked
 
 brotli: Any = import_module("brotli") if find_spec("brotli") else None
 """Brotli bodies are read and written where the package is installed."""

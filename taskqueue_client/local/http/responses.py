@@ -37,8 +37,7 @@ _ON_EVERY_RESPONSE: CIMultiDict[str] = CIMultiDict(
 _NO_CACHE = re.compile(r"(?:^|,)\s*no-cache\s*(?:,|$)", re.ASCII)
 _QVALUE = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 _JSON = "application/json; charset=utf-8"
-_SMALLEST_COMPRESSED = 1024
-"""Responses of at least this many bytes are compressed if the client accepts it."""
+_SMALLEST_COMPRESSED = 1024  # responses of at least this many bytes are compressed if the client accepts it
 
 
 def json_response(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

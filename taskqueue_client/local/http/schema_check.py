@@ -223,8 +223,7 @@ _URI = re.compile(
 _JS_GROUP = re.compile(r"\(\?<(?![=!])")
 _PYTHON_ONLY = re.compile(r"\(\?[P#(>aiLmsux]|\\[AZ]")
 """Groups and escapes that JavaScript does not have."""
-_ATOM = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
-"""An escape or a class of characters."""
+_ATOM = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)  # an escape or a class of characters
 _POSSESSIVE = re.compile(r"(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})\+")
 """Such as `c++`, which JavaScript does not have either."""
 

@@ -41,12 +41,8 @@ _ABSOLUTE_FORM = re.compile(r"https?://[^/?]*", re.IGNORECASE)
 _PORT = re.compile(r":[0-9]*$")
 _MISDIRECTED = 421
 _WRONG_HOST = "The Host header is not that of this local queue; use the root URL that it printed"
-
-_KEEP_ALIVE = 90.0
-"""After how many idle seconds a connection is closed."""
-
-_BACKLOG = 1024
-"""How many connections may wait to be accepted: as many long polls may come in at once."""
+_KEEP_ALIVE = 90.0  # after how many idle seconds a connection is closed
+_BACKLOG = 1024  # how many connections may wait to be accepted: as many long polls may come in at once
 
 _SHUTDOWN = 0.05
 """How many seconds requests under way are given when the server stops: all but long polls take less."""

@@ -24,9 +24,7 @@ from taskqueue_client.local.engine.store import Store
 BLOCK = 1 << 20
 """Bytes written at once: large enough for a thread switch not to matter, small enough to hold many."""
 
-_MD5_LIMIT = 16 << 20
-"""Bytes up to which a body gets its MD5 sum as its ETag."""
-
+_MD5_LIMIT = 16 << 20  # bytes up to which a body gets its MD5 sum as its ETag
 _ZEROS = bytes(BLOCK)
 _FILE_NAME = re.compile(r"[0-9a-f]{32}")
 

@@ -33,8 +33,7 @@ from .body_store import BLOCK, Body, BodyStore
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _SCOPE = "us-east-1/s3/aws4_request"
 _TIME = "%Y%m%dT%H%M%SZ"
-_ERRORS = "surrogateescape"
-"""How aiohttp decodes bytes of a request that are not UTF-8."""
+_ERRORS = "surrogateescape"  # how aiohttp decodes bytes of a request that are not UTF-8
 
 
 class BadSignatureError(Exception):
