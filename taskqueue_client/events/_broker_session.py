@@ -190,9 +190,7 @@ def broker_errors(settings: PulseSettings | None) -> Generator[None]:
     where = "" if settings is None else f"{settings}: "
     try:
         yield
-    except _REFUSALS as error:
-        raise BrokerRefused(where + _message(error)) from error
-    except _LOSSES as error:
+    except (*_REFUSALS, *_LOSSES) as error:
         raise (BrokerRefused if _is_refusal(error) else BrokerLost)(where + _message(error)) from error
     except asyncio.CancelledError as error:
         if is_canceled():
@@ -202,9 +200,10 @@ def broker_errors(settings: PulseSettings | None) -> Generator[None]:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Return whether retries are useless: untrusted certificate, or no such virtual host."""
-    untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
-    return untrusted or _is_about_vhost(error) or error.args[:1] == (_NOT_ALLOWED,)
+    """Return whether retries are useless: the certificate is untrusted, or there is no such virtual host."""
+    is_refused = isinstance(error, _REFUSALS) or error.args[:1] == (_NOT_ALLOWED,)
+    is_untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
+    return is_refused or is_untrusted or _is_about_vhost(error)
 
 
 def _is_about_vhost(error: BaseException) -> bool:

@@ -123,8 +123,7 @@ class Deployment:
     async def _connect(self, amqp_url: str, store: Store) -> None:
         from .amqp import AmqpPublisher, Outbox  # noqa: PLC0415 - needs an extra
 
-        outbox = Outbox(store)
-        publisher = await self._cleanup.enter_async_context(AmqpPublisher(amqp_url, outbox))
+        publisher = await self._cleanup.enter_async_context(AmqpPublisher(amqp_url, Outbox(store)))
         self._audience.stores.append(publisher.store)
         self._audience.listeners.append(publisher.send_soon)
 

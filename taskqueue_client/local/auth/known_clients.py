@@ -81,12 +81,16 @@ def _check_client(client: Client) -> None:
     if not CLIENT_ID.fullmatch(client.client_id):
         message = f"clientId {client.client_id!r} has characters other than A-Z a-z 0-9 ! @ / : . + | _ -"
         raise ValueError(message)
-    if not (isinstance(client.access_token, str) and _TOKEN.fullmatch(client.access_token)):
+    if not _is_token(client.access_token):
         message = (
             f"the access token of {client.client_id!r} must be printable ASCII without spaces, not empty"
         )
         raise ValueError(message)
     check_scopes(client.scopes, f"client {client.client_id!r}")
+
+
+def _is_token(given: object) -> bool:
+    return isinstance(given, str) and _TOKEN.fullmatch(given) is not None
 
 
 def check_scopes(scopes: Iterable[str], owner: str) -> None:

@@ -367,12 +367,8 @@ class _RemovedFault(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _json(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    content = msgspec.json.encode(body)
-    return web.Response(
-        body=content,
-        status=status,
-        headers={**_HEADERS, "Content-Type": "application/json", **(headers or {})},
-    )
+    all_headers = {**_HEADERS, "Content-Type": "application/json", **(headers or {})}
+    return web.Response(body=msgspec.json.encode(body), status=status, headers=all_headers)
 
 
 def _private(response: web.StreamResponse) -> web.StreamResponse:
