@@ -87,7 +87,9 @@ def _insert(core: Core, task: Task, body: dict[str, Any], now: int) -> Task:
     is_free = track_dependencies(core, task, states, body["requires"])
     if is_free:
         append_run(task, "scheduled", now)
-    _insert_row(core, task)
+    *plain, runs, definition = msgspec.structs.astuple(task)
+    row = (sort_key(task.task_id), *plain, encode_runs(runs), definition)
+    core.store.insert(f"tasks (sort_key, {COLUMNS})", *row)
     if is_free:
         enqueue(core, task, now)
     return task
@@ -169,9 +171,3 @@ def _encoded_definition(body: dict[str, Any]) -> bytes:
         return msgspec.json.encode(definition)
     except RecursionError:
         refuse("MalformedPayload", "`payload` or `extra` is nested deeper than Python can handle")
-
-
-def _insert_row(core: Core, task: Task) -> None:
-    *plain, runs, definition = msgspec.structs.astuple(task)
-    row = (sort_key(task.task_id), *plain, encode_runs(runs), definition)
-    core.store.insert(f"tasks (sort_key, {COLUMNS})", *row)

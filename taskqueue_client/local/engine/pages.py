@@ -28,7 +28,9 @@ def offset_page(
     core: Core, key: str, item: Callable[[Any], Any], token: str | None, limit: int, sql: str, *values: Any
 ) -> dict[str, Any]:
     """Return the body of a response with a page of an offset list: what `item` makes of a query's rows."""
-    offset = _offset(token or "")
+    if not _ALPHANUMERIC.fullmatch(token or ""):
+        refuse("InputError", "`continuationToken` must be the one in the response of the previous page")
+    offset = min(decode_offset(token or "") or 0, _MAX_OFFSET)
     rows = core.store.rows(f"{sql} LIMIT ? OFFSET ?", *values, limit + 1, offset)
     return page_of(key, rows, limit, item, lambda _: encode_offset(offset + limit))
 
@@ -53,12 +55,6 @@ def decode_index(token: str | None, kind: type[Row]) -> Row | None:
         return msgspec.json.decode(decode_base64(token or ""), type=kind)
     except (msgspec.DecodeError, ValueError):
         return None
-
-
-def _offset(token: str) -> int:
-    if not _ALPHANUMERIC.fullmatch(token):
-        refuse("InputError", "`continuationToken` must be the one in the response of the previous page")
-    return min(decode_offset(token) or 0, _MAX_OFFSET)
 
 
 _SALT = "salt"
