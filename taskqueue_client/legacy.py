@@ -20,12 +20,7 @@ from taskqueue_client import _arguments as arguments
 from taskqueue_client import errors
 from taskqueue_client._protocol.api_responses import Response, ResponseRefused, TransportFailed
 from taskqueue_client._protocol.conversation import Call
-from taskqueue_client._protocol.queue_messages import (
-    MAX_XML,
-    QueueMessage,
-    decode_run,
-    parse_messages,
-)
+from taskqueue_client._protocol.queue_messages import MAX_XML, QueueMessage, decode_run, parse_messages
 from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client._transport.asynchronous import own_transport

@@ -156,7 +156,6 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _bars(*, hidden: bool) -> Progress | None:
-    """Return progress bars if there is a terminal."""
     terminal = console(stderr=True)
     if hidden or not terminal.is_interactive:
         return None

@@ -211,7 +211,6 @@ def _credentials(queue: Queue, held: list[str] | None) -> Finding:
 
 
 def _task_queue(queue: Queue, task_queue_id: str) -> Finding:
-    """Describe a task queue as far as the credentials allow."""
     try:
         counts = queue.task_queue_counts(task_queue_id)
     except InsufficientScopes as error:

@@ -106,7 +106,6 @@ def _read_yaml(path: Path, text: str) -> object:
 
 
 def _place(path: Path, before: str) -> str:
-    """Return a position in a file, given the text before it."""
     lines = before.split("\n")
     return f"{shown(path)}, line {len(lines)}, column {len(lines[-1]) + 1}"
 

@@ -108,12 +108,7 @@ def _client_of(given: str) -> Client:
     help="Its token.  [default: a random one]",
 )
 @click.option(
-    "--client",
-    "clients",
-    metavar="ID=TOKEN=SCOPES",
-    type=_client_of,
-    multiple=True,
-    help="A further client.",
+    "--client", "clients", metavar="ID=TOKEN=SCOPES", type=_client_of, multiple=True, help="A further client."
 )
 @click.option(
     "--config", metavar="FILE", type=_config, help="YAML or JSON with clients, roles and anonymousScopes."

@@ -84,7 +84,6 @@ def _chosen_run(status: TaskStatus, run_id: int | None) -> int:
 
 
 def _writer() -> Callable[[bytes], object]:
-    """Return the function that writes a log to standard output."""
     if not sys.stdout.isatty():
         return _write_bytes
     terminal = TerminalFilter()
@@ -169,7 +168,6 @@ class FollowedLog:
         return self._run_id >= len(runs) or runs[self._run_id].state in {RunState.PENDING, RunState.RUNNING}
 
     def _tell_of_retry(self, status: TaskStatus) -> None:
-        """Say that the task goes on in another run."""
         if self._run_id + 1 < len(status.runs):
             ended, latest = status.runs[self._run_id], status.runs[-1]
             self._tell(

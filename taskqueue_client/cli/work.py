@@ -34,7 +34,6 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def _setting_options(command: F) -> F:
-    """Add an option for each setting of `WorkerConfig`."""
     for each in reversed(fields(WorkerConfig)):
         option = f"--{each.name.replace('_', '-')}"
         meaning = meaning_of(each).replace("`", "")

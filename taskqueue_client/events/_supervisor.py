@@ -257,7 +257,6 @@ def session_type() -> type[BrokerSession]:
 
 
 def _check_numbers(**numbers: object) -> None:
-    """Raise InvalidArgument unless all numbers of seconds are positive."""
     for name, number in numbers.items():
         if not isinstance(number, int | float) or not number > 0:
             raise InvalidArgument(name, number, "more than 0 seconds")

@@ -479,7 +479,6 @@ def _finished(argument: str, returned: object) -> None:
 
 @contextmanager
 def _rejecting(reject: Callable[[], None], event: Event) -> Generator[None]:
-    """Log an error of a handler and reject its event."""
     try:
         yield
     except WrongFunction:  # another event would end in the same way

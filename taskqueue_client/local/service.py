@@ -251,7 +251,6 @@ class LocalQueue:
         return self._deployment
 
     def _run(self, started: Future[None]) -> None:
-        """Run the queue, in its thread, from start to stop."""
         try:
             with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:  # others cannot send files
                 runner.run(self._serve(started))

@@ -144,7 +144,6 @@ class SignatureValidator:
         return Identity(bewit.client_id, credentials.scopes, credentials.expires)
 
     def _credentials(self, client_id: str, ext_text: str | None) -> Accepted:
-        """Return a client's key and scopes, after applying its certificate and restrictions."""
         if not ext_text:
             client = self._client(client_id)
             scopes = self.expand([*client.scopes, ANONYMOUS])

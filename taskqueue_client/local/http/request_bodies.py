@@ -105,7 +105,6 @@ def _decompress(body: bytes, encoding: str) -> bytes:
 
 
 def _gunzip(body: bytes) -> bytes:
-    """Return all members of a gzip body."""
     unpacked = b""
     while len(unpacked) <= LARGEST_BODY:
         member, body = _unpack_all(zlib.decompressobj(zlib.MAX_WBITS | 16), body)

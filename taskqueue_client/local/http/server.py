@@ -163,7 +163,6 @@ class Server:
         return own is None or name in {"", "localhost", own.lower()} or is_address(name.strip("[]"))
 
     def _route(self, request: web.BaseRequest, path: str) -> tuple[str, Handler]:
-        """Return the name of a request's endpoint, if it has one, and its handler."""
         if path.startswith("/storage/"):
             return self._storage_handler(request.method)
         if self.admin is not None and path.startswith("/admin/"):

@@ -249,7 +249,6 @@ class Page:
         return response
 
     async def _own(self, request: web.BaseRequest, path: str) -> web.Response:
-        """Respond to a request of the page that is not one of the Queue's endpoints."""
         if request.method == "GET" and path in self._reads:
             return _json(self._reads[path]())
         if request.method == "GET" and path.startswith("/page/group/"):
