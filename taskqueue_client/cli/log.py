@@ -272,14 +272,11 @@ class FollowedLog:
             try:
                 is_live = self._request(content.url)
             except StorageRefused as error:
-                if error.status == _NO_SUCH_RANGE and not self._log.received:  # the log is empty
-                    return True
-                if error.status == _NO_SUCH_RANGE:  # shorter than before, as it is compressed now
-                    self._log.begin_again()
-                elif error.status == _NOT_MODIFIED:
-                    return True
-                else:
+                if error.status not in {_NO_SUCH_RANGE, _NOT_MODIFIED}:
                     raise
+                if error.status == _NOT_MODIFIED or not self._log.received:  # or the log is empty
+                    return True
+                self._log.begin_again()  # it is shorter than before, as it is compressed now
         return True
 
     def _request(self, url: str) -> bool:
