@@ -248,7 +248,7 @@ class MessageSync:
 
         `form` is `SINGLE` or `BY_PRIORITY`.
         """
-        if self._store.insert("azure_polled", task_queue_id, form, otherwise="IGNORE"):
+        if self._store.insert("azure_polled", task_queue_id, form, verb="INSERT OR IGNORE"):
             self._store.change(
                 "INSERT OR REPLACE INTO azure_due (task_id) SELECT task_id FROM tasks"
                 " WHERE task_queue_id = ? AND deadline > ?",
@@ -367,7 +367,7 @@ class MessageSync:
         }
 
     def _save(self, task_id: str, queue: str, wanted: _Wanted, receipt: Receipt) -> None:
-        self._store.insert("azure_messages", task_id, queue, *wanted, *receipt, otherwise="REPLACE")
+        self._store.insert("azure_messages", task_id, queue, *wanted, *receipt, verb="INSERT OR REPLACE")
 
 
 def _wanted(task: Task, now: int) -> _Wanted | None:

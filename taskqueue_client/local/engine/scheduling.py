@@ -208,7 +208,7 @@ def _set(core: Core, task_ids: Iterable[str], priority: int) -> None:
 def join_group(core: Core, task_group_id: str, scheduler_id: str, task_expires: int) -> None:
     """Make the group of a new task, or let it last as long as the task."""
     expires = min(task_expires + times.HOUR, times.LATEST)
-    if core.store.insert("task_groups", task_group_id, scheduler_id, expires, None, otherwise="IGNORE"):
+    if core.store.insert("task_groups", task_group_id, scheduler_id, expires, None, verb="INSERT OR IGNORE"):
         return
     ((owner, group_expires, sealed),) = core.store.rows(GROUP, task_group_id)
     if owner != scheduler_id:

@@ -183,14 +183,14 @@ class Store:
         """Change rows, within a transaction; return how many were changed."""
         return self._execute(sql, values).rowcount
 
-    def insert(self, into: str, *row: Any, otherwise: str = "ABORT") -> int:
+    def insert(self, into: str, *row: Any, verb: str = "INSERT") -> int:
         """Add a row, within a transaction; return how many rows were added.
 
-        `into` is a table, with the columns of the row unless it has all. `otherwise` is what SQLite does if
-        a row has the same key: `ABORT` raises an error, `REPLACE` replaces that row, `IGNORE` keeps it.
+        `into` is a table, with the columns of the row unless it has all. `INSERT OR REPLACE` replaces a row
+        with the same key, `INSERT OR IGNORE` keeps it.
         """
         marks = ", ".join("?" * len(row))
-        return self.change(f"INSERT OR {otherwise} INTO {into} VALUES ({marks})", *row)  # noqa: S608 - constants
+        return self.change(f"{verb} INTO {into} VALUES ({marks})", *row)
 
     @contextmanager
     def transaction(self, keep: type[Exception] | tuple[()] = ()) -> Generator[None]:

@@ -248,7 +248,7 @@ def save_artifact(core: Core, artifact: ArtifactRecord) -> None:
     """Write a new or changed artifact, within a transition."""
     *plain, details = msgspec.structs.astuple(artifact)
     row = (sort_key(artifact.name), *plain, msgspec.json.encode(details))
-    core.store.insert(f"artifacts (sort_key, {COLUMNS})", *row, otherwise="REPLACE")
+    core.store.insert(f"artifacts (sort_key, {COLUMNS})", *row, verb="INSERT OR REPLACE")
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def record_claim(
     """
     taken_until = now + int(core.settings.claim_timeout * times.SECOND)
     row = (task.task_id, run_id, taken_until, task.task_queue_id, *worker, now)
-    core.store.insert("claims", *row, otherwise="REPLACE" if is_granted else "IGNORE")
+    core.store.insert("claims", *row, verb="INSERT OR REPLACE" if is_granted else "INSERT OR IGNORE")
     return taken_until
 
 

@@ -245,7 +245,7 @@ def _known(core: Core, task_queue_id: str, worker: Worker) -> _WorkerRecord:
 def _save(core: Core, worker: _WorkerRecord) -> None:
     *plain, recent_tasks, quarantine_details = msgspec.structs.astuple(worker)
     row = (*plain, _encode(recent_tasks[-_RECENT:]), _encode(quarantine_details))
-    core.store.insert("workers", *row, otherwise="REPLACE")
+    core.store.insert("workers", *row, verb="INSERT OR REPLACE")
 
 
 def _refuse_unknown(task_queue_id: str, worker: Worker) -> NoReturn:

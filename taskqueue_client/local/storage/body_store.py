@@ -112,8 +112,8 @@ class BodyStore:
     def _keep(self, path: Path, bucket: str, key: str, headers: Mapping[str, str], now: float) -> Body:
         body = Body(path, path.stat().st_size, headers, now)
         before = self.find(bucket, key)
-        encoded = msgspec.json.encode(headers).decode()
-        self._store.insert("bodies", bucket, key, path.name, body.size, encoded, now, otherwise="REPLACE")
+        row = (bucket, key, path.name, body.size, msgspec.json.encode(headers).decode(), now)
+        self._store.insert("bodies", *row, verb="INSERT OR REPLACE")
         if before is not None:
             self._remove_file(before.path.name)
         return body
