@@ -169,13 +169,8 @@ class Deployment:
     def _open_page(self, core: Core) -> Page:
         from .page import Page  # noqa: PLC0415 - a queue without a page does not load it
 
-        page = Page(
-            core,
-            self._injector,
-            secret=self._issuer.access_token,
-            host=self._settings.host,
-            root_url=lambda: self.root_url,
-        )
+        secret, host = self._issuer.access_token, self._settings.host
+        page = Page(core, self._injector, secret=secret, host=host, root_url=lambda: self.root_url)
         self._audience.listeners.append(page.note_message)
         return page
 

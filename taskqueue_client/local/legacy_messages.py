@@ -358,12 +358,10 @@ class MessageSync:
         return queue_names(task.task_queue_id, suffixes)
 
     def _known(self, task_id: str) -> dict[str, _Known]:
-        rows = self._store.rows(
-            "SELECT queue, run_id, visible, message_id, pop_receipt FROM azure_messages WHERE task_id = ?",
-            task_id,
-        )
+        sql = "SELECT queue, run_id, visible, message_id, pop_receipt FROM azure_messages WHERE task_id = ?"
         return {
-            queue: _Known(run_id, visible, Receipt(*receipt)) for queue, run_id, visible, *receipt in rows
+            queue: _Known(run_id, visible, Receipt(*receipt))
+            for queue, run_id, visible, *receipt in self._store.rows(sql, task_id)
         }
 
     def _save(self, task_id: str, queue: str, wanted: _Wanted, receipt: Receipt) -> None:

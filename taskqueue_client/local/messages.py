@@ -104,13 +104,8 @@ def _task_message(
 
 def defined(task: Task) -> Message:
     """Return the message about a new task, with its status before the first run."""
-    status: dict[str, Any] = {
-        **task.status(),
-        "retriesLeft": task.retries,
-        "state": "unscheduled",
-        "runs": [],
-    }
-    return _task_message("task-defined", task, _tags(task), status=status)
+    before: dict[str, Any] = {"retriesLeft": task.retries, "state": "unscheduled", "runs": []}
+    return _task_message("task-defined", task, _tags(task), status={**task.status(), **before})
 
 
 def pending(task: Task, run: Run) -> Message:

@@ -21,21 +21,14 @@ from .store import sort_key
 from .task_records import COLUMNS, PRIORITIES, Task, encode_runs, find_task
 from .transitions import add_run, append_run, enqueue
 
+_OF_PRIORITY = "queue:create-task:<priority>:<provisionerId>/<workerType>"
 _SCOPES: ScopeExpression = {
     "AllOf": [
         {"for": "scope", "in": "scopes", "each": "<scope>"},
         {"for": "route", "in": "routes", "each": "queue:route:<route>"},
         "queue:create-task:project:<projectId>",
         "queue:scheduler-id:<schedulerId>",
-        {
-            "AnyOf": [
-                {
-                    "for": "priority",
-                    "in": "priorities",
-                    "each": "queue:create-task:<priority>:<provisionerId>/<workerType>",
-                }
-            ]
-        },
+        {"AnyOf": [{"for": "priority", "in": "priorities", "each": _OF_PRIORITY}]},
     ]
 }
 

@@ -209,10 +209,8 @@ class Store:
 
     def secret(self, table: str, column: str) -> str:
         """Return the only row of a table: a random secret, made at the first start of this store."""
-        self._execute(
-            f"CREATE TABLE IF NOT EXISTS {table}"
-            f" (only INTEGER PRIMARY KEY CHECK (only = 1), {column} TEXT NOT NULL)"
-        )
+        columns = f"only INTEGER PRIMARY KEY CHECK (only = 1), {column} TEXT NOT NULL"
+        self._execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
         self._execute(f"INSERT OR IGNORE INTO {table} VALUES (1, ?)", (secrets.token_urlsafe(33),))  # noqa: S608 - constants
         secret: str = self.value(f"SELECT {column} FROM {table}")  # noqa: S608 - constants
         return secret

@@ -111,6 +111,7 @@ def _provisioner(row: tuple[Any, ...]) -> dict[str, Any]:
     return _task_queue(row, "provisionerId")
 
 
+_COUNT_SCOPES = ("queue:pending-count:<taskQueueId>", "queue:claimed-count:<taskQueueId>")
 _PENDING = " FROM pending WHERE task_queue_id = ? AND expires > ?"
 _CLAIMED = " FROM claims JOIN tasks USING (task_id) WHERE claims.task_queue_id = ?"
 _HELD = f"{_CLAIMED} AND taken_until > ?"
@@ -126,11 +127,7 @@ def pending_tasks(core: Core, task_queue_id: str) -> dict[str, Any]:
     return {**queue_names(task_queue_id), "pendingTasks": _count(core, "*", _PENDING, task_queue_id)}
 
 
-@queue(
-    "GET",
-    "/task-queues/<taskQueueId>/counts",
-    {"AllOf": ["queue:pending-count:<taskQueueId>", "queue:claimed-count:<taskQueueId>"]},
-)
+@queue("GET", "/task-queues/<taskQueueId>/counts", {"AllOf": [*_COUNT_SCOPES]})
 def task_queue_counts(core: Core, task_queue_id: str) -> dict[str, Any]:
     """Return the numbers of pending runs, and of runs with a claim that has not expired."""
     claimed = _count(core, "DISTINCT task_id || '/' || run_id", _HELD, task_queue_id)
@@ -140,12 +137,7 @@ def task_queue_counts(core: Core, task_queue_id: str) -> dict[str, Any]:
 @queue(
     "POST",
     "/task-queues/counts",
-    each(
-        "taskQueueId",
-        "taskQueueIds",
-        "queue:pending-count:<taskQueueId>",
-        "queue:claimed-count:<taskQueueId>",
-    ),
+    each("taskQueueId", "taskQueueIds", *_COUNT_SCOPES),
     schema="task-queue-counts-request",
 )
 def task_queue_counts_batch(core: Core, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:

@@ -57,11 +57,7 @@ class Admin:
         remove = background.worker_removed
         self._routes: dict[tuple[str, str], _Route] = {
             ("GET", "/admin/clock"): (_NoBody, _nothing, self._time),
-            ("POST", "/admin/clock/advance"): (
-                _ClockStep,
-                lambda step: clock.advance(step.seconds),
-                self._time,
-            ),
+            ("POST", "/admin/clock/advance"): (_ClockStep, lambda by: clock.advance(by.seconds), self._time),
             ("POST", "/admin/clock/hold"): (_NoBody, lambda _: clock.hold(), self._time),
             ("POST", "/admin/clock/release"): (_NoBody, lambda _: clock.release(), self._time),
             ("POST", "/admin/clock/shift"): (_ClockShift, self._shift, lambda: {"now": faults.now()}),

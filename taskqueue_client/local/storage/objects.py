@@ -176,11 +176,8 @@ class ObjectService:
 
     def expire(self, now: int) -> None:
         """Remove what has expired, and uploads that were not finished within a day; `now` is in ms."""
-        names = self._store.rows(
-            "SELECT name FROM objects WHERE expires < ? OR (upload_id IS NOT NULL AND upload_expires < ?)",
-            *(now, now),
-        )
-        for (name,) in names:
+        sql = "SELECT name FROM objects WHERE expires < ? OR (upload_id IS NOT NULL AND upload_expires < ?)"
+        for (name,) in self._store.rows(sql, now, now):
             self.remove(name)
 
     def _put_url(self, name: str, proposal: Mapping[str, Any]) -> dict[str, Any]:
