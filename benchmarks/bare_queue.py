@@ -81,7 +81,9 @@ class BareQueue:
         runs = [{"runId": 0, "state": "pending", "reasonCreated": "scheduled", "scheduled": FAR_FUTURE}]
         row = (sort_key(task_id), task_id, queue, scheduler, "none", group, 1, LATER, LATER, 5, 5, 0, 0)
         self._execute("BEGIN IMMEDIATE")
-        self._execute("INSERT OR IGNORE INTO task_groups VALUES (?, ?, ?, NULL)", (group, scheduler, LATER))
+        self._execute(
+            "INSERT OR IGNORE INTO task_groups VALUES (?, ?, ?, ?)", (group, scheduler, LATER, None)
+        )
         self._execute(_TASK, (task_id,)).fetchone()
         self._execute(_NEW_TASK, (*row, _encoded(runs), _encoded(definition)))
         self._execute(_NEW_PENDING, (queue, 1, NOW, LATER, task_id, 0))

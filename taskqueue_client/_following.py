@@ -28,8 +28,7 @@ _PATIENCE = 10
 """The pause before the next request, as a multiple of the last response's time: following must not become a
 load for the Queue."""
 
-_LONGEST_PAUSE = 60.0
-"""Seconds. A response may have taken minutes because of an outage, which is over."""
+_LONGEST_PAUSE = 60.0  # in seconds; a response may have taken minutes because of an outage, which is over
 
 
 def follow_group(

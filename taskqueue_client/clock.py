@@ -111,8 +111,7 @@ class MovableClock:
         """
         step = seconds + 60 * (minutes + 60 * (hours + 24 * days))
         if not 0 <= step < math.inf:
-            message = f"advance: {step} s is not valid; expected 0 or more: the clock cannot go back"
-            raise ValueError(message)
+            raise ValueError(f"advance: {step} s is not valid; expected 0 or more: the clock cannot go back")
         with self._moved:
             self._offset += step
         self._wake_sleepers()

@@ -74,8 +74,7 @@ _OLDEST = 14 * 60
 """Seconds since `created` from which on the time of the call is sent instead: the Queue accepts 15 minutes. A
 program whose claim expired runs again after 20."""
 
-_FEW = 20
-"""How many names an error shows, and for how many wrong ones a similar name is looked for."""
+_FEW = 20  # how many names an error shows, and for how many wrong ones a similar name is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +355,6 @@ class _Writer:
             return given
 
     def _resolved(self, value: Any, path: str, ids: Mapping[str, str]) -> Any:
-        """Return the value with task references replaced by ids."""
         if isinstance(value, Mapping):
             members = cast("Mapping[str, Any]", value)
             if list(members) == ["task-reference"]:
@@ -482,7 +480,6 @@ def _waves(tasks: Iterable[GraphTask]) -> list[list[GraphTask]]:
 
 
 def _created(client: _Timed, task: GraphTask) -> Conversation[TaskStatus]:
-    """Create a task, unless an earlier submission did."""
     try:
         response = yield from create_task(task.task_id, _up_to_date(task.definition, client.now()))
     except RequestConflict:

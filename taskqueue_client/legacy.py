@@ -20,12 +20,7 @@ from taskqueue_client import _arguments as arguments
 from taskqueue_client import errors
 from taskqueue_client._protocol.api_responses import Response, ResponseRefused, TransportFailed
 from taskqueue_client._protocol.conversation import Call
-from taskqueue_client._protocol.queue_messages import (
-    MAX_XML,
-    QueueMessage,
-    decode_run,
-    parse_messages,
-)
+from taskqueue_client._protocol.queue_messages import MAX_XML, QueueMessage, decode_run, parse_messages
 from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client._transport.asynchronous import own_transport
@@ -42,9 +37,7 @@ __all__ = [
 
 log = logging.getLogger("taskqueue_client.worker")
 
-_MOST_MESSAGES = 32
-"""The number of messages that Azure hands out in one response, at most."""
-
+_MOST_MESSAGES = 32  # the number of messages that Azure hands out in one response, at most
 _STORAGE_TIMEOUTS = Timeouts(connect=5.0, read=10.0, total=15.0)
 _REFUSED = (401, 403, 404)
 _GONE = (404, 400)  # MessageNotFound, PopReceiptMismatch

@@ -37,8 +37,7 @@ else:
     def __getattr__(name: str) -> Any:
         """Import what needs the whole worker when it is first used: pytest loads this module each time."""
         if name not in {"TaskResult", "run_handler"}:
-            message = f"module {__name__!r} has no attribute {name!r}"
-            raise AttributeError(message)
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(".worker.handler_testing", __package__), name)
 
 

@@ -41,11 +41,8 @@ Exit statuses:
   130  interrupted; 143 by SIGTERM, 129 by SIGHUP
 """
 
-_BY_SIGNAL = 128
-"""The exit status of a command that a signal ends is this, plus the number of the signal."""
-
-_SHUTTING_DOWN = frozenset({"local", "work"})
-"""The commands that handle signals themselves."""
+_BY_SIGNAL = 128  # the exit status of a command that a signal ends is this, plus the number of the signal
+_SHUTTING_DOWN = frozenset({"local", "work"})  # the commands that handle signals themselves
 
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """The signals that end a command as Ctrl-C does; Windows has only one of them."""

@@ -22,8 +22,7 @@ def slug_id(given: str) -> str:
     """Return the id of a task or a task group; the type of an argument."""
     if not is_slugid(given):
         expected = "a slugid of 22 characters, as `submit` prints it"
-        message = f"{given!r} is not the id of a task or group; expected {expected}"
-        raise click.BadParameter(message)
+        raise click.BadParameter(f"{given!r} is not the id of a task or group; expected {expected}")
     return given
 
 
@@ -36,8 +35,7 @@ def duration(longest: str = "1 day") -> Callable[[object], float]:
             seconds = float(str(given)) if seconds is None else seconds
         if seconds is None or not 0 < seconds <= (seconds_of(longest) or 0):
             expected = f"seconds or text such as '5 minutes', more than 0 and at most {longest}"
-            message = f"{given!r} is not valid; expected {expected}"
-            raise click.BadParameter(message)
+            raise click.BadParameter(f"{given!r} is not valid; expected {expected}")
         return seconds
 
     return duration
@@ -55,8 +53,7 @@ run_option = click.option("--run", "run_id", type=click.IntRange(0), help="The r
 def check_either(task_ids: tuple[str, ...], group: str | None) -> None:
     """Refuse a command line with both tasks and a group, or with neither."""
     if bool(task_ids) == bool(group):
-        message = "Give either task ids or --group."
-        raise click.UsageError(message)
+        raise click.UsageError("Give either task ids or --group.")
 
 
 def connect() -> Queue:
@@ -75,9 +72,8 @@ def connect_with_credentials() -> Queue:
     """Return a client with credentials, or for a proxy that adds credentials."""
     queue = connect()
     if queue.credentials is None and not os.environ.get("TASKCLUSTER_PROXY_URL"):
-        message = (
+        raise Failure(
             "no credentials: set TASKCLUSTER_CLIENT_ID and TASKCLUSTER_ACCESS_TOKEN "
             "(and TASKCLUSTER_CERTIFICATE, if they are temporary)"
         )
-        raise Failure(message)
     return queue

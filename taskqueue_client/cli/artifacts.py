@@ -124,8 +124,7 @@ def _latest_run(queue: Queue, task_id: str) -> int:
     """Return the latest run: a rerun may begin meanwhile, and artifacts of two runs must not be mixed."""
     run = last_run(queue.status(task_id).status)
     if run is None:
-        message = f"task {task_id} has no run"
-        raise Failure(message, ExitStatus.REFUSED)
+        raise Failure(f"task {task_id} has no run", ExitStatus.REFUSED)
     return run.run_id
 
 
@@ -157,7 +156,6 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _bars(*, hidden: bool) -> Progress | None:
-    """Return progress bars if there is a terminal."""
     terminal = console(stderr=True)
     if hidden or not terminal.is_interactive:
         return None
@@ -211,8 +209,7 @@ def signed_url(task_id: str, name: str, run_id: int | None, lifetime: float, *, 
     """
     with connect_with_credentials() as queue:
         if queue.credentials is None:
-            message = "a proxy cannot sign URLs: set TASKCLUSTER_ROOT_URL and credentials"
-            raise Failure(message)
+            raise Failure("a proxy cannot sign URLs: set TASKCLUSTER_ROOT_URL and credentials")
         call = (
             calls.get_latest_artifact(task_id, name)
             if run_id is None

@@ -34,11 +34,8 @@ from .failures import ExitStatus, Failure, in_one_line
 from .listen import UntilConnected, leave_logging_to_on_state
 from .output import json_option, print_json
 
-_TOLERATED_SKEW = 60.0
-"""Seconds of clock skew that are not reported; the clients correct for skew."""
-
-_SOON = 15 * 60.0
-"""Seconds before the end of temporary credentials at which the verdict becomes a note."""
+_TOLERATED_SKEW = 60.0  # seconds of clock skew that are not reported; the clients correct for skew
+_SOON = 15 * 60.0  # seconds before the end of temporary credentials at which the verdict becomes a note
 
 
 class Verdict(StrEnum):
@@ -55,6 +52,10 @@ class Finding(msgspec.Struct, frozen=True):
     check: str
     verdict: Verdict
     message: str
+
+
+Result = tuple[Verdict, str]
+"""The verdict and the message of a finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +136,10 @@ def findings(subject: Subject) -> Iterator[Finding]:
             yield Finding("service", Verdict.WRONG, in_one_line(error))
             return
         yield Finding("service", Verdict.GOOD, "the Queue responds")
-        yield _clock(queue)
+        yield Finding("clock", *_clock(queue))
         yield from _access(queue, subject)
-        yield _pulse(subject)
-        yield _storage(queue, subject.task_id)
+        yield Finding("pulse", *_pulse(subject))
+        yield Finding("storage", *_storage(queue, subject.task_id))
 
 
 def _network(root_url: str) -> Iterator[Finding]:
@@ -153,20 +154,18 @@ def _network(root_url: str) -> Iterator[Finding]:
         yield Finding("certificates", Verdict.GOOD, used or "the system's and certifi's")
 
 
-def _clock(queue: Queue) -> Finding:
+def _clock(queue: Queue) -> Result:
     skew = (queue.now() - datetime.now(UTC)).total_seconds()
     if abs(skew) <= _TOLERATED_SKEW:
-        message = f"this machine's clock agrees with the service's within {_TOLERATED_SKEW:.0f} s"
-        return Finding("clock", Verdict.GOOD, message)
+        return Verdict.GOOD, f"this machine's clock agrees with the service's within {_TOLERATED_SKEW:.0f} s"
     which = "behind" if skew > 0 else "ahead of"
-    message = f"this machine's clock is {abs(skew):.0f} s {which} the service's: set it (NTP)"
-    return Finding("clock", Verdict.WRONG, message)
+    return Verdict.WRONG, f"this machine's clock is {abs(skew):.0f} s {which} the service's: set it (NTP)"
 
 
 def _access(queue: Queue, subject: Subject) -> Iterator[Finding]:
     credentials = queue.credentials
     if credentials is not None and credentials.certificate is not None:
-        certificate = _certificate(credentials, queue.now())
+        certificate = Finding("certificate", *_certificate(credentials, queue.now()))
         yield certificate
         if certificate.verdict is Verdict.WRONG:
             return
@@ -177,77 +176,73 @@ def _access(queue: Queue, subject: Subject) -> Iterator[Finding]:
     except CallFailed as error:
         yield Finding("credentials", Verdict.WRONG, in_one_line(error))
         return
-    yield _credentials(queue, held)
+    yield Finding("credentials", *_credentials(queue, held))
     if not subject.task_queue_ids:
         yield Finding("scopes", Verdict.NOTE, "not checked: give a task queue id")
     for each in subject.task_queue_ids:
         try:
-            yield _task_queue(queue, each)
+            yield Finding("task queue", *_task_queue(queue, each))
             if subject.worker_group and subject.worker_id:
-                yield _worker(queue, each, subject.worker_group, subject.worker_id)
+                worker = _worker(queue, each, subject.worker_group, subject.worker_id)
+                yield Finding("worker", *worker)
         except (CallFailed, InvalidArgument) as error:
             yield Finding("task queue", Verdict.WRONG, in_one_line(error))
         else:
             yield from _scopes(_holder(queue, held), each, subject)
 
 
-def _certificate(credentials: Credentials, now: datetime) -> Finding:
+def _certificate(credentials: Credentials, now: datetime) -> Result:
     left = (expires_at(credentials) or 0) - now.timestamp()
     if left <= 0:
-        message = "the temporary credentials have expired: get new ones"
-        return Finding("certificate", Verdict.WRONG, message)
+        return Verdict.WRONG, "the temporary credentials have expired: get new ones"
     verdict = Verdict.NOTE if left < _SOON else Verdict.GOOD
-    return Finding("certificate", verdict, f"the temporary credentials expire in {left / 60:.0f} minutes")
+    return verdict, f"the temporary credentials expire in {left / 60:.0f} minutes"
 
 
-def _credentials(queue: Queue, held: list[str] | None) -> Finding:
+def _credentials(queue: Queue, held: list[str] | None) -> Result:
     if os.environ.get("TASKCLUSTER_PROXY_URL"):
-        return Finding("credentials", Verdict.NOTE, "TASKCLUSTER_PROXY_URL: the proxy adds credentials")
+        return Verdict.NOTE, "TASKCLUSTER_PROXY_URL: the proxy adds credentials"
     if queue.credentials is None:
         message = "TASKCLUSTER_CLIENT_ID and TASKCLUSTER_ACCESS_TOKEN are not set: access to public data only"
-        return Finding("credentials", Verdict.NOTE, message)
+        return Verdict.NOTE, message
     client = f"client {queue.credentials.client_id!r} is accepted"
     if held is None:
-        message = f"{client}; its scopes cannot be listed without the scope auth:current-scopes"
-        return Finding("credentials", Verdict.NOTE, message)
-    return Finding("credentials", Verdict.GOOD, f"{client}; number of scopes: {len(held)}")
+        return Verdict.NOTE, f"{client}; its scopes cannot be listed without the scope auth:current-scopes"
+    return Verdict.GOOD, f"{client}; number of scopes: {len(held)}"
 
 
-def _task_queue(queue: Queue, task_queue_id: str) -> Finding:
-    """Describe a task queue as far as the credentials allow."""
+def _task_queue(queue: Queue, task_queue_id: str) -> Result:
     try:
         counts = queue.task_queue_counts(task_queue_id)
     except InsufficientScopes as error:
-        message = f"{task_queue_id}: tasks cannot be counted: {in_one_line(error)}"
-        return Finding("task queue", Verdict.NOTE, message)
+        return Verdict.NOTE, f"{task_queue_id}: tasks cannot be counted: {in_one_line(error)}"
     message = f"{task_queue_id}: pending tasks: {counts.pending_tasks}, claimed: {counts.claimed_tasks}"
     try:
         queue.get_task_queue(task_queue_id)
     except ResourceNotFound:
-        return Finding("task queue", Verdict.NOTE, f"{message}; no worker has claimed from it lately")
+        return Verdict.NOTE, f"{message}; no worker has claimed from it lately"
     except InsufficientScopes:
-        return Finding("task queue", Verdict.GOOD, f"{message}; unknown whether workers claim from it")
-    return Finding("task queue", Verdict.GOOD, message)
+        return Verdict.GOOD, f"{message}; unknown whether workers claim from it"
+    return Verdict.GOOD, message
 
 
-def _worker(queue: Queue, task_queue_id: str, group: str, worker_id: str) -> Finding:
+def _worker(queue: Queue, task_queue_id: str, group: str, worker_id: str) -> Result:
     """Report whether the worker is in quarantine: such a worker gets no tasks, and no error says why."""
     name = f"{task_queue_id}: {group}/{worker_id}"
     try:
         worker = queue.get_worker(task_queue_id, worker_group=group, worker_id=worker_id)
     except ResourceNotFound:
-        return Finding("worker", Verdict.NOTE, f"{name} has not claimed lately")
+        return Verdict.NOTE, f"{name} has not claimed lately"
     except InsufficientScopes as error:
-        message = f"{name}: unknown whether it is in quarantine: {in_one_line(error)}"
-        return Finding("worker", Verdict.NOTE, message)
+        return Verdict.NOTE, f"{name}: unknown whether it is in quarantine: {in_one_line(error)}"
     until = worker.quarantine_until
     if until is None or until <= queue.now():
-        return Finding("worker", Verdict.GOOD, f"{name} is not in quarantine")
+        return Verdict.GOOD, f"{name} is not in quarantine"
     message = (
         f"{name} is in quarantine until {until:%Y-%m-%d %H:%M:%S} UTC, and gets no tasks; "
         f"to lift it, run taskqueue quarantine {task_queue_id} {group} {worker_id} --hours 0"
     )
-    return Finding("worker", Verdict.WRONG, message)
+    return Verdict.WRONG, message
 
 
 Holder = Callable[[str], bool]
@@ -314,33 +309,33 @@ def _allowed(
     return Finding(f"scopes {what}", otherwise, f"{queue_id}: missing: {in_words(missing)}")
 
 
-def _pulse(subject: Subject) -> Finding:
+def _pulse(subject: Subject) -> Result:
     """Connect to the broker and bind as a worker does."""
     leave_logging_to_on_state()
     if not os.environ.get("PULSE_URL"):
-        return Finding("pulse", Verdict.NOTE, "not checked: PULSE_URL is not set")
+        return Verdict.NOTE, "not checked: PULSE_URL is not set"
     try:
         ended = partial(task_exception, worker_group=subject.worker_group, worker_id=subject.worker_id)
         bindings = [ended(task_queue_id=each) for each in subject.task_queue_ids or [None]]
         settings = PulseSettings.from_env()
         with Listener(settings, bindings, on_state=UntilConnected()):
-            return Finding("pulse", Verdict.GOOD, f"{settings}: connected and bound")
+            return Verdict.GOOD, f"{settings}: connected and bound"
     except (TaskQueueError, OSError, ImportError) as error:  # an OSError if the `cafile` is unreadable
-        return Finding("pulse", Verdict.WRONG, in_one_line(error))
+        return Verdict.WRONG, in_one_line(error)
 
 
-def _storage(queue: Queue, task_id: str | None) -> Finding:
+def _storage(queue: Queue, task_id: str | None) -> Result:
     """Download the beginning of an artifact."""
     if task_id is None:
-        return Finding("storage", Verdict.NOTE, "not checked: give --task, the id of a task with artifacts")
+        return Verdict.NOTE, "not checked: give --task, the id of a task with artifacts"
     stored = {StorageType.S3, StorageType.OBJECT}
     try:
         names = (each.name for each in queue.iter_latest_artifacts(task_id) if each.storage_type in stored)
         name = next(names, None)
         if name is None:
             message = f"not checked: task {task_id} has no artifact of the storage types s3 and object"
-            return Finding("storage", Verdict.NOTE, message)
+            return Verdict.NOTE, message
         next(iter(queue.stream_artifact(task_id, name)), None)
     except (CallFailed, ArtifactError) as error:
-        return Finding("storage", Verdict.WRONG, in_one_line(error))
-    return Finding("storage", Verdict.GOOD, f"{name} of task {task_id} can be downloaded")
+        return Verdict.WRONG, in_one_line(error)
+    return Verdict.GOOD, f"{name} of task {task_id} can be downloaded"

@@ -23,18 +23,15 @@ def read_document(path: Path) -> dict[str, Any]:
         content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
         text = content.decode("utf-8-sig")
     except OSError as error:
-        message = f"{shown(path)}: {error.strerror}"
-        raise Failure(message) from error
+        raise Failure(f"{shown(path)}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         place = _place(path, error.object[: error.start].decode())
-        message = f"{place}: not UTF-8: byte {error.object[error.start]:#04x}"
-        raise Failure(message) from error
+        raise Failure(f"{place}: not UTF-8: byte {error.object[error.start]:#04x}") from error
     with refusing_depth(path):
         is_json = path.suffix == ".json" or (str(path) == "-" and _is_json(text))
         document = _read_json(path, text) if is_json else _read_yaml(path, text)
     if not isinstance(document, dict):
-        message = f"{shown(path)}: the file must contain an object with keys and values"
-        raise Failure(message)
+        raise Failure(f"{shown(path)}: the file must contain an object with keys and values")
     return cast("dict[str, Any]", document)
 
 
@@ -48,8 +45,7 @@ def refusing_depth(path: Path) -> Generator[None]:
     try:
         yield
     except RecursionError as error:
-        message = f"{shown(path)}: lists and objects are nested too deeply"
-        raise Failure(message) from error
+        raise Failure(f"{shown(path)}: lists and objects are nested too deeply") from error
 
 
 def _is_json(text: str) -> bool:
@@ -75,19 +71,16 @@ def _read_json(path: Path, text: str) -> object:
             parse_constant=_finite,
         )
     except json.JSONDecodeError as error:
-        message = f"{shown(path)}, line {error.lineno}, column {error.colno}: {error.msg}"
-        raise Failure(message) from error
+        raise Failure(f"{shown(path)}, line {error.lineno}, column {error.colno}: {error.msg}") from error
     except ValueError as error:  # of a number
-        message = f"{shown(path)}: {error}"
-        raise Failure(message) from error
+        raise Failure(f"{shown(path)}: {error}") from error
 
 
 def _finite(text: str) -> float:
     """Return a number that JSON can express."""
     number = float(text)
     if not math.isfinite(number):
-        message = f"{text} is not a number in JSON"
-        raise ValueError(message)
+        raise ValueError(f"{text} is not a number in JSON")
     return number
 
 
@@ -96,8 +89,7 @@ def _without_twins(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) < len(pairs):
         keys = [key for key, _ in pairs]
         twin = next(key for key in keys if keys.count(key) > 1)
-        message = f"{shown(path)}: duplicate key {twin!r} in one object"
-        raise Failure(message)
+        raise Failure(f"{shown(path)}: duplicate key {twin!r} in one object")
     return members
 
 
@@ -107,15 +99,13 @@ def _read_yaml(path: Path, text: str) -> object:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        message = f"{shown(path)}{where}: {error.problem or error.context}"
-        raise Failure(message) from error
+        raise Failure(f"{shown(path)}{where}: {error.problem or error.context}") from error
     except yaml.reader.ReaderError as error:
         message = f"{_place(path, text[: error.position])}: {error.reason}: #x{error.character:04x}"
         raise Failure(message) from error
 
 
 def _place(path: Path, before: str) -> str:
-    """Return a position in a file, given the text before it."""
     lines = before.split("\n")
     return f"{shown(path)}, line {len(lines)}, column {len(lines[-1]) + 1}"
 
@@ -173,8 +163,7 @@ class _Loader(yaml.SafeLoader):
         return yaml.ScalarNode(_TEXT, key.value, key.start_mark, key.end_mark)
 
 
-_UNFINISHED = 0
-"""The size of a node whose parts are being counted."""
+_UNFINISHED = 0  # the size of a node whose parts are being counted
 
 
 def _size(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:

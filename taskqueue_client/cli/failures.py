@@ -20,8 +20,7 @@ from .output import printable
 _EXPIRED = re.compile(r"has expired|\.expiry < now")
 """The texts of the auth service about expired clients and certificates."""
 
-_NO_THREAD = "can't start new thread"
-"""The text of Python's RuntimeError."""
+_NO_THREAD = "can't start new thread"  # the text of Python's RuntimeError
 
 _OF_OUTPUT = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
 """The errors of standard output, such as one on a full disk. Those of other files have a file name."""

@@ -63,14 +63,11 @@ def command(
                 document = {"exchange": event.exchange, "routes": event.routes, "message": _content(event)}
                 print_either(document, printable(_line(event)), as_json=as_json)
     except events.BrokerRefused as error:
-        message = f"RabbitMQ refused: {error}: check PULSE_URL"
-        raise Failure(message, ExitStatus.REFUSED) from error
+        raise Failure(f"RabbitMQ refused: {error}: check PULSE_URL", ExitStatus.REFUSED) from error
     except events.BrokerLost as error:
-        message = f"cannot reach RabbitMQ: {error}: check PULSE_URL"
-        raise Failure(message, ExitStatus.NO_RESPONSE) from error
+        raise Failure(f"cannot reach RabbitMQ: {error}: check PULSE_URL", ExitStatus.NO_RESPONSE) from error
     except ImportError as error:
-        message = "needs aio-pika: pip install 'taskqueue_client[events]'"
-        raise Failure(message) from error
+        raise Failure("needs aio-pika: pip install 'taskqueue_client[events]'") from error
 
 
 def _bindings(

@@ -8,8 +8,9 @@ import shlex
 import signal
 import sqlite3
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
@@ -21,9 +22,6 @@ from taskqueue_client.local import OBJECT_METHODS, PUBLIC_SCOPES, Client, LocalQ
 from .arguments import duration
 from .documents import read_document
 from .failures import Failure
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _STOP = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
@@ -48,16 +46,14 @@ def _config(file: str) -> _Config:
     try:
         return msgspec.convert(read_document(Path(file)), _Config)
     except msgspec.ValidationError as error:
-        message = f"{file}: {error}"
-        raise click.BadParameter(message) from error
+        raise click.BadParameter(f"{file}: {error}") from error
 
 
 def _client_of(given: str) -> Client:
     client_id, _, rest = given.partition("=")
     token, _, scopes = rest.partition("=")
     if not (client_id and token):
-        message = "not a client; expected CLIENT_ID=ACCESS_TOKEN=SCOPE,SCOPE"
-        raise click.BadParameter(message)
+        raise click.BadParameter("not a client; expected CLIENT_ID=ACCESS_TOKEN=SCOPE,SCOPE")
     return Client(client_id, token, [scope for scope in scopes.split(",") if scope])
 
 
@@ -112,12 +108,7 @@ def _client_of(given: str) -> Client:
     help="Its token.  [default: a random one]",
 )
 @click.option(
-    "--client",
-    "clients",
-    metavar="ID=TOKEN=SCOPES",
-    type=_client_of,
-    multiple=True,
-    help="A further client.",
+    "--client", "clients", metavar="ID=TOKEN=SCOPES", type=_client_of, multiple=True, help="A further client."
 )
 @click.option(
     "--config", metavar="FILE", type=_config, help="YAML or JSON with clients, roles and anonymousScopes."
@@ -176,8 +167,7 @@ def command(
         )
         local.start()
     except sqlite3.Error as error:
-        message = f"{settings['db']}: {error}"
-        raise Failure(message) from None
+        raise Failure(f"{settings['db']}: {error}") from None
     except (ValueError, OSError, ImportError) as error:
         raise Failure(str(error)) from None
     try:

@@ -84,7 +84,6 @@ def _chosen_run(status: TaskStatus, run_id: int | None) -> int:
 
 
 def _writer() -> Callable[[bytes], object]:
-    """Return the function that writes a log to standard output."""
     if not sys.stdout.isatty():
         return _write_bytes
     terminal = TerminalFilter()
@@ -169,7 +168,6 @@ class FollowedLog:
         return self._run_id >= len(runs) or runs[self._run_id].state in {RunState.PENDING, RunState.RUNNING}
 
     def _tell_of_retry(self, status: TaskStatus) -> None:
-        """Say that the task goes on in another run."""
         if self._run_id + 1 < len(status.runs):
             ended, latest = status.runs[self._run_id], status.runs[-1]
             self._tell(
@@ -274,14 +272,11 @@ class FollowedLog:
             try:
                 is_live = self._request(content.url)
             except StorageRefused as error:
-                if error.status == _NO_SUCH_RANGE and not self._log.received:  # the log is empty
-                    return True
-                if error.status == _NO_SUCH_RANGE:  # shorter than before, as it is compressed now
-                    self._log.begin_again()
-                elif error.status == _NOT_MODIFIED:
-                    return True
-                else:
+                if error.status not in {_NO_SUCH_RANGE, _NOT_MODIFIED}:
                     raise
+                if error.status == _NOT_MODIFIED or not self._log.received:  # or the log is empty
+                    return True
+                self._log.begin_again()  # it is shorter than before, as it is compressed now
         return True
 
     def _request(self, url: str) -> bool:
@@ -369,8 +364,7 @@ class GrowingLog:
         held, self._held = self._held, b""
         self._decode(held)
         if self._gunzip is not None and not self._gunzip.is_complete:
-            message = "the end is missing"
-            raise BadGzip(message)
+            raise BadGzip("the end is missing")
 
     def write_all(self, blocks: Iterable[Block]) -> None:
         """Write what is new in all of the log, which is decoded already."""

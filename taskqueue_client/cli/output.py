@@ -17,11 +17,8 @@ from rich.text import Text
 from taskqueue_client.models import Model, ReasonResolved, Run, TaskAndStatus, TaskState, TaskStatus
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
-_STEP = 1000
-"""The factor between two units."""
-
-_WIDE = 10_000
-"""The width of output that is not a terminal: nothing is cut off or wrapped."""
+_STEP = 1000  # the factor between two units
+_WIDE = 10_000  # the width of output that is not a terminal: nothing is cut off or wrapped
 
 STYLES = {
     TaskState.COMPLETED: "green",
@@ -162,9 +159,7 @@ def reason_of(run: Run | None) -> str:
     return str(run.reason_resolved)
 
 
-_LONGEST = 256
-"""Bytes of the parameters of a control sequence; a longer one is not a sequence, but text."""
-
+_LONGEST = 256  # bytes of the parameters of a control sequence; a longer one is not a sequence, but text
 _PARAMETERS = rb"[0-?]{0,%d}[ -/]{0,%d}" % (_LONGEST, _LONGEST)
 _STRING = rb"\x1b[\]PX^_][^\x07\x18\x1a\x1b\n]*"
 

@@ -113,18 +113,13 @@ def _print_one(member: TaskAndStatus, *, is_blocked: bool) -> None:
 
 
 _BAR_WIDTH = 40
-_RESERVED_LINES = 4
-"""Lines of the terminal outside of the table."""
+_RESERVED_LINES = 4  # lines of the terminal outside of the table
 _FIRST = (TaskState.RUNNING, TaskState.FAILED, TaskState.EXCEPTION, TaskState.PENDING, TaskState.UNSCHEDULED)
 """The order in which tasks are shown if the terminal has no room for all."""
 
 _RESOLVED = (TaskState.COMPLETED, TaskState.FAILED, TaskState.EXCEPTION)
-
-_Snapshot = tuple[list[TaskAndStatus], frozenset[str]]
-"""Tasks, and the ids of those that are blocked."""
-
-_BLOCKED = "blocked"
-"""The reason of an unscheduled task with a failed dependency."""
+_Snapshot = tuple[list[TaskAndStatus], frozenset[str]]  # tasks, and the ids of those that are blocked
+_BLOCKED = "blocked"  # the reason of an unscheduled task with a failed dependency
 
 OUTAGE_MOST = 3600.0
 """Seconds that an outage may last while tasks are followed."""
@@ -157,8 +152,7 @@ def watch(
     with connect() as queue:
         members = followed(queue, lambda: _members(queue, task_ids, group), interval, as_json=as_json)
     if not members:
-        message = f"task group {group} has no tasks"
-        raise Failure(message, ExitStatus.REFUSED)
+        raise Failure(f"task group {group} has no tasks", ExitStatus.REFUSED)
     ctx.exit(exit_status(members))
 
 

@@ -67,10 +67,8 @@ def _planned(file: Path, document: dict[str, object], created: datetime) -> Grap
     except InvalidDefinition as error:
         first, *more = map(str, error.problems)
         if not more:
-            message = f"{shown(file)}: {first}"
-            raise Failure(message) from error
-        message = f"{shown(file)}: {len(error.problems)} problems:"
-        raise Failure(message, details=[first, *more]) from error
+            raise Failure(f"{shown(file)}: {first}") from error
+        raise Failure(f"{shown(file)}: {len(error.problems)} problems:", details=[first, *more]) from error
 
 
 def _submit(queue: Queue, graph: Graph, *, is_new_group: bool) -> None:

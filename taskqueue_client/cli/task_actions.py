@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, cast
 
 import click
@@ -12,7 +13,7 @@ import click
 from taskqueue_client._dates import instant, timestamp
 from taskqueue_client.definitions import TaskDefinition
 from taskqueue_client.errors import CallFailed
-from taskqueue_client.models import Priority
+from taskqueue_client.models import Priority, TaskStatus, TaskStatusResponse
 from taskqueue_client.slugid import slugid
 
 from .arguments import (
@@ -47,12 +48,7 @@ def cancel(task_ids: tuple[str, ...], group: str | None, *, as_json: bool) -> No
                 raise
             line = f"{canceled.cancelled_count} of {canceled.task_group_size} tasks were canceled"
             print_change(canceled, line, as_json=as_json)
-
-        def act(task_id: str) -> None:
-            status = queue.cancel_task(task_id).status
-            print_change(status, f"{task_id} {status.state}", as_json=as_json)
-
-        _for_each(task_ids, act)
+        _change_each(task_ids, queue.cancel_task, lambda status: str(status.state), as_json=as_json)
 
 
 @click.command()
@@ -63,14 +59,12 @@ def rerun(task_ids: tuple[str, ...], *, as_json: bool) -> None:
 
     With --json, prints the status of each task.
     """
+
+    def shown(status: TaskStatus) -> str:
+        return f"{status.state}, run {len(status.runs) - 1}"
+
     with connect_with_credentials() as queue:
-
-        def act(task_id: str) -> None:
-            status = queue.rerun_task(task_id).status
-            line = f"{task_id} {status.state}, run {len(status.runs) - 1}"
-            print_change(status, line, as_json=as_json)
-
-        _for_each(task_ids, act)
+        _change_each(task_ids, queue.rerun_task, shown, as_json=as_json)
 
 
 @click.command()
@@ -82,12 +76,7 @@ def schedule(task_ids: tuple[str, ...], *, as_json: bool) -> None:
     A task that is scheduled already stays as it is. With --json, prints the status of each task.
     """
     with connect_with_credentials() as queue:
-
-        def act(task_id: str) -> None:
-            status = queue.schedule_task(task_id).status
-            print_change(status, f"{task_id} {status.state}", as_json=as_json)
-
-        _for_each(task_ids, act)
+        _change_each(task_ids, queue.schedule_task, lambda status: str(status.state), as_json=as_json)
 
 
 @click.command()
@@ -106,12 +95,8 @@ def priority(priority: str, task_ids: tuple[str, ...], group: str | None, *, as_
         if group:
             changed = queue.change_task_group_priority(group, wanted)
             print_change(changed, f"{changed.tasks_affected} tasks were changed", as_json=as_json)
-
-        def act(task_id: str) -> None:
-            status = queue.change_task_priority(task_id, wanted).status
-            print_change(status, f"{task_id} {status.priority}", as_json=as_json)
-
-        _for_each(task_ids, act)
+        change = partial(queue.change_task_priority, new_priority=wanted)
+        _change_each(task_ids, change, lambda status: str(status.priority), as_json=as_json)
 
 
 @click.command()
@@ -129,8 +114,7 @@ def quarantine(
     With --json, prints the worker.
     """
     if math.isnan(hours):  # which click finds in every range
-        message = "nan is not in the range 0<=x<=876000."
-        raise click.BadParameter(message, param_hint="'--hours'")
+        raise click.BadParameter("nan is not in the range 0<=x<=876000.", param_hint="'--hours'")
     with connect_with_credentials() as queue:
         queue.ping()  # measures the clock skew
         worker = queue.quarantine_worker(
@@ -174,6 +158,22 @@ def retrigger(task_ids: tuple[str, ...], *, exact: bool, as_json: bool) -> None:
             print_change(document, f"{task_id} {new_task_id} {status.state}", as_json=as_json)
 
         _for_each(task_ids, act)
+
+
+def _change_each(
+    task_ids: tuple[str, ...],
+    change: Callable[[str], TaskStatusResponse],
+    shown: Callable[[TaskStatus], str],
+    *,
+    as_json: bool,
+) -> None:
+    """Change each task, and print its status afterwards: for people, what `shown` returns."""
+
+    def act(task_id: str) -> None:
+        status = change(task_id).status
+        print_change(status, f"{task_id} {shown(status)}", as_json=as_json)
+
+    _for_each(task_ids, act)
 
 
 def _for_each(task_ids: tuple[str, ...], act: Callable[[str], None]) -> None:

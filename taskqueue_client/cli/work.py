@@ -34,7 +34,6 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def _setting_options(command: F) -> F:
-    """Add an option for each setting of `WorkerConfig`."""
     for each in reversed(fields(WorkerConfig)):
         option = f"--{each.name.replace('_', '-')}"
         meaning = meaning_of(each).replace("`", "")
@@ -127,8 +126,7 @@ def _worker_class(name: str, given: Mapping[str, object]) -> type[WorkerLoop]:
     """Return the class of a name, which can be called with the arguments `given`."""
     module_name, _, class_name = name.partition(":")
     if not (module_name and class_name) or module_name.startswith("."):
-        message = f"{name!r} is not a worker; expected MODULE:CLASS, such as my_workers.build:Builder"
-        raise Failure(message)
+        raise Failure(f"{name!r} is not a worker; expected MODULE:CLASS, such as my_workers.build:Builder")
     sys.path.insert(0, _current_directory())
     try:
         module = importlib.import_module(module_name)
@@ -139,17 +137,14 @@ def _worker_class(name: str, given: Mapping[str, object]) -> type[WorkerLoop]:
     found = getattr(module, class_name, None)
     if not (isinstance(found, type) and issubclass(found, WorkerLoop)):
         finding = "does not exist" if found is None else "is not a subclass of WorkerLoop"
-        message = f"{class_name!r} in {module_name} {finding}"
-        raise Failure(message)
+        raise Failure(f"{class_name!r} in {module_name} {finding}")
     if inspect.isabstract(found):
-        message = f"{class_name!r} in {module_name} lacks {', '.join(sorted(found.__abstractmethods__))}"
-        raise Failure(message)
+        raise Failure(f"{class_name!r} in {module_name} lacks {', '.join(sorted(found.__abstractmethods__))}")
     try:
         inspect.signature(found).bind(**given)
     except TypeError as error:
         rule = "must take **settings, and need no other argument"
-        message = f"the __init__ of {class_name!r} in {module_name} {rule}: {error}"
-        raise Failure(message) from error
+        raise Failure(f"the __init__ of {class_name!r} in {module_name} {rule}: {error}") from error
     return found
 
 

@@ -126,8 +126,7 @@ class BrokerSession:
             with broker_errors(None):
                 declared = await self._channel.queue_declare(self.queue, passive=True)
         except BrokerRefused as error:
-            message = f"{self.queue} was deleted"
-            raise QueueDeleted(message) from error
+            raise QueueDeleted(f"{self.queue} was deleted") from error
         return declared.message_count or 0
 
     def acknowledge(self, tag: int) -> None:
@@ -191,12 +190,8 @@ def broker_errors(settings: PulseSettings | None) -> Generator[None]:
     where = "" if settings is None else f"{settings}: "
     try:
         yield
-    except _REFUSALS as error:
-        message = where + _message(error)
-        raise BrokerRefused(message) from error
-    except _LOSSES as error:
-        message = where + _message(error)
-        raise (BrokerRefused if _is_refusal(error) else BrokerLost)(message) from error
+    except (*_REFUSALS, *_LOSSES) as error:
+        raise (BrokerRefused if _is_refusal(error) else BrokerLost)(where + _message(error)) from error
     except asyncio.CancelledError as error:
         if is_canceled():
             raise
@@ -205,9 +200,10 @@ def broker_errors(settings: PulseSettings | None) -> Generator[None]:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Return whether retries are useless: untrusted certificate, or no such virtual host."""
-    untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
-    return untrusted or _is_about_vhost(error) or error.args[:1] == (_NOT_ALLOWED,)
+    """Return whether retries are useless: the certificate is untrusted, or there is no such virtual host."""
+    is_refused = isinstance(error, _REFUSALS) or error.args[:1] == (_NOT_ALLOWED,)
+    is_untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
+    return is_refused or is_untrusted or _is_about_vhost(error)
 
 
 def _is_about_vhost(error: BaseException) -> bool:

@@ -42,8 +42,7 @@ async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> 
     try:
         await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            message = f"timed out after {seconds:g} s"
-            raise TimeoutError(message)
+            raise TimeoutError(f"timed out after {seconds:g} s")
         return task.result()
     finally:
         task.cancel()
@@ -120,8 +119,7 @@ class Supervisor:
 
     def raise_if_over(self) -> None:
         if self._task is None:
-            message = "the listener is not open: use it within `async with`"
-            raise RuntimeError(message)
+            raise RuntimeError("the listener is not open: use it within `async with`")
         if self._task.done():
             self._task.result()
 
@@ -201,8 +199,7 @@ class Supervisor:
             raise
         except Exception as error:
             _LOG.exception("the reconcile hook failed")
-            message = f"the reconcile hook failed: {error!r}"
-            raise ReconcileFailed(message) from error
+            raise ReconcileFailed(f"the reconcile hook failed: {error!r}") from error
 
     async def _watch(self, session: BrokerSession) -> Exception:
         """Check the connection at intervals until the session ends."""
@@ -217,8 +214,7 @@ class Supervisor:
         try:
             backlog = await within(self._clock, RESPONSE_TIMEOUT, session.backlog())
         except TimeoutError as error:
-            message = f"the broker did not respond within {RESPONSE_TIMEOUT:g} s"
-            raise BrokerLost(message) from error
+            raise BrokerLost(f"the broker did not respond within {RESPONSE_TIMEOUT:g} s") from error
         state = State.LAGGING if backlog > before and self.buffer else State.LISTENING
         if state is not self.state:
             self._change(StateChange(state, backlog=backlog))
@@ -256,13 +252,11 @@ def session_type() -> type[BrokerSession]:
     try:
         from ._broker_session import BrokerSession  # noqa: PLC0415 - the rest of this package works without the extra
     except ImportError as error:
-        message = 'listeners need aio-pika: pip install "taskqueue_client[events]"'
-        raise ImportError(message) from error
+        raise ImportError('listeners need aio-pika: pip install "taskqueue_client[events]"') from error
     return BrokerSession
 
 
 def _check_numbers(**numbers: object) -> None:
-    """Raise InvalidArgument unless all numbers of seconds are positive."""
     for name, number in numbers.items():
         if not isinstance(number, int | float) or not number > 0:
             raise InvalidArgument(name, number, "more than 0 seconds")

@@ -115,8 +115,7 @@ class _Consumer(ABC, Generic[HookResult]):
     def _open_once(self) -> None:
         """Note that the block is entered: a second one would receive nothing, or share this one's queue."""
         if self._opened:
-            message = "the listener was opened before; create another one"
-            raise RuntimeError(message)
+            raise RuntimeError("the listener was opened before; create another one")
         self._opened = True
 
     async def _open(self) -> None:
@@ -141,11 +140,10 @@ class _Consumer(ABC, Generic[HookResult]):
 
     async def _get(self, timeout: float | None) -> Event | None:  # noqa: ASYNC109 - measured on `clock`
         if self._waiting is not None and not self._waiting.cancelling():
-            message = (
+            raise RuntimeError(
                 "the listener is already waiting for an event: use it in one task or thread, "
                 "as reading an event acknowledges the one before"
             )
-            raise RuntimeError(message)
         self._waiting = waiting = asyncio.current_task()
         try:
             self._acknowledge()
@@ -436,8 +434,7 @@ class Listener(_Consumer[object]):
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            message = "the listener is not open: use it within `with`"
-            raise RuntimeError(message)
+            raise RuntimeError("the listener is not open: use it within `with`")
         if self._process != os.getpid():
             message = "the listener belongs to the parent process: create another one in the forked child"
             raise RuntimeError(message)
@@ -477,13 +474,11 @@ def _finished(argument: str, returned: object) -> None:
     """
     if iscoroutine(returned):
         returned.close()  # without a warning that it was not awaited, as the error says so
-        message = f"{argument}: returned a coroutine, which only an AsyncListener awaits"
-        raise WrongFunction(message)
+        raise WrongFunction(f"{argument}: returned a coroutine, which only an AsyncListener awaits")
 
 
 @contextmanager
 def _rejecting(reject: Callable[[], None], event: Event) -> Generator[None]:
-    """Log an error of a handler and reject its event."""
     try:
         yield
     except WrongFunction:  # another event would end in the same way

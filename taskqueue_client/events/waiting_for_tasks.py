@@ -188,8 +188,7 @@ class _Schedule:
         """Make a request if it is time to; else wait for an event."""
         now = self._clock.monotonic()
         if self._requested >= self._deadline:
-            message = f"{state} after {self._timeout:g} s"
-            raise WaitTimedOut(message)
+            raise WaitTimedOut(f"{state} after {self._timeout:g} s")
         if now < self._next_request:
             return (yield from self._listen(self._next_request - now))
         self._requested = now
@@ -295,8 +294,7 @@ def _progress(status: TaskStatus) -> tuple[int, int]:
 
 
 def _no_event_loop() -> Event | None:
-    message = "an AsyncListener needs an AsyncQueue; found a Queue"
-    raise TypeError(message)
+    raise TypeError("an AsyncListener needs an AsyncQueue; found a Queue")
 
 
 def _hook(on_progress: Callable[[R], object] | None) -> Callable[[R], object]:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import sqlite3
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -20,15 +21,11 @@ from yarl import URL
 
 from taskqueue_client._protocol.threads_and_tasks import end_tasks, is_canceled
 
-from .messages import EXCHANGE_PREFIX, EXCHANGES
+from .engine import Store
+from .messages import EXCHANGE_PREFIX, EXCHANGES, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage, AbstractQueue
-
-    from .engine import Store
-    from .messages import Message
 
 try:
     import aio_pika
@@ -66,13 +63,9 @@ class Outbox:
 
     def add(self, message: Message) -> None:
         """Store a message as it is now."""
-        self._store.change(
-            "INSERT INTO outbox (exchange, routing_key, cc, body) VALUES (?, ?, ?, ?)",
-            message.exchange,
-            message.routing_key,
-            msgspec.json.encode(message.cc),
-            msgspec.json.encode(message.body),
-        )
+        cc, body = msgspec.json.encode(message.cc), msgspec.json.encode(message.body)
+        row = (message.exchange, message.routing_key, cc, body)
+        self._store.insert("outbox (exchange, routing_key, cc, body)", *row)
 
     def oldest(self, count: int) -> list[StoredMessage]:
         """Return the messages to send next, at most `count`."""
@@ -88,19 +81,15 @@ class Outbox:
         return length
 
 
-_CAPACITY = 100_000
-"""Messages that may wait: some 100 MB, about a minute of the local queue's full speed."""
-
-_BATCH = 100
-"""Messages under way at once: enough to hide the wait for confirmations."""
+_CAPACITY = 100_000  # messages that may wait: some 100 MB, about a minute of the local queue's full speed
+_BATCH = 100  # messages under way at once: enough to hide the wait for confirmations
 
 CONNECT_SECONDS = 30
 """After which the service takes a message that was not confirmed for lost."""
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 15.0
-_PATIENCE = 5.0
-"""Seconds to wait for the broker at the start, and for the last messages at the end."""
+_PATIENCE = 5.0  # seconds to wait for the broker at the start, and for the last messages at the end
 
 CONNECTION_ERRORS = (aio_pika.exceptions.AMQPError, aio_pika.exceptions.ChannelInvalidStateError, OSError)
 """The exceptions that an unreachable broker causes; `TimeoutError` is an `OSError`."""
@@ -121,8 +110,7 @@ class _Link(ABC):
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"amqp", "amqps"} or not parts.hostname:
-            message = "amqp_url: not an AMQP URL; expected amqp://user:password@host:5672/vhost"
-            raise ValueError(message)
+            raise ValueError("amqp_url: not an AMQP URL; expected amqp://user:password@host:5672/vhost")
         self._url = url
         self._host = parts.hostname
         self.connected = asyncio.Event()
@@ -172,8 +160,7 @@ class _Link(ABC):
         except asyncio.CancelledError as error:
             if is_canceled():
                 raise
-            message = "the broker sent no heartbeat"
-            raise ConnectionError(message) from error
+            raise ConnectionError("the broker sent no heartbeat") from error
 
 
 class AmqpPublisher(_Link):
@@ -266,8 +253,7 @@ class AmqpPublisher(_Link):
         if delivered:
             self._outbox.remove_until(delivered[-1].seq)
         if failures:
-            message = "a message was not confirmed"
-            raise ConnectionError(message) from results[failures[0]]
+            raise ConnectionError("a message was not confirmed") from results[failures[0]]
         if not self._outbox:
             self._filled.clear()
             self._emptied.set()
@@ -303,8 +289,7 @@ async def _send(exchange: AbstractExchange, stored: StoredMessage) -> None:
 _MANAGER_PREFIX = "exchange/taskcluster-worker-manager/v1/"
 _MANAGER_EXCHANGES = ("worker-stopped", "worker-removed")
 _PATTERN = "primary.*.*.*.*.*.*.#"
-_KEPT_MS = 24 * 60 * 60 * 1000
-"""After so long without a consumer the broker deletes the queue."""
+_KEPT_MS = 24 * 60 * 60 * 1000  # after so long without a consumer the broker deletes the queue
 
 
 class _RemovedWorker(msgspec.Struct, rename="camel"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,19 +25,14 @@ from .engine import BackgroundWork, Core, Store
 from .engine import Settings as EngineSettings
 from .engine.store import is_of_machine
 from .faults import FaultInjector
+from .messages import Audience
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from .legacy_endpoints import LegacyPolling
-    from .messages import Audience
     from .page import Page
 
-_QUEUE_CLIENT = "static/taskcluster/queue"
-"""The client in whose name the queue issues temporary credentials."""
-
-_LONGEST_NAP = 60.0
-"""The clock is read again after so many seconds: the machine's may have been set."""
+_QUEUE_CLIENT = "static/taskcluster/queue"  # the client in whose name the queue issues temporary credentials
+_LONGEST_NAP = 60.0  # the clock is read again after so many seconds: the machine's may have been set
 
 _RETRY_INTERVAL = 1.0
 """Background work that failed is retried after so many seconds: the disk may have been full."""
@@ -127,8 +123,7 @@ class Deployment:
     async def _connect(self, amqp_url: str, store: Store) -> None:
         from .amqp import AmqpPublisher, Outbox  # noqa: PLC0415 - needs an extra
 
-        outbox = Outbox(store)
-        publisher = await self._cleanup.enter_async_context(AmqpPublisher(amqp_url, outbox))
+        publisher = await self._cleanup.enter_async_context(AmqpPublisher(amqp_url, Outbox(store)))
         self._audience.stores.append(publisher.store)
         self._audience.listeners.append(publisher.send_soon)
 
@@ -174,13 +169,8 @@ class Deployment:
     def _open_page(self, core: Core) -> Page:
         from .page import Page  # noqa: PLC0415 - a queue without a page does not load it
 
-        page = Page(
-            core,
-            self._injector,
-            secret=self._issuer.access_token,
-            host=self._settings.host,
-            root_url=lambda: self.root_url,
-        )
+        secret, host = self._issuer.access_token, self._settings.host
+        page = Page(core, self._injector, secret=secret, host=host, root_url=lambda: self.root_url)
         self._audience.listeners.append(page.note_message)
         return page
 
@@ -188,8 +178,7 @@ class Deployment:
         if self._settings.admin_secret is None:
             return None
         if not isinstance(self._clock, MovableClock):
-            message = "clock: the admin routes need a MovableClock"
-            raise TypeError(message)
+            raise TypeError("clock: the admin routes need a MovableClock")
         return Admin(self._settings.admin_secret, self._clock, self.faults, self.background)
 
     def run_due(self) -> None:

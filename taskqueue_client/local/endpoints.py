@@ -12,11 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    from taskqueue_client.scopes import ScopeExpression
-
+from taskqueue_client.scopes import ScopeExpression
 
 LEGACY = "legacy"
 """The service of endpoints that were removed before the Queue's URLs began with `/api/queue`."""

@@ -260,8 +260,7 @@ def service_500(case: str) -> AnyFault:
         ValueError: The case is not known; the error lists all cases.
     """
     if case not in _CASES:
-        message = f"case: {case!r} is not known; known cases: {', '.join(_CASES)}"
-        raise ValueError(message)
+        raise ValueError(f"case: {case!r} is not known; known cases: {', '.join(_CASES)}")
     return _CASES[case]
 
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from typing import TYPE_CHECKING, Any, TypeGuard, cast
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeGuard, cast
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
 _END_OF_INDICES = 2**32 - 1

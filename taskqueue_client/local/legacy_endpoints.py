@@ -12,25 +12,22 @@ import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from azure.core.exceptions import AzureError
 
 from taskqueue_client._protocol.queue_messages import QueueMessage, RunMessage, decode_run, parse_messages
 from taskqueue_client.local import times
+from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import LEGACY, Endpoint
-from taskqueue_client.local.engine import claims_and_reports
+from taskqueue_client.local.engine import Core, claims_and_reports
 from taskqueue_client.local.engine.task_records import get_task
 from taskqueue_client.local.engine.worker_records import worker_seen
 from taskqueue_client.local.http.api import ENDPOINTS
 from taskqueue_client.local.refusal import Refusal, refuse
+from taskqueue_client.scopes import ScopeExpression
 
 from .legacy_messages import BY_PRIORITY, SINGLE, VALID, AzureQueues, MessageSync, Receipt
-
-if TYPE_CHECKING:
-    from taskqueue_client.local.auth.auth_service import Caller
-    from taskqueue_client.local.engine import Core
-    from taskqueue_client.scopes import ScopeExpression
 
 _WORKER_TYPE = "assume:worker-type:<provisionerId>/<workerType>"
 _POLL_TASK_URL: ScopeExpression = {"AllOf": ["queue:poll-task", _WORKER_TYPE]}

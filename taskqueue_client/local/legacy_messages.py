@@ -15,19 +15,15 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from azure.core.exceptions import AzureError, HttpResponseError, ResourceExistsError
 from azure.storage.queue import QueueMessage, QueueSasPermissions, generate_queue_sas
 from azure.storage.queue.aio import QueueServiceClient
 
 from taskqueue_client.local import times
-from taskqueue_client.local.engine.task_records import find_task
-
-if TYPE_CHECKING:
-    from taskqueue_client.local.engine import Core
-    from taskqueue_client.local.engine.task_records import Task
-
+from taskqueue_client.local.engine import Core
+from taskqueue_client.local.engine.task_records import Task, find_task
 
 _PREFIX = "queue"
 
@@ -87,11 +83,10 @@ class AzureQueues:
             self._account: str = self._service.credential.account_name
             self._key: str = self._service.credential.account_key
         except (ValueError, AttributeError):
-            message = (
+            raise ValueError(
                 "legacy_azure: not a connection string of a storage account; expected"
                 " DefaultEndpointsProtocol=…;AccountName=…;AccountKey=…, and QueueEndpoint=… for an emulator"
-            )
-            raise ValueError(message) from None  # the cause could show the key
+            ) from None  # the cause could show the key
 
     async def create(self, name: str) -> None:
         """Create a queue unless it exists."""
@@ -253,8 +248,7 @@ class MessageSync:
 
         `form` is `SINGLE` or `BY_PRIORITY`.
         """
-        added = self._store.change("INSERT OR IGNORE INTO azure_polled VALUES (?, ?)", task_queue_id, form)
-        if added:
+        if self._store.insert("azure_polled", task_queue_id, form, verb="INSERT OR IGNORE"):
             self._store.change(
                 "INSERT OR REPLACE INTO azure_due (task_id) SELECT task_id FROM tasks"
                 " WHERE task_queue_id = ? AND deadline > ?",
@@ -364,17 +358,14 @@ class MessageSync:
         return queue_names(task.task_queue_id, suffixes)
 
     def _known(self, task_id: str) -> dict[str, _Known]:
-        rows = self._store.rows(
-            "SELECT queue, run_id, visible, message_id, pop_receipt FROM azure_messages WHERE task_id = ?",
-            task_id,
-        )
+        sql = "SELECT queue, run_id, visible, message_id, pop_receipt FROM azure_messages WHERE task_id = ?"
         return {
-            queue: _Known(run_id, visible, Receipt(*receipt)) for queue, run_id, visible, *receipt in rows
+            queue: _Known(run_id, visible, Receipt(*receipt))
+            for queue, run_id, visible, *receipt in self._store.rows(sql, task_id)
         }
 
     def _save(self, task_id: str, queue: str, wanted: _Wanted, receipt: Receipt) -> None:
-        row = (task_id, queue, *wanted, *receipt)
-        self._store.change("INSERT OR REPLACE INTO azure_messages VALUES (?, ?, ?, ?, ?, ?)", *row)
+        self._store.insert("azure_messages", task_id, queue, *wanted, *receipt, verb="INSERT OR REPLACE")
 
 
 def _wanted(task: Task, now: int) -> _Wanted | None:

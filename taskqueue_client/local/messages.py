@@ -7,12 +7,11 @@ fields and a group message's four; a field without a value is `_`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from taskqueue_client.local.engine.task_records import Run, Task
 
 _log = logging.getLogger(__name__)
@@ -105,13 +104,8 @@ def _task_message(
 
 def defined(task: Task) -> Message:
     """Return the message about a new task, with its status before the first run."""
-    status: dict[str, Any] = {
-        **task.status(),
-        "retriesLeft": task.retries,
-        "state": "unscheduled",
-        "runs": [],
-    }
-    return _task_message("task-defined", task, _tags(task), status=status)
+    before: dict[str, Any] = {"retriesLeft": task.retries, "state": "unscheduled", "runs": []}
+    return _task_message("task-defined", task, _tags(task), status={**task.status(), **before})
 
 
 def pending(task: Task, run: Run) -> Message:

@@ -39,3 +39,8 @@ class Refusal(Exception):
 def refuse(code: str, message: str) -> NoReturn:
     """Raise a Refusal with one of the codes in `STATUS`."""
     raise Refusal(code, message)
+
+
+def conflict(message: str) -> NoReturn:
+    """Refuse a change (409): the state of the task, artifact, object or group does not allow it."""
+    refuse("RequestConflict", message)

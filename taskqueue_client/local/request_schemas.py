@@ -11,6 +11,7 @@ from typing import Any
 SLUGID = "^[A-Za-z0-9_-]{8}[Q-T][A-Za-z0-9_-][CGKOSWaeimquy26-][A-Za-z0-9_-]{10}[AQgw]$"
 _SCOPE: dict[str, Any] = {"type": "string", "pattern": "^[ -~]*$"}
 _DATE: dict[str, Any] = {"type": "string", "format": "date-time"}
+_URI: dict[str, Any] = {"type": "string", "format": "uri"}
 _TEXT: dict[str, Any] = {"type": "string"}
 _ID: dict[str, Any] = {"type": "string", "pattern": SLUGID}
 _PRIORITIES = ["highest", "very-high", "high", "medium", "low", "very-low", "lowest"]
@@ -25,8 +26,12 @@ def _name(pattern: str, longest: int) -> dict[str, Any]:
     return {"type": "string", "minLength": 1, "maxLength": longest, "pattern": pattern}
 
 
-def _text(longest: int) -> dict[str, Any]:
-    return {"type": "string", "maxLength": longest}
+def _text(longest: int, **more: object) -> dict[str, Any]:
+    return {"type": "string", "maxLength": longest, **more}
+
+
+def _whole(least: int, **more: object) -> dict[str, Any]:
+    return {"type": "integer", "minimum": least, **more}
 
 
 def _list(items: dict[str, Any], **limits: object) -> dict[str, Any]:
@@ -46,11 +51,7 @@ _METADATA = _closed(
     name=_text(255),
     description=_text(32768),
     owner=_text(255),
-    source={
-        **_text(4096),
-        "pattern": "^(https?://|ssh://|git@)",
-        "anyOf": [{"format": "uri"}, {"format": "regex"}],
-    },
+    source=_text(4096, pattern="^(https?://|ssh://|git@)", anyOf=[{"format": "uri"}, {"format": "regex"}]),
 )
 
 _TASK_QUEUE_ID = {"type": "string", "pattern": "^[a-zA-Z0-9-_]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?$"}
@@ -65,9 +66,9 @@ _CREATE_TASK = _closed(
     taskGroupId=_ID,
     dependencies=_list(_ID, maxItems=10000, uniqueItems=True),
     requires={**_one_of("all-completed", "all-resolved"), "default": "all-completed"},
-    routes=_list({**_text(249), "minLength": 1}, maxItems=64, uniqueItems=True),
+    routes=_list(_text(249, minLength=1), maxItems=64, uniqueItems=True),
     priority={**_one_of(*_PRIORITIES), "default": "lowest"},
-    retries={"type": "integer", "default": 5, "minimum": 0, "maximum": 49},
+    retries=_whole(0, maximum=49, default=5),
     created=_DATE,
     deadline=_DATE,
     expires=_DATE,
@@ -78,7 +79,7 @@ _CREATE_TASK = _closed(
     extra={"type": "object", "default": {}},
 )
 
-_CONTENT = {"contentType": _text(255), "contentLength": {"type": "integer", "minimum": 0}}
+_CONTENT = {"contentType": _text(255), "contentLength": _whole(0)}
 
 
 def _artifact(storage_type: str, required: list[str], /, **properties: dict[str, Any]) -> dict[str, Any]:
@@ -96,12 +97,7 @@ _POST_ARTIFACT = {
     "oneOf": [
         _artifact("s3", ["contentType"], **_CONTENT),
         _artifact("object", ["contentType"], **_CONTENT),
-        _artifact(
-            "reference",
-            ["url", "contentType"],
-            url={"type": "string", "format": "uri"},
-            contentType=_text(255),
-        ),
+        _artifact("reference", ["url", "contentType"], url=_URI, contentType=_text(255)),
         _artifact("link", ["artifact"], artifact=_TEXT, contentType=_text(255)),
         _artifact("error", ["reason", "message"], reason=_one_of(*_REASONS), message=_text(4096)),
     ]
@@ -126,20 +122,15 @@ REQUEST_SCHEMAS: dict[str, dict[str, Any]] = {
     ),
     "queue/v1/change-task-priority-request": _closed(["newPriority"], newPriority=_one_of(*_PRIORITIES)),
     "queue/v1/claim-work-request": _closed(
-        ["workerGroup", "workerId", "tasks"],
-        tasks={"type": "integer", "default": 1, "minimum": 1, "maximum": 32},
-        **_WORKER,
+        ["workerGroup", "workerId", "tasks"], tasks=_whole(1, maximum=32, default=1), **_WORKER
     ),
     "legacy/v1/claim-work-request": _closed(["workerGroup", "workerId"], **_WORKER, xmlMessage=_TEXT),
     "queue/v1/task-claim-request": _closed(["workerGroup", "workerId"], **_WORKER),
     "queue/v1/task-exception-request": _closed(
         ["reason"],
         reason=_one_of(
-            "worker-shutdown",
-            "malformed-payload",
-            "resource-unavailable",
-            "internal-error",
-            "intermittent-task",
+            *("worker-shutdown", "malformed-payload", "resource-unavailable"),
+            *("internal-error", "intermittent-task"),
         ),
     ),
     "queue/v1/post-artifact-request": _POST_ARTIFACT,
@@ -180,12 +171,9 @@ REQUEST_SCHEMAS: dict[str, dict[str, Any]] = {
         ),
         resource=_TEXT,
         host={"type": "string", "format": "hostname"},
-        port={"type": "integer", "minimum": 0, "maximum": 65535},
+        port=_whole(0, maximum=65535),
         authorization=_TEXT,
-        sourceIp={
-            "type": "string",
-            "oneOf": [{"type": "string", "format": "ipv6"}, {"type": "string", "format": "ipv4"}],
-        },
+        sourceIp={**_TEXT, "oneOf": [{**_TEXT, "format": "ipv6"}, {**_TEXT, "format": "ipv4"}]},
     ),
 }
 """Schemas by `<service>/<version>/<name>`, the middle part of the schema's address."""

@@ -96,8 +96,7 @@ class LocalQueue:
         number("port", port, most=_LAST_PORT)
         number("max_dependencies", max_dependencies)
         check_host(host, allow_remote=allow_remote)
-        _check_claim_timeout(claim_timeout)
-        _check_given(db, admin_secret)
+        _check_values(db, claim_timeout, admin_secret, object_methods)
         self.client_id = client_id
         self.access_token = access_token or slugid() + slugid()
         self._clock = clock or MovableClock()
@@ -115,7 +114,7 @@ class LocalQueue:
                 resolver_interval=5.0 if like_production else 0,
             ),
             sign_public_artifacts=sign_public_artifacts,
-            object_methods=_checked_methods(object_methods),
+            object_methods=object_methods,
             clients=check_clients([*clients, Client(client_id, self.access_token, ["*"])]),
             roles=Roles({**(roles or {}), "anonymous": anonymous}),
             amqp_url=amqp_url,
@@ -152,8 +151,7 @@ class LocalQueue:
             TypeError: The queue's clock cannot be moved.
         """
         if not isinstance(self._clock, MovableClock):
-            message = f"clock: {type(self._clock).__name__} cannot be moved; use a MovableClock"
-            raise TypeError(message)
+            raise TypeError(f"clock: {type(self._clock).__name__} cannot be moved; use a MovableClock")
         return self._clock
 
     @property
@@ -207,8 +205,7 @@ class LocalQueue:
             RuntimeError: It was started before.
         """
         if self._thread is not None:
-            message = "the local queue was started before; create another one"
-            raise RuntimeError(message)
+            raise RuntimeError("the local queue was started before; create another one")
         self._process = os.getpid()
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="local queue", daemon=True)
@@ -250,12 +247,10 @@ class LocalQueue:
     @property
     def _running(self) -> Deployment:
         if self._deployment is None:
-            message = "the local queue is not running"
-            raise RuntimeError(message)
+            raise RuntimeError("the local queue is not running")
         return self._deployment
 
     def _run(self, started: Future[None]) -> None:
-        """Run the queue, in its thread, from start to stop."""
         try:
             with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:  # others cannot send files
                 runner.run(self._serve(started))
@@ -310,33 +305,21 @@ def _check_secrets(**given: object) -> None:
             raise InvalidArgument(name, type(secret), "str or None")
 
 
-def _check_claim_timeout(seconds: float) -> None:
-    if not 0 < seconds <= _LONGEST_CLAIM:
-        message = f"claim_timeout must be more than 0 and at most {_LONGEST_CLAIM} seconds, not {seconds}"
-        raise ValueError(message)
-
-
-def _checked_methods(methods: Collection[str]) -> Collection[str]:
-    unknown = sorted({*methods} - {*OBJECT_METHODS})
-    if unknown:
-        message = f"object_methods: {unknown} are not known; allowed: {', '.join(OBJECT_METHODS)}"
-        raise ValueError(message)
-    return methods
+def _check_values(db: str, claim_timeout: float, admin_secret: str | None, methods: Collection[str]) -> None:
+    if not 0 < claim_timeout <= _LONGEST_CLAIM:
+        allowed = f"more than 0 and at most {_LONGEST_CLAIM} seconds"
+        raise ValueError(f"claim_timeout must be {allowed}, not {claim_timeout}")
+    if not db:
+        raise ValueError("db: empty; expected the path of a file, or :memory:")
+    if admin_secret == "":
+        raise ValueError("admin_secret: empty; every request would match it")
+    if unknown := sorted({*methods} - {*OBJECT_METHODS}):
+        raise ValueError(f"object_methods: {unknown} are not known; allowed: {', '.join(OBJECT_METHODS)}")
 
 
 def _check_callback(callback: object) -> None:
     if not callable(callback) or iscoroutinefunction(callback):
-        message = f"callback: {callback!r} is not valid; expected a function that is not asynchronous"
-        raise TypeError(message)
-
-
-def _check_given(db: str, admin_secret: str | None) -> None:
-    if not db:
-        message = "db: empty; expected the path of a file, or :memory:"
-        raise ValueError(message)
-    if admin_secret == "":
-        message = "admin_secret: empty; every request would match it"
-        raise ValueError(message)
+        raise TypeError(f"callback: {callback!r} is not valid; expected a function that is not asynchronous")
 
 
 async def _call(function: Callable[[], _Result]) -> _Result:

@@ -9,11 +9,12 @@ import hmac
 import json
 import re
 from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from operator import itemgetter
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mohawk.util import calculate_mac, parse_content_type
 
@@ -38,16 +39,9 @@ from .presented_credentials import (
     unauthorized,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-_SKEW = 15 * 60
-"""How many seconds a header's timestamp may be off the service's clock."""
-
+_SKEW = 15 * 60  # how many seconds a header's timestamp may be off the service's clock
 _NUMBER = re.compile(r" *[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)? *")
-
-_LATER = 15 * 60
-"""For how many seconds the scopes of a request without credentials are promised."""
+_LATER = 15 * 60  # for how many seconds the scopes of a request without credentials are promised
 
 NEVER = 253402300799.0
 """When credentials of clients that don't expire end, in seconds since the epoch: the end of the year 9999."""
@@ -150,7 +144,6 @@ class SignatureValidator:
         return Identity(bewit.client_id, credentials.scopes, credentials.expires)
 
     def _credentials(self, client_id: str, ext_text: str | None) -> Accepted:
-        """Return a client's key and scopes, after applying its certificate and restrictions."""
         if not ext_text:
             client = self._client(client_id)
             scopes = self.expand([*client.scopes, ANONYMOUS])
@@ -278,12 +271,11 @@ def check_payload_hash(identity: Identity, body: bytes, content_type: str | None
     kind = parse_content_type(content_type or "").encode(errors="replace")
     ours = b64encode(sha256(b"hawk.1.payload\n%b\n%b\n" % (kind, body)).digest())
     if not hmac.compare_digest(ours, identity.payload_hash.encode(errors="replace")):
-        message = (
+        raise AuthenticationError(
             "Invalid payload hash: {{hash}}\n"
             f"Computed payload hash: {ours.decode()}\n"
             "The body that arrived is not the one whose hash the request's signature covers."
         )
-        raise AuthenticationError(message)
 
 
 @dataclass(slots=True)

@@ -67,8 +67,7 @@ def check_clients(clients: Iterable[Client]) -> dict[str, Client]:
     for client in clients:
         _check_client(client)
         if client.client_id in by_id:
-            message = f"there are two clients with the clientId {client.client_id!r}"
-            raise ValueError(message)
+            raise ValueError(f"there are two clients with the clientId {client.client_id!r}")
         by_id[client.client_id] = client
     return by_id
 
@@ -100,12 +99,10 @@ def check_scopes(scopes: Iterable[str], owner: str) -> None:
     A single text is refused: its characters would be the scopes, and a `*` among them gives all.
     """
     if isinstance(scopes, str):
-        message = f"{owner}: scopes {scopes!r} must be a list of scopes"
-        raise ValueError(message)  # noqa: TRY004 - as for all other scopes that are not valid
+        raise ValueError(f"{owner}: scopes {scopes!r} must be a list of scopes")  # noqa: TRY004 - as for all other scopes that are not valid
     for scope in scopes:
         if not is_scope(scope) or scope.endswith("**"):
-            message = f"{owner}: scope {scope!r} must be printable ASCII and must not end in `**`"
-            raise ValueError(message)
+            raise ValueError(f"{owner}: scope {scope!r} must be printable ASCII and must not end in `**`")
 
 
 class Roles:
@@ -181,8 +178,7 @@ def _check_growth(roles: Mapping[str, Sequence[str]]) -> None:
         if longest == before:
             return
     if steps:
-        message = "roles with `<..>` form a cycle in which scopes become longer without end"
-        raise ValueError(message)
+        raise ValueError("roles with `<..>` form a cycle in which scopes become longer without end")
 
 
 def _growing_steps(roles: Mapping[str, Sequence[str]]) -> Iterable[tuple[str, str, int]]:

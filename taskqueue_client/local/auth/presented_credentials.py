@@ -8,17 +8,15 @@ import hmac
 import json
 import re
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from taskqueue_client.local.javascript_values import decode_base64, is_list, is_object
 from taskqueue_client.scopes import missing_scopes, satisfies
 from taskqueue_client.slugid import slugid
 
 from .known_clients import Client, is_scope
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LONGEST_HEADER = 4096
 LONGEST_URL = 4096
@@ -164,9 +162,7 @@ def is_given(value: object) -> bool:
 
 
 _SEED_LENGTH = 44
-_SKEW_MS = 5 * 60 * 1000
-"""How far a certificate's dates may be off the service's clock."""
-
+_SKEW_MS = 5 * 60 * 1000  # how far a certificate's dates may be off the service's clock
 _LONGEST_LIFE_MS = 31 * 24 * 60 * 60 * 1000
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taskqueue_client.local import messages, times
+from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import queue
 from taskqueue_client.local.javascript_values import is_object
-from taskqueue_client.local.refusal import refuse
+from taskqueue_client.local.refusal import conflict
+from taskqueue_client.scopes import ScopeExpression
 
+from .core import Core
 from .task_records import Run, Task, get_task, save_runs
 from .transitions import (
     drop_claims,
@@ -20,12 +23,6 @@ from .transitions import (
     start,
 )
 from .worker_records import Worker, add_recent_tasks, seen_by_claim_task, worker_active, worker_seen
-
-if TYPE_CHECKING:
-    from taskqueue_client.local.auth.auth_service import Caller
-    from taskqueue_client.scopes import ScopeExpression
-
-    from .core import Core
 
 _CLAIM_WORK: ScopeExpression = {
     "AllOf": ["queue:claim-work:<taskQueueId>", "queue:worker-id:<workerGroup>/<workerId>"]
@@ -73,7 +70,7 @@ def claim_run(core: Core, task: Task, run_id: int, worker: Worker) -> dict[str, 
     with core.transition() as now:
         _check_deadline(task, now)
         if seen_by_claim_task(core, task.task_queue_id, worker, now):
-            refuse("RequestConflict", f"Worker `{'/'.join(worker)}` is in quarantine: it cannot claim tasks.")
+            conflict(f"Worker `{'/'.join(worker)}` is in quarantine: it cannot claim tasks.")
         # as in the service the record stays, and counts, even if the call is refused after this
         recorded = record_claim(core, task, run_id, worker, now, is_granted=False)
         run = task.run(run_id)
@@ -92,14 +89,11 @@ def reclaim_task(core: Core, caller: Caller, task_id: str, run_id: int) -> dict[
     with core.transition() as now:
         _check_deadline(task, now)
         if run.worker is None:
-            refuse("RequestConflict", f"Run {run_id} of task `{task_id}` was never claimed.")
+            conflict(f"Run {run_id} of task `{task_id}` was never claimed.")
         worker_active(core, task.task_queue_id, run.worker, now)
         taken_until = record_claim(core, task, run_id, run.worker, now)
         if run.state != "running":
-            refuse(
-                "RequestConflict",
-                f"Run {run_id} of task `{task_id}` is resolved, or is not the latest run.",
-            )
+            conflict(f"Run {run_id} of task `{task_id}` is resolved, or is not the latest run.")
         run.taken_until = times.text(taken_until)
         save_runs(core.store, task)
     return {
@@ -113,13 +107,9 @@ def reclaim_task(core: Core, caller: Caller, task_id: str, run_id: int) -> dict[
 
 def claim_pending(core: Core, task_queue_id: str, worker: Worker, count: int) -> list[dict[str, Any]]:
     """Claim up to `count` pending runs, all of them in one transaction."""
-    waiting = core.store.rows(
-        "SELECT task_id, run_id FROM pending WHERE task_queue_id = ? AND expires > ?"
-        " ORDER BY priority DESC, seq LIMIT ?",
-        task_queue_id,
-        core.now(),
-        count,
-    )
+    pending = "SELECT task_id, run_id FROM pending WHERE task_queue_id = ? AND expires > ?"
+    order = " ORDER BY priority DESC, seq LIMIT ?"
+    waiting = core.store.rows(pending + order, task_queue_id, core.now(), count)
     if not waiting:
         return []
     with core.transition() as now:
@@ -144,9 +134,8 @@ def _claim_by_id(core: Core, task: Task, run: Run, worker: Worker, now: int) -> 
     if run.state == "running" and run.worker == worker and task.claimed_by_id:
         return times.parse(str(run.taken_until), "takenUntil")
     if run.state != "pending":
-        refuse(
-            "RequestConflict",
-            f"Run {run.run_id} of task `{task.task_id}` is not pending, or is claimed by another worker.",
+        conflict(
+            f"Run {run.run_id} of task `{task.task_id}` is not pending, or is claimed by another worker."
         )
     task.claimed_by_id = True
     return start(core, task, run, worker, now)
@@ -179,10 +168,7 @@ def _run_credentials(core: Core, task: Task, run: Run, taken_until: int) -> dict
 
 def _check_deadline(task: Task, now: int) -> None:
     if task.deadline <= now:
-        refuse(
-            "RequestConflict",
-            f"Task `{task.task_id}` is past its deadline: it can be neither claimed nor reclaimed.",
-        )
+        conflict(f"Task `{task.task_id}` is past its deadline: it can be neither claimed nor reclaimed.")
 
 
 @queue("POST", "/task/<taskId>/runs/<runId>/completed", _RESOLVE)
@@ -210,10 +196,7 @@ def report_exception(
         caller.require(runId=run_id)
         repeated = run.state == "exception" and run.reason_resolved == reason
         if not (run.state == "running" or (repeated and run_id >= len(task.runs) - 2)):
-            refuse(
-                "RequestConflict",
-                f"Run {run_id} of task `{task_id}` is not running, nor just resolved as `{reason}`.",
-            )
+            conflict(f"Run {run_id} of task `{task_id}` is not running, nor just resolved as `{reason}`.")
         if not repeated:
             finish_with_exception(core, task, run, reason, now)
         if not send_exception(core, task, run):
@@ -227,10 +210,10 @@ def _report(core: Core, caller: Caller, task_id: str, run_id: int, state: str) -
         task = get_task(core.store, task_id)
         run = task.run(run_id)
         if run.state not in {"running", state}:
-            refuse("RequestConflict", f"Run {run_id} of task `{task_id}` is not running or {state}.")
+            conflict(f"Run {run_id} of task `{task_id}` is not running or {state}.")
         caller.require(runId=run_id)
         if run_id != len(task.runs) - 1:
-            refuse("RequestConflict", f"Run {run_id} of task `{task_id}` is not the latest run.")
+            conflict(f"Run {run_id} of task `{task_id}` is not the latest run.")
         if run.state == "running":
             finish(core, task, run, state, now)
         drop_claims(core, task_id, run_id)

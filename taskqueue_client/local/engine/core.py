@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from taskqueue_client.local.messages import Message
+from taskqueue_client.clock import Clock
+from taskqueue_client.local.messages import Audience, Message
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.local.times import SECOND
 
+from .store import Store
+
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from taskqueue_client.clock import Clock
-    from taskqueue_client.local.messages import Audience
     from taskqueue_client.local.storage import ArtifactStorage
-
-    from .store import Store
 
 P = ParamSpec("P")
 
@@ -160,20 +157,15 @@ class LongPolls:
         timer = asyncio.create_task(self._clock.sleep_async(seconds), name=f"long poll of {task_queue_id}")
         timer.add_done_callback(lambda _: turn.set())
         try:
-            return await self._until(turn, timer, claim)
+            while True:
+                await turn.wait()
+                turn.clear()
+                claims = claim()
+                if claims or timer.done():
+                    return claims
         finally:
             timer.cancel()
             self._leave(task_queue_id, turn)
-
-    async def _until(
-        self, turn: asyncio.Event, timer: asyncio.Task[None], claim: Callable[[], list[Claims]]
-    ) -> list[Claims]:
-        while True:
-            await turn.wait()
-            turn.clear()
-            claims = claim()
-            if claims or timer.done():
-                return claims
 
     def _leave(self, task_queue_id: str, turn: asyncio.Event) -> None:
         turns = self.by_queue[task_queue_id]

@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from taskqueue_client.local import messages, times
+from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import queue
 from taskqueue_client.local.javascript_values import in_database_order
-from taskqueue_client.local.refusal import refuse
+from taskqueue_client.local.refusal import conflict, refuse
 from taskqueue_client.local.request_schemas import REQUEST_SCHEMAS
+from taskqueue_client.scopes import ScopeExpression
 
+from .core import Core
 from .scheduling import check_dependencies, join_group, track_again, track_dependencies
-from .store import marks, sort_key
+from .store import sort_key
 from .task_records import COLUMNS, PRIORITIES, Task, encode_runs, find_task
 from .transitions import add_run, append_run, enqueue
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from taskqueue_client.local.auth.auth_service import Caller
-    from taskqueue_client.scopes import ScopeExpression
-
-    from .core import Core
-
+_OF_PRIORITY = "queue:create-task:<priority>:<provisionerId>/<workerType>"
 _SCOPES: ScopeExpression = {
     "AllOf": [
         {"for": "scope", "in": "scopes", "each": "<scope>"},
         {"for": "route", "in": "routes", "each": "queue:route:<route>"},
         "queue:create-task:project:<projectId>",
         "queue:scheduler-id:<schedulerId>",
-        {
-            "AnyOf": [
-                {
-                    "for": "priority",
-                    "in": "priorities",
-                    "each": "queue:create-task:<priority>:<provisionerId>/<workerType>",
-                }
-            ]
-        },
+        {"AnyOf": [{"for": "priority", "in": "priorities", "each": _OF_PRIORITY}]},
     ]
 }
 
@@ -81,7 +70,7 @@ def create_task(core: Core, caller: Caller, task_id: str, body: dict[str, Any]) 
 def _check_same(core: Core, stored: Task, task: Task, requires: str, now: int) -> None:
     """Refuse another definition; schedule the stored task if the resolver has yet to see that it can run."""
     if (stored.encoded_definition, stored.priority) != (task.encoded_definition, task.priority):
-        refuse("RequestConflict", f"taskId `{task.task_id}` is in use by a task with another definition.")
+        conflict(f"taskId `{task.task_id}` is in use by a task with another definition.")
     if not stored.runs and track_again(core, task.task_id, requires):
         add_run(core, stored, "scheduled", now)
 
@@ -91,7 +80,9 @@ def _insert(core: Core, task: Task, body: dict[str, Any], now: int) -> Task:
     is_free = track_dependencies(core, task, states, body["requires"])
     if is_free:
         append_run(task, "scheduled", now)
-    _insert_row(core, task)
+    *plain, runs, definition = msgspec.structs.astuple(task)
+    row = (sort_key(task.task_id), *plain, encode_runs(runs), definition)
+    core.store.insert(f"tasks (sort_key, {COLUMNS})", *row)
     if is_free:
         enqueue(core, task, now)
     return task
@@ -173,9 +164,3 @@ def _encoded_definition(body: dict[str, Any]) -> bytes:
         return msgspec.json.encode(definition)
     except RecursionError:
         refuse("MalformedPayload", "`payload` or `extra` is nested deeper than Python can handle")
-
-
-def _insert_row(core: Core, task: Task) -> None:
-    *plain, runs, definition = msgspec.structs.astuple(task)
-    row = (sort_key(task.task_id), *plain, encode_runs(runs), definition)
-    core.store.change(f"INSERT INTO tasks (sort_key, {COLUMNS}) VALUES ({marks(row)})", *row)  # noqa: S608 - constants

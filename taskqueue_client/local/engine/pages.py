@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
 from taskqueue_client.local.javascript_values import decode_base64
 from taskqueue_client.local.refusal import refuse
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .core import Core
+from .core import Core
 
 _MAX_OFFSET = 2**53
 _ALPHANUMERIC = re.compile(r"[A-Za-z0-9]*")
@@ -30,7 +28,9 @@ def offset_page(
     core: Core, key: str, item: Callable[[Any], Any], token: str | None, limit: int, sql: str, *values: Any
 ) -> dict[str, Any]:
     """Return the body of a response with a page of an offset list: what `item` makes of a query's rows."""
-    offset = _offset(token or "")
+    if not _ALPHANUMERIC.fullmatch(token or ""):
+        refuse("InputError", "`continuationToken` must be the one in the response of the previous page")
+    offset = min(decode_offset(token or "") or 0, _MAX_OFFSET)
     rows = core.store.rows(f"{sql} LIMIT ? OFFSET ?", *values, limit + 1, offset)
     return page_of(key, rows, limit, item, lambda _: encode_offset(offset + limit))
 
@@ -55,12 +55,6 @@ def decode_index(token: str | None, kind: type[Row]) -> Row | None:
         return msgspec.json.decode(decode_base64(token or ""), type=kind)
     except (msgspec.DecodeError, ValueError):
         return None
-
-
-def _offset(token: str) -> int:
-    if not _ALPHANUMERIC.fullmatch(token):
-        refuse("InputError", "`continuationToken` must be the one in the response of the previous page")
-    return min(decode_offset(token) or 0, _MAX_OFFSET)
 
 
 _SALT = "salt"

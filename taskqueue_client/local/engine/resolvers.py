@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from taskqueue_client.local import messages, times
 
+from .core import Core
 from .scheduling import resolve_task
 from .task_records import Run, Task, find_task
 from .transitions import cancel, drop_claims, finish_with_exception, send_exception
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .core import Core
 
 _DUE = (
     "SELECT min(moment) FROM (SELECT min(taken_until) AS moment FROM claims"
@@ -30,6 +26,9 @@ _RESOLUTION = (
 _GRACE = 30 * times.MINUTE
 _TIME_OF_DAY = times.HOUR + 10 * times.MINUTE  # UTC: the service's last job of the night
 
+_EXPIRED_DATA = (
+    "SELECT task_id || '/' || run_id || '/' || name FROM artifacts WHERE expires < ? AND storage_type = 's3'"
+)
 _REMOVALS = (
     "DELETE FROM task_queues WHERE expires < ?",
     "DELETE FROM workers WHERE max(expires, quarantine_until) < ?",
@@ -78,7 +77,8 @@ class BackgroundWork:
         """
         core = self._core
         core.storage.objects.expire(core.now())
-        _delete_data(core)
+        for (key,) in core.store.rows(_EXPIRED_DATA, core.now() - _GRACE):
+            core.storage.delete(key)
         with core.transition() as now:
             core.store.change("DELETE FROM pending WHERE expires < ?", now)
             for removal in _REMOVALS:
@@ -171,16 +171,6 @@ class BackgroundWork:
         if run.state == "running":
             finish_with_exception(self._core, task, run, "worker-shutdown", now)
             self._announce(task, run, now)
-
-
-def _delete_data(core: Core) -> None:
-    expired = core.store.rows(
-        "SELECT task_id || '/' || run_id || '/' || name FROM artifacts"
-        " WHERE expires < ? AND storage_type = 's3'",
-        core.now() - _GRACE,
-    )
-    for (key,) in expired:
-        core.storage.delete(key)
 
 
 def _next_night(now: int) -> int:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taskqueue_client.local import messages, times
+from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import queue
 from taskqueue_client.local.messages import group_message
-from taskqueue_client.local.refusal import refuse
+from taskqueue_client.local.refusal import conflict, refuse
+from taskqueue_client.scopes import ScopeExpression
 
+from .core import Core
 from .task_records import (
     COLUMNS,
     PRIORITIES,
@@ -21,15 +25,6 @@ from .task_records import (
     task_page,
 )
 from .transitions import MAX_RUNS, add_run, cancel, drop_claims, note_resolution
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
-
-    from taskqueue_client.local.auth.auth_service import Caller
-    from taskqueue_client.scopes import ScopeExpression
-
-    from .core import Core
-
 
 GROUP = "SELECT scheduler_id, expires, sealed FROM task_groups WHERE task_group_id = ?"
 """Selects the record of a task group."""
@@ -59,15 +54,7 @@ def track_dependencies(core: Core, task: Task, states: dict[str, str], requires:
     """Record a new task's dependencies and their states; return whether they let it run at once."""
     enough = _ENOUGH[requires]
     for required, state in states.items():
-        core.store.change(
-            "INSERT INTO dependencies (required, dependent, requires, satisfied, expires)"
-            " VALUES (?, ?, ?, ?, ?)",
-            required,
-            task.task_id,
-            requires,
-            state in enough,
-            task.expires,
-        )
+        core.store.insert("dependencies", required, task.task_id, requires, state in enough, task.expires)
     return enough.issuperset(states.values())
 
 
@@ -113,10 +100,8 @@ def _newly_satisfied(core: Core, required: str, resolution: str, now: int) -> li
         "required = ? AND satisfied = 0 AND (requires = 'all-resolved' OR ? = 'completed') AND expires >= ?"
     )
     values = (required, resolution, now)
-    dependents = core.store.rows(
-        f"SELECT dependent FROM dependencies WHERE {waiting} ORDER BY sort_key(dependent)",  # noqa: S608 - constants
-        *values,
-    )
+    select = f"SELECT dependent FROM dependencies WHERE {waiting} ORDER BY sort_key(dependent)"  # noqa: S608 - constants
+    dependents = core.store.rows(select, *values)
     core.store.change(f"UPDATE dependencies SET satisfied = 1 WHERE {waiting}", *values)  # noqa: S608 - constants
     return dependents
 
@@ -179,16 +164,15 @@ def _changing(core: Core, caller: Caller, task_id: str) -> Generator[tuple[Task,
     caller.require(taskId=task_id, **ids)
     with core.transition() as now:
         if task.deadline < now:
-            refuse(
-                "RequestConflict",
-                f"Task `{task_id}` is past its deadline: it can be neither scheduled, rerun nor canceled.",
+            conflict(
+                f"Task `{task_id}` is past its deadline: it can be neither scheduled, rerun nor canceled."
             )
         yield task, now
 
 
 def _add_rerun(core: Core, task: Task, now: int) -> None:
     if len(task.runs) >= MAX_RUNS:
-        refuse("RequestConflict", f"Task `{task.task_id}` has {MAX_RUNS} runs and cannot get another.")
+        conflict(f"Task `{task.task_id}` has {MAX_RUNS} runs and cannot get another.")
     task.retries_left = min(task.retries, MAX_RUNS - len(task.runs) - 1)
     add_run(core, task, "rerun", now)
 
@@ -206,12 +190,9 @@ def change_task_priority(core: Core, caller: Caller, task_id: str, body: dict[st
     old, new = task.priority, PRIORITIES.index(body["newPriority"])
     with core.transition() as now:
         if task.deadline <= now:
-            refuse(
-                "RequestConflict",
-                f"Task `{task_id}` is past its deadline: its priority cannot be changed.",
-            )
+            conflict(f"Task `{task_id}` is past its deadline: its priority cannot be changed.")
         if task.ever_resolved or old == new:
-            refuse("RequestConflict", f"Task `{task_id}` is already resolved, or has this priority already.")
+            conflict(f"Task `{task_id}` is already resolved, or has this priority already.")
         _set(core, [task_id], new)
         task.priority = new
         core.send(messages.priority_changed, task, PRIORITIES[old], PRIORITIES[new])
@@ -227,23 +208,17 @@ def _set(core: Core, task_ids: Iterable[str], priority: int) -> None:
 def join_group(core: Core, task_group_id: str, scheduler_id: str, task_expires: int) -> None:
     """Make the group of a new task, or let it last as long as the task."""
     expires = min(task_expires + times.HOUR, times.LATEST)
-    is_new = core.store.change(
-        "INSERT OR IGNORE INTO task_groups VALUES (?, ?, ?, NULL)", task_group_id, scheduler_id, expires
-    )
-    if is_new:
+    if core.store.insert("task_groups", task_group_id, scheduler_id, expires, None, verb="INSERT OR IGNORE"):
         return
     ((owner, group_expires, sealed),) = core.store.rows(GROUP, task_group_id)
     if owner != scheduler_id:
-        refuse(
-            "RequestConflict",
-            f"Task group `{task_group_id}` has schedulerId `{owner}`, not `{scheduler_id}`.",
-        )
+        conflict(f"Task group `{task_group_id}` has schedulerId `{owner}`, not `{scheduler_id}`.")
     if task_expires > group_expires:
         core.store.change(
             "UPDATE task_groups SET expires = ? WHERE task_group_id = ?", expires, task_group_id
         )
     if sealed is not None:
-        refuse("RequestConflict", f"Task group `{task_group_id}` is sealed: no task can be added to it.")
+        conflict(f"Task group `{task_group_id}` is sealed: no task can be added to it.")
 
 
 def send_group(core: Core, exchange: str, task_group_id: str) -> None:
@@ -286,10 +261,7 @@ def cancel_task_group(core: Core, caller: Caller, task_group_id: str) -> dict[st
     """Cancel every task of a sealed group that is not resolved and whose deadline is in the future."""
     record = get_task_group(core, task_group_id)
     if "sealed" not in record:
-        refuse(
-            "RequestConflict",
-            f"Task group `{task_group_id}` is not sealed: only a sealed group can be canceled.",
-        )
+        conflict(f"Task group `{task_group_id}` is not sealed: only a sealed group can be canceled.")
     _authorize(caller, record)
     size = "SELECT count(*) FROM tasks WHERE task_group_id = ?"
     with core.transition() as now:
@@ -308,12 +280,8 @@ def _authorize(caller: Caller, record: dict[str, Any]) -> None:
 
 def _created_tasks(core: Core, task_group_id: str, now: int) -> list[Task]:
     """Return the group's tasks whose deadline is in the future, in the order of their creation."""
-    rows = core.store.rows(
-        f"SELECT {COLUMNS} FROM tasks WHERE task_group_id = ? AND deadline > ? ORDER BY rowid",  # noqa: S608 - constants
-        task_group_id,
-        now,
-    )
-    return [task_of(row) for row in rows]
+    sql = f"SELECT {COLUMNS} FROM tasks WHERE task_group_id = ? AND deadline > ? ORDER BY rowid"  # noqa: S608 - constants
+    return [task_of(row) for row in core.store.rows(sql, task_group_id, now)]
 
 
 def _cancel(core: Core, task: Task, now: int) -> bool:
@@ -361,11 +329,6 @@ def change_task_group_priority(
 
 
 def _changeable(core: Core, task_group_id: str, priority: int, now: int) -> list[str]:
-    rows = core.store.rows(
-        "SELECT task_id FROM tasks WHERE task_group_id = ? AND ever_resolved = 0 AND deadline > ?"
-        " AND priority <> ? ORDER BY sort_key",
-        task_group_id,
-        now,
-        priority,
-    )
+    where = "task_group_id = ? AND ever_resolved = 0 AND deadline > ? AND priority <> ? ORDER BY sort_key"
+    rows = core.store.rows(f"SELECT task_id FROM tasks WHERE {where}", task_group_id, now, priority)  # noqa: S608 - constants
     return [task_id for (task_id,) in rows]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sized
+from typing import Any
 
 _VERSION = 1
 _CACHED_STATEMENTS = 256
@@ -185,6 +183,15 @@ class Store:
         """Change rows, within a transaction; return how many were changed."""
         return self._execute(sql, values).rowcount
 
+    def insert(self, into: str, *row: Any, verb: str = "INSERT") -> int:
+        """Add a row, within a transaction; return how many rows were added.
+
+        `into` is a table, with the columns of the row unless it has all. `INSERT OR REPLACE` replaces a row
+        with the same key, `INSERT OR IGNORE` keeps it.
+        """
+        marks = ", ".join("?" * len(row))
+        return self.change(f"{verb} INTO {into} VALUES ({marks})", *row)
+
     @contextmanager
     def transaction(self, keep: type[Exception] | tuple[()] = ()) -> Generator[None]:
         """Run the block as one transaction; an exception undoes it, unless it is of the kind `keep`."""
@@ -202,10 +209,8 @@ class Store:
 
     def secret(self, table: str, column: str) -> str:
         """Return the only row of a table: a random secret, made at the first start of this store."""
-        self._execute(
-            f"CREATE TABLE IF NOT EXISTS {table}"
-            f" (only INTEGER PRIMARY KEY CHECK (only = 1), {column} TEXT NOT NULL)"
-        )
+        columns = f"only INTEGER PRIMARY KEY CHECK (only = 1), {column} TEXT NOT NULL"
+        self._execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
         self._execute(f"INSERT OR IGNORE INTO {table} VALUES (1, ?)", (secrets.token_urlsafe(33),))  # noqa: S608 - constants
         secret: str = self.value(f"SELECT {column} FROM {table}")  # noqa: S608 - constants
         return secret
@@ -228,8 +233,7 @@ class Store:
         if self._is_empty():
             return
         if self.row("SELECT 1 FROM sqlite_master WHERE name = 'task_groups'") is None:
-            message = "the database of another program, not of a local queue"
-            raise sqlite3.DatabaseError(message)
+            raise sqlite3.DatabaseError("the database of another program, not of a local queue")
         version = self.value("PRAGMA user_version")
         if version != _VERSION:
             message = f"written by version {version} of the local queue; this version reads {_VERSION}"
@@ -257,11 +261,6 @@ def _make_private(path: str) -> None:
     """
     if not (os.path.isfile(path) and os.access(path, os.R_OK | os.W_OK)):  # noqa: PTH113 - any kind of path
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-
-
-def marks(row: Sized) -> str:
-    """Return the placeholders for the values of a row."""
-    return ", ".join("?" * len(row))
 
 
 def sort_key(text: str) -> str:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from taskqueue_client.local import messages, times
+from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import each, queue
-from taskqueue_client.local.refusal import Refusal, refuse
+from taskqueue_client.local.refusal import Refusal, conflict, refuse
 from taskqueue_client.slugid import slugid
 
+from .core import Core
 from .pages import decode_index, encode_index, page_of
-from .store import marks, sort_key
+from .store import sort_key
 from .task_records import Run, Task, find_task, get_task
-
-if TYPE_CHECKING:
-    from taskqueue_client.local.auth.auth_service import Caller
-
-    from .core import Core
-
 
 _RUN = "/task/<taskId>/runs/<runId>"
 _CREATE = "queue:create-artifact:<taskId>/<runId>"
@@ -161,19 +157,16 @@ def _new_artifact(task_id: str, run_id: int, name: str, body: dict[str, Any]) ->
 def _check_state(run: Run, now: int) -> None:
     recent = run.state == "exception" and now < times.parse(str(run.resolved), "resolved") + _GRACE
     if run.state != "running" and not recent:
-        refuse(
-            "RequestConflict", f"Run {run.run_id} is not running: artifacts cannot be added to it any more."
-        )
+        conflict(f"Run {run.run_id} is not running: artifacts cannot be added to it any more.")
 
 
 def _replacement(old: ArtifactRecord, new: ArtifactRecord) -> ArtifactRecord:
     if old.storage_type == new.storage_type == "object":
-        refuse("RequestConflict", f"Object artifact `{old.name}` exists and cannot be created again")
+        conflict(f"Object artifact `{old.name}` exists and cannot be created again")
     if new.expires < old.expires or not _is_compatible(old, new):
-        refuse(
-            "RequestConflict",
+        conflict(
             f"Artifact `{old.name}` exists with other properties: only `expires` can be extended,"
-            " and the url of a reference changed",
+            " and the url of a reference changed"
         )
     details = {key: value for key, value in new.details.items() if key != "contentLength"}
     if "contentLength" in old.details:
@@ -246,12 +239,8 @@ def artifact_of(row: tuple[Any, ...]) -> ArtifactRecord:
 
 def find_artifact(core: Core, task_id: str, run_id: int, name: str) -> ArtifactRecord | None:
     """Return an artifact by its name, if there is one."""
-    row = core.store.row(
-        f"SELECT {COLUMNS} FROM artifacts WHERE task_id = ? AND run_id = ? AND sort_key = ?",  # noqa: S608 - constants
-        task_id,
-        min(run_id, _MAX_RUN_ID),
-        sort_key(name),
-    )
+    sql = f"SELECT {COLUMNS} FROM artifacts WHERE task_id = ? AND run_id = ? AND sort_key = ?"  # noqa: S608 - constants
+    row = core.store.row(sql, task_id, min(run_id, _MAX_RUN_ID), sort_key(name))
     return artifact_of(row) if row else None
 
 
@@ -259,7 +248,7 @@ def save_artifact(core: Core, artifact: ArtifactRecord) -> None:
     """Write a new or changed artifact, within a transition."""
     *plain, details = msgspec.structs.astuple(artifact)
     row = (sort_key(artifact.name), *plain, msgspec.json.encode(details))
-    core.store.change(f"INSERT OR REPLACE INTO artifacts (sort_key, {COLUMNS}) VALUES ({marks(row)})", *row)  # noqa: S608 - constants
+    core.store.insert(f"artifacts (sort_key, {COLUMNS})", *row, verb="INSERT OR REPLACE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,14 +332,12 @@ def _list(core: Core, task_id: str, run_id: int, token: str | None, limit: int) 
         sort_key(last_name) if last == listed else "",
         0 if last > listed else limit + 1,
     )
+    artifacts = [artifact_of(row) for row in rows]
 
-    def item(row: tuple[Any, ...]) -> dict[str, Any]:
-        return artifact_of(row).listed()
+    def token_after(last: ArtifactRecord) -> str:
+        return encode_index(task_id, run_id, last.name)
 
-    def next_token(row: tuple[Any, ...]) -> str:
-        return encode_index(task_id, run_id, artifact_of(row).name)
-
-    return page_of("artifacts", rows, limit, item, next_token)
+    return page_of("artifacts", artifacts, limit, ArtifactRecord.listed, token_after)
 
 
 def _task_with_runs(core: Core, task_id: str) -> Task:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taskqueue_client.local import times
+from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import each, queue
 from taskqueue_client.local.refusal import Refusal, refuse
 
+from .core import Core
 from .pages import decode_index, encode_index, offset_page, page_of
 from .task_records import get_task, queue_names
-
-if TYPE_CHECKING:
-    from taskqueue_client.local.auth.auth_service import Caller
-
-    from .core import Core
 
 WORKER_TYPE = "/provisioners/<provisionerId>/worker-types/<workerType>"
 """The route of a task queue, by the two halves of its id."""
@@ -64,20 +61,16 @@ def list_provisioners(core: Core, token: str | None, limit: int) -> dict[str, An
 
     As in the service, the others cannot be reached, and a token is ignored.
     """
-    rows = core.store.rows(
-        _PROVISIONERS + " GROUP BY 1 ORDER BY min(sort_key(task_queue_id)) LIMIT ?",
-        core.now(),
-        limit or _MOST_PROVISIONERS,
-    )
+    sql = _PROVISIONERS + " GROUP BY 1 ORDER BY min(sort_key(task_queue_id)) LIMIT ?"
+    rows = core.store.rows(sql, core.now(), limit or _MOST_PROVISIONERS)
     return {"provisioners": [_provisioner(row) for row in rows]}
 
 
 @queue("GET", "/provisioners/<provisionerId>", "queue:get-provisioner:<provisionerId>")
 def get_provisioner(core: Core, provisioner_id: str) -> dict[str, Any]:
     """Return one provisioner: the latest times of its task queues."""
-    row = core.store.row(
-        _PROVISIONERS + _OF_PROVISIONER + " GROUP BY 1", core.now(), provisioner_id, provisioner_id
-    )
+    sql = _PROVISIONERS + _OF_PROVISIONER + " GROUP BY 1"
+    row = core.store.row(sql, core.now(), provisioner_id, provisioner_id)
     if row is None:
         refuse("ResourceNotFound", f"Provisioner `{provisioner_id}` does not exist.")
     return _provisioner(row)
@@ -85,13 +78,11 @@ def get_provisioner(core: Core, provisioner_id: str) -> dict[str, Any]:
 
 def touch_task_queue(core: Core, task_queue_id: str, expires: int, now: int) -> None:
     """Note that a queue is in use, within a transition; its expiry never becomes earlier."""
-    core.store.change(
+    sql = (
         "INSERT INTO task_queues VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET"
-        " expires = max(expires, excluded.expires), last_date_active = excluded.last_date_active",
-        task_queue_id,
-        expires,
-        now,
+        " expires = max(expires, excluded.expires), last_date_active = excluded.last_date_active"
     )
+    core.store.change(sql, task_queue_id, expires, now)
 
 
 def _find_task_queue(core: Core, task_queue_id: str) -> tuple[Any, ...]:
@@ -120,6 +111,7 @@ def _provisioner(row: tuple[Any, ...]) -> dict[str, Any]:
     return _task_queue(row, "provisionerId")
 
 
+_COUNT_SCOPES = ("queue:pending-count:<taskQueueId>", "queue:claimed-count:<taskQueueId>")
 _PENDING = " FROM pending WHERE task_queue_id = ? AND expires > ?"
 _CLAIMED = " FROM claims JOIN tasks USING (task_id) WHERE claims.task_queue_id = ?"
 _HELD = f"{_CLAIMED} AND taken_until > ?"
@@ -135,11 +127,7 @@ def pending_tasks(core: Core, task_queue_id: str) -> dict[str, Any]:
     return {**queue_names(task_queue_id), "pendingTasks": _count(core, "*", _PENDING, task_queue_id)}
 
 
-@queue(
-    "GET",
-    "/task-queues/<taskQueueId>/counts",
-    {"AllOf": ["queue:pending-count:<taskQueueId>", "queue:claimed-count:<taskQueueId>"]},
-)
+@queue("GET", "/task-queues/<taskQueueId>/counts", {"AllOf": [*_COUNT_SCOPES]})
 def task_queue_counts(core: Core, task_queue_id: str) -> dict[str, Any]:
     """Return the numbers of pending runs, and of runs with a claim that has not expired."""
     claimed = _count(core, "DISTINCT task_id || '/' || run_id", _HELD, task_queue_id)
@@ -149,12 +137,7 @@ def task_queue_counts(core: Core, task_queue_id: str) -> dict[str, Any]:
 @queue(
     "POST",
     "/task-queues/counts",
-    each(
-        "taskQueueId",
-        "taskQueueIds",
-        "queue:pending-count:<taskQueueId>",
-        "queue:claimed-count:<taskQueueId>",
-    ),
+    each("taskQueueId", "taskQueueIds", *_COUNT_SCOPES),
     schema="task-queue-counts-request",
 )
 def task_queue_counts_batch(core: Core, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
@@ -170,14 +153,9 @@ def list_pending_tasks(core: Core, task_queue_id: str, token: str | None, limit:
     As in the service, the task that ended the previous page is not listed again, even if it was retried.
     """
     inserted, last_id = decode_index(token, tuple[str, str]) or ("", "")
-    rows = core.store.rows(
-        f"SELECT task_id, run_id, inserted {_PENDING} AND seq > ? AND task_id <> ? ORDER BY seq LIMIT ?",
-        task_queue_id,
-        core.now(),
-        _last_seq(core, task_queue_id, _moment(inserted), last_id),
-        last_id,
-        limit + 1,
-    )
+    last_seq = _last_seq(core, task_queue_id, _moment(inserted), last_id)
+    sql = f"SELECT task_id, run_id, inserted {_PENDING} AND seq > ? AND task_id <> ? ORDER BY seq LIMIT ?"
+    rows = core.store.rows(sql, task_queue_id, core.now(), last_seq, last_id, limit + 1)
     return page_of("tasks", rows, limit, partial(_pending_task, core), _token)
 
 
@@ -189,15 +167,11 @@ def list_claimed_tasks(core: Core, task_queue_id: str, token: str | None, limit:
     task that ended the previous page is not listed again, even if it was reclaimed.
     """
     claimed, last_id = decode_index(token, tuple[str, str]) or ("", "")
-    rows = core.store.rows(
+    sql = (
         f"SELECT task_id, run_id, worker_group, worker_id, claimed FROM ({_LATEST_CLAIMS})"  # noqa: S608 - constants
-        " WHERE (claimed, task_id) > (?, ?) AND task_id <> ? ORDER BY claimed, task_id LIMIT ?",
-        task_queue_id,
-        _moment(claimed),
-        last_id,
-        last_id,
-        limit + 1,
+        " WHERE (claimed, task_id) > (?, ?) AND task_id <> ? ORDER BY claimed, task_id LIMIT ?"
     )
+    rows = core.store.rows(sql, task_queue_id, _moment(claimed), last_id, last_id, limit + 1)
     return page_of("tasks", rows, limit, partial(_claimed_task, core), _token)
 
 
@@ -210,11 +184,8 @@ def _last_seq(core: Core, task_queue_id: str, moment: int, task_id: str) -> int:
     """Return where the previous page ended; just before that time if its run is not pending any more."""
     exact = "SELECT max(seq) FROM pending WHERE task_queue_id = ? AND inserted = ? AND task_id = ?"
     near = "SELECT max(seq) FROM pending WHERE task_queue_id = ? AND inserted < ?"
-    return (
-        core.store.value(exact, task_queue_id, moment, task_id)
-        or core.store.value(near, task_queue_id, moment)
-        or 0
-    )
+    key = (task_queue_id, moment)
+    return core.store.value(exact, *key, task_id) or core.store.value(near, *key) or 0
 
 
 def _pending_task(core: Core, row: tuple[Any, ...]) -> dict[str, Any]:

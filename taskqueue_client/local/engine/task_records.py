@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import msgspec
 
 from taskqueue_client.local import times
+from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import each, queue
 from taskqueue_client.local.refusal import refuse
 
+from .core import Core
 from .pages import offset_page
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from taskqueue_client.local.auth.auth_service import Caller
-
-    from .core import Core
-    from .store import Store
+from .store import Store
 
 PRIORITIES = ("lowest", "very-low", "low", "medium", "high", "very-high", "highest")
 """All priorities, the least urgent first; a stored priority is an index into this."""
@@ -173,13 +169,8 @@ def get_task(store: Store, task_id: str) -> Task:
 
 def save_runs(store: Store, task: Task) -> None:
     """Store what a change of runs has changed in the record of a task."""
-    store.change(
-        "UPDATE tasks SET runs = ?, retries_left = ?, claimed_by_id = ? WHERE task_id = ?",
-        encode_runs(task.runs),
-        task.retries_left,
-        task.claimed_by_id,
-        task.task_id,
-    )
+    sql = "UPDATE tasks SET runs = ?, retries_left = ?, claimed_by_id = ? WHERE task_id = ?"
+    store.change(sql, encode_runs(task.runs), task.retries_left, task.claimed_by_id, task.task_id)
 
 
 @queue("GET", "/task/<taskId>", "queue:get-task:<taskId>")

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskqueue_client.local import messages, times
 
+from .core import Core
 from .task_records import Run, Task, save_runs
-
-if TYPE_CHECKING:
-    from .core import Core
 
 MAX_RUNS = 50
 
@@ -38,16 +34,8 @@ def enqueue(core: Core, task: Task, now: int) -> None:
         # in the very millisecond of the deadline a rerun is allowed, and its resolver may have been there
         core.store.change("UPDATE tasks SET deadline_open = 1 WHERE task_id = ?", task.task_id)
         return
-    core.store.change(
-        "INSERT INTO pending (task_queue_id, priority, inserted, expires, task_id, run_id)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
-        task.task_queue_id,
-        task.priority,
-        now,
-        task.deadline,
-        task.task_id,
-        task.runs[-1].run_id,
-    )
+    row = (task.task_queue_id, task.priority, now, task.deadline, task.task_id, task.runs[-1].run_id)
+    core.store.insert("pending (task_queue_id, priority, inserted, expires, task_id, run_id)", *row)
     core.note_pending(task.task_queue_id)
 
 
@@ -84,16 +72,8 @@ def record_claim(
     false) does not replace that of the other worker.
     """
     taken_until = now + int(core.settings.claim_timeout * times.SECOND)
-    insert = "INSERT OR REPLACE" if is_granted else "INSERT OR IGNORE"
-    core.store.change(
-        f"{insert} INTO claims VALUES (?, ?, ?, ?, ?, ?, ?)",
-        task.task_id,
-        run_id,
-        taken_until,
-        task.task_queue_id,
-        *worker,
-        now,
-    )
+    row = (task.task_id, run_id, taken_until, task.task_queue_id, *worker, now)
+    core.store.insert("claims", *row, verb="INSERT OR REPLACE" if is_granted else "INSERT OR IGNORE")
     return taken_until
 
 
@@ -132,13 +112,8 @@ def drop_claims(core: Core, task_id: str, run_id: int) -> None:
 
 def note_resolution(core: Core, task: Task, resolution: str, now: int) -> None:
     """Store a task's resolution for the dependency resolver."""
-    core.store.change(
-        "INSERT INTO resolved (task_id, task_group_id, resolution, inserted) VALUES (?, ?, ?, ?)",
-        task.task_id,
-        task.task_group_id,
-        resolution,
-        now,
-    )
+    row = (task.task_id, task.task_group_id, resolution, now)
+    core.store.insert("resolved (task_id, task_group_id, resolution, inserted)", *row)
     core.note_resolved()
 
 

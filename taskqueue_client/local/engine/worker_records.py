@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
 from taskqueue_client.local import times
+from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import each, queue
 from taskqueue_client.local.refusal import refuse
 
+from .core import Core
 from .pages import offset_page
-from .store import marks
 from .task_queues import WORKER_TYPE, get_task_queue, touch_task_queue
-
-if TYPE_CHECKING:
-    from taskqueue_client.local.auth.auth_service import Caller
-
-    from .core import Core
 
 _WORKER = "<provisionerId>/<workerType>/<workerGroup>/<workerId>"
 _KEY = "task_queue_id = ? AND worker_group = ? AND worker_id = ?"
@@ -238,11 +234,7 @@ def _refresh(core: Core, task_queue_id: str, worker: Worker, expires: int, now: 
 
 
 def _find(core: Core, task_queue_id: str, worker: Worker) -> _WorkerRecord | None:
-    row = core.store.row(
-        f"SELECT {_COLUMNS} FROM workers WHERE {_KEY}",  # noqa: S608 - constants
-        task_queue_id,
-        *worker,
-    )
+    row = core.store.row(f"SELECT {_COLUMNS} FROM workers WHERE {_KEY}", task_queue_id, *worker)  # noqa: S608 - constants
     return _worker_of(row) if row else None
 
 
@@ -256,7 +248,7 @@ def _known(core: Core, task_queue_id: str, worker: Worker) -> _WorkerRecord:
 def _save(core: Core, worker: _WorkerRecord) -> None:
     *plain, recent_tasks, quarantine_details = msgspec.structs.astuple(worker)
     row = (*plain, _encode(recent_tasks[-_RECENT:]), _encode(quarantine_details))
-    core.store.change(f"INSERT OR REPLACE INTO workers VALUES ({marks(row)})", *row)  # noqa: S608 - constants
+    core.store.insert("workers", *row, verb="INSERT OR REPLACE")
 
 
 def _refuse_unknown(task_queue_id: str, worker: Worker) -> NoReturn:

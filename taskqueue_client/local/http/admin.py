@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
+from aiohttp import web
+from msgspec.structs import astuple
 
+from taskqueue_client.clock import MovableClock
+from taskqueue_client.local.engine import BackgroundWork
+from taskqueue_client.local.faults import Faults
 from taskqueue_client.local.refusal import refuse
 
 from .request_bodies import read_body
 from .responses import finish, json_response, not_found
-
-if TYPE_CHECKING:
-    from aiohttp import web
-
-    from taskqueue_client.clock import MovableClock
-    from taskqueue_client.local.engine import BackgroundWork
-    from taskqueue_client.local.faults import Faults
 
 LONGEST_STEP = 366 * 24 * 60 * 60
 """How far the clock moves in one request, in seconds."""
@@ -56,17 +54,17 @@ class Admin:
         self._secret = secret.encode()
         self._clock = clock
         self._faults = faults
-        self._background = background
+        remove = background.worker_removed
         self._routes: dict[tuple[str, str], _Route] = {
             ("GET", "/admin/clock"): (_NoBody, _nothing, self._time),
-            ("POST", "/admin/clock/advance"): (_ClockStep, self._advance, self._time),
+            ("POST", "/admin/clock/advance"): (_ClockStep, lambda by: clock.advance(by.seconds), self._time),
             ("POST", "/admin/clock/hold"): (_NoBody, lambda _: clock.hold(), self._time),
             ("POST", "/admin/clock/release"): (_NoBody, lambda _: clock.release(), self._time),
             ("POST", "/admin/clock/shift"): (_ClockShift, self._shift, lambda: {"now": faults.now()}),
             ("GET", "/admin/faults"): (_NoBody, _nothing, self._waiting),
             ("POST", "/admin/faults"): (dict, faults.add_json, self._waiting),
             ("DELETE", "/admin/faults"): (_NoBody, lambda _: faults.clear(), self._waiting),
-            ("POST", "/admin/worker-removed"): (_RemovedWorker, self._remove_worker, dict),
+            ("POST", "/admin/worker-removed"): (_RemovedWorker, lambda gone: remove(*astuple(gone)), dict),
             ("POST", "/admin/run-expirers"): (_NoBody, lambda _: background.expire(), dict),
         }
 
@@ -78,8 +76,7 @@ class Admin:
             return finish(request, not_found())
         kind, act, shown = route
         try:
-            body = msgspec.json.decode(await read_body(request) or b"{}", type=kind)
-            act(body)
+            act(msgspec.json.decode(await read_body(request) or b"{}", type=kind))
             return finish(request, json_response(shown()))
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             refuse("InputError", str(error))
@@ -99,14 +96,8 @@ class Admin:
     def _waiting(self) -> dict[str, Any]:
         return {"faults": self._faults.waiting()}
 
-    def _advance(self, body: _ClockStep) -> None:
-        self._clock.advance(body.seconds)
-
     def _shift(self, body: _ClockShift) -> None:
         self._faults.clock_shift = body.seconds
-
-    def _remove_worker(self, body: _RemovedWorker) -> None:
-        self._background.worker_removed(body.task_queue_id, body.worker_group, body.worker_id)
 
 
 def _nothing(_: _NoBody) -> None:

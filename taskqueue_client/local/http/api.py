@@ -10,12 +10,14 @@ import inspect
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 from uuid import uuid4
+
+from aiohttp import web
 
 from taskqueue_client.local import endpoints
 from taskqueue_client.local.auth.auth_service import (
@@ -35,11 +37,6 @@ from taskqueue_client.local.request_schemas import SLUGID
 from taskqueue_client.local.storage.objects import SeeOther
 
 from .responses import empty_response, error_response, finish, json_response, see_other
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from aiohttp import web
 
 ENDPOINTS: tuple[Endpoint, ...] = (*endpoints.queue, *endpoints.objects, *endpoints.auth)
 """The endpoints of every local queue, which the imports above have declared."""
@@ -185,9 +182,7 @@ def _bounded(digits: str, largest: int) -> int:
 
 
 _HOST = re.compile(r"([^:\[\]]+|\[[^\]]+\])(?::([0-9]{1,5}))?")
-_FORWARDED_PORT = re.compile(r" *\+?([0-9]{1,6})")
-"""The first port of several, as the service reads them."""
-
+_FORWARDED_PORT = re.compile(r" *\+?([0-9]{1,6})")  # the first port of several, as the service reads them
 _HTTPS = 443
 _HTTP = 80
 _STORAGE_TYPE = "x-taskcluster-artifact-storage-type"
@@ -285,7 +280,9 @@ class Api:
         tester_scopes, authenticate = call.endpoint.tester_scopes, self.authenticate
         if tester_scopes is not None:
             authenticate = tester_validator(tester_scopes(call.payload), self.now).authenticate
-        identity = authenticate(_signed(call.request))
+        request, (host, port) = call.request, _host_and_port(call.request.headers)
+        authorization = request.headers.get("Authorization")
+        identity = authenticate(SignedRequest(request.method, request.raw_path, host, port, authorization))
         check_payload_hash(identity, call.text.encode(), call.content_type)
         return identity
 
@@ -295,7 +292,9 @@ _Taker = Callable[[_Call, Caller], object]
 _TAKERS: dict[str, _Taker] = {
     "caller": lambda _, caller: caller,
     "body": lambda call, _: call.payload,
-    "task_queue_id": lambda call, _: _task_queue_id(call.params),
+    "task_queue_id": lambda call, _: (
+        call.params.get("taskQueueId") or "{provisionerId}/{workerType}".format_map(call.params)
+    ),
     "worker": lambda call, _: (call.params["workerGroup"], call.params["workerId"]),
     "run_id": lambda call, _: _bounded(call.params["runId"], _LARGEST_RUN_ID),
     "token": lambda call, _: call.query.get("continuationToken"),
@@ -303,10 +302,6 @@ _TAKERS: dict[str, _Taker] = {
     "quarantined": lambda call, _: {"true": True, "false": False}.get(call.query.get("quarantined", "")),
 }
 """The arguments of handlers by the names of their parameters; other names are URL parameters."""
-
-
-def _task_queue_id(params: Mapping[str, str]) -> str:
-    return params.get("taskQueueId") or f"{params['provisionerId']}/{params['workerType']}"
 
 
 @cache
@@ -326,12 +321,6 @@ def _response(result: Any) -> web.Response:
     if isinstance(result, SeeOther):
         return see_other(result.url)
     return json_response(result)
-
-
-def _signed(request: web.BaseRequest) -> SignedRequest:
-    host, port = _host_and_port(request.headers)
-    authorization = request.headers.get("Authorization")
-    return SignedRequest(request.method, request.raw_path, host, port, authorization)
 
 
 def _host_and_port(headers: Mapping[str, str]) -> tuple[str, int]:

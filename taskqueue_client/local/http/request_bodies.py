@@ -10,9 +10,10 @@ from encodings.aliases import aliases
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
+from aiohttp import web
 
 from taskqueue_client.local.javascript_values import is_list, is_object
 from taskqueue_client.local.refusal import refuse
@@ -20,15 +21,11 @@ from taskqueue_client.local.request_schemas import REQUEST_SCHEMAS
 
 from .schema_check import Check, compile_schema
 
-if TYPE_CHECKING:
-    from aiohttp import web
-
 LARGEST_BODY = 10 * 1024 * 1024
 """The service's limit, in bytes; counted after decompression."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_BLOCK = 1024
-"""Bytes of a brotli body unpacked at once: so few that they stay small when unpacked."""
+_BLOCK = 1024  # bytes of a brotli body unpacked at once: so few that they stay small when unpacked
 
 brotli: Any = import_module("brotli") if find_spec("brotli") else None
 """Brotli bodies are read and written where the package is installed."""
@@ -108,7 +105,6 @@ def _decompress(body: bytes, encoding: str) -> bytes:
 
 
 def _gunzip(body: bytes) -> bytes:
-    """Return all members of a gzip body."""
     unpacked = b""
     while len(unpacked) <= LARGEST_BODY:
         member, body = _unpack_all(zlib.decompressobj(zlib.MAX_WBITS | 16), body)
@@ -121,8 +117,7 @@ def _gunzip(body: bytes) -> bytes:
 def _unpack_all(unpacker: Any, body: bytes) -> tuple[bytes, bytes]:
     unpacked = unpacker.decompress(body, LARGEST_BODY + 1)
     if not unpacker.eof and len(unpacked) <= LARGEST_BODY:
-        message = "the compressed data ends too early"
-        raise EOFError(message)
+        raise EOFError("the compressed data ends too early")
     return unpacked, unpacker.unused_data
 
 
@@ -137,8 +132,7 @@ def _unbrotli(body: bytes) -> bytes:
     except brotli.error as error:
         raise ValueError(str(error)) from None
     if not unpacker.is_finished():
-        message = "the compressed data ends too early"
-        raise EOFError(message)
+        raise EOFError("the compressed data ends too early")
     return bytes(unpacked)
 
 
@@ -253,9 +247,5 @@ def check_body(schema: str, body: Any, root_url: Callable[[], str]) -> None:
     errors: list[str] = []
     check(body, "data", errors)
     if errors:
-        refuse("InputValidationError", _violations(f"{root_url()}/schemas/{schema}.json#", errors))
-
-
-def _violations(schema_url: str, errors: list[str]) -> str:
-    listed = "\n  * ".join(errors)
-    return f"\nSchema Validation Failed!\nRejecting Schema: {schema_url}\nErrors:\n  * {listed}"
+        about = f"\nSchema Validation Failed!\nRejecting Schema: {root_url()}/schemas/{schema}.json#\nErrors:"
+        refuse("InputValidationError", "\n  * ".join([about, *errors]))

@@ -7,24 +7,19 @@ import hashlib
 import re
 import zlib
 from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 
 from taskqueue_client.local import times
+from taskqueue_client.local.refusal import Refusal
 
 from .request_bodies import brotli
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-
-    from aiohttp.abc import AbstractStreamWriter
-
-    from taskqueue_client.local.refusal import Refusal
 
 _ON_EVERY_RESPONSE: CIMultiDict[str] = CIMultiDict(
     {
@@ -42,8 +37,7 @@ _ON_EVERY_RESPONSE: CIMultiDict[str] = CIMultiDict(
 _NO_CACHE = re.compile(r"(?:^|,)\s*no-cache\s*(?:,|$)", re.ASCII)
 _QVALUE = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 _JSON = "application/json; charset=utf-8"
-_SMALLEST_COMPRESSED = 1024
-"""Responses of at least this many bytes are compressed if the client accepts it."""
+_SMALLEST_COMPRESSED = 1024  # responses of at least this many bytes are compressed if the client accepts it
 
 
 def json_response(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -75,14 +69,12 @@ def not_found() -> web.Response:
 
 
 def _response(body: bytes, content_type: str, status: int, headers: Mapping[str, str] | None) -> web.Response:
-    all_headers = _ON_EVERY_RESPONSE.copy()
-    all_headers.update({"Content-Type": content_type, "ETag": _etag(body), **(headers or {})})
-    return web.Response(body=body, status=status, headers=all_headers)
-
-
-def _etag(body: bytes) -> str:
     digest = b64encode(hashlib.sha1(body, usedforsecurity=False).digest())[:27].decode()
-    return f'W/"{len(body):x}-{digest}"'
+    all_headers = _ON_EVERY_RESPONSE.copy()
+    all_headers.update(
+        {"Content-Type": content_type, "ETag": f'W/"{len(body):x}-{digest}"', **(headers or {})}
+    )
+    return web.Response(body=body, status=status, headers=all_headers)
 
 
 def error_response(

@@ -59,25 +59,22 @@ def _must(fits: Callable[[Any], object], words: str) -> Check:
 
 
 def _bound(keyword: str, fits: Callable[[Any, int], bool], words: str) -> Callable[[Schema], Check]:
-    def compile_bound(schema: Schema) -> Check:
-        limit = schema[keyword]
-        return _must(lambda value: fits(value, limit), words.format(limit))
-
-    return compile_bound
+    return lambda schema: _must(lambda value: fits(value, schema[keyword]), words.format(schema[keyword]))
 
 
 def _is_not_longer(value: Any, limit: int) -> bool:
     return len(value) <= limit
 
 
+def _is_not_shorter(value: Any, limit: int) -> bool:
+    return len(value) >= limit
+
+
 def _pattern(schema: Schema) -> Check:
-    pattern = schema["pattern"]
-    return _must(compile_pattern(pattern).match, f"match pattern {json.dumps(pattern)}")
-
-
-def compile_pattern(pattern: str) -> re.Pattern[str]:
-    r"""Return the pattern as JavaScript reads it: `$` is the very end (`\Z`), and classes hold ASCII only."""
-    return re.compile(pattern[:-1] + r"\Z" if pattern.endswith("$") else pattern, re.ASCII)
+    r"""Read the pattern as JavaScript does: `$` is the very end (`\Z`), and classes hold ASCII only."""
+    pattern: str = schema["pattern"]
+    expression = re.compile(pattern[:-1] + r"\Z" if pattern.endswith("$") else pattern, re.ASCII)
+    return _must(expression.match, f"match pattern {json.dumps(pattern)}")
 
 
 def _format(schema: Schema) -> Check:
@@ -172,10 +169,6 @@ def _pointer(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def _enum(schema: Schema) -> Check:
-    return _must(schema["enum"].__contains__, "be equal to one of the allowed values")
-
-
 def _const(schema: Schema) -> Check:
     constant = schema["const"]
     return _must(lambda value: value == constant and type(value) is type(constant), "be equal to constant")
@@ -230,8 +223,7 @@ _URI = re.compile(
 _JS_GROUP = re.compile(r"\(\?<(?![=!])")
 _PYTHON_ONLY = re.compile(r"\(\?[P#(>aiLmsux]|\\[AZ]")
 """Groups and escapes that JavaScript does not have."""
-_ATOM = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
-"""An escape or a class of characters."""
+_ATOM = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)  # an escape or a class of characters
 _POSSESSIVE = re.compile(r"(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})\+")
 """Such as `c++`, which JavaScript does not have either."""
 
@@ -288,10 +280,7 @@ _TYPED: tuple[tuple[str, Callable[[Schema], Check]], ...] = (
     ("maximum", _bound("maximum", operator.le, "be <= {}")),
     ("minimum", _bound("minimum", operator.ge, "be >= {}")),
     ("maxLength", _bound("maxLength", _is_not_longer, "NOT have more than {} characters")),
-    (
-        "minLength",
-        _bound("minLength", lambda value, limit: len(value) >= limit, "NOT have fewer than {} characters"),
-    ),
+    ("minLength", _bound("minLength", _is_not_shorter, "NOT have fewer than {} characters")),
     ("pattern", _pattern),
     ("format", _format),
     ("maxItems", _bound("maxItems", _is_not_longer, "NOT have more than {} items")),
@@ -306,7 +295,7 @@ _TYPED: tuple[tuple[str, Callable[[Schema], Check]], ...] = (
 
 _UNTYPED: tuple[tuple[str, Callable[[Schema], Check]], ...] = (
     ("const", _const),
-    ("enum", _enum),
+    ("enum", lambda schema: _must(schema["enum"].__contains__, "be equal to one of the allowed values")),
     ("anyOf", _any_of),
     ("oneOf", _one_of),
 )

@@ -14,25 +14,23 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local.endpoints import heartbeat, version
+from taskqueue_client.local.faults import FaultInjector, Handler
 from taskqueue_client.local.refusal import Refusal
+from taskqueue_client.local.storage.buckets import Buckets
 
+from .admin import Admin
 from .api import Api, BrokenEscapeError, Routes
 from .responses import error_response, finish, json_response, not_found, text_response
 from .schema_check import is_address
 
 if TYPE_CHECKING:
-    from aiohttp.http_parser import RawRequestMessage
-    from aiohttp.streams import StreamReader
-
-    from taskqueue_client.local.faults import FaultInjector, Handler
     from taskqueue_client.local.page import Page
-    from taskqueue_client.local.storage.buckets import Buckets
-
-    from .admin import Admin
 
 _LONGEST_LINE = 16 * 1024
 """Of a request line, and of one header, in bytes: the service's limit for all of them together."""
@@ -43,12 +41,8 @@ _ABSOLUTE_FORM = re.compile(r"https?://[^/?]*", re.IGNORECASE)
 _PORT = re.compile(r":[0-9]*$")
 _MISDIRECTED = 421
 _WRONG_HOST = "The Host header is not that of this local queue; use the root URL that it printed"
-
-_KEEP_ALIVE = 90.0
-"""After how many idle seconds a connection is closed."""
-
-_BACKLOG = 1024
-"""How many connections may wait to be accepted: as many long polls may come in at once."""
+_KEEP_ALIVE = 90.0  # after how many idle seconds a connection is closed
+_BACKLOG = 1024  # how many connections may wait to be accepted: as many long polls may come in at once
 
 _SHUTDOWN = 0.05
 """How many seconds requests under way are given when the server stops: all but long polls take less."""
@@ -169,7 +163,6 @@ class Server:
         return own is None or name in {"", "localhost", own.lower()} or is_address(name.strip("[]"))
 
     def _route(self, request: web.BaseRequest, path: str) -> tuple[str, Handler]:
-        """Return the name of a request's endpoint, if it has one, and its handler."""
         if path.startswith("/storage/"):
             return self._storage_handler(request.method)
         if self.admin is not None and path.startswith("/admin/"):
@@ -282,8 +275,7 @@ def check_host(host: str, *, allow_remote: bool) -> None:
     """Raise a ValueError for an address that other machines can reach, unless that is allowed."""
     addresses = _addresses(host)
     if not (allow_remote or all(ip_address(address).is_loopback for address in addresses)):
-        message = f"{host} can be reached from other machines: set allow_remote, or use 127.0.0.1"
-        raise ValueError(message)
+        raise ValueError(f"{host} can be reached from other machines: set allow_remote, or use 127.0.0.1")
 
 
 def _addresses(host: str) -> list[str]:

@@ -22,11 +22,13 @@ import re
 import time
 import weakref
 from base64 import b64encode
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -37,22 +39,17 @@ from taskqueue_client._protocol.schemas import check_definition
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import InvalidDefinition
 from taskqueue_client.local.auth.auth_service import Caller, Identity
+from taskqueue_client.local.engine.core import Core
 from taskqueue_client.local.engine.task_artifacts import get_artifact
+from taskqueue_client.local.faults import AnyFault, FaultInjector
 from taskqueue_client.local.http.admin import LONGEST_STEP
 from taskqueue_client.local.http.api import ROUTES, Api
 from taskqueue_client.local.http.request_bodies import read_body
 from taskqueue_client.local.http.schema_check import is_address
-from taskqueue_client.local.refusal import Refusal, refuse
+from taskqueue_client.local.messages import Message
+from taskqueue_client.local.refusal import Refusal, conflict, refuse
 
 from .views import Feed, Views
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from importlib.resources.abc import Traversable
-
-    from taskqueue_client.local.engine.core import Core
-    from taskqueue_client.local.faults import AnyFault, FaultInjector
-    from taskqueue_client.local.messages import Message
 
 
 class Access:
@@ -252,7 +249,6 @@ class Page:
         return response
 
     async def _own(self, request: web.BaseRequest, path: str) -> web.Response:
-        """Respond to a request of the page that is not one of the Queue's endpoints."""
         if request.method == "GET" and path in self._reads:
             return _json(self._reads[path]())
         if request.method == "GET" and path.startswith("/page/group/"):
@@ -295,15 +291,14 @@ class Page:
     @property
     def _movable(self) -> MovableClock:
         if not isinstance(self._core.clock, MovableClock):
-            refuse("RequestConflict", "This queue follows the machine's clock, which cannot be moved")
+            conflict("This queue follows the machine's clock, which cannot be moved")
         return self._core.clock
 
     def _advance(self, body: Any) -> None:
         step = msgspec.convert(body, _ClockStep)
         seconds = step.seconds if step.to is None else max(step.to - self._movable.now() + 0.001, 0)
         if not 0 <= seconds <= LONGEST_STEP:
-            message = f"seconds: {seconds} is out of range; allowed are 0 to {LONGEST_STEP}"
-            raise ValueError(message)
+            raise ValueError(f"seconds: {seconds} is out of range; allowed are 0 to {LONGEST_STEP}")
         self._movable.advance(seconds)
 
     async def _artifact(
@@ -371,12 +366,8 @@ class _RemovedFault(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _json(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    content = msgspec.json.encode(body)
-    return web.Response(
-        body=content,
-        status=status,
-        headers={**_HEADERS, "Content-Type": "application/json", **(headers or {})},
-    )
+    all_headers = {**_HEADERS, "Content-Type": "application/json", **(headers or {})}
+    return web.Response(body=msgspec.json.encode(body), status=status, headers=all_headers)
 
 
 def _private(response: web.StreamResponse) -> web.StreamResponse:

@@ -11,34 +11,26 @@ import binascii
 import math
 import re
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import msgspec
 from aiohttp import web
 
+from taskqueue_client.clock import Clock
+from taskqueue_client.local.engine import Core
 from taskqueue_client.local.engine.scheduling import GROUP
 from taskqueue_client.local.engine.task_records import PRIORITIES
 from taskqueue_client.local.http.responses import plain_body
+from taskqueue_client.local.messages import Message
 from taskqueue_client.local.refusal import refuse
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from taskqueue_client.clock import Clock
-    from taskqueue_client.local.engine import Core
-    from taskqueue_client.local.messages import Message
-
-
-_SHOWN = 200
-"""How many task queues, workers and groups an overview has."""
-
+_SHOWN = 200  # how many task queues, workers and groups an overview has
 _SAMPLES = 60
-_SAMPLE_SECONDS = 1.0
-"""The history of a task queue: so many samples, so far apart at least."""
-
+_SAMPLE_SECONDS = 1.0  # the history of a task queue: so many samples, so far apart at least
 _STATE = "ifnull(json_extract(CAST(runs AS TEXT), '$[#-1].state'), 'unscheduled')"
 _IS_HELD = f"""
 {_STATE} = 'running' AND run_id = json_array_length(CAST(runs AS TEXT)) - 1
@@ -217,15 +209,9 @@ def _task(row: tuple[Any, ...]) -> dict[str, Any]:
     }
 
 
-_KEPT = 1000
-"""How many messages, and how many requests, are kept for pages that are opened later."""
-
-_SHORTEST_PAUSE = 0.05
-"""Seconds between two events of a stream: a page is updated 20 times a second at most."""
-
-_HEARTBEAT = 5.0
-"""After so many quiet seconds an event tells the page that the queue is there, and its time."""
-
+_KEPT = 1000  # how many messages, and how many requests, are kept for pages that are opened later
+_SHORTEST_PAUSE = 0.05  # seconds between two events of a stream: a page is updated 20 times a second at most
+_HEARTBEAT = 5.0  # after so many quiet seconds an event tells the page that the queue is there, and its time
 _AFTER = re.compile(r"after=([0-9]{1,18})")
 _CLIENT_ID = re.compile(r'\bid="([^"]*)"')
 _BEWIT = re.compile(r"[?&]bewit=([\w-]+)")

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable, Collection, Generator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from shutil import rmtree
 from tempfile import gettempdir, mkdtemp
-from typing import TYPE_CHECKING
 
+from taskqueue_client.clock import Clock
 from taskqueue_client.local.engine.store import MEMORY, Store
 
 from .body_store import BodyStore
 from .buckets import GRACE_SECONDS, PRIVATE, PUBLIC, Buckets, UrlSigner
 from .objects import OBJECT_METHODS, ObjectService
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator
-
-    from taskqueue_client.clock import Clock
 
 _GET_SECONDS = 30 * 60
 _PREFIX = "taskqueue-artifacts-"

@@ -10,25 +10,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from pathlib import Path
+from typing import BinaryIO
 from uuid import uuid4
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator, Mapping
-    from pathlib import Path
-
-    from taskqueue_client.local.engine.store import Store
+from taskqueue_client.local.engine.store import Store
 
 BLOCK = 1 << 20
 """Bytes written at once: large enough for a thread switch not to matter, small enough to hold many."""
 
-_MD5_LIMIT = 16 << 20
-"""Bytes up to which a body gets its MD5 sum as its ETag."""
-
+_MD5_LIMIT = 16 << 20  # bytes up to which a body gets its MD5 sum as its ETag
 _ZEROS = bytes(BLOCK)
 _FILE_NAME = re.compile(r"[0-9a-f]{32}")
 
@@ -116,9 +112,8 @@ class BodyStore:
     def _keep(self, path: Path, bucket: str, key: str, headers: Mapping[str, str], now: float) -> Body:
         body = Body(path, path.stat().st_size, headers, now)
         before = self.find(bucket, key)
-        encoded = msgspec.json.encode(headers).decode()
-        row = (bucket, key, path.name, body.size, encoded, now)
-        self._store.change("INSERT OR REPLACE INTO bodies VALUES (?, ?, ?, ?, ?, ?)", *row)
+        row = (bucket, key, path.name, body.size, msgspec.json.encode(headers).decode(), now)
+        self._store.insert("bodies", *row, verb="INSERT OR REPLACE")
         if before is not None:
             self._remove_file(before.path.name)
         return body

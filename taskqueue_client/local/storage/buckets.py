@@ -15,32 +15,25 @@ import hmac
 import logging
 import re
 from calendar import timegm
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from time import gmtime, strftime, strptime
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, unquote, unquote_to_bytes, urlsplit
 from xml.sax.saxutils import escape
 
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 
+from taskqueue_client.clock import Clock
 from taskqueue_client.local.http.request_bodies import say_continue
 
 from .body_store import BLOCK, Body, BodyStore
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-
-    from aiohttp.abc import AbstractStreamWriter
-
-    from taskqueue_client.clock import Clock
-
-
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _SCOPE = "us-east-1/s3/aws4_request"
 _TIME = "%Y%m%dT%H%M%SZ"
-_ERRORS = "surrogateescape"
-"""How aiohttp decodes bytes of a request that are not UTF-8."""
+_ERRORS = "surrogateescape"  # how aiohttp decodes bytes of a request that are not UTF-8
 
 
 class BadSignatureError(Exception):
@@ -98,32 +91,17 @@ class UrlSigner:
 
     def signature(self, method: str, url: str, query: Mapping[str, str], signed: Mapping[str, str]) -> str:
         """Return the signature of a request in hex; of `url`, only the path counts."""
-        date = query["X-Amz-Date"]
-        text = "\n".join(
-            (
-                method,
-                canonical_path(url),
-                _joined(query),
-                *(f"{name}:{' '.join(signed[name].split())}" for name in sorted(signed)),
-                "",
-                ";".join(sorted(signed)),
-                "UNSIGNED-PAYLOAD",
-            )
-        )
+        date, names = query["X-Amz-Date"], sorted(signed)
+        path = quote(unquote(urlsplit(url).path), safe="/", errors=_ERRORS)  # the one form that is signed
+        headers = [f"{name}:{' '.join(signed[name].split())}" for name in names]
+        parts = (method, path, _joined(query), *headers, "", ";".join(names), "UNSIGNED-PAYLOAD")
+        text = "\n".join(parts)
         scope = f"{date[:8]}/{_SCOPE}"
         to_sign = f"{_ALGORITHM}\n{date}\n{scope}\n{hashlib.sha256(_bytes(text)).hexdigest()}"
-        return _mac(self._signing_key(scope.split("/")), to_sign).hex()
-
-    def _signing_key(self, scope: Iterable[str]) -> bytes:
         key = f"AWS4{self.secret}".encode()
-        for part in scope:
+        for part in scope.split("/"):
             key = _mac(key, part)
-        return key
-
-
-def canonical_path(url: str) -> str:
-    """Return the path of a URL, each character written in the one way that is signed."""
-    return quote(unquote(urlsplit(url).path), safe="/", errors=_ERRORS)
+        return _mac(key, to_sign).hex()
 
 
 def _expires(query: Mapping[str, str]) -> int:
@@ -198,10 +176,8 @@ class Buckets:
 
     async def put(self, request: web.BaseRequest) -> web.StreamResponse:
         """Respond to `PUT /storage/<bucket>/<key>`."""
-        try:
-            self._check_signature("PUT", request)
-        except BadSignatureError as error:
-            return s3_error(403, error.code, str(error))
+        if (refused := self._refused("PUT", request)) is not None:
+            return refused
         if request.headers.get("Transfer-Encoding"):
             return s3_error(501, "NotImplemented", "Transfer-Encoding is not implemented here.")
         if request.content_length is None:
@@ -225,11 +201,9 @@ class Buckets:
     async def get(self, request: web.BaseRequest) -> web.StreamResponse:
         """Respond to `GET` and `HEAD /storage/<bucket>/<key>`. A URL signed for GET takes HEAD as well."""
         (bucket, key) = _address(request)
-        try:
-            if bucket != PUBLIC or "X-Amz-Signature=" in request.raw_path:
-                self._check_signature("GET", request)
-        except BadSignatureError as error:
-            return s3_error(403, error.code, str(error))
+        is_signed = bucket != PUBLIC or "X-Amz-Signature=" in request.raw_path
+        if is_signed and (refused := self._refused("GET", request)) is not None:
+            return refused
         body = self.bodies.find(bucket, key)
         if body is None:
             return s3_error(404, "NoSuchKey", "The specified key does not exist.")
@@ -237,9 +211,14 @@ class Buckets:
             return web.Response(status=304, headers={"ETag": body.etag})
         return _download(request, body)
 
-    def _check_signature(self, method: str, request: web.BaseRequest) -> None:
+    def _refused(self, method: str, request: web.BaseRequest) -> web.Response | None:
+        """Return the response to a request that its URL does not allow; None for one that it allows."""
         url = f"{self.base_url()}{request.raw_path}"
-        self.signer.check(method, url, now=self.clock.now(), headers=request.headers)
+        try:
+            self.signer.check(method, url, now=self.clock.now(), headers=request.headers)
+        except BadSignatureError as error:
+            return s3_error(403, error.code, str(error))
+        return None
 
 
 class StoredBody(web.StreamResponse):
@@ -300,8 +279,7 @@ async def _exactly(size: int, chunks: AsyncIterator[bytes]) -> AsyncIterator[byt
         left -= len(chunk)
         yield chunk
     if left:
-        message = f"{size} bytes were announced, {size - left} came"
-        raise web.RequestPayloadError(message)
+        raise web.RequestPayloadError(f"{size} bytes were announced, {size - left} came")
 
 
 def _kept(request: web.BaseRequest) -> dict[str, str]:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from taskqueue_client.clock import Clock
 from taskqueue_client.local import endpoints, times
+from taskqueue_client.local.auth.auth_service import Caller
+from taskqueue_client.local.engine.store import Store
 from taskqueue_client.local.http.request_bodies import media_type
 from taskqueue_client.local.javascript_values import decode_base64
-from taskqueue_client.local.refusal import refuse
+from taskqueue_client.local.refusal import conflict, refuse
 
 from .buckets import GRACE_SECONDS, OBJECTS, Buckets
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from taskqueue_client.clock import Clock
-    from taskqueue_client.local.auth.auth_service import Caller
-    from taskqueue_client.local.engine.store import Store
 
 OBJECT_METHODS = ("dataInline", "putUrl", "simple", "getUrl")
 """All upload and download methods of the object service."""
@@ -115,7 +112,7 @@ class ObjectService:
             _check_finished(found, body.get("hashes", {}))
             return {}
         if found.upload_id != body["uploadId"]:
-            refuse("RequestConflict", f'Object "{name}" does not have uploadId {body["uploadId"]}')
+            conflict(f'Object "{name}" does not have uploadId {body["uploadId"]}')
         with self._store.transaction():
             self._add_hashes(name, body.get("hashes", {}))
             self._store.change("UPDATE objects SET upload_id = NULL WHERE name = ?", name)
@@ -156,7 +153,7 @@ class ObjectService:
         terms = (name, project_id, upload_id, expires_ms)
         others = "SELECT 1 FROM objects WHERE upload_id = ? AND name != ?"
         if self._store.row(others, upload_id, name):
-            refuse("RequestConflict", "Object already exists")
+            conflict("Object already exists")
         self._store.change(
             "INSERT INTO objects (name, project_id, upload_id, expires, upload_expires, hashes)"
             " VALUES (?, ?, ?, ?, ?, '{}') ON CONFLICT DO NOTHING",
@@ -165,7 +162,7 @@ class ObjectService:
         )
         found = self._existing(name)
         if (found.name, found.project_id, found.upload_id, found.expires) != terms:
-            refuse("RequestConflict", "Object already exists")
+            conflict("Object already exists")
 
     def is_finished(self, name: str) -> bool:
         """Return whether an object exists and is finished."""
@@ -179,11 +176,8 @@ class ObjectService:
 
     def expire(self, now: int) -> None:
         """Remove what has expired, and uploads that were not finished within a day; `now` is in ms."""
-        names = self._store.rows(
-            "SELECT name FROM objects WHERE expires < ? OR (upload_id IS NOT NULL AND upload_expires < ?)",
-            *(now, now),
-        )
-        for (name,) in names:
+        sql = "SELECT name FROM objects WHERE expires < ? OR (upload_id IS NOT NULL AND upload_expires < ?)"
+        for (name,) in self._store.rows(sql, now, now):
             self.remove(name)
 
     def _put_url(self, name: str, proposal: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,7 +222,7 @@ class ObjectService:
     def _add_hashes(self, name: str, hashes: Mapping[str, Any]) -> None:
         known = self._existing(name).hashes
         if any(known.get(algorithm, value) != value for (algorithm, value) in hashes.items()):
-            refuse("RequestConflict", "Content hash already exists with a different value")
+            conflict("Content hash already exists with a different value")
         merged = msgspec.json.encode({**known, **hashes}).decode()
         self._store.change("UPDATE objects SET hashes = ? WHERE name = ?", merged, name)
 
@@ -255,6 +249,4 @@ def _check_finished(found: _Object, hashes: Mapping[str, Any]) -> None:
         if found.hashes.get(algorithm) == value:
             continue
         but = "with a different hash for" if algorithm in found.hashes else "without hash"
-        refuse(
-            "RequestConflict", f'Object "{found.name}" is already finished, but {but} algorithm {algorithm}'
-        )
+        conflict(f'Object "{found.name}" is already finished, but {but} algorithm {algorithm}')
