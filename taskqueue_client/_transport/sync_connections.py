@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cache
 from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import TYPE_CHECKING, Any, cast
@@ -30,6 +31,7 @@ _PIECE = 64 * 1024
 """Bytes that are passed to TLS at a time: all of them must be sent within the read timeout."""
 
 
+@dataclass(eq=False)
 class Attempt:
     """Bounds the time that one request and its response take.
 
@@ -39,10 +41,9 @@ class Attempt:
         late: What has happened then.
     """
 
-    def __init__(self, patience: float, ends: float, late: str) -> None:
-        self.patience = patience
-        self.ends = ends
-        self.late = late
+    patience: float
+    ends: float
+    late: str
 
     def left(self) -> float:
         """Return the seconds until the end, or raise `TimeoutError`."""
@@ -237,6 +238,7 @@ class TransferCanceled(Exception):
     """Stops work on a thread whose transfer was canceled."""
 
 
+@dataclass(eq=False)
 class Cancellation:
     """Stops a transfer that runs on another thread, also while it waits for data.
 
@@ -244,9 +246,8 @@ class Cancellation:
         attempts: The requests in progress.
     """
 
-    def __init__(self) -> None:
-        self._canceled = False
-        self.attempts: set[StorageAttempt] = set()
+    attempts: set[StorageAttempt] = field(default_factory=set["StorageAttempt"], init=False)
+    _canceled: bool = field(default=False, init=False)
 
     def cancel(self) -> None:
         """Stop the transfer soon. May be called from any thread, and repeatedly."""
