@@ -31,16 +31,7 @@ from taskqueue_client.errors import (
 from taskqueue_client.models import ArtifactLocation, CreateArtifactResponse, CreateUploadResponse
 
 from .artifact_errors import NotOffered, StorageRefused, UploadAlreadyBegun
-from .naming import (
-    checked_content_type,
-    checked_media_type,
-    checked_name,
-    clamped_expiry,
-    content_type_of,
-    is_compressed,
-    is_text,
-    warn_if_unreadable,
-)
+from .naming import content_type_of, is_compressed, is_text, warn_if_unreadable
 from .sources import (
     Content,
     Source,
@@ -52,14 +43,7 @@ from .sources import (
     open_source,
 )
 from .storage import UPLOADED, Progress, PutResponse
-from .transfers import (
-    SKIP_CDN,
-    Target,
-    Transfer,
-    TransferClient,
-    putting,
-    reporter,
-)
+from .transfers import SKIP_CDN, Target, Transfer, TransferClient, putting, reporter
 
 _WORTH_COMPRESSING = 1024
 """Smaller content is not compressed by default: it fits into a network packet."""
@@ -134,10 +118,10 @@ class UploadOptions:
                 compress,
                 "None or False: artifacts of the storage type 'object' are not compressed",
             )
-        given = None if content_type is None else checked_content_type(content_type)
+        given = None if content_type is None else arguments.content_type(content_type)
         if storage == "object" and given is not None:
-            checked_media_type(given)
-        return cls(clamped_expiry(expires, task_expires, now), storage, given, compress)
+            arguments.media_type(given)
+        return cls(arguments.artifact_expires(expires, task_expires, now), storage, given, compress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +204,11 @@ def uploading(
     progress: Progress,
 ) -> Conversation[UploadResult]:
     """Upload one artifact."""
-    checked_name(artifact.name)
+    arguments.new_name(artifact.name)
     warn_if_unreadable(artifact.name, options.storage)
+    content_type = options.content_type or content_type_of(artifact.name)
     if not isinstance(content, Source):
         content = yield from _opened(transfer, content)
-    content_type = options.content_type or content_type_of(artifact.name)
     upload = _Upload(transfer, artifact, content, options, progress, content_type)
     if content.content is not None:  # in memory: there is nothing to close
         return (yield from upload.steps())
