@@ -209,6 +209,11 @@ def is_foreign(error: BaseException) -> bool:
     return isinstance(error, UnreadableResponse) or (isinstance(error, ApiError) and error.code is None)
 
 
+def is_outage(error: BaseException) -> bool:
+    """Return whether the service is out of order, or another server responds in its place."""
+    return is_foreign(error) or is_temporary(error)
+
+
 def error_of(state: tenacity.RetryCallState) -> BaseException | None:
     return state.outcome.exception() if state.outcome else None
 

@@ -269,7 +269,6 @@ class Wire:
         return Request(call.method, self._origin_url + resource, headers, body)
 
     def decode(self, call: Call[R], response: Response) -> R:
-        """Return the decoded response."""
         if not self._skew.known or response.status == _UNAUTHORIZED:
             self._learn_offset(response)
         if response.status not in call.accepts:

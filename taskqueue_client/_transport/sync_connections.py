@@ -31,7 +31,7 @@ _PIECE = 64 * 1024
 """Bytes that are passed to TLS at a time: all of them must be sent within the read timeout."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Attempt:
     """Bounds the time that one request and its response take.
 
@@ -122,7 +122,6 @@ class FinalResponse(HTTPResponse):
         self._refuse_if(b"", truncated=True)
 
     def read(self, amt: int | None = None) -> bytes:
-        """Read the body, or so many bytes of it."""
         try:
             data = super().read(amt)
         except ValueError as error:  # the size of a chunk is negative, which http.client does not check
@@ -131,7 +130,6 @@ class FinalResponse(HTTPResponse):
         return data
 
     def read1(self, n: int = -1) -> bytes:
-        """Read what has come of the body."""
         data = super().read1(n)
         self._refuse_if(data, truncated=self.chunked and not data)
         return data
@@ -217,7 +215,6 @@ class IdleConnections:
         self.queue.append(connection)
 
     def qsize(self) -> int:
-        """Return the number of idle connections."""
         return len(self.queue)
 
 
@@ -238,7 +235,7 @@ class TransferCanceled(Exception):
     """Stops work on a thread whose transfer was canceled."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Cancellation:
     """Stops a transfer that runs on another thread, also while it waits for data.
 
@@ -331,12 +328,10 @@ class StorageAttempt(Attempt):
         self._is_measured = True
 
     def received(self, count: int, begun: float) -> None:
-        """Measure the rate of the body."""
         if self._is_measured:
             self._measure(count, begun)
 
     def send(self, send: Callable[[memoryview], int], data: Any, piece: int) -> None:
-        """Send data by pieces, and measure the rate."""
         view = memoryview(data)
         self.unsent = len(view)
         while self.unsent:

@@ -12,7 +12,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from taskqueue_client import _arguments as arguments
-from taskqueue_client import calls
+from taskqueue_client import calls, errors
 from taskqueue_client._protocol.conversation import Call, CallAs, Conversation, on_thread
 from taskqueue_client._protocol.retry import is_ambiguous, is_foreign
 from taskqueue_client.definitions import (
@@ -20,13 +20,6 @@ from taskqueue_client.definitions import (
     ProposedUploadMethods,
     S3ArtifactRequest,
     StorageName,
-)
-from taskqueue_client.errors import (
-    CallFailed,
-    InputValidationError,
-    InternalServerError,
-    InvalidArgument,
-    RequestConflict,
 )
 from taskqueue_client.models import ArtifactLocation, CreateArtifactResponse, CreateUploadResponse
 
@@ -113,7 +106,7 @@ class UploadOptions:
         arguments.one_of("storage", storage, ["s3", "object"])
         arguments.check_kind("compress", compress, bool | None)
         if storage == "object" and compress:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 "compress",
                 compress,
                 "None or False: artifacts of the storage type 'object' are not compressed",
@@ -222,11 +215,11 @@ def _opened(transfer: Transfer, content: Content) -> Conversation[Source]:
     if not isinstance(content, AsyncIterable):
         return (yield from transfer.work(lambda: open_source(content)))
     allowed = "a path, bytes, a file or an iterable; asynchronous iterables are for AsyncQueue"
-    refusal = InvalidArgument("source", content, allowed)
+    refusal = errors.InvalidArgument("source", content, allowed)
     return (yield from transfer.work(partial(_refuse, refusal), lambda: _collected(transfer, content)))
 
 
-def _refuse(refusal: InvalidArgument) -> Source:
+def _refuse(refusal: errors.InvalidArgument) -> Source:
     raise refusal
 
 
@@ -305,7 +298,7 @@ class _Upload:
             return (yield from self.artifact.create(request))
         try:
             return (yield from self.artifact.create({**request, "contentLength": self.source.size}))
-        except InputValidationError:
+        except errors.InputValidationError:
             return (yield from self.artifact.create(request))
 
     def _has_arrived(self, size: int, encoding: str | None, response: PutResponse) -> Conversation[bool]:
@@ -313,7 +306,7 @@ class _Upload:
         artifact, transfer = self.artifact, self.transfer
         try:
             found = yield from artifact.stored()
-        except CallFailed:
+        except errors.CallFailed:
             return "ETag" in response.headers
         length = yield from transfer.work(lambda: _stored_length(transfer, found.url, encoding))
         return length == size
@@ -366,18 +359,18 @@ class _Upload:
         )
         try:
             return (yield from self.transfer.retried(partial(self._attempt, create), _is_lost))
-        except (InternalServerError, RequestConflict) as error:
+        except (errors.InternalServerError, errors.RequestConflict) as error:
             if self.is_response_lost:
                 raise UploadAlreadyBegun(self.artifact.name) from error
-            if isinstance(error, InternalServerError):
+            if isinstance(error, errors.InternalServerError):
                 error.add_note(_PERHAPS)
             raise
 
     def _attempt(self, create: Call[CreateArtifactResponse]) -> Conversation[CreateArtifactResponse]:
         try:
             return (yield from create)
-        except CallFailed as error:
-            self.is_response_lost |= _is_lost(error) and not isinstance(error, InternalServerError)
+        except errors.CallFailed as error:
+            self.is_response_lost |= _is_lost(error) and not isinstance(error, errors.InternalServerError)
             raise
 
     def _result(self, hashes: dict[str, str], stored_size: int, encoding: str | None) -> UploadResult:
@@ -410,7 +403,7 @@ def _stored_length(transfer: Transfer, url: str, encoding: str | None) -> int | 
 
 
 def _is_lost(error: BaseException) -> bool:
-    return is_foreign(error) or (isinstance(error, CallFailed) and is_ambiguous(error))
+    return is_foreign(error) or (isinstance(error, errors.CallFailed) and is_ambiguous(error))
 
 
 def _renewed(create: CallAs[CreateUploadResponse]) -> Conversation[Target]:

@@ -94,7 +94,10 @@ AREAS = {
             ),
         ),
     ),
-    "declared": Area(("worker/run/declared_artifacts.py",), ("tests/worker/test_run_artifacts.py",)),
+    "declared": Area(
+        ("worker/run/declared_artifacts.py",),
+        ("tests/worker/test_run_artifacts.py", "tests/worker/test_loss_reasons.py"),
+    ),
     "wire": Area(
         ("_protocol/wire.py", "_protocol/api_responses.py"),
         (

@@ -417,7 +417,6 @@ class Reclaiming:
             )
 
     async def _reclaim_and_restart(self, run: ClaimedRun, late: float) -> None:
-        """Reclaim a run, and wait for the next time."""
         try:
             await self._reclaim(run, late)
         except Exception as error:  # noqa: BLE001 - as above

@@ -22,6 +22,7 @@ from taskqueue_client._protocol.retry import (
     Timeouts,
     asked_to_wait,
     error_of,
+    is_outage,
     may_repeat,
 )
 from taskqueue_client.aio import AsyncQueue
@@ -42,7 +43,7 @@ from taskqueue_client.worker.monitoring.monitor import WorkerMetrics
 from taskqueue_client.worker.outcomes import InternalError, Outcome, TaskFailed
 from taskqueue_client.worker.worker_log import log
 
-from .declared_artifacts import DeclaredArtifact, error_reason, is_outage, outcome_of_failed_upload, severity
+from .declared_artifacts import DeclaredArtifact, error_reason, outcome_of_failed_upload, severity
 from .run_resources import RunResources
 
 if TYPE_CHECKING:
@@ -250,7 +251,6 @@ class ArtifactUploads:
         return None
 
     async def _upload_part(self, name: str, content: bytes | BinaryIO, options: UploadOptions) -> None:
-        """Upload a part of the chain of trust."""
         await self._upload(self._budget.client(self.queue, name), name, open_source(content), options)
 
     async def _upload(self, client: AsyncQueue, name: str, source: Source, options: UploadOptions) -> None:
@@ -401,7 +401,7 @@ class RetryBudget:
         self._gives_up_at = math.inf
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class UploadRetries:
     """How the calls and transfers of one upload are retried; see `Retries`."""
 

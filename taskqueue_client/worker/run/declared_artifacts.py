@@ -7,14 +7,14 @@ import errno
 import os
 import threading
 from collections.abc import AsyncIterable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from taskqueue_client._arguments import check_kind, check_path, new_name
 from taskqueue_client._dates import moment_of
-from taskqueue_client._protocol.retry import is_foreign, is_temporary
+from taskqueue_client._protocol.retry import is_outage
 from taskqueue_client.artifacts.artifact_errors import (
     SourceChanged,
     StorageFailed,
@@ -119,6 +119,7 @@ class DeclaredArtifact:
         return open_source(path, os.open if self.directory is None else open_real)
 
 
+@dataclass(eq=False, repr=False)
 class DeclaredArtifacts:
     """The declared artifacts of one run. Safe to use from any thread.
 
@@ -126,15 +127,14 @@ class DeclaredArtifacts:
         directory: Where content is stored that cannot be read later; None: nowhere.
     """
 
-    def __init__(self, run: ClaimedRun, shared: SharedResources) -> None:
-        self._run = run
-        self._shared = shared
-        self._lock = threading.Lock()
-        self._declared: dict[str, DeclaredArtifact] = {}
-        self.directory: Path | None = None
-        self._directories = 0
-        self._is_final = False
-        self._files = 0
+    _run: ClaimedRun
+    _shared: SharedResources
+    directory: Path | None = None
+    _directories: int = 0
+    _files: int = 0
+    _is_final: bool = False
+    _declared: dict[str, DeclaredArtifact] = field(default_factory=dict[str, DeclaredArtifact])
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def final(self) -> list[DeclaredArtifact]:
         """Return the artifacts, in the order in which they were declared; no more can be declared."""
@@ -345,11 +345,6 @@ def with_failed_upload(error: BaseException | None, failure: Outcome | None) -> 
     if failure is None or (isinstance(failure, TaskFailed) and isinstance(error, TaskFailed)):
         return error
     return failure
-
-
-def is_outage(error: BaseException) -> bool:
-    """Return whether the Queue is out of order, or a load balancer responds in its place."""
-    return is_foreign(error) or is_temporary(error)
 
 
 def _is_about_the_file(error: Exception) -> bool:

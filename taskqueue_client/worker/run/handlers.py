@@ -119,7 +119,6 @@ class Handlers:
 
 
 def _call(run_task: Callable[[TaskRun], object], resources: RunResources) -> None:
-    """Call a plain handler, and check that it has left no work behind."""
     calls = UnawaitedCalls()
     calls.check(run_task(TaskRun(resources, calls)))
 

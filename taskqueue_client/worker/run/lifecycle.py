@@ -66,7 +66,6 @@ reported."""
 UPLOAD_WINDOW = 24 * 60.0
 """Seconds: the Queue takes artifacts of an exception for 25 minutes after the report."""
 
-
 FRESH = 0.95
 """The part of a lease that must be left before the report of an exception; with less, the run is reclaimed
 first. Artifacts are uploaded for 24 minutes after such a report, with credentials that work until 5 minutes
@@ -198,7 +197,6 @@ class RunLifecycle:
                 await asyncio.wait([reference])
 
     def _log_checkpoints(self) -> LogCheckpoints:
-        """Begin to upload the log so far now and then."""
         compress = self._resources.compress_log
         checkpoints = LogCheckpoints(self.run, compress, self._upload_checkpoint, self._clock)
         if interval := self._context.shared.config.log_checkpoint_interval:

@@ -25,7 +25,7 @@ _HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 """The header of gzip without a name and time (RFC 1952, 2.3)."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class CompressedLog:
     """A log as one gzip stream that grows with it. Each byte of the log is compressed once.
 
@@ -146,7 +146,7 @@ def first_after(interval: float, outage: float) -> float:
     return uniform(min(earliest, latest), latest)  # noqa: S311 - spreads calls, keeps no secret
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class LogCheckpoints:
     """The checkpoints of one run's log, in the loop that it is made in.
 
