@@ -10,15 +10,16 @@ import math
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from datetime import datetime
 from functools import lru_cache
 from inspect import iscoroutinefunction
 from types import NoneType, UnionType
 from typing import Any, TypeGuard, TypeVar, cast, get_args
 from urllib.parse import quote
 
-from ._dates import is_date_time, moment_of, timestamp
+from ._dates import epoch_seconds, moment_of, timestamp
 from .errors import InvalidArgument
 from .slugid import SLUGID
 
@@ -30,6 +31,10 @@ _TASK_QUEUE_ID = re.compile(r"[a-zA-Z0-9_-]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])
 _PROJECT_ID = re.compile(r"[a-zA-Z0-9._/-]{1,500}")
 _PRINTABLE = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
 _NAME = re.compile(r"[\x20-\x7e]+")
+_NEW_NAME = re.compile(r"[\x20-\x7e]{1,1024}")  # the Queue takes longer ones, but fails to list them
+_CONTENT_TYPE = re.compile(r"[\x20-\x7e]{1,255}")
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_MEDIA_TYPE = re.compile(rf"{_WORD}/{_WORD}(?: *; *{_WORD}=(?:{_WORD}|\"[^\"\\]*\"))*")
 
 
 def check_kind(argument: str, given: object, kind: type | UnionType, allowed: str = "") -> None:
@@ -141,6 +146,41 @@ def name(given: object) -> str:
     return text("name", given, _NAME, "one or more printable ASCII characters")
 
 
+def new_name(given: object) -> str:
+    """Return the name of an artifact that is to be created."""
+    checked = text("name", given, _NEW_NAME, "1 to 1024 printable ASCII characters")
+    if {".", ".."} & set(checked.split("/")):  # storage services and browsers resolve it as a relative path
+        raise InvalidArgument("name", given, "a name in which no part between slashes is '.' or '..'")
+    return checked
+
+
+def content_type(given: object) -> str:
+    """Return a content type that can be sent as a header."""
+    return text("content_type", given, _CONTENT_TYPE, "1 to 255 printable ASCII characters")
+
+
+def media_type(given: str) -> str:
+    """Return a content type that the object service can read: it fails for others, once the upload has begun.
+
+    Raises:
+        InvalidArgument: The content type is not one of RFC 9110.
+    """
+    if not _MEDIA_TYPE.fullmatch(given):
+        allowed = "a type such as text/plain; charset=utf-8, which the object service requires"
+        raise InvalidArgument("content_type", given, allowed)
+    return given
+
+
+def artifact_expires(
+    expires: datetime | str, task_expires: datetime | None, now: Callable[[], datetime]
+) -> str:
+    """Return an artifact's expiry, reduced to the task's: the Queue refuses a later one."""
+    moment = moment_of("expires", expires, now)
+    if task_expires is not None:
+        moment = min(moment, moment_of("task_expires", task_expires))
+    return timestamp(moment)
+
+
 def one_of(argument: str, given: str, allowed: Collection[str]) -> str:
     """Return a value of an enumeration."""
     if given not in allowed:
@@ -166,7 +206,8 @@ def texts(argument: str, given: object) -> list[str]:
 
 def moment(argument: str, given: object) -> str:
     """Return a time as text: see `moment_of`. A date-time is not changed, even without a time zone."""
-    return given if isinstance(given, str) and is_date_time(given) else timestamp(moment_of(argument, given))
+    is_date_time = isinstance(given, str) and epoch_seconds(given) is not None
+    return cast("str", given) if is_date_time else timestamp(moment_of(argument, given))
 
 
 def task_queue_id(given: object, provisioner_id: object, worker_type: object) -> str:

@@ -13,7 +13,7 @@ from taskqueue_client._client import ClientBase, Deferred, with_attributes
 from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
 from taskqueue_client._protocol.conversation import Call, called_async, performed_async, streamed_async
 from taskqueue_client._protocol.paging import iterated_async
-from taskqueue_client._protocol.retry import Attempt, attempts
+from taskqueue_client._protocol.wire import Attempt, attempts
 from taskqueue_client._transport.asynchronous import AsyncTransport, InjectedSessionTransport, own_transport
 
 from . import calls

@@ -12,7 +12,7 @@ from taskqueue_client._client import ClientBase, Deferred
 from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
 from taskqueue_client._protocol.conversation import Call, called, performed, streamed
 from taskqueue_client._protocol.paging import iterated
-from taskqueue_client._protocol.retry import Attempt, attempts
+from taskqueue_client._protocol.wire import Attempt, attempts
 from taskqueue_client._transport.synchronous import SyncTransport
 
 from . import calls

@@ -49,7 +49,6 @@ class TransportFailed(Exception):
         self.timed_out = timed_out
 
     def of_call(self, attempted: errors.Attempted) -> errors.CallFailed:
-        """Return the error of a call."""
         failed = errors.CallTimedOut if self.timed_out else errors.ConnectionFailed
         return failed(attempted, self.reason)
 
@@ -67,7 +66,6 @@ class ResponseRefused(Exception):
         self.reason = reason
 
     def of_call(self, attempted: errors.Attempted) -> errors.CallFailed:
-        """Return the error of a call."""
         return errors.UnreadableResponse(attempted, self.status, self.reason)
 
     @classmethod

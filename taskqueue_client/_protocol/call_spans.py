@@ -11,8 +11,7 @@ from taskqueue_client._version import __version__
 
 from .api_responses import Response, ResponseRefused, TransportFailed
 from .conversation import Call
-from .retry import Attempt
-from .wire import Origin, Request
+from .wire import Attempt, Origin, Request
 
 try:
     from opentelemetry import context, trace

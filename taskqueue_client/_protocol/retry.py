@@ -1,4 +1,4 @@
-"""Retries: the policy of both clients, and the loop that makes a call with all its attempts, without I/O.
+"""Retries of calls and transfers: which failures are retried, when, and until when. No I/O.
 
 tenacity decides about retries; it is imported at the first failure, because its import takes 40 ms.
 """
@@ -6,15 +6,11 @@ tenacity decides about retries; it is imported at the first failure, because its
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from msgspec import Raw
-from msgspec.structs import replace as replace_fields
-
-from taskqueue_client.clock import Clock
 from taskqueue_client.errors import (
     ApiError,
     CallFailed,
@@ -25,14 +21,10 @@ from taskqueue_client.errors import (
     UnreadableResponse,
 )
 
-from .api_responses import Response, ResponseRefused, TransportFailed
 from .conversation import Call
-from .wire import Request, Wire, not_a_call
 
 if TYPE_CHECKING:
     import tenacity
-
-    from .call_spans import CallSpans
 
 R = TypeVar("R")
 
@@ -217,6 +209,11 @@ def is_foreign(error: BaseException) -> bool:
     return isinstance(error, UnreadableResponse) or (isinstance(error, ApiError) and error.code is None)
 
 
+def is_outage(error: BaseException) -> bool:
+    """Return whether the service is out of order, or another server responds in its place."""
+    return is_foreign(error) or is_temporary(error)
+
+
 def error_of(state: tenacity.RetryCallState) -> BaseException | None:
     return state.outcome.exception() if state.outcome else None
 
@@ -225,39 +222,6 @@ def asked_to_wait(error: BaseException | None) -> float:
     """Return the seconds that the `Retry-After` header of a refusal asks to wait; 0 without one."""
     refusal = error.refused if isinstance(error, ApiError) else error
     return getattr(refusal, "retry_after", None) or 0.0  # `StorageRefused` has it, too
-
-
-class Attempt(NamedTuple):
-    request: Request
-    timeouts: Timeouts
-
-
-Attempts = Generator[Attempt | float, Response | None, R]
-"""Yields attempts, and seconds to wait. After an attempt, its response is sent in, or a `TransportFailed` or
-`ResponseRefused` thrown in; after a wait, None is sent in."""
-
-
-def attempts(
-    wire: Wire, retries: Retries, call: Call[R], spans: CallSpans | None = None, *, check: bool = False
-) -> Attempts[R]:
-    """Make a call, and retry it."""
-    if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
-        raise not_a_call(call)
-    if check and call.check is not None:
-        call = replace_fields(call, body=Raw(call.check(wire.known_server_time())))
-    tally = _Tally(wire.clock, spans)
-    try:
-        return (yield from _attempt(wire, retries, call, tally))
-    except CallFailed as error:
-        if not retries.may_retry(call, error):
-            raise
-        failures: list[Exception] = [error]
-    again, schedule = partial(_attempt, wire, retries, call, tally), retries.of_call(call, tally.elapsed)
-    return (yield from retried(again, failures, _wait, schedule))
-
-
-def _wait(seconds: float) -> Generator[float]:
-    yield seconds
 
 
 def retried(
@@ -285,52 +249,3 @@ def retried(
         with each:  # it swallows what is raised within, and may not see this generator's end
             raise failures.pop()
     raise AssertionError  # tenacity raises the last error
-
-
-def _attempt(wire: Wire, retries: Retries, call: Call[R], tally: _Tally) -> Attempts[R]:
-    """Make one attempt; sign it once more if the first signature was refused for its timestamp."""
-    while True:
-        try:
-            return (yield from _exchange(wire, retries, call, tally))
-        except CallFailed as error:
-            tally.count(error)
-            if tally.signed_again or not wire.is_stale(error):
-                raise
-            tally.signed_again = True
-
-
-def _exchange(wire: Wire, retries: Retries, call: Call[R], tally: _Tally) -> Attempts[R]:
-    timeouts = retries.attempt_timeouts(call, tally.elapsed())
-    attempt = Attempt(wire.encode(call), timeouts)
-    try:
-        if tally.spans is None:
-            response = yield attempt
-        else:
-            response = yield from tally.spans.around(call, attempt, tally.made)
-    except (TransportFailed, ResponseRefused) as failure:
-        raise failure.of_call(wire.attempted(call)) from failure.__cause__
-    assert response is not None  # noqa: S101 - says the protocol of `Attempts`
-    return wire.decode(call, response)
-
-
-class _Tally:
-    """Counts the attempts at one call, and measures their time."""
-
-    def __init__(self, clock: Clock, spans: CallSpans | None) -> None:
-        self._clock = clock
-        self._started = clock.monotonic()
-        self.spans = spans
-        self.made = 0
-        self._outcome_unknown = False
-        self.signed_again = False
-
-    def elapsed(self) -> float:
-        return self._clock.monotonic() - self._started
-
-    def count(self, error: CallFailed) -> None:
-        """Count a failed attempt, and tell its error of all attempts."""
-        self.made += 1
-        self._outcome_unknown = self._outcome_unknown or is_ambiguous(error)
-        error.attempted = replace(
-            error.attempted, attempts=self.made, elapsed=self.elapsed(), outcome_unknown=self._outcome_unknown
-        )

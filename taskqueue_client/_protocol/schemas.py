@@ -39,31 +39,23 @@ if TYPE_CHECKING:
 
 Schema = Mapping[str, Any]
 
-_SLUGID: Schema = {
-    "type": "string",
-    "pattern": rf"^{SLUGID.pattern}\Z",
-    "description": "a slugid of 22 characters, as slugid() returns",
-}
-_IDENTIFIER: Schema = {
-    "type": "string",
-    "pattern": r"^[a-zA-Z0-9_-]{1,38}\Z",
-    "description": "1 to 38 of a-z A-Z 0-9 - _",
-}
-_DATE_TIME: Schema = {
-    "type": "string",
-    "format": "date-time",
-    "description": "a date-time like 2026-11-21T09:20:53.649Z",
-}
+
+def _text(description: str, **rules: object) -> Schema:
+    return {"type": "string", **rules, "description": description}
+
+
+def _up_to(longest: int) -> Schema:
+    return _text(f"a string of at most {longest} characters", maxLength=longest)
+
+
+def _list(description: str, items: Schema, **rules: object) -> Schema:
+    return {"type": "array", "items": items, **rules, "description": description}
+
+
+_SLUGID = _text("a slugid of 22 characters, as slugid() returns", pattern=rf"^{SLUGID.pattern}\Z")
+_IDENTIFIER = _text("1 to 38 of a-z A-Z 0-9 - _", pattern=r"^[a-zA-Z0-9_-]{1,38}\Z")
+_DATE_TIME = _text("a date-time like 2026-11-21T09:20:53.649Z", format="date-time")
 _OBJECT: Schema = {"type": "object", "description": "an object"}
-
-
-def _text(longest: int) -> Schema:
-    return {
-        "type": "string",
-        "maxLength": longest,
-        "description": f"a string of at most {longest} characters",
-    }
-
 
 DEFINITION: Schema = {
     "type": "object",
@@ -72,46 +64,30 @@ DEFINITION: Schema = {
     "additionalProperties": False,
     "properties": {
         "provisionerId": _IDENTIFIER,
-        "workerType": {
-            "type": "string",
-            "pattern": r"^[a-z]([-a-z0-9]{0,36}[a-z0-9])?\Z",
-            "description": "1 to 38 of a-z 0-9 -, with a letter first and no - at the end",
-        },
-        "taskQueueId": {
-            "type": "string",
-            "pattern": r"^[a-zA-Z0-9_-]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?\Z",
-            "description": "PROVISIONER/WORKER_TYPE, each 1 to 38 of a-z 0-9 -, the former also of A-Z _",
-        },
+        "workerType": _text(
+            "1 to 38 of a-z 0-9 -, with a letter first and no - at the end",
+            pattern=r"^[a-z]([-a-z0-9]{0,36}[a-z0-9])?\Z",
+        ),
+        "taskQueueId": _text(
+            "PROVISIONER/WORKER_TYPE, each 1 to 38 of a-z 0-9 -, the former also of A-Z _",
+            pattern=r"^[a-zA-Z0-9_-]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?\Z",
+        ),
         "schedulerId": _IDENTIFIER,
-        "projectId": {
-            "type": "string",
-            "pattern": r"^[a-zA-Z0-9._/-]{1,500}\Z",
-            "description": "1 to 500 of a-z A-Z 0-9 . _ / -",
-        },
+        "projectId": _text("1 to 500 of a-z A-Z 0-9 . _ / -", pattern=r"^[a-zA-Z0-9._/-]{1,500}\Z"),
         "taskGroupId": _SLUGID,
-        "dependencies": {
-            "type": "array",
-            "items": _SLUGID,
-            "maxItems": 10_000,
-            "uniqueItems": True,
-            "description": "at most 10000 task ids, each once",
-        },
+        "dependencies": _list(
+            "at most 10000 task ids, each once", _SLUGID, maxItems=10_000, uniqueItems=True
+        ),
         "requires": {
             "enum": ["all-completed", "all-resolved"],
             "description": "all-completed or all-resolved",
         },
-        "routes": {
-            "type": "array",
-            "items": {
-                "type": "string",
-                "minLength": 1,
-                "maxLength": 249,
-                "description": "a string of 1 to 249 characters",
-            },
-            "maxItems": 64,
-            "uniqueItems": True,
-            "description": "at most 64 routes, each once",
-        },
+        "routes": _list(
+            "at most 64 routes, each once",
+            _text("a string of 1 to 249 characters", minLength=1, maxLength=249),
+            maxItems=64,
+            uniqueItems=True,
+        ),
         "priority": {
             "enum": [str(priority) for priority in Priority],
             "description": f"one of {', '.join(Priority)}",
@@ -120,15 +96,7 @@ DEFINITION: Schema = {
         "created": _DATE_TIME,
         "deadline": _DATE_TIME,
         "expires": _DATE_TIME,
-        "scopes": {
-            "type": "array",
-            "items": {
-                "type": "string",
-                "pattern": r"^[\x20-\x7e]*\Z",
-                "description": "printable ASCII characters",
-            },
-            "description": "a list of scopes",
-        },
+        "scopes": _list("a list of scopes", _text("printable ASCII characters", pattern=r"^[\x20-\x7e]*\Z")),
         "payload": _OBJECT,
         "metadata": {
             "type": "object",
@@ -136,20 +104,19 @@ DEFINITION: Schema = {
             "required": ["name", "description", "owner", "source"],
             "additionalProperties": False,
             "properties": {
-                "name": _text(255),
-                "description": _text(32_768),
-                "owner": _text(255),
-                "source": {
-                    "type": "string",
-                    "maxLength": 4096,
-                    "pattern": "^(https?://|ssh://|git@)",
-                    "description": "a URL of at most 4096 characters: https://, http://, ssh:// or git@",
-                },
+                "name": _up_to(255),
+                "description": _up_to(32_768),
+                "owner": _up_to(255),
+                "source": _text(
+                    "a URL of at most 4096 characters: https://, http://, ssh:// or git@",
+                    maxLength=4096,
+                    pattern="^(https?://|ssh://|git@)",
+                ),
             },
         },
         "tags": {
             "type": "object",
-            "additionalProperties": _text(4096),
+            "additionalProperties": _up_to(4096),
             "description": "an object whose values are strings",
         },
         "extra": _OBJECT,

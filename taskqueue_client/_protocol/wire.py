@@ -1,4 +1,4 @@
-"""Encode and sign a call, decode its response. No I/O.
+"""Encode and sign a call, decode its response, and attempt it again if that helps. No I/O.
 
 `Wire` holds what a client knows about the service: its URL, the credentials, the difference of the clocks. A
 client shares it with the copies that `with_options` returns. Each attribute is replaced as a whole, so that
@@ -17,15 +17,17 @@ import logging
 import math
 from base64 import urlsafe_b64encode
 from binascii import b2a_base64
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from hashlib import sha256
 from random import getrandbits
 from types import NoneType
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
+from msgspec.structs import replace as replace_fields
 
 from taskqueue_client import errors
 from taskqueue_client.clock import Clock
@@ -33,8 +35,20 @@ from taskqueue_client.credentials import Credentials, checked, checked_root_url
 from taskqueue_client.models import ClaimWorkResponse, Redirect, TaskClaim
 from taskqueue_client.models._base import cut
 
-from .api_responses import NO_CONTENT, Response, date_of, error_of_response, is_framed
+from .api_responses import (
+    NO_CONTENT,
+    Response,
+    ResponseRefused,
+    TransportFailed,
+    date_of,
+    error_of_response,
+    is_framed,
+)
 from .conversation import Call
+from .retry import Retries, Timeouts, is_ambiguous, retried
+
+if TYPE_CHECKING:
+    from .call_spans import CallSpans
 
 R = TypeVar("R")
 
@@ -194,7 +208,7 @@ class _Skew:
     warned: bool = False
 
 
-def not_a_call(given: object) -> errors.InvalidArgument:
+def _not_a_call(given: object) -> errors.InvalidArgument:
     """Return the error for what is not a Call, such as the generator of `calls.create_task`."""
     return errors.InvalidArgument("call", given, "a Call; create_task and iter_… are methods of clients")
 
@@ -255,7 +269,6 @@ class Wire:
         return Request(call.method, self._origin_url + resource, headers, body)
 
     def decode(self, call: Call[R], response: Response) -> R:
-        """Return the decoded response."""
         if not self._skew.known or response.status == _UNAUTHORIZED:
             self._learn_offset(response)
         if response.status not in call.accepts:
@@ -309,7 +322,7 @@ class Wire:
     def signed_url(self, call: Call[Any], lifetime: float) -> str:
         """Return the URL of a GET call with a signature in it."""
         if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
-            raise not_a_call(call)
+            raise _not_a_call(call)
         if call.method != "GET":
             found = f"{call.endpoint} is a {call.method} request, for which there are no signed URLs"
             raise errors.InvalidArgument("call", call.endpoint, "a GET request", found)
@@ -354,3 +367,85 @@ def _encoded(body: object) -> bytes:
         finding = f"cannot be written as JSON: {error}"
         raise errors.InvalidArgument("body", type(body), "values that JSON has", finding) from error
     return encoded
+
+
+class Attempt(NamedTuple):
+    request: Request
+    timeouts: Timeouts
+
+
+Attempts = Generator[Attempt | float, Response | None, R]
+"""Yields attempts, and seconds to wait. After an attempt, its response is sent in, or a `TransportFailed` or
+`ResponseRefused` thrown in; after a wait, None is sent in."""
+
+
+def attempts(
+    wire: Wire, retries: Retries, call: Call[R], spans: CallSpans | None = None, *, check: bool = False
+) -> Attempts[R]:
+    """Make a call, and retry it."""
+    if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
+        raise _not_a_call(call)
+    if check and call.check is not None:
+        call = replace_fields(call, body=msgspec.Raw(call.check(wire.known_server_time())))
+    tally = _Tally(wire.clock, spans)
+    try:
+        return (yield from _attempt(wire, retries, call, tally))
+    except errors.CallFailed as error:
+        if not retries.may_retry(call, error):
+            raise
+        failures: list[Exception] = [error]
+    again, schedule = partial(_attempt, wire, retries, call, tally), retries.of_call(call, tally.elapsed)
+    return (yield from retried(again, failures, _wait, schedule))
+
+
+def _wait(seconds: float) -> Generator[float]:
+    yield seconds
+
+
+def _attempt(wire: Wire, retries: Retries, call: Call[R], tally: _Tally) -> Attempts[R]:
+    """Make one attempt; sign it once more if the first signature was refused for its timestamp."""
+    while True:
+        try:
+            return (yield from _exchange(wire, retries, call, tally))
+        except errors.CallFailed as error:
+            tally.count(error)
+            if tally.signed_again or not wire.is_stale(error):
+                raise
+            tally.signed_again = True
+
+
+def _exchange(wire: Wire, retries: Retries, call: Call[R], tally: _Tally) -> Attempts[R]:
+    timeouts = retries.attempt_timeouts(call, tally.elapsed())
+    attempt = Attempt(wire.encode(call), timeouts)
+    try:
+        if tally.spans is None:
+            response = yield attempt
+        else:
+            response = yield from tally.spans.around(call, attempt, tally.made)
+    except (TransportFailed, ResponseRefused) as failure:
+        raise failure.of_call(wire.attempted(call)) from failure.__cause__
+    assert response is not None  # noqa: S101 - says the protocol of `Attempts`
+    return wire.decode(call, response)
+
+
+class _Tally:
+    """Counts the attempts at one call, and measures their time."""
+
+    def __init__(self, clock: Clock, spans: CallSpans | None) -> None:
+        self._clock = clock
+        self._started = clock.monotonic()
+        self.spans = spans
+        self.made = 0
+        self._outcome_unknown = False
+        self.signed_again = False
+
+    def elapsed(self) -> float:
+        return self._clock.monotonic() - self._started
+
+    def count(self, error: errors.CallFailed) -> None:
+        """Count a failed attempt, and tell its error of all attempts."""
+        self.made += 1
+        self._outcome_unknown = self._outcome_unknown or is_ambiguous(error)
+        error.attempted = replace(
+            error.attempted, attempts=self.made, elapsed=self.elapsed(), outcome_unknown=self._outcome_unknown
+        )

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cache
 from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import TYPE_CHECKING, Any, cast
@@ -30,6 +31,7 @@ _PIECE = 64 * 1024
 """Bytes that are passed to TLS at a time: all of them must be sent within the read timeout."""
 
 
+@dataclass(eq=False, repr=False)
 class Attempt:
     """Bounds the time that one request and its response take.
 
@@ -39,10 +41,9 @@ class Attempt:
         late: What has happened then.
     """
 
-    def __init__(self, patience: float, ends: float, late: str) -> None:
-        self.patience = patience
-        self.ends = ends
-        self.late = late
+    patience: float
+    ends: float
+    late: str
 
     def left(self) -> float:
         """Return the seconds until the end, or raise `TimeoutError`."""
@@ -121,7 +122,6 @@ class FinalResponse(HTTPResponse):
         self._refuse_if(b"", truncated=True)
 
     def read(self, amt: int | None = None) -> bytes:
-        """Read the body, or so many bytes of it."""
         try:
             data = super().read(amt)
         except ValueError as error:  # the size of a chunk is negative, which http.client does not check
@@ -130,7 +130,6 @@ class FinalResponse(HTTPResponse):
         return data
 
     def read1(self, n: int = -1) -> bytes:
-        """Read what has come of the body."""
         data = super().read1(n)
         self._refuse_if(data, truncated=self.chunked and not data)
         return data
@@ -216,7 +215,6 @@ class IdleConnections:
         self.queue.append(connection)
 
     def qsize(self) -> int:
-        """Return the number of idle connections."""
         return len(self.queue)
 
 
@@ -237,6 +235,7 @@ class TransferCanceled(Exception):
     """Stops work on a thread whose transfer was canceled."""
 
 
+@dataclass(eq=False, repr=False)
 class Cancellation:
     """Stops a transfer that runs on another thread, also while it waits for data.
 
@@ -244,9 +243,8 @@ class Cancellation:
         attempts: The requests in progress.
     """
 
-    def __init__(self) -> None:
-        self._canceled = False
-        self.attempts: set[StorageAttempt] = set()
+    attempts: set[StorageAttempt] = field(default_factory=set["StorageAttempt"], init=False)
+    _canceled: bool = field(default=False, init=False)
 
     def cancel(self) -> None:
         """Stop the transfer soon. May be called from any thread, and repeatedly."""
@@ -330,12 +328,10 @@ class StorageAttempt(Attempt):
         self._is_measured = True
 
     def received(self, count: int, begun: float) -> None:
-        """Measure the rate of the body."""
         if self._is_measured:
             self._measure(count, begun)
 
     def send(self, send: Callable[[memoryview], int], data: Any, piece: int) -> None:
-        """Send data by pieces, and measure the rate."""
         view = memoryview(data)
         self.unsent = len(view)
         while self.unsent:

@@ -107,7 +107,7 @@ def _read(response: requests.Response, attempt: Attempt) -> bytes:
     if not hasattr(raw, "stream"):  # an adapter of a user's may make a response by hand
         return response.content
     try:
-        body = b"".join(_pieces(raw, response.status_code, attempt))
+        body = _body(raw, response.status_code, attempt)
     except BaseException:
         raw.close()
         raise
@@ -115,20 +115,23 @@ def _read(response: requests.Response, attempt: Attempt) -> bytes:
     return body
 
 
-def _pieces(raw: Any, status: int, attempt: Attempt) -> Iterator[bytes]:
-    length = raw.length_remaining
-    if length is None:  # chunks, or all until the connection ends
-        size = 0
-        while piece := raw.read(_PIECE, decode_content=False):
-            size += len(piece)
-            if size > MAX_RESPONSE:
-                raise ResponseRefused.too_large(status, MAX_RESPONSE)
-            yield piece
-            attempt.left()
-    elif length > MAX_RESPONSE:
+def _body(raw: Any, status: int, attempt: Attempt) -> bytes:
+    if (length := raw.length_remaining) is None:  # chunks, or all until the connection ends
+        return b"".join(_pieces(raw, status, attempt))
+    if length > MAX_RESPONSE:
         raise ResponseRefused.too_large(status, MAX_RESPONSE)
-    else:
-        yield raw.read(decode_content=False)
+    body: bytes = raw.read(decode_content=False)
+    return body
+
+
+def _pieces(raw: Any, status: int, attempt: Attempt) -> Iterator[bytes]:
+    size = 0
+    while piece := raw.read(_PIECE, decode_content=False):
+        size += len(piece)
+        if size > MAX_RESPONSE:
+            raise ResponseRefused.too_large(status, MAX_RESPONSE)
+        yield piece
+        attempt.left()
 
 
 class _OneOrigin(HTTPAdapter):

@@ -81,13 +81,7 @@ class StorageRefused(StorageFailed):
     """
 
     def __init__(
-        self,
-        method: str,
-        url: str,
-        status: int,
-        code: str,
-        message: str,
-        retry_after: float | None = None,
+        self, method: str, url: str, status: int, code: str, message: str, retry_after: float | None = None
     ) -> None:
         super().__init__(method, url, " ".join(filter(None, (f"HTTP {status}", code, message))))
         self.args = (method, self.url, status, code, message, retry_after)

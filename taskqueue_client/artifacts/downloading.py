@@ -14,13 +14,7 @@ from msgspec.structs import replace
 from taskqueue_client import _arguments as arguments
 from taskqueue_client import calls
 from taskqueue_client._protocol.conversation import Call, CallAs, Conversation
-from taskqueue_client.errors import (
-    Attempted,
-    AuthenticationFailed,
-    ErrorArtifact,
-    InvalidArgument,
-    Refused,
-)
+from taskqueue_client.errors import Attempted, AuthenticationFailed, ErrorArtifact, InvalidArgument, Refused
 from taskqueue_client.models import ArtifactContent, StorageType
 from taskqueue_client.slugid import slugid
 
@@ -34,8 +28,7 @@ from .artifact_errors import (
     StorageRefused,
     is_expiry,
 )
-from .compression import BadGzip, Gunzip
-from .sources import Block, Hashes
+from .sources import BadGzip, Block, Gunzip, Hashes
 from .storage import MOST_REDIRECTS, VERIFIABLE, Incoming, Progress
 from .transfers import SKIP_CDN, Transfer, TransferClient
 

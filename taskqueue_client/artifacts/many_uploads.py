@@ -15,15 +15,9 @@ from taskqueue_client._protocol.conversation import Conversation, Together
 from taskqueue_client.definitions import StorageName
 from taskqueue_client.errors import InvalidArgument
 
-from .naming import checked_name
 from .sources import Content, Source, open_source
 from .storage import Progress
-from .transfers import (
-    Transfer,
-    TransferClient,
-    client_for_event_loop,
-    reporter,
-)
+from .transfers import Transfer, TransferClient, client_for_event_loop, reporter
 from .uploading import RunArtifact, UploadOptions, UploadResult, uploading
 
 _TOGETHER = 64
@@ -94,7 +88,7 @@ def listed(contents: Contents) -> list[Listed]:
 
 def _checked(name: str, content: Content | InvalidArgument) -> Listed:
     try:
-        checked_name(name)
+        arguments.new_name(name)
     except InvalidArgument as error:
         return name, error
     return name, content

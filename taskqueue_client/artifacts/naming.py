@@ -8,38 +8,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Mapping
 from types import MappingProxyType
-
-from taskqueue_client._arguments import text
-from taskqueue_client._dates import moment_of, timestamp
-from taskqueue_client.errors import InvalidArgument
-
-_NAME = re.compile(r"[\x20-\x7e]{1,1024}")
-"""The Queue takes longer names too, but then fails to list them."""
-
-_CONTENT_TYPE = re.compile(r"[\x20-\x7e]{1,255}")
 
 _UNREADABLE_ON_S3 = re.compile(r"[%\[\]|\\]|//")
 _UNREADABLE_AS_OBJECT = re.compile(r"[^A-Za-z0-9!@/:.+|_-]")
-
-_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-_MEDIA_TYPE = re.compile(rf"{_WORD}/{_WORD}(?: *; *{_WORD}=(?:{_WORD}|\"[^\"\\]*\"))*")
 
 _log = logging.getLogger("taskqueue_client.artifacts")
 
 LOG_NAME = "public/logs/live_backing.log"
 LOG_LINK = "public/logs/live.log"
 """The names under which everybody looks for a task's log; user interfaces open the link."""
-
-
-def checked_name(name: object) -> str:
-    """Return the name of an artifact that is to be created."""
-    given = text("name", name, _NAME, "1 to 1024 printable ASCII characters")
-    if {".", ".."} & set(given.split("/")):  # storage services and browsers resolve it as a relative path
-        raise InvalidArgument("name", name, "a name in which no part between slashes is '.' or '..'")
-    return given
 
 
 def warn_if_unreadable(name: str, storage: str) -> None:
@@ -59,33 +38,6 @@ def warn_if_unreadable(name: str, storage: str) -> None:
         )
 
 
-def checked_content_type(content_type: object) -> str:
-    """Return a content type that can be sent as a header."""
-    return text("content_type", content_type, _CONTENT_TYPE, "1 to 255 printable ASCII characters")
-
-
-def checked_media_type(content_type: str) -> str:
-    """Return a content type that the object service can read: it fails for others, once the upload has begun.
-
-    Raises:
-        InvalidArgument: The content type is not one of RFC 9110.
-    """
-    if not _MEDIA_TYPE.fullmatch(content_type):
-        allowed = "a type such as text/plain; charset=utf-8, which the object service requires"
-        raise InvalidArgument("content_type", content_type, allowed)
-    return content_type
-
-
-def clamped_expiry(
-    expires: datetime | str, task_expires: datetime | None, now: Callable[[], datetime]
-) -> str:
-    """Return an artifact's expiry, reduced to the task's: the Queue refuses a later one."""
-    moment = moment_of("expires", expires, now)
-    if task_expires is not None:
-        moment = min(moment, moment_of("task_expires", task_expires))
-    return timestamp(moment)
-
-
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 """The content type of names without a known ending."""
 
@@ -100,62 +52,27 @@ CONTENT_TYPES: Mapping[str, str] = MappingProxyType(
             ),
             "text/plain",
         ),
-        ".css": "text/css",
-        ".csv": "text/csv",
-        ".htm": "text/html",
-        ".html": "text/html",
-        ".js": "text/javascript",
-        ".mjs": "text/javascript",
-        ".yaml": "application/yaml",
-        ".yml": "application/yaml",
-        ".json": "application/json",
-        ".jsonl": "application/jsonl",
-        ".map": "application/json",
-        ".xhtml": "application/xhtml+xml",
-        ".xml": "application/xml",
+        ".css": "text/css", ".csv": "text/csv", ".htm": "text/html", ".html": "text/html",
+        ".js": "text/javascript", ".mjs": "text/javascript", ".yaml": "application/yaml",
+        ".yml": "application/yaml", ".json": "application/json", ".jsonl": "application/jsonl",
+        ".map": "application/json", ".xhtml": "application/xhtml+xml", ".xml": "application/xml",
         ".wasm": "application/wasm",
         # Pictures, sound and film.
-        ".avif": "image/avif",
-        ".gif": "image/gif",
-        ".ico": "image/vnd.microsoft.icon",
-        ".jpeg": "image/jpeg",
-        ".jpg": "image/jpeg",
-        ".png": "image/png",
-        ".svg": "image/svg+xml",
-        ".webp": "image/webp",
-        ".mp3": "audio/mpeg",
-        ".ogg": "audio/ogg",
-        ".mp4": "video/mp4",
-        ".webm": "video/webm",
-        ".pdf": "application/pdf",
-        ".woff": "font/woff",
-        ".woff2": "font/woff2",
+        ".avif": "image/avif", ".gif": "image/gif", ".ico": "image/vnd.microsoft.icon",
+        ".jpeg": "image/jpeg", ".jpg": "image/jpeg", ".png": "image/png", ".svg": "image/svg+xml",
+        ".webp": "image/webp", ".mp3": "audio/mpeg", ".ogg": "audio/ogg", ".mp4": "video/mp4",
+        ".webm": "video/webm", ".pdf": "application/pdf", ".woff": "font/woff", ".woff2": "font/woff2",
         # Archives and packages.
-        ".7z": "application/x-7z-compressed",
-        ".aab": "application/octet-stream",
-        ".apk": "application/vnd.android.package-archive",
-        ".br": "application/x-brotli",
-        ".bz2": "application/x-bzip2",
-        ".deb": "application/vnd.debian.binary-package",
-        ".dmg": "application/x-apple-diskimage",
-        ".gz": "application/gzip",
-        ".jar": "application/java-archive",
-        ".lz4": "application/x-lz4",
-        ".mar": "application/octet-stream",
-        ".msi": "application/x-msi",
-        ".msix": "application/msix",
-        ".pkg": "application/octet-stream",
-        ".rpm": "application/x-rpm",
-        ".snap": "application/octet-stream",
-        ".tar": "application/x-tar",
-        ".tgz": "application/gzip",
-        ".whl": "application/zip",
-        ".xpi": "application/x-xpinstall",
-        ".xz": "application/x-xz",
-        ".zip": "application/zip",
+        ".7z": "application/x-7z-compressed", ".apk": "application/vnd.android.package-archive",
+        ".br": "application/x-brotli", ".bz2": "application/x-bzip2",
+        ".deb": "application/vnd.debian.binary-package", ".dmg": "application/x-apple-diskimage",
+        ".gz": "application/gzip", ".jar": "application/java-archive", ".lz4": "application/x-lz4",
+        ".msi": "application/x-msi", ".msix": "application/msix", ".rpm": "application/x-rpm",
+        ".tar": "application/x-tar", ".tgz": "application/gzip", ".whl": "application/zip",
+        ".xpi": "application/x-xpinstall", ".xz": "application/x-xz", ".zip": "application/zip",
         ".zst": "application/zstd",
     }
-)
+)  # fmt: skip
 """The content type for each ending, in lower case."""
 
 COMPRESSED_ENDINGS = frozenset(
@@ -170,27 +87,14 @@ COMPRESSED_ENDINGS = frozenset(
 
 COMPRESSED_TYPES = frozenset(
     {
-        "application/gzip",
-        "application/java-archive",
-        "application/pdf",
-        "application/vnd.android.package-archive",
-        "application/vnd.debian.binary-package",
-        "application/x-7z-compressed",
-        "application/x-apple-diskimage",
-        "application/x-brotli",
-        "application/x-bzip2",
-        "application/x-gzip",
-        "application/x-lz4",
-        "application/x-rpm",
-        "application/x-xpinstall",
-        "application/x-xz",
-        "application/x-zstd",
-        "application/zip",
-        "application/zstd",
-        "font/woff",
-        "font/woff2",
+        "application/gzip", "application/java-archive", "application/pdf",
+        "application/vnd.android.package-archive", "application/vnd.debian.binary-package",
+        "application/x-7z-compressed", "application/x-apple-diskimage", "application/x-brotli",
+        "application/x-bzip2", "application/x-gzip", "application/x-lz4", "application/x-rpm",
+        "application/x-xpinstall", "application/x-xz", "application/x-zstd", "application/zip",
+        "application/zstd", "font/woff", "font/woff2",
     }
-)
+)  # fmt: skip
 """Content types that are compressed already."""
 
 _COMPRESSED_KINDS = ("audio/", "image/", "video/")

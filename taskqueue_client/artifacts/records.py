@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal, get_args
 
+from taskqueue_client import _arguments as arguments
 from taskqueue_client import calls
-from taskqueue_client._arguments import check_kind, one_of
 from taskqueue_client._protocol.conversation import Conversation
 from taskqueue_client.definitions import ErrorArtifactRequest, LinkArtifactRequest, ReferenceArtifactRequest
 from taskqueue_client.models import CreateArtifactResponse
 
-from .naming import checked_content_type, checked_name, clamped_expiry, content_type_of
+from .naming import content_type_of
 from .transfers import TransferClient
 
 Reason = Literal[
@@ -55,12 +55,13 @@ def create_reference_artifact(
         InvalidArgument: A value is malformed.
         RequestConflict: The name belongs to an artifact that is not a reference, or the run is not running.
     """
-    checked_name(name)
-    check_kind("url", url, str)
+    arguments.new_name(name)
+    arguments.check_kind("url", url, str)
+    given = content_type_of(name) if content_type is None else content_type
     request: ReferenceArtifactRequest = {
         "storageType": "reference",
-        "expires": clamped_expiry(expires, task_expires, client.now),
-        "contentType": content_type_of(name) if content_type is None else checked_content_type(content_type),
+        "expires": arguments.artifact_expires(expires, task_expires, client.now),
+        "contentType": arguments.content_type(given),
         "url": url,
     }
     return (yield from calls.create_artifact(task_id, run_id, name, request))
@@ -101,12 +102,12 @@ def create_link_artifact(
     """
     request: LinkArtifactRequest = {
         "storageType": "link",
-        "expires": clamped_expiry(expires, task_expires, client.now),
-        "artifact": checked_name(target),
+        "expires": arguments.artifact_expires(expires, task_expires, client.now),
+        "artifact": arguments.new_name(target),
     }
     if content_type is not None:
-        request["contentType"] = checked_content_type(content_type)
-    return (yield from calls.create_artifact(task_id, run_id, checked_name(name), request))
+        request["contentType"] = arguments.content_type(content_type)
+    return (yield from calls.create_artifact(task_id, run_id, arguments.new_name(name), request))
 
 
 def create_error_artifact(
@@ -139,12 +140,12 @@ def create_error_artifact(
         InvalidArgument: A value is malformed.
         RequestConflict: The name belongs to another kind of artifact, or the run is not running.
     """
-    one_of("reason", reason, get_args(Reason))
-    check_kind("message", message, str)
+    arguments.one_of("reason", reason, get_args(Reason))
+    arguments.check_kind("message", message, str)
     request: ErrorArtifactRequest = {
         "storageType": "error",
-        "expires": clamped_expiry(expires, task_expires, client.now),
+        "expires": arguments.artifact_expires(expires, task_expires, client.now),
         "reason": reason,
         "message": message[:_LONGEST_MESSAGE],
     }
-    return (yield from calls.create_artifact(task_id, run_id, checked_name(name), request))
+    return (yield from calls.create_artifact(task_id, run_id, arguments.new_name(name), request))

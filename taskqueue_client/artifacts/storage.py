@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import IncompleteRead
 from typing import TYPE_CHECKING
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import SplitResult, urljoin, urlsplit
 
 from urllib3.exceptions import HTTPError, ProtocolError, ProxyError, SSLError
 
@@ -32,12 +32,10 @@ from taskqueue_client._transport.sync_connections import (
     StorageAttempt,
     TooSlow,
     storage_connection,
-    target_of,
 )
 
 from .artifact_errors import RedirectRefused, StorageFailed, StorageRefused, storage_refused
-from .compression import GZIP
-from .sources import Block, Hashes, Source, hexdigests
+from .sources import GZIP, Block, Hashes, Source, hexdigests
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -261,8 +259,8 @@ class Storage:
         import asyncio  # noqa: PLC0415 - loaded already
 
         content = put.source.content or b""
-        url = f"{_origin_of('PUT', put.url)}{target_of(put.url)}"
-        request = Request("PUT", url, {"User-Agent": USER_AGENT, **put.headers}, content)
+        url = _parts_of("PUT", put.url)
+        request = Request("PUT", url.geturl(), {"User-Agent": USER_AGENT, **put.headers}, content)
         try:
             response = await self._async_transport().request(request, put.timeouts, _LONGEST_RESPONSE)
         except TransportFailed as error:
@@ -272,8 +270,9 @@ class Storage:
         if response.status not in _SUCCESS:
             text = response.body.decode(errors="replace")
             raise storage_refused("PUT", put.url, response.status, response.headers, text)
-        put.progress(len(content), len(content))
-        await asyncio.sleep(0)  # now it is told, and not after the upload
+        if put.progress is not silently:
+            put.progress(len(content), len(content))
+            await asyncio.sleep(0)  # now it is told, and not after the upload
         return PutResponse(hexdigests(put.algorithms, content), response.headers)
 
     @contextmanager
@@ -340,7 +339,8 @@ class Storage:
         return storage_refused(method, url, status, headers, text)
 
     def _pool(self, method: str, url: str) -> HTTPConnectionPool:
-        origin = _origin_of(method, url)
+        parts = _parts_of(method, url)
+        origin = f"{parts.scheme}://{parts.netloc}"
         return self._pools.get(origin) or self._pools.setdefault(origin, self._new_pool(url, origin))
 
     def _new_pool(self, url: str, origin: str) -> HTTPConnectionPool:
@@ -377,12 +377,13 @@ def _cause(error: BaseException) -> BaseException:
     return _cause(found) if isinstance(found, Exception) and isinstance(error, HTTPError) else error
 
 
-def _origin_of(method: str, url: str) -> str:
-    """Return scheme, host and port of a URL."""
+def _parts_of(method: str, url: str) -> SplitResult:
+    """Return the parts of a URL, without a user and a fragment."""
     with suppress(ValueError):
         parts = urlsplit(url)
         if _URL.fullmatch(url) and parts.hostname and parts.port != 0:
-            return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+            host = parts.netloc.rpartition("@")[2]
+            return parts._replace(netloc=host, path=parts.path or "/", fragment="")
     raise StorageFailed(method, url, "expected an http or https URL with a host")
 
 

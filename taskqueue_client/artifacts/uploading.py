@@ -12,7 +12,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from taskqueue_client import _arguments as arguments
-from taskqueue_client import calls
+from taskqueue_client import calls, errors
 from taskqueue_client._protocol.conversation import Call, CallAs, Conversation, on_thread
 from taskqueue_client._protocol.retry import is_ambiguous, is_foreign
 from taskqueue_client.definitions import (
@@ -21,26 +21,10 @@ from taskqueue_client.definitions import (
     S3ArtifactRequest,
     StorageName,
 )
-from taskqueue_client.errors import (
-    CallFailed,
-    InputValidationError,
-    InternalServerError,
-    InvalidArgument,
-    RequestConflict,
-)
 from taskqueue_client.models import ArtifactLocation, CreateArtifactResponse, CreateUploadResponse
 
 from .artifact_errors import NotOffered, StorageRefused, UploadAlreadyBegun
-from .naming import (
-    checked_content_type,
-    checked_media_type,
-    checked_name,
-    clamped_expiry,
-    content_type_of,
-    is_compressed,
-    is_text,
-    warn_if_unreadable,
-)
+from .naming import content_type_of, is_compressed, is_text, warn_if_unreadable
 from .sources import (
     Content,
     Source,
@@ -52,14 +36,7 @@ from .sources import (
     open_source,
 )
 from .storage import UPLOADED, Progress, PutResponse
-from .transfers import (
-    SKIP_CDN,
-    Target,
-    Transfer,
-    TransferClient,
-    putting,
-    reporter,
-)
+from .transfers import SKIP_CDN, Target, Transfer, TransferClient, putting, reporter
 
 _WORTH_COMPRESSING = 1024
 """Smaller content is not compressed by default: it fits into a network packet."""
@@ -129,15 +106,15 @@ class UploadOptions:
         arguments.one_of("storage", storage, ["s3", "object"])
         arguments.check_kind("compress", compress, bool | None)
         if storage == "object" and compress:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 "compress",
                 compress,
                 "None or False: artifacts of the storage type 'object' are not compressed",
             )
-        given = None if content_type is None else checked_content_type(content_type)
+        given = None if content_type is None else arguments.content_type(content_type)
         if storage == "object" and given is not None:
-            checked_media_type(given)
-        return cls(clamped_expiry(expires, task_expires, now), storage, given, compress)
+            arguments.media_type(given)
+        return cls(arguments.artifact_expires(expires, task_expires, now), storage, given, compress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +197,11 @@ def uploading(
     progress: Progress,
 ) -> Conversation[UploadResult]:
     """Upload one artifact."""
-    checked_name(artifact.name)
+    arguments.new_name(artifact.name)
     warn_if_unreadable(artifact.name, options.storage)
+    content_type = options.content_type or content_type_of(artifact.name)
     if not isinstance(content, Source):
         content = yield from _opened(transfer, content)
-    content_type = options.content_type or content_type_of(artifact.name)
     upload = _Upload(transfer, artifact, content, options, progress, content_type)
     if content.content is not None:  # in memory: there is nothing to close
         return (yield from upload.steps())
@@ -238,11 +215,11 @@ def _opened(transfer: Transfer, content: Content) -> Conversation[Source]:
     if not isinstance(content, AsyncIterable):
         return (yield from transfer.work(lambda: open_source(content)))
     allowed = "a path, bytes, a file or an iterable; asynchronous iterables are for AsyncQueue"
-    refusal = InvalidArgument("source", content, allowed)
+    refusal = errors.InvalidArgument("source", content, allowed)
     return (yield from transfer.work(partial(_refuse, refusal), lambda: _collected(transfer, content)))
 
 
-def _refuse(refusal: InvalidArgument) -> Source:
+def _refuse(refusal: errors.InvalidArgument) -> Source:
     raise refusal
 
 
@@ -321,7 +298,7 @@ class _Upload:
             return (yield from self.artifact.create(request))
         try:
             return (yield from self.artifact.create({**request, "contentLength": self.source.size}))
-        except InputValidationError:
+        except errors.InputValidationError:
             return (yield from self.artifact.create(request))
 
     def _has_arrived(self, size: int, encoding: str | None, response: PutResponse) -> Conversation[bool]:
@@ -329,7 +306,7 @@ class _Upload:
         artifact, transfer = self.artifact, self.transfer
         try:
             found = yield from artifact.stored()
-        except CallFailed:
+        except errors.CallFailed:
             return "ETag" in response.headers
         length = yield from transfer.work(lambda: _stored_length(transfer, found.url, encoding))
         return length == size
@@ -382,18 +359,18 @@ class _Upload:
         )
         try:
             return (yield from self.transfer.retried(partial(self._attempt, create), _is_lost))
-        except (InternalServerError, RequestConflict) as error:
+        except (errors.InternalServerError, errors.RequestConflict) as error:
             if self.is_response_lost:
                 raise UploadAlreadyBegun(self.artifact.name) from error
-            if isinstance(error, InternalServerError):
+            if isinstance(error, errors.InternalServerError):
                 error.add_note(_PERHAPS)
             raise
 
     def _attempt(self, create: Call[CreateArtifactResponse]) -> Conversation[CreateArtifactResponse]:
         try:
             return (yield from create)
-        except CallFailed as error:
-            self.is_response_lost |= _is_lost(error) and not isinstance(error, InternalServerError)
+        except errors.CallFailed as error:
+            self.is_response_lost |= _is_lost(error) and not isinstance(error, errors.InternalServerError)
             raise
 
     def _result(self, hashes: dict[str, str], stored_size: int, encoding: str | None) -> UploadResult:
@@ -426,7 +403,7 @@ def _stored_length(transfer: Transfer, url: str, encoding: str | None) -> int | 
 
 
 def _is_lost(error: BaseException) -> bool:
-    return is_foreign(error) or (isinstance(error, CallFailed) and is_ambiguous(error))
+    return is_foreign(error) or (isinstance(error, errors.CallFailed) and is_ambiguous(error))
 
 
 def _renewed(create: CallAs[CreateUploadResponse]) -> Conversation[Target]:

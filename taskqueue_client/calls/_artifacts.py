@@ -12,20 +12,10 @@ from operator import attrgetter
 from types import NoneType
 
 from taskqueue_client import _arguments as arguments
+from taskqueue_client import models
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.paging import Pages
 from taskqueue_client.definitions import AcceptedDownloadMethods, CreateArtifactRequest, ProposedUploadMethods
-from taskqueue_client.models import (
-    Artifact,
-    ArtifactContent,
-    ArtifactLocation,
-    ArtifactsPage,
-    CreateArtifactResponse,
-    CreateUploadResponse,
-    ObjectMetadata,
-    Redirect,
-    StartDownloadResponse,
-)
 
 REDIRECTED = frozenset({303})
 """The statuses of responses that have the location of the content; the redirect is not followed."""
@@ -33,7 +23,7 @@ REDIRECTED = frozenset({303})
 
 def create_artifact(
     task_id: str, run_id: int, name: str, request: CreateArtifactRequest
-) -> Call[CreateArtifactResponse]:
+) -> Call[models.CreateArtifactResponse]:
     """Create an artifact, or extend the `expires` of an equal one.
 
     Safe to repeat, except for `object`: only the first response has the upload id.
@@ -54,7 +44,7 @@ def create_artifact(
     path = _of_run(task_id, run_id, name)
     body = arguments.mapping("request", request)
     body["expires"] = arguments.moment("expires", body.get("expires"))
-    return Call("createArtifact", "POST", path, CreateArtifactResponse, body=body)
+    return Call("createArtifact", "POST", path, models.CreateArtifactResponse, body=body)
 
 
 def finish_artifact(task_id: str, run_id: int, name: str, *, upload_id: str) -> Call[None]:
@@ -70,7 +60,7 @@ def finish_artifact(task_id: str, run_id: int, name: str, *, upload_id: str) -> 
     return Call("finishArtifact", "PUT", _of_run(task_id, run_id, name), NoneType, body=body)
 
 
-def get_artifact(task_id: str, run_id: int, name: str) -> Call[ArtifactLocation]:
+def get_artifact(task_id: str, run_id: int, name: str) -> Call[models.ArtifactLocation]:
     """Return the URL of an artifact's content, for a plain GET; links are followed.
 
     Scopes: `queue:get-artifact:<name>`, also for each link's target. Safe to repeat.
@@ -82,10 +72,10 @@ def get_artifact(task_id: str, run_id: int, name: str) -> Call[ArtifactLocation]
         InputError: The artifact's links form a cycle.
     """
     path = _of_run(task_id, run_id, name)
-    return Call("getArtifact", "GET", path, ArtifactLocation, accepts=REDIRECTED)
+    return Call("getArtifact", "GET", path, models.ArtifactLocation, accepts=REDIRECTED)
 
 
-def get_latest_artifact(task_id: str, name: str) -> Call[ArtifactLocation]:
+def get_latest_artifact(task_id: str, name: str) -> Call[models.ArtifactLocation]:
     """Return the URL of the content of an artifact of the task's last run, in any state of the run.
 
     Scopes: `queue:get-artifact:<name>`, also for each link's target. Safe to repeat.
@@ -97,12 +87,12 @@ def get_latest_artifact(task_id: str, name: str) -> Call[ArtifactLocation]:
         InputError: The artifact's links form a cycle.
     """
     path = _of_latest(task_id, "artifacts", name)
-    return Call("getLatestArtifact", "GET", path, ArtifactLocation, accepts=REDIRECTED)
+    return Call("getLatestArtifact", "GET", path, models.ArtifactLocation, accepts=REDIRECTED)
 
 
 def list_artifacts(
     task_id: str, run_id: int, *, continuation_token: str | None = None, limit: int | None = None
-) -> Call[ArtifactsPage]:
+) -> Call[models.ArtifactsPage]:
     """Return one page of the artifacts of a run, in the order of their names.
 
     Scopes: `queue:list-artifacts:<task_id>:<run_id>`. Safe to repeat.
@@ -112,23 +102,20 @@ def list_artifacts(
     """
     path = arguments.path("task", *_run(task_id, run_id), "artifacts")
     query = arguments.page_query(continuation_token, limit)
-    return Call("listArtifacts", "GET", path, ArtifactsPage, query)
+    return Call("listArtifacts", "GET", path, models.ArtifactsPage, query)
 
 
 def iter_artifacts(
     task_id: str, run_id: int, *, page_size: int | None = None
-) -> Pages[ArtifactsPage, Artifact]:
+) -> Pages[models.ArtifactsPage, models.Artifact]:
     """Iterate over the artifacts of a run, requesting further pages; see `list_artifacts`."""
-    return Pages(
-        list_artifacts(task_id, run_id, limit=arguments.page_size(page_size)),
-        lambda page: page.artifacts,
-        attrgetter("name"),
-    )
+    first = list_artifacts(task_id, run_id, limit=arguments.page_size(page_size))
+    return Pages(first, lambda page: page.artifacts, attrgetter("name"))
 
 
 def list_latest_artifacts(
     task_id: str, *, continuation_token: str | None = None, limit: int | None = None
-) -> Call[ArtifactsPage]:
+) -> Call[models.ArtifactsPage]:
     """Return one page of the artifacts of the task's last run, in the order of their names.
 
     Scopes: `queue:list-artifacts:<task_id>`. Safe to repeat.
@@ -138,19 +125,18 @@ def list_latest_artifacts(
     """
     path = arguments.path("task", arguments.slugid("task_id", task_id), "artifacts")
     query = arguments.page_query(continuation_token, limit)
-    return Call("listLatestArtifacts", "GET", path, ArtifactsPage, query)
+    return Call("listLatestArtifacts", "GET", path, models.ArtifactsPage, query)
 
 
-def iter_latest_artifacts(task_id: str, *, page_size: int | None = None) -> Pages[ArtifactsPage, Artifact]:
+def iter_latest_artifacts(
+    task_id: str, *, page_size: int | None = None
+) -> Pages[models.ArtifactsPage, models.Artifact]:
     """Iterate over the artifacts of a task's last run; see `list_latest_artifacts`."""
-    return Pages(
-        list_latest_artifacts(task_id, limit=arguments.page_size(page_size)),
-        lambda page: page.artifacts,
-        attrgetter("name"),
-    )
+    first = list_latest_artifacts(task_id, limit=arguments.page_size(page_size))
+    return Pages(first, lambda page: page.artifacts, attrgetter("name"))
 
 
-def artifact_info(task_id: str, run_id: int, name: str) -> Call[Artifact]:
+def artifact_info(task_id: str, run_id: int, name: str) -> Call[models.Artifact]:
     """Return an artifact without its content; links are not followed.
 
     Scopes: `queue:list-artifacts:<task_id>:<run_id>`. Safe to repeat.
@@ -158,10 +144,10 @@ def artifact_info(task_id: str, run_id: int, name: str) -> Call[Artifact]:
     Raises:
         ResourceNotFound: The task, run or artifact does not exist, or its upload is not finished.
     """
-    return Call("artifactInfo", "GET", _of_run(task_id, run_id, name, "artifact-info"), Artifact)
+    return Call("artifactInfo", "GET", _of_run(task_id, run_id, name, "artifact-info"), models.Artifact)
 
 
-def latest_artifact_info(task_id: str, name: str) -> Call[Artifact]:
+def latest_artifact_info(task_id: str, name: str) -> Call[models.Artifact]:
     """Return an artifact of the task's last run without its content; links are not followed.
 
     Scopes: `queue:list-artifacts:<task_id>`. Safe to repeat.
@@ -169,10 +155,10 @@ def latest_artifact_info(task_id: str, name: str) -> Call[Artifact]:
     Raises:
         ResourceNotFound: The task, run or artifact does not exist, or its upload is not finished.
     """
-    return Call("latestArtifactInfo", "GET", _of_latest(task_id, "artifact-info", name), Artifact)
+    return Call("latestArtifactInfo", "GET", _of_latest(task_id, "artifact-info", name), models.Artifact)
 
 
-def artifact(task_id: str, run_id: int, name: str) -> Call[ArtifactContent]:
+def artifact(task_id: str, run_id: int, name: str) -> Call[models.ArtifactContent]:
     """Return how to fetch the content of an artifact of any storage type; links are followed.
 
     Scopes: `queue:get-artifact:<name>`, also for each link's target. Safe to repeat.
@@ -182,10 +168,10 @@ def artifact(task_id: str, run_id: int, name: str) -> Call[ArtifactContent]:
         ResourceExpired: The artifact has expired.
         InputError: The artifact's links form a cycle.
     """
-    return Call("artifact", "GET", _of_run(task_id, run_id, name, "artifact-content"), ArtifactContent)
+    return Call("artifact", "GET", _of_run(task_id, run_id, name, "artifact-content"), models.ArtifactContent)
 
 
-def latest_artifact(task_id: str, name: str) -> Call[ArtifactContent]:
+def latest_artifact(task_id: str, name: str) -> Call[models.ArtifactContent]:
     """Return how to fetch the content of an artifact of the task's last run, in any state of the run.
 
     Scopes: `queue:get-artifact:<name>`, also for each link's target. Safe to repeat.
@@ -195,7 +181,8 @@ def latest_artifact(task_id: str, name: str) -> Call[ArtifactContent]:
         ResourceExpired: The artifact has expired.
         InputError: The artifact's links form a cycle.
     """
-    return Call("latestArtifact", "GET", _of_latest(task_id, "artifact-content", name), ArtifactContent)
+    path = _of_latest(task_id, "artifact-content", name)
+    return Call("latestArtifact", "GET", path, models.ArtifactContent)
 
 
 def _run(task_id: str, run_id: int) -> tuple[str, str, int]:
@@ -218,7 +205,7 @@ def create_upload(
     expires: datetime | str,
     proposed_upload_methods: ProposedUploadMethods,
     hashes: Mapping[str, str] | None = None,
-) -> Call[CreateUploadResponse]:
+) -> Call[models.CreateUploadResponse]:
     """Begin an upload, or request the upload methods of one that has begun.
 
     Scopes: `object:upload:<project_id>:<name>`. Safe to repeat with the same values.
@@ -241,7 +228,7 @@ def create_upload(
         "proposedUploadMethods": proposed_upload_methods,
     }
     path = arguments.path("upload", arguments.name(name))
-    return Call("object.createUpload", "PUT", path, CreateUploadResponse, body=body, service="object")
+    return Call("object.createUpload", "PUT", path, models.CreateUploadResponse, body=body, service="object")
 
 
 def finish_upload(
@@ -263,7 +250,7 @@ def finish_upload(
 
 def start_download(
     name: str, *, accept_download_methods: AcceptedDownloadMethods
-) -> Call[StartDownloadResponse]:
+) -> Call[models.StartDownloadResponse]:
     """Return how to download an object.
 
     Scopes: `object:download:<name>`. Safe to repeat.
@@ -274,10 +261,11 @@ def start_download(
     """
     path = arguments.path("start-download", arguments.name(name))
     body = {"acceptDownloadMethods": accept_download_methods}
-    return Call("object.startDownload", "PUT", path, StartDownloadResponse, body=body, service="object")
+    response = models.StartDownloadResponse
+    return Call("object.startDownload", "PUT", path, response, body=body, service="object")
 
 
-def object_metadata(name: str) -> Call[ObjectMetadata]:
+def object_metadata(name: str) -> Call[models.ObjectMetadata]:
     """Return an object without its data (endpoint `object`).
 
     Scopes: `object:download:<name>`. Safe to repeat.
@@ -286,10 +274,10 @@ def object_metadata(name: str) -> Call[ObjectMetadata]:
         ResourceNotFound: The object does not exist, or its upload is not finished.
     """
     path = arguments.path("metadata", arguments.name(name))
-    return Call("object.object", "GET", path, ObjectMetadata, service="object")
+    return Call("object.object", "GET", path, models.ObjectMetadata, service="object")
 
 
-def download_object(name: str) -> Call[Redirect]:
+def download_object(name: str) -> Call[models.Redirect]:
     """Return the URL of an object, for a plain GET (endpoint `download`).
 
     Scopes: `object:download:<name>`. Safe to repeat.
@@ -299,7 +287,7 @@ def download_object(name: str) -> Call[Redirect]:
         NoMatchingMethod: The object cannot be downloaded with a plain GET.
     """
     path = arguments.path("download", arguments.name(name))
-    return Call("object.download", "GET", path, Redirect, service="object", accepts=REDIRECTED)
+    return Call("object.download", "GET", path, models.Redirect, service="object", accepts=REDIRECTED)
 
 
 def _upload(project_id: str, upload_id: str, hashes: Mapping[str, str] | None) -> dict[str, object]:

@@ -8,39 +8,22 @@ from operator import attrgetter
 from typing import Any, Literal, get_args
 
 from taskqueue_client import _arguments as arguments
+from taskqueue_client import models
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.paging import Pages
 from taskqueue_client._protocol.schemas import check_definition
 from taskqueue_client.definitions import PriorityName, TaskDefinition, same_definition
 from taskqueue_client.errors import CallFailed, RequestConflict
-from taskqueue_client.models import (
-    CanceledTaskGroup,
-    ClaimWorkResponse,
-    DependentTasksPage,
-    IdentifiedStatus,
-    IdentifiedTask,
-    Priority,
-    ReasonResolved,
-    StatusesPage,
-    TaskAndStatus,
-    TaskClaim,
-    TaskGroup,
-    TaskGroupPage,
-    TaskGroupPriorityChange,
-    TaskReclaim,
-    TasksPage,
-    TaskStatusResponse,
-)
 
 MOST_TASKS = 32
 """The number of tasks that a worker may claim with one call, at most."""
 
 ExceptionReason = Literal[
-    ReasonResolved.WORKER_SHUTDOWN,
-    ReasonResolved.MALFORMED_PAYLOAD,
-    ReasonResolved.RESOURCE_UNAVAILABLE,
-    ReasonResolved.INTERNAL_ERROR,
-    ReasonResolved.INTERMITTENT_TASK,
+    models.ReasonResolved.WORKER_SHUTDOWN,
+    models.ReasonResolved.MALFORMED_PAYLOAD,
+    models.ReasonResolved.RESOURCE_UNAVAILABLE,
+    models.ReasonResolved.INTERNAL_ERROR,
+    models.ReasonResolved.INTERMITTENT_TASK,
     "worker-shutdown",
     "malformed-payload",
     "resource-unavailable",
@@ -50,7 +33,7 @@ ExceptionReason = Literal[
 ]
 """The reasons that a worker may report; the other ones of `ReasonResolved` are given by the Queue."""
 
-_EXCEPTION_REASONS = [each for each in get_args(ExceptionReason) if isinstance(each, ReasonResolved)]
+_EXCEPTION_REASONS = [each for each in get_args(ExceptionReason) if isinstance(each, models.ReasonResolved)]
 
 
 def task(task_id: str) -> Call[dict[str, Any]]:
@@ -61,13 +44,16 @@ def task(task_id: str) -> Call[dict[str, Any]]:
     Raises:
         ResourceNotFound: The task does not exist.
     """
-    path = arguments.path("task", arguments.slugid("task_id", task_id))
-    return Call("task", "GET", path, dict[str, Any])
+    return Call("task", "GET", _of_task(task_id), dict[str, Any])
+
+
+def _of_task(task_id: str, *rest: str) -> str:
+    return arguments.path("task", arguments.slugid("task_id", task_id), *rest)
 
 
 def tasks(
     task_ids: Collection[str], *, continuation_token: str | None = None, limit: int | None = None
-) -> Call[TasksPage]:
+) -> Call[models.TasksPage]:
     """Return one page of the definitions of several tasks; unknown task ids are ignored.
 
     Scopes: `queue:get-task:<task_id>` for each id. Safe to repeat.
@@ -77,12 +63,12 @@ def tasks(
     """
     body = {"taskIds": arguments.texts("task_ids", task_ids)}
     query = arguments.page_query(continuation_token, limit)
-    return Call("tasks", "POST", "/tasks", TasksPage, query, body)
+    return Call("tasks", "POST", "/tasks", models.TasksPage, query, body)
 
 
 def iter_tasks(
     task_ids: Collection[str], *, page_size: int | None = None
-) -> Pages[TasksPage, IdentifiedTask]:
+) -> Pages[models.TasksPage, models.IdentifiedTask]:
     """Iterate over the definitions of several tasks, requesting further pages; see `tasks`."""
     first = tasks(task_ids, limit=arguments.page_size(page_size))
     return Pages(first, lambda page: page.tasks, attrgetter("task_id"))
@@ -90,7 +76,7 @@ def iter_tasks(
 
 def statuses(
     task_ids: Collection[str], *, continuation_token: str | None = None, limit: int | None = None
-) -> Call[StatusesPage]:
+) -> Call[models.StatusesPage]:
     """Return one page of the statuses of several tasks; unknown task ids are ignored.
 
     Scopes: `queue:status:<task_id>` for each id. Safe to repeat.
@@ -100,18 +86,18 @@ def statuses(
     """
     body = {"taskIds": arguments.texts("task_ids", task_ids)}
     query = arguments.page_query(continuation_token, limit)
-    return Call("statuses", "POST", "/tasks/status", StatusesPage, query, body)
+    return Call("statuses", "POST", "/tasks/status", models.StatusesPage, query, body)
 
 
 def iter_statuses(
     task_ids: Collection[str], *, page_size: int | None = None
-) -> Pages[StatusesPage, IdentifiedStatus]:
+) -> Pages[models.StatusesPage, models.IdentifiedStatus]:
     """Iterate over the statuses of several tasks, requesting further pages; see `statuses`."""
     first = statuses(task_ids, limit=arguments.page_size(page_size))
     return Pages(first, lambda page: page.statuses, attrgetter("task_id"))
 
 
-def status(task_id: str) -> Call[TaskStatusResponse]:
+def status(task_id: str) -> Call[models.TaskStatusResponse]:
     """Return the status of a task, with all its runs.
 
     Scopes: `queue:status:<task_id>`. Safe to repeat.
@@ -119,13 +105,12 @@ def status(task_id: str) -> Call[TaskStatusResponse]:
     Raises:
         ResourceNotFound: The task does not exist.
     """
-    path = arguments.path("task", arguments.slugid("task_id", task_id), "status")
-    return Call("status", "GET", path, TaskStatusResponse)
+    return Call("status", "GET", _of_task(task_id, "status"), models.TaskStatusResponse)
 
 
 def list_dependent_tasks(
     task_id: str, *, continuation_token: str | None = None, limit: int | None = None
-) -> Call[DependentTasksPage]:
+) -> Call[models.DependentTasksPage]:
     """Return one page of the tasks that depend on a task, in the order of their ids.
 
     Scopes: `queue:list-dependent-tasks:<task_id>`. Safe to repeat.
@@ -134,20 +119,22 @@ def list_dependent_tasks(
         ResourceNotFound: The task does not exist.
         InputError: `continuation_token` is not a token of this list.
     """
-    path = arguments.path("task", arguments.slugid("task_id", task_id), "dependents")
+    path = _of_task(task_id, "dependents")
     query = arguments.page_query(continuation_token, limit)
-    return Call("listDependentTasks", "GET", path, DependentTasksPage, query)
+    return Call("listDependentTasks", "GET", path, models.DependentTasksPage, query)
 
 
 def iter_dependent_tasks(
     task_id: str, *, page_size: int | None = None
-) -> Pages[DependentTasksPage, TaskAndStatus]:
+) -> Pages[models.DependentTasksPage, models.TaskAndStatus]:
     """Iterate over the tasks that depend on a task; see `list_dependent_tasks`."""
     first = list_dependent_tasks(task_id, limit=arguments.page_size(page_size))
     return Pages(first, lambda page: page.tasks, attrgetter("status.task_id"))
 
 
-def create_task(task_id: str, definition: TaskDefinition) -> Generator[Call[Any], Any, TaskStatusResponse]:
+def create_task(
+    task_id: str, definition: TaskDefinition
+) -> Generator[Call[Any], Any, models.TaskStatusResponse]:
     """Create a task, and schedule it unless it depends on others.
 
     Safe to repeat with the same definition. If an attempt ended without a response and the next one is a
@@ -166,10 +153,10 @@ def create_task(task_id: str, definition: TaskDefinition) -> Generator[Call[Any]
         InputError: The Queue refused the definition's dates, task queue or dependencies.
         RequestConflict: Another task has this id, or the task group has another scheduler or is sealed.
     """
-    path = arguments.path("task", arguments.slugid("task_id", task_id))
-    check = partial(check_definition, definition)
+    path, check = _of_task(task_id), partial(check_definition, definition)
+    create = Call("createTask", "PUT", path, models.TaskStatusResponse, body=definition, check=check)
     try:
-        return (yield from Call("createTask", "PUT", path, TaskStatusResponse, body=definition, check=check))
+        return (yield from create)
     except RequestConflict as conflict:
         if not conflict.attempted.outcome_unknown:
             raise
@@ -182,7 +169,7 @@ def create_task(task_id: str, definition: TaskDefinition) -> Generator[Call[Any]
         return (yield from status(task_id))
 
 
-def schedule_task(task_id: str) -> Call[TaskStatusResponse]:
+def schedule_task(task_id: str) -> Call[models.TaskStatusResponse]:
     """Make an unscheduled task pending, without waiting for its dependencies. Other tasks do not change.
 
     Scopes: `queue:schedule-task:<schedulerId>/<taskGroupId>/<task_id>`,
@@ -196,7 +183,7 @@ def schedule_task(task_id: str) -> Call[TaskStatusResponse]:
     return _change("scheduleTask", task_id, "schedule")
 
 
-def rerun_task(task_id: str) -> Call[TaskStatusResponse]:
+def rerun_task(task_id: str) -> Call[models.TaskStatusResponse]:
     """Add a run to a resolved task, and restore its retries; make an unscheduled task pending.
 
     Never retried automatically: each repeat may add a run.
@@ -212,7 +199,7 @@ def rerun_task(task_id: str) -> Call[TaskStatusResponse]:
     return _change("rerunTask", task_id, "rerun")
 
 
-def cancel_task(task_id: str) -> Call[TaskStatusResponse]:
+def cancel_task(task_id: str) -> Call[models.TaskStatusResponse]:
     """Cancel a task: resolve it as `exception` with the reason `canceled`. A resolved task does not change.
 
     Scopes: `queue:cancel-task:<schedulerId>/<taskGroupId>/<task_id>`,
@@ -226,12 +213,11 @@ def cancel_task(task_id: str) -> Call[TaskStatusResponse]:
     return _change("cancelTask", task_id, "cancel")
 
 
-def _change(endpoint: str, task_id: str, verb: str) -> Call[TaskStatusResponse]:
-    path = arguments.path("task", arguments.slugid("task_id", task_id), verb)
-    return Call(endpoint, "POST", path, TaskStatusResponse)
+def _change(endpoint: str, task_id: str, verb: str) -> Call[models.TaskStatusResponse]:
+    return Call(endpoint, "POST", _of_task(task_id, verb), models.TaskStatusResponse)
 
 
-def change_task_priority(task_id: str, new_priority: PriorityName) -> Call[TaskStatusResponse]:
+def change_task_priority(task_id: str, new_priority: PriorityName) -> Call[models.TaskStatusResponse]:
     """Change the priority of a task that has never been resolved.
 
     Never retried automatically: a repeat would be a conflict, as the task already has the priority.
@@ -243,14 +229,14 @@ def change_task_priority(task_id: str, new_priority: PriorityName) -> Call[TaskS
         ResourceNotFound: The task does not exist.
         RequestConflict: The task's deadline has passed, or it was resolved before or has this priority.
     """
-    path = arguments.path("task", arguments.slugid("task_id", task_id), "priority")
-    body = {"newPriority": arguments.one_of("new_priority", new_priority, list(Priority))}
-    return Call("changeTaskPriority", "POST", path, TaskStatusResponse, body=body)
+    path = _of_task(task_id, "priority")
+    body = {"newPriority": arguments.one_of("new_priority", new_priority, list(models.Priority))}
+    return Call("changeTaskPriority", "POST", path, models.TaskStatusResponse, body=body)
 
 
 def list_task_group(
     task_group_id: str, *, continuation_token: str | None = None, limit: int | None = None
-) -> Call[TaskGroupPage]:
+) -> Call[models.TaskGroupPage]:
     """Return one page of the tasks of a task group, in the order of their ids.
 
     Scopes: `queue:list-task-group:<task_group_id>`. Safe to repeat.
@@ -260,18 +246,18 @@ def list_task_group(
         InputError: `continuation_token` is not a token of this list.
     """
     query = arguments.page_query(continuation_token, limit)
-    return Call("listTaskGroup", "GET", _of_group(task_group_id, "list"), TaskGroupPage, query)
+    return Call("listTaskGroup", "GET", _of_group(task_group_id, "list"), models.TaskGroupPage, query)
 
 
 def iter_task_group(
     task_group_id: str, *, page_size: int | None = None
-) -> Pages[TaskGroupPage, TaskAndStatus]:
+) -> Pages[models.TaskGroupPage, models.TaskAndStatus]:
     """Iterate over the tasks of a group, requesting further pages; see `list_task_group`."""
     first = list_task_group(task_group_id, limit=arguments.page_size(page_size))
     return Pages(first, lambda page: page.tasks, attrgetter("status.task_id"))
 
 
-def cancel_task_group(task_group_id: str) -> Call[CanceledTaskGroup]:
+def cancel_task_group(task_group_id: str) -> Call[models.CanceledTaskGroup]:
     """Cancel all tasks of a sealed task group that are not resolved.
 
     Scopes: `queue:cancel-task-group:<schedulerId>/<task_group_id>`. Safe to repeat: the
@@ -281,10 +267,10 @@ def cancel_task_group(task_group_id: str) -> Call[CanceledTaskGroup]:
         ResourceNotFound: The task group does not exist.
         RequestConflict: The task group is not sealed.
     """
-    return Call("cancelTaskGroup", "POST", _of_group(task_group_id, "cancel"), CanceledTaskGroup)
+    return Call("cancelTaskGroup", "POST", _of_group(task_group_id, "cancel"), models.CanceledTaskGroup)
 
 
-def get_task_group(task_group_id: str) -> Call[TaskGroup]:
+def get_task_group(task_group_id: str) -> Call[models.TaskGroup]:
     """Return a task group, without its tasks.
 
     Scopes: `queue:list-task-group:<task_group_id>`. Safe to repeat.
@@ -292,10 +278,10 @@ def get_task_group(task_group_id: str) -> Call[TaskGroup]:
     Raises:
         ResourceNotFound: The task group does not exist.
     """
-    return Call("getTaskGroup", "GET", _of_group(task_group_id), TaskGroup)
+    return Call("getTaskGroup", "GET", _of_group(task_group_id), models.TaskGroup)
 
 
-def seal_task_group(task_group_id: str) -> Call[TaskGroup]:
+def seal_task_group(task_group_id: str) -> Call[models.TaskGroup]:
     """Seal a task group: no task can be added to it any more.
 
     Scopes: `queue:seal-task-group:<schedulerId>/<task_group_id>`. Safe to repeat:
@@ -304,12 +290,12 @@ def seal_task_group(task_group_id: str) -> Call[TaskGroup]:
     Raises:
         ResourceNotFound: The task group has no tasks.
     """
-    return Call("sealTaskGroup", "POST", _of_group(task_group_id, "seal"), TaskGroup)
+    return Call("sealTaskGroup", "POST", _of_group(task_group_id, "seal"), models.TaskGroup)
 
 
 def change_task_group_priority(
     task_group_id: str, new_priority: PriorityName
-) -> Call[TaskGroupPriorityChange]:
+) -> Call[models.TaskGroupPriorityChange]:
     """Change the priority of the tasks of a task group that have never been resolved.
 
     Scopes: `queue:change-task-group-priority:<schedulerId>/<task_group_id>`. Safe to repeat: a repeat
@@ -318,9 +304,9 @@ def change_task_group_priority(
     Raises:
         ResourceNotFound: The task group does not exist.
     """
-    body = {"newPriority": arguments.one_of("new_priority", new_priority, list(Priority))}
+    body = {"newPriority": arguments.one_of("new_priority", new_priority, list(models.Priority))}
     path = _of_group(task_group_id, "priority")
-    return Call("changeTaskGroupPriority", "POST", path, TaskGroupPriorityChange, body=body)
+    return Call("changeTaskGroupPriority", "POST", path, models.TaskGroupPriorityChange, body=body)
 
 
 def _of_group(task_group_id: str, *verb: str) -> str:
@@ -335,7 +321,7 @@ def claim_work(
     worker_group: str,
     worker_id: str,
     tasks: int = 1,
-) -> Call[ClaimWorkResponse]:
+) -> Call[models.ClaimWorkResponse]:
     """Claim pending tasks, highest priority first; wait up to 20 s for the first one.
 
     Never retried automatically: if a response is lost, its runs stay claimed until the
@@ -354,10 +340,10 @@ def claim_work(
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
     count = arguments.number("tasks", tasks, least=1, most=MOST_TASKS)
     body = {**_worker(worker_group, worker_id), "tasks": count}
-    return Call("claimWork", "POST", arguments.path("claim-work", queue), ClaimWorkResponse, body=body)
+    return Call("claimWork", "POST", arguments.path("claim-work", queue), models.ClaimWorkResponse, body=body)
 
 
-def claim_task(task_id: str, run_id: int, *, worker_group: str, worker_id: str) -> Call[TaskClaim]:
+def claim_task(task_id: str, run_id: int, *, worker_group: str, worker_id: str) -> Call[models.TaskClaim]:
     """Claim one run. Deprecated by the Queue: use `claim_work`.
 
     Scopes: `queue:claim-task:<taskQueueId>` and `queue:worker-id:<worker_group>/<worker_id>`. Safe to
@@ -369,10 +355,10 @@ def claim_task(task_id: str, run_id: int, *, worker_group: str, worker_id: str) 
         InternalServerError: The worker may be quarantined.
     """
     body = _worker(worker_group, worker_id)
-    return Call("claimTask", "POST", _path(task_id, run_id, "claim"), TaskClaim, body=body)
+    return Call("claimTask", "POST", _path(task_id, run_id, "claim"), models.TaskClaim, body=body)
 
 
-def reclaim_task(task_id: str, run_id: int) -> Call[TaskReclaim]:
+def reclaim_task(task_id: str, run_id: int) -> Call[models.TaskReclaim]:
     """Reclaim a run: extend the claim, and return new credentials.
 
     Scopes: `queue:reclaim-task:<task_id>/<run_id>`, which the run's credentials have. Safe to repeat.
@@ -382,10 +368,10 @@ def reclaim_task(task_id: str, run_id: int) -> Call[TaskReclaim]:
         RequestConflict: The claim is lost: stop the run and do not report it.
         InternalServerError: The run may never have been claimed.
     """
-    return Call("reclaimTask", "POST", _path(task_id, run_id, "reclaim"), TaskReclaim)
+    return Call("reclaimTask", "POST", _path(task_id, run_id, "reclaim"), models.TaskReclaim)
 
 
-def report_completed(task_id: str, run_id: int) -> Call[TaskStatusResponse]:
+def report_completed(task_id: str, run_id: int) -> Call[models.TaskStatusResponse]:
     """Resolve a run as completed: the task has succeeded.
 
     Scopes: `queue:resolve-task:<task_id>/<run_id>`, which the run's credentials have. Safe to repeat.
@@ -394,10 +380,10 @@ def report_completed(task_id: str, run_id: int) -> Call[TaskStatusResponse]:
         ResourceNotFound: The task or run does not exist.
         RequestConflict: The run is resolved in another way, or is not running.
     """
-    return Call("reportCompleted", "POST", _path(task_id, run_id, "completed"), TaskStatusResponse)
+    return Call("reportCompleted", "POST", _path(task_id, run_id, "completed"), models.TaskStatusResponse)
 
 
-def report_failed(task_id: str, run_id: int) -> Call[TaskStatusResponse]:
+def report_failed(task_id: str, run_id: int) -> Call[models.TaskStatusResponse]:
     """Resolve a run as failed: the task itself has failed. It is not retried.
 
     Scopes: `queue:resolve-task:<task_id>/<run_id>`, which the run's credentials have. Safe to repeat.
@@ -406,10 +392,10 @@ def report_failed(task_id: str, run_id: int) -> Call[TaskStatusResponse]:
         ResourceNotFound: The task or run does not exist.
         RequestConflict: The run is resolved in another way, or is not running.
     """
-    return Call("reportFailed", "POST", _path(task_id, run_id, "failed"), TaskStatusResponse)
+    return Call("reportFailed", "POST", _path(task_id, run_id, "failed"), models.TaskStatusResponse)
 
 
-def report_exception(task_id: str, run_id: int, reason: ExceptionReason) -> Call[TaskStatusResponse]:
+def report_exception(task_id: str, run_id: int, reason: ExceptionReason) -> Call[models.TaskStatusResponse]:
     """Resolve a run as an exception: the run has ended without a result.
 
     Scopes: `queue:resolve-task:<task_id>/<run_id>`, which the run's credentials have. Safe to repeat
@@ -427,10 +413,10 @@ def report_exception(task_id: str, run_id: int, reason: ExceptionReason) -> Call
         ResourceNotFound: The task or run does not exist.
         RequestConflict: The run is resolved in another way, or is not running.
     """
-    spelled = ReasonResolved.RESOURCE_UNAVAILABLE if reason == "resources-unavailable" else reason
+    spelled = models.ReasonResolved.RESOURCE_UNAVAILABLE if reason == "resources-unavailable" else reason
     body = {"reason": arguments.one_of("reason", spelled, _EXCEPTION_REASONS)}
     path = _path(task_id, run_id, "exception")
-    return Call("reportException", "POST", path, TaskStatusResponse, body=body)
+    return Call("reportException", "POST", path, models.TaskStatusResponse, body=body)
 
 
 def _path(task_id: str, run_id: int, verb: str) -> str:

@@ -12,37 +12,16 @@ from operator import attrgetter
 from types import NoneType
 
 from taskqueue_client import _arguments as arguments
+from taskqueue_client import models
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.paging import Pages
-from taskqueue_client.models import (
-    Authentication,
-    ClaimedTask,
-    ClaimedTasksPage,
-    PendingTask,
-    PendingTasks,
-    PendingTasksPage,
-    Ping,
-    Provisioner,
-    ProvisionersPage,
-    ScopeSet,
-    TaskQueue,
-    TaskQueueCounts,
-    TaskQueueCountsBatch,
-    TaskQueuesPage,
-    Version,
-    Worker,
-    WorkersPage,
-    WorkerSummary,
-    WorkerType,
-    WorkerTypesPage,
-)
 
 _INFO = re.compile(r".{0,4000}", re.DOTALL)
 
 
 def list_provisioners(
     *, continuation_token: str | None = None, limit: int | None = None
-) -> Call[ProvisionersPage]:
+) -> Call[models.ProvisionersPage]:
     """Return the provisioners whose task queues workers have claimed from lately, 1000 at most.
 
     Deprecated by the Queue, which does not return or accept a continuation token here.
@@ -50,15 +29,15 @@ def list_provisioners(
     Scopes: `queue:list-provisioners`. Safe to repeat.
     """
     query = arguments.page_query(continuation_token, limit)
-    return Call("listProvisioners", "GET", "/provisioners", ProvisionersPage, query)
+    return Call("listProvisioners", "GET", "/provisioners", models.ProvisionersPage, query)
 
 
-def iter_provisioners() -> Pages[ProvisionersPage, Provisioner]:
+def iter_provisioners() -> Pages[models.ProvisionersPage, models.Provisioner]:
     """Iterate over the provisioners, 1000 at most; see `list_provisioners`."""
     return Pages(list_provisioners(), lambda page: page.provisioners, attrgetter("provisioner_id"))
 
 
-def get_provisioner(provisioner_id: str) -> Call[Provisioner]:
+def get_provisioner(provisioner_id: str) -> Call[models.Provisioner]:
     """Return a provisioner. Deprecated by the Queue.
 
     Scopes: `queue:get-provisioner:<provisioner_id>`. Safe to repeat.
@@ -67,33 +46,35 @@ def get_provisioner(provisioner_id: str) -> Call[Provisioner]:
         ResourceNotFound: No task queue of the provisioner is known.
     """
     path = arguments.path("provisioners", arguments.identifier("provisioner_id", provisioner_id))
-    return Call("getProvisioner", "GET", path, Provisioner)
+    return Call("getProvisioner", "GET", path, models.Provisioner)
 
 
 def pending_tasks(
     task_queue_id: str | None = None, *, provisioner_id: str | None = None, worker_type: str | None = None
-) -> Call[PendingTasks]:
+) -> Call[models.PendingTasks]:
     """Return the number of pending tasks of a task queue. Deprecated by the Queue: use `task_queue_counts`.
 
     Scopes: `queue:pending-count:<task_queue_id>`. Safe to repeat. The count of an unknown task queue is 0.
     """
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
-    return Call("pendingTasks", "GET", arguments.path("pending", queue), PendingTasks)
+    return Call("pendingTasks", "GET", arguments.path("pending", queue), models.PendingTasks)
 
 
 def task_queue_counts(
     task_queue_id: str | None = None, *, provisioner_id: str | None = None, worker_type: str | None = None
-) -> Call[TaskQueueCounts]:
+) -> Call[models.TaskQueueCounts]:
     """Return the numbers of pending and of claimed tasks of a task queue.
 
     Scopes: `queue:pending-count:<task_queue_id>` and `queue:claimed-count:<task_queue_id>`. Safe to
     repeat. The count of an unknown task queue is 0.
     """
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
-    return Call("taskQueueCounts", "GET", arguments.path("task-queues", queue, "counts"), TaskQueueCounts)
+    return Call(
+        "taskQueueCounts", "GET", arguments.path("task-queues", queue, "counts"), models.TaskQueueCounts
+    )
 
 
-def task_queue_counts_batch(task_queue_ids: Collection[str]) -> Call[TaskQueueCountsBatch]:
+def task_queue_counts_batch(task_queue_ids: Collection[str]) -> Call[models.TaskQueueCountsBatch]:
     """Return the numbers of pending and of claimed tasks of up to 1,000 task queues. Experimental.
 
     Scopes: `queue:pending-count:<task_queue_id>` and `queue:claimed-count:<task_queue_id>` for each id. Safe
@@ -107,7 +88,7 @@ def task_queue_counts_batch(task_queue_ids: Collection[str]) -> Call[TaskQueueCo
         for each in arguments.texts("task_queue_ids", task_queue_ids)
     ]
     body = {"taskQueueIds": ids}
-    return Call("taskQueueCountsBatch", "POST", "/task-queues/counts", TaskQueueCountsBatch, body=body)
+    return Call("taskQueueCountsBatch", "POST", "/task-queues/counts", models.TaskQueueCountsBatch, body=body)
 
 
 def list_pending_tasks(
@@ -117,7 +98,7 @@ def list_pending_tasks(
     worker_type: str | None = None,
     continuation_token: str | None = None,
     limit: int | None = None,
-) -> Call[PendingTasksPage]:
+) -> Call[models.PendingTasksPage]:
     """Return one page of the pending runs of a task queue, oldest first.
 
     Scopes: `queue:pending-list:<task_queue_id>`. Safe to repeat. Pages may overlap by a few runs;
@@ -126,7 +107,7 @@ def list_pending_tasks(
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
     query = arguments.page_query(continuation_token, limit)
     path = arguments.path("task-queues", queue, "pending")
-    return Call("listPendingTasks", "GET", path, PendingTasksPage, query)
+    return Call("listPendingTasks", "GET", path, models.PendingTasksPage, query)
 
 
 def iter_pending_tasks(
@@ -135,7 +116,7 @@ def iter_pending_tasks(
     provisioner_id: str | None = None,
     worker_type: str | None = None,
     page_size: int | None = None,
-) -> Pages[PendingTasksPage, PendingTask]:
+) -> Pages[models.PendingTasksPage, models.PendingTask]:
     """Iterate over the pending runs of a task queue, requesting further pages; see `list_pending_tasks`."""
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
     first = list_pending_tasks(queue, limit=arguments.page_size(page_size))
@@ -149,7 +130,7 @@ def list_claimed_tasks(
     worker_type: str | None = None,
     continuation_token: str | None = None,
     limit: int | None = None,
-) -> Call[ClaimedTasksPage]:
+) -> Call[models.ClaimedTasksPage]:
     """Return one page of the claimed runs of a task queue.
 
     Scopes: `queue:claimed-list:<task_queue_id>`. Safe to repeat.
@@ -157,7 +138,7 @@ def list_claimed_tasks(
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
     query = arguments.page_query(continuation_token, limit)
     path = arguments.path("task-queues", queue, "claimed")
-    return Call("listClaimedTasks", "GET", path, ClaimedTasksPage, query)
+    return Call("listClaimedTasks", "GET", path, models.ClaimedTasksPage, query)
 
 
 def iter_claimed_tasks(
@@ -166,7 +147,7 @@ def iter_claimed_tasks(
     provisioner_id: str | None = None,
     worker_type: str | None = None,
     page_size: int | None = None,
-) -> Pages[ClaimedTasksPage, ClaimedTask]:
+) -> Pages[models.ClaimedTasksPage, models.ClaimedTask]:
     """Iterate over the claimed runs of a task queue, requesting further pages; see `list_claimed_tasks`."""
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
     first = list_claimed_tasks(queue, limit=arguments.page_size(page_size))
@@ -175,7 +156,7 @@ def iter_claimed_tasks(
 
 def list_worker_types(
     provisioner_id: str, *, continuation_token: str | None = None, limit: int | None = None
-) -> Call[WorkerTypesPage]:
+) -> Call[models.WorkerTypesPage]:
     """Return one page of the task queues of a provisioner. Deprecated by the Queue: use `list_task_queues`.
 
     Scopes: `queue:list-worker-types:<provisioner_id>`. Safe to repeat.
@@ -186,23 +167,20 @@ def list_worker_types(
     provisioner = arguments.identifier("provisioner_id", provisioner_id)
     query = arguments.page_query(continuation_token, limit)
     path = arguments.path("provisioners", provisioner, "worker-types")
-    return Call("listWorkerTypes", "GET", path, WorkerTypesPage, query)
+    return Call("listWorkerTypes", "GET", path, models.WorkerTypesPage, query)
 
 
 def iter_worker_types(
     provisioner_id: str, *, page_size: int | None = None
-) -> Pages[WorkerTypesPage, WorkerType]:
+) -> Pages[models.WorkerTypesPage, models.WorkerType]:
     """Iterate over the task queues of a provisioner, requesting further pages; see `list_worker_types`."""
-    return Pages(
-        list_worker_types(provisioner_id, limit=arguments.page_size(page_size)),
-        lambda page: page.worker_types,
-        attrgetter("provisioner_id", "worker_type"),
-    )
+    first = list_worker_types(provisioner_id, limit=arguments.page_size(page_size))
+    return Pages(first, lambda page: page.worker_types, attrgetter("provisioner_id", "worker_type"))
 
 
 def get_worker_type(
     task_queue_id: str | None = None, *, provisioner_id: str | None = None, worker_type: str | None = None
-) -> Call[WorkerType]:
+) -> Call[models.WorkerType]:
     """Return a task queue. Deprecated by the Queue: use `get_task_queue`.
 
     Scopes: `queue:get-worker-type:<task_queue_id>`. Safe to repeat.
@@ -211,12 +189,12 @@ def get_worker_type(
         ResourceNotFound: No worker has claimed from the task queue lately.
     """
     path = _of_pair(task_queue_id, provisioner_id, worker_type)
-    return Call("getWorkerType", "GET", path, WorkerType)
+    return Call("getWorkerType", "GET", path, models.WorkerType)
 
 
 def list_task_queues(
     *, continuation_token: str | None = None, limit: int | None = None
-) -> Call[TaskQueuesPage]:
+) -> Call[models.TaskQueuesPage]:
     """Return one page of the task queues that workers have claimed from lately.
 
     Scopes: `queue:list-task-queues`. Safe to repeat.
@@ -225,10 +203,10 @@ def list_task_queues(
         InputError: `continuation_token` is not a token of this list.
     """
     query = arguments.page_query(continuation_token, limit)
-    return Call("listTaskQueues", "GET", "/task-queues", TaskQueuesPage, query)
+    return Call("listTaskQueues", "GET", "/task-queues", models.TaskQueuesPage, query)
 
 
-def iter_task_queues(*, page_size: int | None = None) -> Pages[TaskQueuesPage, TaskQueue]:
+def iter_task_queues(*, page_size: int | None = None) -> Pages[models.TaskQueuesPage, models.TaskQueue]:
     """Iterate over the task queues, requesting further pages; see `list_task_queues`."""
     first = list_task_queues(limit=arguments.page_size(page_size))
     return Pages(first, lambda page: page.task_queues, attrgetter("task_queue_id"))
@@ -236,7 +214,7 @@ def iter_task_queues(*, page_size: int | None = None) -> Pages[TaskQueuesPage, T
 
 def get_task_queue(
     task_queue_id: str | None = None, *, provisioner_id: str | None = None, worker_type: str | None = None
-) -> Call[TaskQueue]:
+) -> Call[models.TaskQueue]:
     """Return a task queue.
 
     Scopes: `queue:get-task-queue:<task_queue_id>`. Safe to repeat.
@@ -245,7 +223,7 @@ def get_task_queue(
         ResourceNotFound: No worker has claimed from the task queue lately.
     """
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
-    return Call("getTaskQueue", "GET", arguments.path("task-queues", queue), TaskQueue)
+    return Call("getTaskQueue", "GET", arguments.path("task-queues", queue), models.TaskQueue)
 
 
 def list_workers(
@@ -256,7 +234,7 @@ def list_workers(
     quarantined: bool | None = None,
     continuation_token: str | None = None,
     limit: int | None = None,
-) -> Call[WorkersPage]:
+) -> Call[models.WorkersPage]:
     """Return one page of the workers of a task queue. Deprecated by the Queue.
 
     Scopes: `queue:list-workers:<task_queue_id>`. Safe to repeat.
@@ -277,7 +255,7 @@ def list_workers(
     if quarantined is not None:
         query["quarantined"] = "true" if quarantined else "false"
     path = _of_pair(task_queue_id, provisioner_id, worker_type, "workers")
-    return Call("listWorkers", "GET", path, WorkersPage, query)
+    return Call("listWorkers", "GET", path, models.WorkersPage, query)
 
 
 def iter_workers(
@@ -287,7 +265,7 @@ def iter_workers(
     worker_type: str | None = None,
     quarantined: bool | None = None,
     page_size: int | None = None,
-) -> Pages[WorkersPage, WorkerSummary]:
+) -> Pages[models.WorkersPage, models.WorkerSummary]:
     """Iterate over the workers of a task queue, requesting further pages; see `list_workers`."""
     first = list_workers(
         task_queue_id,
@@ -306,7 +284,7 @@ def get_worker(
     worker_type: str | None = None,
     worker_group: str,
     worker_id: str,
-) -> Call[Worker]:
+) -> Call[models.Worker]:
     """Return a worker, with its last tasks. Deprecated by the Queue.
 
     Scopes: `queue:get-worker:<task_queue_id>/<worker_group>/<worker_id>`. Safe to repeat.
@@ -315,7 +293,7 @@ def get_worker(
         ResourceNotFound: The worker has not claimed lately.
     """
     path = _of_pair(task_queue_id, provisioner_id, worker_type, "workers", *_worker(worker_group, worker_id))
-    return Call("getWorker", "GET", path, Worker)
+    return Call("getWorker", "GET", path, models.Worker)
 
 
 def quarantine_worker(
@@ -327,7 +305,7 @@ def quarantine_worker(
     worker_id: str,
     quarantine_until: datetime | str,
     quarantine_info: str | None = None,
-) -> Call[Worker]:
+) -> Call[models.Worker]:
     """Quarantine a worker until a time: it is given no tasks. A time in the past ends the quarantine.
 
     Never retried automatically: each repeat adds an entry to the worker's history.
@@ -351,7 +329,7 @@ def quarantine_worker(
     if quarantine_info is not None:
         allowed = "a str of at most 4000 characters"
         body["quarantineInfo"] = arguments.text("quarantine_info", quarantine_info, _INFO, allowed)
-    return Call("quarantineWorker", "PUT", path, Worker, body=body)
+    return Call("quarantineWorker", "PUT", path, models.Worker, body=body)
 
 
 def declare_worker(
@@ -362,7 +340,7 @@ def declare_worker(
     worker_group: str,
     worker_id: str,
     expires: datetime | str,
-) -> Call[Worker]:
+) -> Call[models.Worker]:
     """Declare a worker to the Queue, or extend its `expires`.
 
     Scopes: `queue:declare-worker:<task_queue_id>/<worker_group>/<worker_id>#expires`. Safe to repeat.
@@ -372,7 +350,7 @@ def declare_worker(
     """
     path = _of_pair(task_queue_id, provisioner_id, worker_type, *_worker(worker_group, worker_id))
     body = {"expires": arguments.moment("expires", expires)}
-    return Call("declareWorker", "PUT", path, Worker, body=body)
+    return Call("declareWorker", "PUT", path, models.Worker, body=body)
 
 
 def _of_pair(
@@ -386,9 +364,9 @@ def _worker(worker_group: str, worker_id: str) -> tuple[str, str]:
     return (arguments.identifier("worker_group", worker_group), arguments.identifier("worker_id", worker_id))
 
 
-def ping() -> Call[Ping]:
+def ping() -> Call[models.Ping]:
     """Check that the Queue responds, and return its uptime."""
-    return Call("ping", "GET", "/ping", Ping)
+    return Call("ping", "GET", "/ping", models.Ping)
 
 
 def lbheartbeat() -> Call[None]:
@@ -396,9 +374,9 @@ def lbheartbeat() -> Call[None]:
     return Call("lbheartbeat", "GET", "/__lbheartbeat__", NoneType)
 
 
-def version() -> Call[Version]:
+def version() -> Call[models.Version]:
     """Return the version of the Queue that is deployed."""
-    return Call("version", "GET", "/__version__", Version)
+    return Call("version", "GET", "/__version__", models.Version)
 
 
 def heartbeat() -> Call[None]:
@@ -406,17 +384,17 @@ def heartbeat() -> Call[None]:
     return Call("heartbeat", "GET", "/__heartbeat__", NoneType)
 
 
-def current_scopes() -> Call[ScopeSet]:
+def current_scopes() -> Call[models.ScopeSet]:
     """Return the scopes of the client's credentials, with roles expanded.
 
     Scopes: `auth:current-scopes`. Safe to repeat.
     """
-    return Call("auth.currentScopes", "GET", "/scopes/current", ScopeSet, service="auth")
+    return Call("auth.currentScopes", "GET", "/scopes/current", models.ScopeSet, service="auth")
 
 
 def test_authenticate(
     *, client_scopes: Collection[str], required_scopes: Collection[str]
-) -> Call[Authentication]:
+) -> Call[models.Authentication]:
     """Test the signing of requests, with the client id `tester` and the access token `no-secret`.
 
     Safe to repeat.
@@ -434,10 +412,10 @@ def test_authenticate(
         "requiredScopes": arguments.texts("required_scopes", required_scopes),
     }
     path = "/test-authenticate"
-    return Call("auth.testAuthenticate", "POST", path, Authentication, body=body, service="auth")
+    return Call("auth.testAuthenticate", "POST", path, models.Authentication, body=body, service="auth")
 
 
-def test_authenticate_get() -> Call[Authentication]:
+def test_authenticate_get() -> Call[models.Authentication]:
     """Test the signing of a GET request or of a signed URL, as `test_authenticate` does.
 
     `tester` has the scopes `test:*` and `auth:create-client:test:*`; the call requires
@@ -448,4 +426,4 @@ def test_authenticate_get() -> Call[Authentication]:
         InsufficientScopes: The credentials do not have the required scope.
     """
     path = "/test-authenticate-get/"
-    return Call("auth.testAuthenticateGet", "GET", path, Authentication, service="auth")
+    return Call("auth.testAuthenticateGet", "GET", path, models.Authentication, service="auth")

@@ -39,8 +39,7 @@ from .commands.work_directory import WorkDirectories
 from .loop import WorkerLoop, check_has_settings
 from .monitoring.tracing import NO_TRACING
 from .outcomes import LOST, UPLOADED_BEFORE, Outcome, resolution_of
-from .run.artifact_uploads import outcome_of_failed_upload, severity, with_failed_upload
-from .run.declared_artifacts import DeclaredArtifact
+from .run.declared_artifacts import DeclaredArtifact, outcome_of_failed_upload, severity, with_failed_upload
 from .run.handlers import Attempts, Handlers
 from .run.lifecycle import explain
 from .run.run_resources import HandlerQueue, RunResources, SharedResources

@@ -14,8 +14,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from taskqueue_client import AsyncQueue, Queue, calls, slugid
 from taskqueue_client._protocol.api_responses import Response
 from taskqueue_client._protocol.call_spans import CallSpans
-from taskqueue_client._protocol.retry import PolicyRetries, RetryPolicy, attempts
-from taskqueue_client._protocol.wire import Wire
+from taskqueue_client._protocol.retry import PolicyRetries, RetryPolicy
+from taskqueue_client._protocol.wire import Wire, attempts
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.errors import CallTimedOut, ConnectionFailed, ResourceNotFound
 from taskqueue_client.local import LocalQueue

@@ -32,7 +32,6 @@ AREAS = {
             "worker/claims/cancellation.py",
             "worker/claims/claimed_run.py",
             "worker/claims/keeper.py",
-            "worker/claims/reclaiming.py",
         ),
         (
             "tests/worker/test_run_state.py",
@@ -45,20 +44,13 @@ AREAS = {
             "tests/events/test_worker_cancellations.py",
         ),
     ),
-    "reporting": Area(
-        ("worker/run/reporting.py",),
+    "lifecycle": Area(
+        ("worker/run/handlers.py", "worker/run/lifecycle.py"),
         (
             "tests/worker/test_queue_outages.py",
             "tests/worker/test_attempt_limits.py",
             "tests/worker/test_keeper.py",
             "tests/worker/test_upload_retries.py",
-            "tests/worker/test_loss_reasons.py",
-        ),
-    ),
-    "lifecycle": Area(
-        ("worker/run/handlers.py", "worker/run/lifecycle.py"),
-        (
-            "tests/worker/test_attempt_limits.py",
             "tests/worker/test_lost_claims.py",
             "tests/worker/test_loop.py",
             "tests/worker/test_loss_reasons.py",
@@ -102,7 +94,10 @@ AREAS = {
             ),
         ),
     ),
-    "declared": Area(("worker/run/declared_artifacts.py",), ("tests/worker/test_run_artifacts.py",)),
+    "declared": Area(
+        ("worker/run/declared_artifacts.py",),
+        ("tests/worker/test_run_artifacts.py", "tests/worker/test_loss_reasons.py"),
+    ),
     "wire": Area(
         ("_protocol/wire.py", "_protocol/api_responses.py"),
         (

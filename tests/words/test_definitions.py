@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskqueue_client import calls
-from taskqueue_client.artifacts.naming import clamped_expiry
+from taskqueue_client._arguments import artifact_expires
 from taskqueue_client.definitions import TaskDefinition, from_now, same_definition, task_definition
 from taskqueue_client.errors import InvalidArgument
 
@@ -324,7 +324,7 @@ def test_a_value_that_is_not_a_time_is_refused_wherever_a_time_is_expected(wrong
         ("quarantine_until", lambda: calls.quarantine_worker("p/w", quarantine_until=wrong, **worker)),
         ("expires", lambda: calls.declare_worker("p/w", expires=wrong, **worker)),
         ("expires", lambda: calls.create_artifact(TASK_ID, 0, "a", request)),
-        ("expires", lambda: clamped_expiry(wrong, None, lambda: START)),
+        ("expires", lambda: artifact_expires(wrong, None, lambda: START)),
     ]
     for argument, use in uses:
         with pytest.raises(InvalidArgument, match=f"^{argument}: .* is not valid; expected a datetime"):

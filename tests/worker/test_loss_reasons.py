@@ -18,7 +18,7 @@ from taskqueue_client.local.faults import Respond
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.claims.claimed_run import ClaimState
 from taskqueue_client.worker.outcomes import InternalError, ResourceUnavailable, TaskFailed
-from taskqueue_client.worker.run.artifact_uploads import outcome_of_failed_upload
+from taskqueue_client.worker.run.declared_artifacts import outcome_of_failed_upload
 from taskqueue_client.worker.run.lifecycle import TaskEnd
 from taskqueue_client.worker.run.task_run import TaskRun
 from taskqueue_client.worker.runner import JsonFormatter

@@ -20,17 +20,16 @@ from taskqueue_client.errors import Attempted, CallFailed, ConnectionFailed, Ref
 from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.models import ReasonResolved, TaskClaim
 from taskqueue_client.worker import WorkerIdentity
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState, Lease
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState, Lease, Reclaiming
 from taskqueue_client.worker.claims.keeper import Claiming
-from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.claims.task_source import (
     QueueTaskSource,
     SourceContext,
     TaskSource,
 )
 from taskqueue_client.worker.outcomes import LossReason
-from taskqueue_client.worker.run.reporting import Reporter
-from taskqueue_client.worker.run.upload_retries import RetryBudget, RetryClock
+from taskqueue_client.worker.run.artifact_uploads import RetryBudget, RetryClock
+from taskqueue_client.worker.run.lifecycle import Reporter
 from tests.worker.passing_clock import PassingClock
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, Told, World, iso
 from tests.worker.request_log import Request, requests_noted
@@ -248,7 +247,7 @@ class TestReclaiming:
         clock = MovableClock(held=True)
         begin = clock.monotonic()
         chances = iter([0.9, 0.1, 0.5])  # which are 816, 624 and 720 s
-        monkeypatch.setattr("taskqueue_client.worker.claims.reclaiming.random", lambda: next(chances, 1.0))
+        monkeypatch.setattr("taskqueue_client.worker.claims.claimed_run.random", lambda: next(chances, 1.0))
         late, early, between = runs = [await claimed(world, queue, clock) for _ in range(3)]
         reclaims = Reclaiming(told, clock)
         for run in runs:

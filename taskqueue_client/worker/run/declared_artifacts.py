@@ -1,4 +1,4 @@
-"""Artifacts that a handler has declared, to be uploaded when it has ended."""
+"""Artifacts that a handler has declared, to be uploaded when it has ended, and what a failed upload means."""
 
 from __future__ import annotations
 
@@ -7,20 +7,29 @@ import errno
 import os
 import threading
 from collections.abc import AsyncIterable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
-from taskqueue_client._arguments import check_kind, check_path
+from taskqueue_client._arguments import check_kind, check_path, new_name
 from taskqueue_client._dates import moment_of
+from taskqueue_client._protocol.retry import is_outage
+from taskqueue_client.artifacts.artifact_errors import (
+    SourceChanged,
+    StorageFailed,
+    StorageRefused,
+    UploadAlreadyBegun,
+)
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
 from taskqueue_client.artifacts.many_uploads import files_in
-from taskqueue_client.artifacts.naming import LOG_LINK, LOG_NAME, checked_name
+from taskqueue_client.artifacts.naming import LOG_LINK, LOG_NAME
+from taskqueue_client.artifacts.records import Reason
 from taskqueue_client.artifacts.sources import (
     SOURCES,
     Content,
     Source,
+    TemporaryFileFailed,
     blocks_of,
     checked_block,
     open_source,
@@ -30,7 +39,7 @@ from taskqueue_client.definitions import StorageName
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
 from taskqueue_client.worker.commands.work_directory import open_real, path_inside
-from taskqueue_client.worker.outcomes import InternalError, TaskFailed
+from taskqueue_client.worker.outcomes import InternalError, Outcome, ResourceUnavailable, TaskFailed
 
 if TYPE_CHECKING:
     from .run_resources import SharedResources
@@ -110,29 +119,28 @@ class DeclaredArtifact:
         return open_source(path, os.open if self.directory is None else open_real)
 
 
+@dataclass(eq=False, repr=False)
 class DeclaredArtifacts:
-    """The declared artifacts of one run. Safe to use from any thread."""
+    """The declared artifacts of one run. Safe to use from any thread.
 
-    def __init__(self, run: ClaimedRun, shared: SharedResources) -> None:
-        self._run = run
-        self._shared = shared
-        self._lock = threading.Lock()
-        self._declared: dict[str, DeclaredArtifact] = {}
-        self._directory: Path | None = None
-        self._directories = 0
-        self._is_final = False
-        self._files = 0
+    Attributes:
+        directory: Where content is stored that cannot be read later; None: nowhere.
+    """
+
+    _run: ClaimedRun
+    _shared: SharedResources
+    directory: Path | None = None
+    _directories: int = 0
+    _files: int = 0
+    _is_final: bool = False
+    _declared: dict[str, DeclaredArtifact] = field(default_factory=dict[str, DeclaredArtifact])
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def final(self) -> list[DeclaredArtifact]:
         """Return the artifacts, in the order in which they were declared; no more can be declared."""
         with self._lock:
             self._is_final = True
             return [*self._declared.values()]
-
-    @property
-    def has_files(self) -> bool:
-        """Whether content was stored in a directory."""
-        return self._directory is not None
 
     def clear(self, *, is_final: bool = False) -> Path | None:
         """Forget all artifacts; return the directory to remove, if there is one.
@@ -143,7 +151,7 @@ class DeclaredArtifacts:
         with self._lock:
             self._is_final = self._is_final or is_final
             self._declared.clear()
-            directory, self._directory = self._directory, None
+            directory, self.directory = self.directory, None
         return directory
 
     def declare(
@@ -177,7 +185,7 @@ class DeclaredArtifacts:
         is_outside = options.get("allow_outside", False)
         top, paths = _found_in(directory, work_directory, is_outside=is_outside)
         if prefix:
-            checked_name(prefix)
+            new_name(prefix)
         checked = self._checked(options)
         inside = None if is_outside else work_directory
         found: list[DeclaredArtifact] = []
@@ -235,12 +243,12 @@ class DeclaredArtifacts:
     def _new_file(self) -> Path:
         with self._lock:
             self._check_open()
-            if self._directory is None:
+            if self.directory is None:
                 self._directories += 1
                 name = f"{self._run.task_id}-{self._run.run_id}-artifacts-{self._directories}"
-                self._directory = self._shared.directories.make(name)
+                self.directory = self._shared.directories.make(name)
             self._files += 1
-            return self._directory / str(self._files)
+            return self.directory / str(self._files)
 
 
 def _found_in(
@@ -285,7 +293,7 @@ def _fail_if_any(refused: list[str]) -> None:
 
 
 def _check_name(name: str) -> None:
-    if checked_name(name) in _RESERVED:
+    if new_name(name) in _RESERVED:
         raise InvalidArgument("name", name, f"any other name: this one is reserved for {_RESERVED[name]}")
 
 
@@ -310,3 +318,59 @@ def _declared_file(
             raise InvalidArgument("source", os.fspath(path), "a regular file")
     # Not the real path: a link that leads elsewhere by the time of the upload is checked again.
     return DeclaredArtifact(name, work_directory / path, checked, None if is_outside else work_directory)
+
+
+def outcome_of_failed_upload(name: str, error: Exception) -> Outcome:
+    """Return the outcome of a run whose artifact could not be uploaded.
+
+    - The file is missing, unreadable, not a file, was changed meanwhile, or is larger than storage allows:
+      `TaskFailed`, as it is the task's doing.
+    - Storage or the Queue cannot be reached, or is out of order, or its one response that says how to upload
+      an object was lost: `ResourceUnavailable`.
+    - Anything else, such as another refusal or a full disk: `InternalError`.
+    """
+    message = f"{name} was not uploaded: {error}"
+    is_lost = isinstance(error, UploadAlreadyBegun)
+    if is_lost or is_outage(error) or (isinstance(error, StorageFailed) and error.is_temporary):
+        return ResourceUnavailable(message)
+    if _is_about_the_file(error) or (isinstance(error, StorageRefused) and error.is_too_large):
+        return TaskFailed(message)
+    outcome = InternalError(message)
+    outcome.__cause__ = error.with_traceback(None)  # which holds the run
+    return outcome
+
+
+def with_failed_upload(error: BaseException | None, failure: Outcome | None) -> BaseException | None:
+    """Return how a run ends after its uploads: a failure counts unless the task has failed anyway."""
+    if failure is None or (isinstance(failure, TaskFailed) and isinstance(error, TaskFailed)):
+        return error
+    return failure
+
+
+def _is_about_the_file(error: Exception) -> bool:
+    if isinstance(error, OSError):
+        return error.errno not in MACHINE_ERRORS and not isinstance(error, TemporaryFileFailed)
+    is_source = isinstance(error, InvalidArgument) and error.argument == "source"
+    return is_source or isinstance(error, SourceChanged)
+
+
+def error_reason(error: Exception) -> Reason | None:
+    """Return the reason of an error artifact; None if a later attempt to upload may succeed."""
+    if _is_about_the_file(error):
+        reasons: dict[type[Exception], Reason] = {
+            FileNotFoundError: "file-missing-on-worker",
+            PermissionError: "file-not-readable-on-worker",
+        }
+        return reasons.get(type(error), "invalid-resource-on-worker")
+    if isinstance(error, StorageRefused) and not error.is_temporary:
+        return "too-large-file-on-worker" if error.is_too_large else "invalid-resource-on-worker"
+    return None
+
+
+_SEVERITY: tuple[type[Outcome], ...] = (TaskFailed, ResourceUnavailable, InternalError)
+"""The last of these counts if there are several."""
+
+
+def severity(outcome: Outcome) -> int:
+    """Return the rank of a failure: of several, the one with the highest rank counts."""
+    return _SEVERITY.index(type(outcome))

@@ -118,22 +118,9 @@ class Handlers:
             )
 
 
-def _check_done(returned: object) -> None:
-    """Raise a TypeError if a handler returned work instead of doing it."""
-    is_awaitable = inspect.isawaitable(returned)
-    if is_awaitable or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
-        if inspect.iscoroutine(returned):
-            returned.close()  # or Python warns that it was never awaited
-        advice = "declare run_task as `async def`" if is_awaitable else "run_task must not `yield`"
-        message = f"run_task returned a {type(returned).__name__} that was not run; {advice}"
-        raise TypeError(message)
-
-
 def _call(run_task: Callable[[TaskRun], object], resources: RunResources) -> None:
-    """Call a plain handler, and check that it has left no work behind."""
     calls = UnawaitedCalls()
-    _check_done(run_task(TaskRun(resources, calls)))
-    calls.check()
+    calls.check(run_task(TaskRun(resources, calls)))
 
 
 def _raised_by(function: Callable[[], object]) -> BaseException | None:
@@ -158,8 +145,7 @@ async def _raised_by_coroutine(
     process = os.getpid()
     try:
         calls = UnawaitedCalls()
-        _check_done(await run_task(TaskRun(resources, calls)))
-        calls.check()
+        calls.check(await run_task(TaskRun(resources, calls)))
     except BaseException as error:  # noqa: BLE001 - as above
         _end_child_of(process, error)
         return error
@@ -265,11 +251,7 @@ class Attempts:
         call: The last call of the handler; None before the first.
     """
 
-    def __init__(
-        self,
-        resources: RunResources,
-        call_handler: Callable[[RunResources], HandlerCall],
-    ) -> None:
+    def __init__(self, resources: RunResources, call_handler: Callable[[RunResources], HandlerCall]) -> None:
         self._resources = resources
         self._shared = resources.shared
         self._call_handler = call_handler
@@ -329,7 +311,7 @@ class Attempts:
         finally:
             if self._over is not None:
                 self._over.cancel()
-            if self._resources.has_commands:
+            if self._resources.processes is not None:
                 await asyncio.to_thread(self._resources.end_commands)
 
     def _own_time_limit(self) -> float | None:

@@ -9,11 +9,12 @@ import threading
 import zlib
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import uniform
 from typing import Any
 
-from taskqueue_client.artifacts.compression import fast_zlib
+from taskqueue_client.artifacts.sources import fast_zlib
 from taskqueue_client.clock import Clock
 from taskqueue_client.worker.commands.task_log import LogView, TaskLog
 from taskqueue_client.worker.worker_log import log
@@ -24,6 +25,7 @@ _HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 """The header of gzip without a name and time (RFC 1952, 2.3)."""
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class CompressedLog:
     """A log as one gzip stream that grows with it. Each byte of the log is compressed once.
 
@@ -33,23 +35,18 @@ class CompressedLog:
 
     Safe to use from any thread.
 
-    Args:
-        task_log: The log. The stream is in a file beside the log's.
-
     Attributes:
-        log: The log.
+        log: The log. The stream is in a file beside the log's.
         size: Bytes of the log that are in the stream.
         is_broken: Whether the stream could not be written, and is of no use any more.
     """
 
-    __slots__ = ("_checksum", "_lock", "_packed", "is_broken", "log", "size")
-
-    def __init__(self, task_log: TaskLog) -> None:
-        self.log = task_log
-        self._lock = threading.Lock()
-        self._packed = self._checksum = 0
-        self.size = 0
-        self.is_broken = False
+    log: TaskLog
+    size: int = 0
+    is_broken: bool = False
+    _packed: int = 0
+    _checksum: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def _path(self) -> Path:
@@ -149,6 +146,7 @@ def first_after(interval: float, outage: float) -> float:
     return uniform(min(earliest, latest), latest)  # noqa: S311 - spreads calls, keeps no secret
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class LogCheckpoints:
     """The checkpoints of one run's log, in the loop that it is made in.
 
@@ -159,28 +157,21 @@ class LogCheckpoints:
     Args:
         run: The run, for the worker's log.
         compressed: Returns the log as gzip; called at the first checkpoint.
+        upload: Uploads the log so far.
     """
 
-    __slots__ = (
-        "_beginning", "_clock", "_compressed", "_run", "_sent", "_started", "_task", "_upload", "_uploaded",
-    )  # fmt: skip
+    _run: object
+    _compressed: Callable[[], CompressedLog]
+    _upload: Callable[[LogView], Awaitable[object]]
+    _clock: Clock
+    _started: float = field(init=False)
+    _beginning: asyncio.TimerHandle | None = None
+    _task: asyncio.Task[None] | None = None
+    _sent: int = 0
+    _uploaded: int = 0  # bytes of the log, which are more than those that were sent
 
-    def __init__(
-        self,
-        run: object,
-        compressed: Callable[[], CompressedLog],
-        upload: Callable[[LogView], Awaitable[object]],
-        clock: Clock,
-    ) -> None:
-        self._run = run
-        self._compressed = compressed
-        self._upload = upload
-        self._clock = clock
-        self._beginning: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._started = clock.monotonic()
-        self._sent = 0
-        self._uploaded = 0  # bytes of the log, which are more than those that were sent
+    def __post_init__(self) -> None:
+        self._started = self._clock.monotonic()
 
     def start(self, interval: float, outage: float = 0.0) -> None:
         """Upload the first checkpoint soon, and more from then on. Until then, there is only a timer.

@@ -146,6 +146,7 @@ class RunResources:
 
     Attributes:
         compressed_log: The log as gzip, from its first checkpoint on.
+        processes: The processes of commands, some of which may still be there; None: it has started none.
     """
 
     def __init__(self, run: ClaimedRun, shared: SharedResources) -> None:
@@ -160,7 +161,7 @@ class RunResources:
         self._live_url: str | None = None
         self._work_directory: Path | None = None
         self._attempts = 1
-        self._processes: RunProcesses | None = None
+        self.processes: RunProcesses | None = None
         self._proxies: list[TaskProxy] = []
         self._command_proxy: TaskProxy | None = None
         self._has_ended = False
@@ -361,14 +362,14 @@ class RunResources:
             **(self._proxy_variables() if proxy else {}),
         }
         with self._lock:
-            if self._processes is None:
+            if self.processes is None:
                 mark = f"{self.shared.directories.path}/{self.run}/"
-                self._processes = RunProcesses(mark, self.shared.guardian)
+                self.processes = RunProcesses(mark, self.shared.guardian)
         return CommandContext(
             log=self.log,
             canceled=self.canceled,
             guardian=self.shared.guardian,
-            processes=self._processes,
+            processes=self.processes,
             work_directory=self.work_directory,
             environment=self.shared.environment,
             variables=variables,
@@ -376,15 +377,10 @@ class RunResources:
             tracing=self.tracing,
         )
 
-    @property
-    def has_commands(self) -> bool:
-        """Whether the run has started commands, some processes of which may still be there."""
-        return self._processes is not None
-
     def end_commands(self) -> None:
         """End all processes that commands have left running; takes up to `termination_grace`."""
         with self._lock:
-            processes, self._processes = self._processes, None
+            processes, self.processes = self.processes, None
         if processes is None:
             return
         try:
@@ -407,7 +403,7 @@ class RunResources:
 
     def close_at_once(self) -> bool:
         """Close, unless that takes time; return whether all is closed."""
-        if self._processes is not None or self._proxies or self.artifacts.has_files:
+        if self.processes is not None or self._proxies or self.artifacts.directory is not None:
             return False
         with self._lock:
             path = self._work_directory

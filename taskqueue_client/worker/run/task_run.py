@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mappin
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial, wraps
-from inspect import CORO_CREATED, getcoroutinestate
+from inspect import CORO_CREATED, getcoroutinestate, isasyncgen, isawaitable, iscoroutine, isgenerator
 from os import PathLike
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
@@ -72,8 +72,15 @@ class UnawaitedCalls:
         names[call] = name
         return call
 
-    def check(self) -> None:
-        """Raise a TypeError if a call has not begun."""
+    def check(self, returned: object) -> None:
+        """Raise a TypeError if a handler has left work behind: a call, or what it `returned`."""
+        is_awaitable = isawaitable(returned)
+        if is_awaitable or isgenerator(returned) or isasyncgen(returned):
+            if iscoroutine(returned):
+                returned.close()  # or Python warns that it was never awaited
+            advice = "declare run_task as `async def`" if is_awaitable else "run_task must not `yield`"
+            message = f"run_task returned a {type(returned).__name__} that was not run; {advice}"
+            raise TypeError(message)
         for call, name in self._names.items():
             if getcoroutinestate(call) == CORO_CREATED:  # one that was canceled before it began is closed
                 call.close()  # or Python warns that it was never awaited
