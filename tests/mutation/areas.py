@@ -32,6 +32,7 @@ AREAS = {
             "worker/claims/cancellation.py",
             "worker/claims/claimed_run.py",
             "worker/claims/keeper.py",
+            "worker/claims/reclaiming.py",
         ),
         (
             "tests/worker/test_run_state.py",
@@ -44,13 +45,20 @@ AREAS = {
             "tests/events/test_worker_cancellations.py",
         ),
     ),
-    "lifecycle": Area(
-        ("worker/run/handlers.py", "worker/run/lifecycle.py"),
+    "reporting": Area(
+        ("worker/run/reporting.py",),
         (
             "tests/worker/test_queue_outages.py",
             "tests/worker/test_attempt_limits.py",
             "tests/worker/test_keeper.py",
             "tests/worker/test_upload_retries.py",
+            "tests/worker/test_loss_reasons.py",
+        ),
+    ),
+    "lifecycle": Area(
+        ("worker/run/handlers.py", "worker/run/lifecycle.py"),
+        (
+            "tests/worker/test_attempt_limits.py",
             "tests/worker/test_lost_claims.py",
             "tests/worker/test_loop.py",
             "tests/worker/test_loss_reasons.py",

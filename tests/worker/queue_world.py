@@ -18,7 +18,7 @@ from taskqueue_client.models import ReasonResolved, Run, TaskStatus
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState, ReclaimResult
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.config import WorkerConfig
-from taskqueue_client.worker.run.lifecycle import Reporter
+from taskqueue_client.worker.run.reporting import Reporter
 from taskqueue_client.worker.threads import EventThread
 
 TASK_QUEUE_ID = "test-provisioner/test-worker"

@@ -11,10 +11,11 @@ import pytest
 from taskqueue_client import AsyncQueue
 from taskqueue_client.local.faults import Delay, Respond
 from taskqueue_client.models import ReasonResolved
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState, Lease, Reclaiming
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState, Lease
+from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.run import lifecycle
-from taskqueue_client.worker.run.lifecycle import Reporter
+from taskqueue_client.worker.run.reporting import Reporter
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.passing_clock import PassingClock
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, Told, World, until

@@ -17,7 +17,7 @@ from taskqueue_client.worker.outcomes import (
     resolution_of,
 )
 from taskqueue_client.worker.payload import outcome_of
-from taskqueue_client.worker.run.lifecycle import report_of
+from taskqueue_client.worker.run.reporting import report_of
 
 TABLE = [
     (None, "reportCompleted", "completed"),

@@ -20,8 +20,9 @@ from taskqueue_client.errors import Attempted, CallFailed, ConnectionFailed, Ref
 from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.models import ReasonResolved, TaskClaim
 from taskqueue_client.worker import WorkerIdentity
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState, Lease, Reclaiming
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState, Lease
 from taskqueue_client.worker.claims.keeper import Claiming
+from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.claims.task_source import (
     QueueTaskSource,
     SourceContext,
@@ -29,7 +30,7 @@ from taskqueue_client.worker.claims.task_source import (
 )
 from taskqueue_client.worker.outcomes import LossReason
 from taskqueue_client.worker.run.artifact_uploads import RetryBudget, RetryClock
-from taskqueue_client.worker.run.lifecycle import Reporter
+from taskqueue_client.worker.run.reporting import Reporter
 from tests.worker.passing_clock import PassingClock
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, Told, World, iso
 from tests.worker.request_log import Request, requests_noted

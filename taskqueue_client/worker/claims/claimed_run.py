@@ -1,4 +1,4 @@
-"""A run that this worker has claimed: its state and lease, which all of the worker shares, and its reclaims.
+"""A run that this worker has claimed, and its lease, shared by the keeper and the rest of the worker.
 
 The states of a run:
 
@@ -17,28 +17,22 @@ The rules are fractions of the length: a lease of 5 s is handled like one of 20 
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from random import random
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
 from taskqueue_client._client import ClientBase
-from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from taskqueue_client.aio import AsyncQueue
-from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials
-from taskqueue_client.errors import CallFailed, RequestConflict
+from taskqueue_client.errors import CallFailed
 from taskqueue_client.models import TaskClaim, TaskReclaim
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, RunTrace
 from taskqueue_client.worker.outcomes import ClaimLost, LossReason
-from taskqueue_client.worker.worker_log import counted, log
 
 RECLAIM_BETWEEN = (0.5, 0.7)
 """The fraction of a lease after which the run is reclaimed is random in this range. Of 20 minutes, at
@@ -325,134 +319,3 @@ class KeeperEvents(Protocol):
     def reclaim_ended(self, result: ReclaimResult) -> None:
         """An attempt to reclaim a run ended. After `failed`, another one follows while the lease lasts."""
         ...
-
-
-LATE = 0.1
-"""A reclaim that begins later than this part of its lease is logged. The rest of the lease, 30 % or more,
-is there for retries; a thread that is not scheduled for as long as this uses it up."""
-
-
-class _Due(NamedTuple):
-    """When a run is to be reclaimed. The number decides between equal times, as runs cannot be compared."""
-
-    time: float
-    number: int
-    run: ClaimedRun
-
-
-class Reclaiming:
-    """Reclaims runs until they are resolved or lost. One asyncio task waits for all, as each takes 1.5 kB."""
-
-    def __init__(self, events: KeeperEvents, clock: Clock) -> None:
-        self._events = events
-        self._clock = clock
-        self._due: list[_Due] = []  # sorted
-        self._due_of: dict[ClaimedRun, _Due] = {}
-        self._waiting: asyncio.Task[None] | None = None
-        self._tasks: dict[ClaimedRun, asyncio.Task[None]] = {}  # of reclaims that have begun
-
-    def start(self, run: ClaimedRun) -> None:
-        """Reclaim a run from now on."""
-        due = _Due(run.lease.reclaim_at(random()), id(run), run)  # noqa: S311 - spreads calls, keeps no secret
-        self._due_of[run] = due
-        insort(self._due, due)
-        if due is self._due[0]:
-            if self._waiting is not None:
-                self._waiting.cancel()
-            self._waiting = asyncio.create_task(self._begin_when_due())
-
-    def drop(self, run: ClaimedRun) -> None:
-        """Do not reclaim a run any more."""
-        if (due := self._due_of.pop(run, None)) is not None:
-            del self._due[bisect_left(self._due, due)]
-        if (task := self._tasks.pop(run, None)) is not None:
-            task.cancel()
-
-    async def stop(self) -> None:
-        """Reclaim nothing any more."""
-        await end_tasks(*filter(None, [self._waiting]), *self._tasks.values())
-
-    def runs(self) -> list[ClaimedRun]:
-        """Return the runs that are being reclaimed."""
-        return [*self._due_of, *self._tasks]
-
-    async def reclaim_once(self, run: ClaimedRun) -> Exception | None:
-        """Make one attempt; return the error if another attempt may succeed."""
-        asked = self._clock.monotonic()
-        try:
-            async with asyncio.timeout(attempt_timeout(run.lease.left(asked))):
-                response = await run.queue.reclaim_task(run.task_id, run.run_id)
-            run.use_credentials(response.credentials)
-            run.lease = run.lease.reclaimed(response, asked)
-        except RequestConflict as error:
-            if run.apply(ClaimEvent.RECLAIM_REFUSED, error.message, LossReason.RECLAIM_REFUSED):
-                self._events.reclaim_ended("refused")
-        except Exception as error:  # noqa: BLE001 - whatever happens, the claim lasts until its lease ends
-            self._events.reclaim_ended("failed")
-            log.warning("cannot reclaim %s, retrying: %s", run, cause_of(error))
-            return error
-        else:
-            self._events.reclaim_ended("reclaimed")
-        return None
-
-    async def _begin_when_due(self) -> None:
-        """Begin reclaims as they are due, until none is to come."""
-        try:
-            while self._due:
-                until = self._due[0].time
-                await self._clock.sleep_async(max(until - self._clock.monotonic(), 0))
-                now = self._clock.monotonic()
-                while self._due and self._due[0].time <= max(now, until):
-                    self._begin(self._due[0].run, now - self._due[0].time)
-        except Exception as error:  # noqa: BLE001 - whatever happens, runs are not held in vain
-            for run in self.runs():
-                self.drop(run)
-                _lose(run, error)
-
-    def _begin(self, run: ClaimedRun, late: float) -> None:
-        self.drop(run)
-        if run.state is ClaimState.CLAIMED:
-            self._tasks[run] = asyncio.create_task(
-                self._reclaim_and_restart(run, late), context=run.trace.context.copy()
-            )
-
-    async def _reclaim_and_restart(self, run: ClaimedRun, late: float) -> None:
-        try:
-            await self._reclaim(run, late)
-        except Exception as error:  # noqa: BLE001 - as above
-            _lose(run, error)
-        finally:
-            self._tasks.pop(run, None)
-        if run.state is ClaimState.CLAIMED:
-            self.start(run)
-
-    def _note_begin(self, run: ClaimedRun, late: float) -> None:
-        self._events.reclaim_began(late)
-        if late > LATE * run.lease.length:
-            log.warning(
-                "reclaim of %s began %.1f s late, %.1f of %.1f s of the lease are left: the keeper's thread "
-                "was not scheduled, for example because the process was suspended or a handler held the GIL",
-                *(run, late, run.lease.left(self._clock.monotonic()), run.lease.length),
-            )
-
-    async def _reclaim(self, run: ClaimedRun, late: float) -> None:
-        """Retry until an attempt succeeds or is refused, or the lease has ended."""
-        self._note_begin(run, late)
-        failures, last = 0, f"no attempt was made, as the first one began {late:.1f} s late"
-        while run.state is ClaimState.CLAIMED:
-            if not run.lease.left(self._clock.monotonic()):
-                why = f"its lease ended ({run.lease.length:.1f} s); {last}"
-                run.apply(ClaimEvent.LEASE_ENDED, why, LossReason.LEASE_ENDED)
-            elif error := await self.reclaim_once(run):
-                failures += 1
-                last = f"reclaim failed {counted(failures, 'time')}, last error: {cause_of(error)}"
-                left = run.lease.left(self._clock.monotonic())
-                await self._clock.sleep_async(min(retry_in(failures, left, random()), left))  # noqa: S311 - as above
-            else:
-                return
-
-
-def _lose(run: ClaimedRun, error: Exception) -> None:
-    """Lose a run that can no longer be reclaimed because of a bug: working on it would be in vain."""
-    log.error("the claim on %s cannot be reclaimed", run, exc_info=error)
-    run.apply(ClaimEvent.LEASE_ENDED, f"reclaiming raised {error!r}", LossReason.LEASE_ENDED)

@@ -26,7 +26,8 @@ from taskqueue_client.worker.threads import EventThread
 from taskqueue_client.worker.worker_log import log
 
 from .cancellation import CancellationWatch
-from .claimed_run import ClaimedRun, KeeperEvents, Lease, Reclaiming
+from .claimed_run import ClaimedRun, KeeperEvents, Lease
+from .reclaiming import Reclaiming
 from .task_source import PROMPT, QueueTaskSource, SourceContext, TaskSource, TaskSourceFactory
 
 MOST_CLAIMED = 32

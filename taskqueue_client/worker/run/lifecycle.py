@@ -1,7 +1,6 @@
 """One run from its claim to its end: handler, uploads and report, in the order that the outcome asks for.
 
-`Reporter` reports a run until the report has succeeded or the claim is lost. `LiveRuns` has the runs of a
-worker that have not ended.
+`LiveRuns` has the runs of a worker that have not ended.
 """
 
 from __future__ import annotations
@@ -12,26 +11,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from random import random
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from taskqueue_client import calls
-from taskqueue_client._client import with_retries
-from taskqueue_client._protocol.conversation import Call
-from taskqueue_client._protocol.retry import PolicyRetries, RetryPolicy
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
-from taskqueue_client.errors import CallFailed, RequestConflict
-from taskqueue_client.models import ReasonResolved, TaskStatusResponse
-from taskqueue_client.worker.claims.claimed_run import (
-    RECLAIM_BETWEEN,
-    ClaimedRun,
-    ClaimEvent,
-    ClaimState,
-    attempt_timeout,
-    cause_of,
-    retry_in,
-)
+from taskqueue_client.models import ReasonResolved
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.task_log import LogView, TaskLog
@@ -54,6 +39,7 @@ from .artifact_uploads import ArtifactUploads, RetryBudget
 from .declared_artifacts import with_failed_upload
 from .handlers import Attempts, HandlerCall
 from .log_checkpoints import LogCheckpoints
+from .reporting import Reporter
 from .run_resources import RunResources, SharedResources
 
 if TYPE_CHECKING:
@@ -65,13 +51,6 @@ reported."""
 
 UPLOAD_WINDOW = 24 * 60.0
 """Seconds: the Queue takes artifacts of an exception for 25 minutes after the report."""
-
-FRESH = 0.95
-"""The part of a lease that must be left before the report of an exception; with less, the run is reclaimed
-first. Artifacts are uploaded for 24 minutes after such a report, with credentials that work until 5 minutes
-after the lease ends: of a lease of 20 minutes, 19 are needed."""
-
-_ONCE = PolicyRetries(RetryPolicy(attempts=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,107 +324,6 @@ def explain(log: TaskLog, error: BaseException | None) -> None:
         log.logger.error("%s: %s", type(error).__name__, text_of(error))
     else:
         log.logger.error("the worker's handler failed\n%s", traceback_of(error))
-
-
-class Reporter:
-    """Reports one run.
-
-    Args:
-        run: The run. The keeper does not reclaim it any more once it is being reported.
-        queue: A client with the run's credentials.
-        reclaim: Makes one attempt to reclaim the run.
-    """
-
-    def __init__(
-        self,
-        run: ClaimedRun,
-        queue: AsyncQueue,
-        reclaim: Callable[[ClaimedRun], Awaitable[object]],
-        clock: Clock,
-    ) -> None:
-        self._run = run
-        self._queue = with_retries(queue, _ONCE)  # retried here, for as long as the lease lasts
-        self._reclaim = reclaim
-        self._clock = clock
-
-    async def report(self, reason: ReasonResolved) -> ClaimState:
-        """Report the run if this worker still has the claim; return the state afterwards."""
-        if self._run.apply(ClaimEvent.RESOLVE):
-            if reason not in UPLOADED_BEFORE:  # a resolved run cannot be reclaimed
-                await self._reclaimed_if_less_than(FRESH)
-            await self._retry(reason)
-        return self._run.state
-
-    async def _retry(self, reason: ReasonResolved) -> None:
-        run, failures, last = self._run, 0, "it was not reported"
-        while left := run.lease.left(self._clock.monotonic()):
-            error = await self._report_once(reason, attempt_timeout(left))
-            if error is None:
-                return
-            failures += 1
-            last = f"its report failed {counted(failures, 'time')}, last error: {error}"
-            left = await self._reclaimed_if_less_than(1 - RECLAIM_BETWEEN[0])
-            await self._clock.sleep_async(min(retry_in(failures, left, random()), left))  # noqa: S311 - spreads calls, keeps no secret
-        if failures and await self._resolved_as() == reason:  # the responses were lost
-            run.apply(ClaimEvent.CONFIRMED)
-        why = f"its lease ended ({run.lease.length:.1f} s); {last}"
-        run.apply(ClaimEvent.LEASE_ENDED, why, LossReason.LEASE_ENDED)
-
-    async def _reclaimed_if_less_than(self, part: float) -> float:
-        """Reclaim the run if less than a part of its lease is left; return the seconds that are left then.
-
-        If an earlier attempt has reported the run, the Queue refuses to reclaim it, which changes nothing.
-        """
-        run = self._run
-        if run.lease.left(self._clock.monotonic()) < run.lease.length * part:
-            await self._reclaim(run)
-        return run.lease.left(self._clock.monotonic())
-
-    async def _report_once(self, reason: ReasonResolved, timeout: float) -> str | None:  # noqa: ASYNC109 - of one attempt among several
-        """Make one attempt; return the error if another attempt may succeed."""
-        run = self._run
-        try:
-            async with asyncio.timeout(timeout):
-                await self._queue.send(report_of(run.task_id, run.run_id, reason))
-        except RequestConflict as error:
-            await self._check_conflict(reason, error)
-        except Exception as error:  # noqa: BLE001 - whatever happens, the claim lasts until its lease ends
-            cause = cause_of(error)
-            log.warning("cannot report %s as %s, retrying: %s", run, reason, cause)
-            return cause
-        else:
-            run.apply(ClaimEvent.CONFIRMED)
-        return None
-
-    async def _check_conflict(self, reason: ReasonResolved, refusal: RequestConflict) -> None:
-        """A 409 does not matter if an earlier attempt, whose response was lost, has resolved the run."""
-        resolved = await self._resolved_as()
-        if resolved == reason:
-            self._run.apply(ClaimEvent.CONFIRMED)
-        else:
-            why = f"the Queue has resolved the run as {resolved}" if resolved else refusal.message
-            self._run.apply(ClaimEvent.REPORT_REFUSED, why, LossReason.of(resolved))
-
-    async def _resolved_as(self) -> ReasonResolved | None:
-        run = self._run
-        left = max(run.lease.left(self._clock.monotonic()), 1.0)
-        try:
-            response = await self._queue.with_options(attempts=6, timeout=left).status(run.task_id)
-        except CallFailed as error:
-            log.warning("cannot look up how %s was resolved: %s", run, error)
-            return None
-        return next(
-            (each.reason_resolved for each in response.status.runs if each.run_id == run.run_id), None
-        )
-
-
-def report_of(task_id: str, run_id: int, reason: ReasonResolved) -> Call[TaskStatusResponse]:
-    """Return the call that reports a run."""
-    if reason is ReasonResolved.COMPLETED:
-        return calls.report_completed(task_id, run_id)
-    if reason is ReasonResolved.FAILED:
-        return calls.report_failed(task_id, run_id)
-    return calls.report_exception(task_id, run_id, cast("calls.ExceptionReason", reason))
 
 
 class LiveRuns:
