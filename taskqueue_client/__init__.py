@@ -66,8 +66,7 @@ if not TYPE_CHECKING:  # with it, type checkers would accept any name
             if name in names:
                 globals()[name] = value = getattr(importlib.import_module(module, __name__), name)
                 return value
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -11,8 +11,7 @@ from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
 
-_EXTRA = frozenset({"click", "rich", "yaml"})
-"""The packages of the extra `cli`."""
+_EXTRA = frozenset({"click", "rich", "yaml"})  # the packages of the extra `cli`
 
 LINGERING = 30.0
 """Seconds from the end of a worker to that of its process."""

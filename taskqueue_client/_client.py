@@ -166,11 +166,10 @@ class ClientBase(ABC, Generic[SessionT]):
 
     def __reduce__(self) -> NoReturn:
         name = type(self).__name__
-        message = (
+        raise TypeError(
             f"{name} cannot be pickled or copied, as it has open connections: make another one in each "
             f"process, for example by {name}.from_env(), or use with_credentials() or with_options()"
         )
-        raise TypeError(message)
 
     @property
     def root_url(self) -> str:

@@ -26,8 +26,7 @@ Responses with claims are requested uncompressed: a claim that is not read is lo
 
 _CUT_GZIP = "the response is incomplete: its compressed body ends too early"
 
-_GZIP_OR_ZLIB = 47
-"""The `wbits` that let zlib detect the format."""
+_GZIP_OR_ZLIB = 47  # the `wbits` that let zlib detect the format
 
 
 class Response(NamedTuple):
@@ -123,8 +122,7 @@ def is_framed(response: Response) -> bool:
     return response.status == NO_CONTENT or "content-length" in headers or "transfer-encoding" in headers
 
 
-_MOST_AGE = 2**31
-"""Seconds, as RFC 9111, 1.2.2 bounds them: with more, the time could be out of range."""
+_MOST_AGE = 2**31  # seconds, as RFC 9111, 1.2.2 bounds them: with more, the time could be out of range
 
 
 def date_of(headers: Mapping[str, str]) -> float | None:

@@ -124,11 +124,9 @@ DEFINITION: Schema = {
 }
 """The JSON schema of a task definition; its patterns end where the text ends, as in JavaScript."""
 
-_WINDOW = timedelta(minutes=15).total_seconds()
-"""How far `created` may be from the Queue's time."""
+_WINDOW = timedelta(minutes=15).total_seconds()  # how far `created` may be from the Queue's time
 
-_UNCERTAIN = 60.0
-"""Seconds: the Queue's clock is known to a few, and a call may be retried for a while."""
+_UNCERTAIN = 60.0  # seconds: the Queue's clock is known to a few, and a call may be retried for a while
 
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """U+0000 as JSON writes it: an odd number of backslashes before `u0000`."""

@@ -28,11 +28,9 @@ else:
 
 __all__ = ["AsyncResult", "call_on_threads", "end_other_tasks", "end_tasks", "is_canceled", "running_loop"]
 
-_TICK = 0.01
-"""Seconds between two looks whether threads have ended, after an error."""
+_TICK = 0.01  # seconds between two looks whether threads have ended, after an error
 
-_PATIENCE = 10.0
-"""Seconds after which tasks are canceled again."""
+_PATIENCE = 10.0  # seconds after which tasks are canceled again
 
 
 def call_on_threads(work: Callable[[], None], count: int, stop: Callable[[], object]) -> None:
@@ -104,8 +102,9 @@ def running_loop() -> asyncio.AbstractEventLoop:
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
-        message = "an AsyncQueue needs an event loop of asyncio, and none runs: use a Queue, in a thread"
-        raise ClientUnusable(message) from None
+        raise ClientUnusable(
+            "an AsyncQueue needs an event loop of asyncio, and none runs: use a Queue, in a thread"
+        ) from None
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:

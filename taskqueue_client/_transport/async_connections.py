@@ -56,8 +56,7 @@ _UNUSABLE = "the server closed the connection, or sent something on it, before t
 _CUT = "the connection was closed before the response was complete"
 _LONG_HEAD = f"the headers of the response are longer than {MAX_HEAD // 1024} KiB"
 
-_FINAL = 200
-"""The least status of a response after which no other one follows."""
+_FINAL = 200  # the least status of a response after which no other one follows
 
 
 POOL_SIZE = 100

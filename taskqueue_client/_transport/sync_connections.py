@@ -24,11 +24,9 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from taskqueue_client._protocol.retry import RetryPolicy
 
-_LARGEST_JOINED = 64 * 1024
-"""Bytes of a body that is sent together with the head of its request."""
+_LARGEST_JOINED = 64 * 1024  # bytes of a body that is sent together with the head of its request
 
-_PIECE = 64 * 1024
-"""Bytes that are passed to TLS at a time: all of them must be sent within the read timeout."""
+_PIECE = 64 * 1024  # bytes that are passed to TLS at a time: all of them must be sent within the read timeout
 
 
 @dataclass(eq=False, repr=False)
@@ -347,8 +345,7 @@ class StorageAttempt(Attempt):
         window, rate = self.policy.min_rate_window, self.policy.min_rate
         if self._seconds >= window:
             if self._bytes < rate * self._seconds:
-                message = f"too slow: fewer than {rate:g} bytes per second for {window:g} s"
-                raise TooSlow(message)
+                raise TooSlow(f"too slow: fewer than {rate:g} bytes per second for {window:g} s")
             self._bytes, self._seconds = 0, 0.0
 
 

@@ -40,8 +40,7 @@ from .sync_connections import Attempt, add_deadline, current_attempt
 POOL_SIZE = 32
 """Idle connections that are kept for the threads of one client; a worker has fewer busy ones."""
 
-_PIECE = 2**20
-"""Bytes that are read at a time of a body whose length is unknown."""
+_PIECE = 2**20  # bytes that are read at a time of a body whose length is unknown
 
 
 class SyncTransport:

@@ -28,8 +28,7 @@ CERTIFIED_LOG_NAME = "public/logs/certified.log"
 KEY_LENGTH = 32
 """Bytes of an ed25519 key, public or private (RFC 8032)."""
 
-_LARGEST = 64 * 1024 * 1024
-"""The largest accepted document in bytes: enough for 400,000 artifacts."""
+_LARGEST = 64 * 1024 * 1024  # the largest accepted document in bytes: enough for 400,000 artifacts
 
 PublicKeys = str | Iterable[str]
 """One public key or several: ed25519, 32 bytes in base64."""
@@ -70,11 +69,13 @@ class ChainOfTrust:
         """
         hashes = self.artifacts.get(name)
         if hashes is None:
-            words = f"{name!r} is not one of the {len(self.artifacts)} artifacts that were signed"
-            raise ChainOfTrustError(self.task_id, words)
+            raise ChainOfTrustError(
+                self.task_id, f"{name!r} is not one of the {len(self.artifacts)} artifacts that were signed"
+            )
         if not hashes or hashes.keys() - VERIFIABLE:
-            words = f"{name!r} has the hashes {sorted(hashes)}; expected sha256 or sha512"
-            raise ChainOfTrustError(self.task_id, words)
+            raise ChainOfTrustError(
+                self.task_id, f"{name!r} has the hashes {sorted(hashes)}; expected sha256 or sha512"
+            )
         return {algorithm: value.lower() for algorithm, value in hashes.items()}
 
 

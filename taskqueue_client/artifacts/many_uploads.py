@@ -24,8 +24,7 @@ _TOGETHER = 64
 """Files that a thread opens at a time: switching threads costs as much as sending 4 kB. Opening reads small
 files into memory, together 4 MB at most."""
 
-_MANY = 200
-"""So many uploads take longer in threads than in an event loop with the import of aiohttp before."""
+_MANY = 200  # so many uploads take longer in threads than in an event loop with the import of aiohttp before
 
 CONCURRENCY = 16
 """The default number of simultaneous uploads."""

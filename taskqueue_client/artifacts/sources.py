@@ -301,11 +301,9 @@ def spooled(blocks: Iterable[bytes]) -> Source:
 GZIP = 31
 """zlib's `wbits` for a gzip header and the largest window."""
 
-_PIECE = 1024 * 1024
-"""Bytes that decompression returns at a time: a bound for memory."""
+_PIECE = 1024 * 1024  # bytes that decompression returns at a time: a bound for memory
 
-_MOST_THREADS = 4
-"""More threads don't help: one thread reads the source."""
+_MOST_THREADS = 4  # more threads don't help: one thread reads the source
 
 _WORTH_THREADS = 4 * 1024 * 1024
 """Smaller content is compressed by one thread: several take twice the processor time for 1 MB, and four times

@@ -53,11 +53,9 @@ MOST_REDIRECTS = 5
 MOST_THREADS = 32
 """Threads for the transfers of one asynchronous client."""
 
-_POOL_SIZE = 32
-"""Idle connections per origin in the connection pool."""
+_POOL_SIZE = 32  # idle connections per origin in the connection pool
 
-_READ = 256 * 1024
-"""The largest number of bytes received at a time."""
+_READ = 256 * 1024  # the largest number of bytes received at a time
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _SUCCESS = range(200, 300)
@@ -71,11 +69,9 @@ UPLOADED = ("sha256",)
 """The algorithms of the hashes that are stored with an upload. Every official client (JavaScript, Python, Go,
 Rust) accepts one of `VERIFIABLE`, and sha512 takes twice as long on processors with SHA instructions."""
 
-_LONGEST_RESPONSE = 64 * 1024
-"""The largest number of bytes read of a response to a PUT, or of an error."""
+_LONGEST_RESPONSE = 64 * 1024  # the largest number of bytes read of a response to a PUT, or of an error
 
-_LONGEST = 3600.0
-"""Seconds that sending a small body may take if there is no minimum rate."""
+_LONGEST = 3600.0  # seconds that sending a small body may take if there is no minimum rate
 
 _URL = re.compile(r"https?://[\x21-\x7e]+")
 
@@ -247,8 +243,9 @@ class Storage:
         with self._requested("PUT", put.url, headers, put.policy, cancellation, body) as incoming:
             received = incoming.beginning()
             if incoming.status not in _SUCCESS:
-                text = received.decode(errors="replace")
-                raise self._refused("PUT", put.url, incoming.status, incoming.headers, text)
+                raise self._refused(
+                    "PUT", put.url, incoming.status, incoming.headers, received.decode(errors="replace")
+                )
             if incoming.attempt.unsent:
                 reason = "the connection was closed before the whole body was sent"
                 raise StorageFailed("PUT", put.url, reason)
@@ -268,8 +265,9 @@ class Storage:
         except ResponseRefused as error:
             raise storage_refused("PUT", put.url, error.status, {}, error.reason) from error
         if response.status not in _SUCCESS:
-            text = response.body.decode(errors="replace")
-            raise storage_refused("PUT", put.url, response.status, response.headers, text)
+            raise storage_refused(
+                "PUT", put.url, response.status, response.headers, response.body.decode(errors="replace")
+            )
         if put.progress is not silently:
             put.progress(len(content), len(content))
             await asyncio.sleep(0)  # now it is told, and not after the upload
@@ -304,8 +302,9 @@ class Storage:
         if "gzip" in incoming.headers.get("Content-Encoding", "").lower():
             with suppress(zlib.error):
                 body = zlib.decompressobj(GZIP).decompress(body, _LONGEST_RESPONSE)
-        text = body.decode(errors="replace")
-        raise self._refused("GET", incoming.attempt.url, incoming.status, incoming.headers, text)
+        raise self._refused(
+            "GET", incoming.attempt.url, incoming.status, incoming.headers, body.decode(errors="replace")
+        )
 
     @contextmanager
     def _requested(

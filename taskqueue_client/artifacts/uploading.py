@@ -38,8 +38,7 @@ from .sources import (
 from .storage import UPLOADED, Progress, PutResponse
 from .transfers import SKIP_CDN, Target, Transfer, TransferClient, putting, reporter
 
-_WORTH_COMPRESSING = 1024
-"""Smaller content is not compressed by default: it fits into a network packet."""
+_WORTH_COMPRESSING = 1024  # smaller content is not compressed by default: it fits into a network packet
 
 _CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
 

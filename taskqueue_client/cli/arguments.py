@@ -61,10 +61,9 @@ def connect() -> Queue:
     from taskqueue_client.client import Queue  # noqa: PLC0415 - takes time that `taskqueue local` does not need
 
     if not (os.environ.get("TASKCLUSTER_PROXY_URL") or os.environ.get("TASKCLUSTER_ROOT_URL")):
-        message = (
+        raise Failure(
             "TASKCLUSTER_ROOT_URL is not set: set it to the deployment's URL, or start `taskqueue local`"
         )
-        raise Failure(message)
     return Queue.from_env()
 
 

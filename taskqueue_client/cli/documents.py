@@ -101,8 +101,9 @@ def _read_yaml(path: Path, text: str) -> object:
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise Failure(f"{shown(path)}{where}: {error.problem or error.context}") from error
     except yaml.reader.ReaderError as error:
-        message = f"{_place(path, text[: error.position])}: {error.reason}: #x{error.character:04x}"
-        raise Failure(message) from error
+        raise Failure(
+            f"{_place(path, text[: error.position])}: {error.reason}: #x{error.character:04x}"
+        ) from error
 
 
 def _place(path: Path, before: str) -> str:

@@ -92,8 +92,9 @@ def _bindings(
     }
     found = [binding for binding in every if binding.exchange in names]
     if not found:
-        message = f"{', '.join(exchanges)} has no messages about these subjects; choose other exchanges."
-        raise click.UsageError(message)
+        raise click.UsageError(
+            f"{', '.join(exchanges)} has no messages about these subjects; choose other exchanges."
+        )
     return found
 
 

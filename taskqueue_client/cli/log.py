@@ -77,8 +77,9 @@ def _chosen_run(status: TaskStatus, run_id: int | None) -> int:
     """Return the chosen run; by default the latest, or the first of a task without runs."""
     last = max(len(status.runs) - 1, 0)
     if run_id is not None and run_id > last:
-        message = f"task {status.task_id} has no run {run_id}; its latest run is {last}"
-        raise Failure(message, ExitStatus.REFUSED)
+        raise Failure(
+            f"task {status.task_id} has no run {run_id}; its latest run is {last}", ExitStatus.REFUSED
+        )
     return last if run_id is None else run_id
 
 
@@ -147,8 +148,10 @@ class FollowedLog:
         while self._is_unresolved(status := self._queue.status(self._task_id).status):
             self._has_log = self._print_new() or self._has_log
             if status.state is TaskState.UNSCHEDULED and is_blocked(self._queue, self._task_id):
-                message = f"task {self._task_id} is blocked: it depends on a task that failed"
-                raise Failure(message, ExitStatus.NOT_COMPLETED)
+                raise Failure(
+                    f"task {self._task_id} is blocked: it depends on a task that failed",
+                    ExitStatus.NOT_COMPLETED,
+                )
             if not self._is_live:
                 self._say(self._waiting_for(status))
             clock.sleep(interval)
@@ -190,8 +193,9 @@ class FollowedLog:
         self._prefer = {}  # what comes later is not waited for
         places = self._places()
         if not places:
-            message = f"run {self._run_id} of task {self._task_id} has no artifact {self._name}"
-            raise Failure(message, ExitStatus.REFUSED)
+            raise Failure(
+                f"run {self._run_id} of task {self._task_id} has no artifact {self._name}", ExitStatus.REFUSED
+            )
         name, content = places[-1]
         if name != self._name:
             self._say(f"{self._name} refers to the worker's stream; printing the uploaded {name}")
@@ -200,11 +204,11 @@ class FollowedLog:
         except (StorageFailed, StreamInterrupted) as error:
             if content.storage_type != StorageType.REFERENCE or name != LOG_LINK:
                 raise
-            message = (
+            raise Failure(
                 f"the log of run {self._run_id} of task {self._task_id} was not uploaded, and its worker "
-                f"does not stream it any more: {in_one_line(error)}"
-            )
-            raise Failure(message, ExitStatus.REFUSED) from error
+                f"does not stream it any more: {in_one_line(error)}",
+                ExitStatus.REFUSED,
+            ) from error
 
     def _places(self) -> list[tuple[str, ArtifactContent]]:
         """Return where the log is: the best place while the run goes on first, the best one after it last.

@@ -85,8 +85,9 @@ def _submit(queue: Queue, graph: Graph, *, is_new_group: bool) -> None:
         others = f" ({len(error.created)} of {len(graph.tasks)} tasks were)" if error.created else ""
         names = (*error.created, error.name) if is_unknown else error.created
         advice = _advice(graph, names, is_new_group=is_new_group)
-        message = f"task {error.name!r} {was} created: {in_one_line(cause)}{others}{advice}"
-        raise Failure(message, status_of(cause)) from error
+        raise Failure(
+            f"task {error.name!r} {was} created: {in_one_line(cause)}{others}{advice}", status_of(cause)
+        ) from error
 
 
 def _advice(graph: Graph, names: Collection[str], *, is_new_group: bool) -> str:

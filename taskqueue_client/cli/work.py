@@ -152,8 +152,9 @@ def _current_directory() -> str:
     try:
         return str(Path.cwd())
     except FileNotFoundError as error:
-        message = "the current directory, in which modules are searched, was removed; start in another one"
-        raise Failure(message) from error
+        raise Failure(
+            "the current directory, in which modules are searched, was removed; start in another one"
+        ) from error
 
 
 def _set_up_logs(runner: WorkerRunner | None, *, as_json: bool) -> None:

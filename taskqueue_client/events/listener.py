@@ -417,10 +417,9 @@ class Listener(_Consumer[object]):
     def _call(self, method: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = self._running_loop()
         if threading.current_thread() is self._thread:
-            message = (
+            raise RuntimeError(
                 "the listener cannot be read in `on_state`, which is called on the listener's own thread"
             )
-            raise RuntimeError(message)
         future = asyncio.run_coroutine_threadsafe(method(*args, **kwargs), loop)
         try:
             return future.result()
@@ -436,8 +435,9 @@ class Listener(_Consumer[object]):
         if self._loop is None:
             raise RuntimeError("the listener is not open: use it within `with`")
         if self._process != os.getpid():
-            message = "the listener belongs to the parent process: create another one in the forked child"
-            raise RuntimeError(message)
+            raise RuntimeError(
+                "the listener belongs to the parent process: create another one in the forked child"
+            )
         return self._loop
 
     @staticmethod
@@ -459,10 +459,9 @@ def _awaitable(argument: str, returned: object) -> Awaitable[object]:
         WrongFunction: The function is not asynchronous.
     """
     if not isawaitable(returned):
-        message = (
+        raise WrongFunction(
             f"{argument}: returned {type(returned).__name__}; an AsyncListener needs an asynchronous function"
         )
-        raise WrongFunction(message)
     return returned
 
 

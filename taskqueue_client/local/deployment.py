@@ -161,8 +161,9 @@ class Deployment:
         try:
             from .legacy_endpoints import LegacyPolling  # noqa: PLC0415 - needs an extra
         except ModuleNotFoundError as error:
-            message = "legacy polling needs azure-storage-queue: pip install 'taskqueue_client[azure]'"
-            raise ImportError(message) from error
+            raise ImportError(
+                "legacy polling needs azure-storage-queue: pip install 'taskqueue_client[azure]'"
+            ) from error
         key, expire_claim = self._issuer.access_token, self.background.expire_claim
         return LegacyPolling(connection_string, self.core, key, expire_claim)
 

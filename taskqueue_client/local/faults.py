@@ -171,10 +171,9 @@ class Faults:
         """
         fault = msgspec.convert(data, AnyFault)
         if not any(fnmatchcase(endpoint, fault.endpoint) for endpoint in self._endpoints):
-            message = (
+            raise ValueError(
                 f"no endpoint is named {fault.endpoint!r}; a name is like 'queue.createTask' or 'storage.put'"
             )
-            raise ValueError(message)
         with self._lock:
             self._waiting.append(fault)
 

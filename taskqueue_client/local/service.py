@@ -186,8 +186,9 @@ class LocalQueue:
             RuntimeError: The queue runs in the parent of this process.
         """
         if self._process not in {None, os.getpid()}:
-            message = "the local queue runs in the parent process, where its clock and workers are changed"
-            raise RuntimeError(message)
+            raise RuntimeError(
+                "the local queue runs in the parent process, where its clock and workers are changed"
+            )
         if self._thread is threading.current_thread() or self._loop is None:
             return function()
         return asyncio.run_coroutine_threadsafe(_call(function), self._loop).result()

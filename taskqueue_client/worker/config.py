@@ -105,8 +105,7 @@ def cannot_listen(server: str, host: str, port: int, error: OSError) -> InvalidA
 def converted(kind: type, given: Any) -> Any:
     """Return a path or host, which msgspec cannot convert by itself; "" and a NUL character are refused."""
     if not os.fspath(given) or "\0" in os.fspath(given):
-        message = "empty, or with a NUL character"
-        raise ValueError(message)
+        raise ValueError("empty, or with a NUL character")
     return kind(given)
 
 

@@ -105,10 +105,12 @@ def _check_worker_table(tables: object, source: str) -> None:
         raise InvalidArgument(source, tables, "a table with the key custom", "not a table")
     unknown = [key for key in cast("dict[str, object]", tables) if key != "custom"]
     if unknown:
-        words = (
-            f"unknown key {unknown[0]!r}; known keys: custom; the other settings are outside of this table"
+        raise InvalidArgument(
+            source,
+            tables,  # pyright: ignore[reportUnknownArgumentType] # any type
+            "",
+            f"unknown key {unknown[0]!r}; known keys: custom; the other settings are outside of this table",
         )
-        raise InvalidArgument(source, tables, "", words)  # pyright: ignore[reportUnknownArgumentType] # any type
 
 
 def _check_custom(kind: type[Any] | None, custom: Any) -> None:
@@ -125,8 +127,9 @@ def _check_object(kind: Any, given: dict[str, Any], place: str) -> None:
     unknown = [key for key in given if key not in types]
     if unknown:
         where = f" - at `${place}`" if place else ""
-        message = f"unknown key {unknown[0]!r}; known keys: {', '.join(types) or 'none'}{where}"
-        raise msgspec.ValidationError(message)
+        raise msgspec.ValidationError(
+            f"unknown key {unknown[0]!r}; known keys: {', '.join(types) or 'none'}{where}"
+        )
     for key, value in given.items():
         _check_nested(types[key], value, f"{place}.{key}")
 
@@ -140,8 +143,9 @@ def _check_nested(kind: Any, given: Any, place: str) -> None:
     if isinstance(given, (str, int)):
         if choices := _choices_instead(kinds[0], given):
             allowed = ", ".join(map(repr, choices))
-            message = f"{given!r} is not valid; expected one of {allowed} - at `${place}`"
-            raise msgspec.ValidationError(message)
+            raise msgspec.ValidationError(
+                f"{given!r} is not valid; expected one of {allowed} - at `${place}`"
+            )
     elif isinstance(given, list):
         for number, each in enumerate(cast("list[object]", given)):
             _check_nested(getattr(kinds[0], "item_type", None), each, f"{place}[{number}]")
@@ -175,8 +179,9 @@ def _check_variables(environ: Mapping[str, str]) -> None:
             continue
         closest = max(known, key=lambda each: SequenceMatcher(None, name, each).ratio())
         if get_close_matches(name.removeprefix(_PREFIX), [closest.removeprefix(_PREFIX)], cutoff=_LIKENESS):
-            words = f"unknown variable; the closest known one is {closest}"
-            raise InvalidArgument(name, environ[name], "", words)
+            raise InvalidArgument(
+                name, environ[name], "", f"unknown variable; the closest known one is {closest}"
+            )
         log.warning("%s: ignored, because no setting has this name", name)
 
 
@@ -239,8 +244,7 @@ def _decoded(file: Path) -> Any:
             raise ImportError(missing) from error
         _check_keys(content)
         return document
-    message = "its name must end in .yml, .yaml or .toml"
-    raise ValueError(message)
+    raise ValueError("its name must end in .yml, .yaml or .toml")
 
 
 def _check_keys(content: bytes) -> None:
@@ -253,7 +257,6 @@ def _check_keys(content: bytes) -> None:
         if isinstance(node, yaml.MappingNode):
             keys = [key.value for key, _ in node.value]
             if twice := {key for key in keys if isinstance(key, str) and keys.count(key) > 1}:
-                message = f"duplicate key {min(twice)!r}"
-                raise ValueError(message)
+                raise ValueError(f"duplicate key {min(twice)!r}")
             parts = [value for _, value in node.value]
         nodes += [part for part in parts if part not in nodes]

@@ -50,8 +50,7 @@ CREDENTIALS = Credentials("testing", "not-a-secret-access-token")
 
 _LEASE = 1200.0
 
-_SHOWN = 20_000
-"""Characters of a log that a test that fails shows, from its end."""
+_SHOWN = 20_000  # characters of a log that a test that fails shows, from its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,11 +229,10 @@ def result_of(queue: Queue, task_id: str) -> TaskResult:
     status = queue.status(task_id).status
     resolved = [each for each in status.runs if each.reason_resolved is not None]
     if not resolved:
-        message = (
+        raise RuntimeError(
             f"task {task_id} is still {status.state}: the worker ran another task of {status.task_queue_id}, "
             "which was pending before"
         )
-        raise RuntimeError(message)
     run = resolved[-1]
     contents = {
         each.name: queue.download_artifact(task_id, each.name, run_id=run.run_id).content or b""

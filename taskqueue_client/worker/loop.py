@@ -298,8 +298,7 @@ class WorkerLoop(ABC):
         _check_no_event_loop()
         check_has_settings(self)
         if not self.__serving.acquire(blocking=False):
-            message = "this worker is running already; make a second worker, or set concurrency"
-            raise RuntimeError(message)
+            raise RuntimeError("this worker is running already; make a second worker, or set concurrency")
         try:
             self.__work(signals=signals)
         finally:
@@ -343,8 +342,9 @@ class WorkerLoop(ABC):
 def check_has_settings(worker: WorkerLoop) -> None:
     """Raise a RuntimeError if the `__init__` of a worker's class has not called that of `WorkerLoop`."""
     if not hasattr(worker, "config"):
-        message = f"{type(worker).__name__}.__init__ must call super().__init__(…) with the settings"
-        raise RuntimeError(message)
+        raise RuntimeError(
+            f"{type(worker).__name__}.__init__ must call super().__init__(…) with the settings"
+        )
 
 
 _HOOKS = ("on_start", "on_stop", "on_task_end", "run_time_limit", "on_idle", "termination_notice")
@@ -363,11 +363,10 @@ def _check_no_event_loop() -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    message = (
+    raise RuntimeError(
         "run() and serve() block until the worker ends: they cannot be called in a running event loop; "
         "use `await asyncio.to_thread(worker.serve)`"
     )
-    raise RuntimeError(message)
 
 
 def _import_extras(config: WorkerConfig, pulse: PulseSettings | None) -> None:

@@ -42,11 +42,9 @@ LONGEST_LINE = 1024 * 1024
 TIME_TO_FLUSH = 5.0
 """Seconds that a worker's end waits for a runner that does not read."""
 
-_LOOK = 0.1
-"""Seconds between looks whether a runner that does not read is still waited for."""
+_LOOK = 0.1  # seconds between looks whether a runner that does not read is still waited for
 
-_SHOWN = 200
-"""Characters of a line of plain text that are logged."""
+_SHOWN = 200  # characters of a line of plain text that are logged
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,8 +137,7 @@ class Hooks:
         if seconds >= HOOK_PATIENCE:
             self._began = math.inf  # now, as this may come when the hook has just returned
             name = signal.Signals(number).name
-            message = f"{name}, when the hook had blocked the worker for {seconds:.0f} s"
-            raise HookInterrupted(message)
+            raise HookInterrupted(f"{name}, when the hook had blocked the worker for {seconds:.0f} s")
         if seconds >= 0:
             self._interrupt_later(number, HOOK_PATIENCE - seconds)
 

@@ -45,11 +45,10 @@ def check_not_patched() -> None:
     for each in needed:
         library = each.__module__.partition(".")[0]
         if library in {"gevent", "eventlet"}:
-            message = (
+            raise RuntimeError(
                 f"{library} has replaced {each.__name__} in Python's standard library: workers need real "
                 f"threads and processes; run them in a process that {library} has not patched"
             )
-            raise RuntimeError(message)
 
 
 class Job(NamedTuple):

@@ -79,13 +79,13 @@ def _check_client(client: Client) -> None:
         allowed = "a time in the years 1970 to 9999, in seconds since the epoch, or None"
         raise InvalidArgument("expires", client.expires, allowed)
     if not CLIENT_ID.fullmatch(client.client_id):
-        message = f"clientId {client.client_id!r} has characters other than A-Z a-z 0-9 ! @ / : . + | _ -"
-        raise ValueError(message)
+        raise ValueError(
+            f"clientId {client.client_id!r} has characters other than A-Z a-z 0-9 ! @ / : . + | _ -"
+        )
     if not _is_token(client.access_token):
-        message = (
+        raise ValueError(
             f"the access token of {client.client_id!r} must be printable ASCII without spaces, not empty"
         )
-        raise ValueError(message)
     check_scopes(client.scopes, f"client {client.client_id!r}")
 
 

@@ -236,8 +236,9 @@ class Store:
             raise sqlite3.DatabaseError("the database of another program, not of a local queue")
         version = self.value("PRAGMA user_version")
         if version != _VERSION:
-            message = f"written by version {version} of the local queue; this version reads {_VERSION}"
-            raise sqlite3.DatabaseError(message)
+            raise sqlite3.DatabaseError(
+                f"written by version {version} of the local queue; this version reads {_VERSION}"
+            )
 
     def _is_empty(self) -> bool:
         return self.row("SELECT 1 FROM sqlite_master") is None

@@ -84,8 +84,10 @@ class UrlSigner:
         signed = {name: held.get(name, "") for name in query.get("X-Amz-SignedHeaders", "").split(";")}
         expected = self.signature(method, url, query, signed)
         if "host" not in signed or not hmac.compare_digest(_bytes(expected), _bytes(given)):
-            message = "The request signature we calculated does not match the signature you provided."
-            raise BadSignatureError("SignatureDoesNotMatch", message)
+            raise BadSignatureError(
+                "SignatureDoesNotMatch",
+                "The request signature we calculated does not match the signature you provided.",
+            )
         if int(now) > expires:
             raise BadSignatureError("AccessDenied", "Request has expired")
 
@@ -109,8 +111,9 @@ def _expires(query: Mapping[str, str]) -> int:
     try:
         return timegm(strptime(query["X-Amz-Date"], _TIME)) + int(query["X-Amz-Expires"])
     except (KeyError, ValueError):
-        message = "Query-string authentication requires X-Amz-Date and X-Amz-Expires."
-        raise BadSignatureError("AccessDenied", message) from None
+        raise BadSignatureError(
+            "AccessDenied", "Query-string authentication requires X-Amz-Date and X-Amz-Expires."
+        ) from None
 
 
 def _joined(query: Mapping[str, str]) -> str:

@@ -47,8 +47,7 @@ _WORKER_TROUBLE = {
 }
 """Errors of starting a command that are the worker's, not the task's, and what to do."""
 
-_MAXRSS = 1 if sys.platform == "darwin" else 1024
-"""Bytes in the unit of `ru_maxrss`."""
+_MAXRSS = 1 if sys.platform == "darwin" else 1024  # bytes in the unit of `ru_maxrss`
 
 
 class CommandOptions(TypedDict, total=False):
@@ -289,8 +288,7 @@ class _Run:
             context.processes.watch()
         finished, ended = self._run(span)
         if ended is None:
-            message = f"{self.program}: cannot be killed"
-            raise InternalError(message)
+            raise InternalError(f"{self.program}: cannot be killed")
         result = _result(ended, self._streams)
         context.log.say(f"{self.program}: {result}")
         if result.exit_code is not None:
@@ -331,8 +329,7 @@ class _Run:
             if advice is None and error.filename == os.devnull and not is_chosen:  # a task has removed it
                 advice = f": {os.devnull}"
             if advice is not None:
-                message = f"the worker cannot start commands: {error.strerror}{advice}"
-                raise InternalError(message) from error
+                raise InternalError(f"the worker cannot start commands: {error.strerror}{advice}") from error
             raise CommandNotStarted(self.program, self._reason(error)) from error
 
     def _reason(self, error: OSError) -> str:

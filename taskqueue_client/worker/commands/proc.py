@@ -22,8 +22,7 @@ GONE_OR_HIDDEN = (ProcessLookupError, FileNotFoundError, PermissionError)
 STARTING = 1.0
 """Seconds to wait for the environment of a process that is about to start a program."""
 
-_CHUNK = 64 * 1024
-"""Bytes of an environment to read at a time."""
+_CHUNK = 64 * 1024  # bytes of an environment to read at a time
 
 
 def check_proc() -> None:

@@ -162,8 +162,9 @@ class CommandProcess:
                 pid, status, usage = os.wait4(self.pid, os.WNOHANG)
             except ChildProcessError:
                 self._popen.returncode = 1  # or subprocess warns that it still runs
-                message = "this process ignores SIGCHLD, or waits for all children: exit codes are lost"
-                raise InternalError(message) from None
+                raise InternalError(
+                    "this process ignores SIGCHLD, or waits for all children: exit codes are lost"
+                ) from None
             if pid:
                 code = os.waitstatus_to_exitcode(status)
                 self.ended = Ended(code, usage, time.monotonic() - self._started)

@@ -136,8 +136,7 @@ def _in_file(group: int) -> bytes:
 
 def _started(groups: IO[bytes], *arguments: str) -> subprocess.Popen[bytes]:
     if getattr(sys, "frozen", False) or not sys.executable:  # the former would start the whole program again
-        message = "sys.executable is not a Python interpreter: this program is frozen, or embeds Python"
-        raise OSError(message)
+        raise OSError("sys.executable is not a Python interpreter: this program is frozen, or embeds Python")
     # -I: nothing that a user has set up; -S: no site-packages
     command = [sys.executable, "-I", "-S", *_script(), *arguments]
     with ExitStack() as opened:

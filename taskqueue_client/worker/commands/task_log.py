@@ -381,8 +381,7 @@ def _last_states(view: LogView, size: int) -> list[tuple[int, int]]:
     return [*spans, (kept, size)]
 
 
-_PIECE = 1024 * 1024
-"""Bytes of a long line to look at, at a time."""
+_PIECE = 1024 * 1024  # bytes of a long line to look at, at a time
 
 
 class _Handler(UnlockedHandler):

@@ -25,8 +25,7 @@ from taskqueue_client.worker.config import WorkerConfig
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-_LONGEST = 1024
-"""Bytes that are read of a key's file; the key takes 44."""
+_LONGEST = 1024  # bytes that are read of a key's file; the key takes 44
 
 _DESCRIPTOR = "/dev/fd/"
 _STANDARD_ERROR = 2

@@ -149,22 +149,20 @@ def upstream_of_payload(payload: Mapping[str, Any], allowed: Container[str]) -> 
     try:
         tasks = upstream_tasks(payload["upstreamArtifacts"])
     except KeyError:
-        message = "the payload has no upstreamArtifacts"
-        raise MalformedPayload(message) from None
+        raise MalformedPayload("the payload has no upstreamArtifacts") from None
     except InvalidArgument as error:
-        message = f"payload.upstreamArtifacts: {error.finding}"
-        raise MalformedPayload(message) from None
+        raise MalformedPayload(f"payload.upstreamArtifacts: {error.finding}") from None
     for each in tasks:
         if each.task_id not in allowed:
-            message = (
+            raise MalformedPayload(
                 f"payload.upstreamArtifacts: {each.task_id} is not in the task's dependencies, and is not "
                 "the decision task of its group"
             )
-            raise MalformedPayload(message)
     for path in itertools.chain.from_iterable(each.paths for each in tasks):
         if path.startswith("/") or ".." in path.split("/"):
-            message = f"payload.upstreamArtifacts: the path {path!r} leads out of the task's directory"
-            raise MalformedPayload(message)
+            raise MalformedPayload(
+                f"payload.upstreamArtifacts: the path {path!r} leads out of the task's directory"
+            )
     return tasks
 
 
@@ -176,16 +174,13 @@ def as_the_payload_asks(steps: Conversation[R]) -> Conversation[R]:
     try:
         return (yield from steps)
     except (ResourceNotFound, ResourceExpired, ErrorArtifact) as error:
-        message = f"payload.upstreamArtifacts: {error}"
-        raise ResourceUnavailable(message) from error
+        raise ResourceUnavailable(f"payload.upstreamArtifacts: {error}") from error
     except (InsufficientScopes, ChainOfTrustError) as error:
-        message = f"payload.upstreamArtifacts: {error}"
-        raise MalformedPayload(message) from error
+        raise MalformedPayload(f"payload.upstreamArtifacts: {error}") from error
     except InvalidArgument as error:
         if error.argument != "paths":
             raise
-        message = f"payload.upstreamArtifacts: {error.finding}"
-        raise ResourceUnavailable(message) from error
+        raise ResourceUnavailable(f"payload.upstreamArtifacts: {error.finding}") from error
 
 
 def downloading_upstream(

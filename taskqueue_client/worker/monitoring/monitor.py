@@ -283,8 +283,7 @@ class Monitor(socketserver.ThreadingTCPServer):
         log.debug("monitor: %s: %s", client_address, sys.exception())
 
 
-_LOOK = 0.2
-"""Seconds between looks whether the server is to be closed."""
+_LOOK = 0.2  # seconds between looks whether the server is to be closed
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -226,8 +226,7 @@ class DeclaredArtifacts:
     def _check_open(self) -> None:
         """Refuse what nobody would upload or remove any more, such as from a thread that is left behind."""
         if self._is_final:
-            message = "the handler of this run has ended: no more artifacts can be declared"
-            raise InternalError(message)
+            raise InternalError("the handler of this run has ended: no more artifacts can be declared")
 
     def _stored(self, source: object) -> Path | bytes:
         """Return content that can still be read when the handler has ended."""

@@ -97,8 +97,7 @@ class Handlers:
                 return ThreadCall(name, partial(context.run, handler), self._threads, self._calls)
             except RuntimeError as error:
                 advice = "raise the limit of processes (`ulimit -u`, or that of the container)"
-                message = f"the worker cannot start a thread: {advice}"
-                raise InternalError(message) from error
+                raise InternalError(f"the worker cannot start a thread: {advice}") from error
         function = cast("Callable[[TaskRun], Coroutine[Any, Any, object]]", self._run_task)
         return CoroutineCall(
             name, partial(_raised_by_coroutine, function, resources), self._thread, self._calls, context
@@ -320,8 +319,7 @@ class Attempts:
         except Exception:
             raise
         except BaseException as error:  # such as `sys.exit`: as in a handler, it ends the run, not the worker
-            message = f"run_time_limit raised {type(error).__name__}: {text_of(error)}"
-            raise InternalError(message) from error
+            raise InternalError(f"run_time_limit raised {type(error).__name__}: {text_of(error)}") from error
 
     def _begin_limit(self) -> None:
         """Begin the time limit: the shorter one of the setting `max_run_time` and the run's own, if any.

@@ -60,8 +60,7 @@ class CompressedLog:
         """
         with self._lock, closing(self.log.checkpoint()) as view:
             if self.is_broken:
-                message = f"the compressed log {self._path} is incomplete"
-                raise OSError(message)
+                raise OSError(f"the compressed log {self._path} is incomplete")
             self._add(view)
             end = self._end(view.tail)
             return LogView(self._path.open("rb", buffering=0), [(0, self._packed)], end)

@@ -176,11 +176,10 @@ class RunResources:
             InternalError: This is a child.
         """
         if os.getpid() != self._process:
-            message = (
+            raise InternalError(
                 "a forked child cannot declare artifacts, run commands, or make a proxy or work directory "
                 f"for run {self.run}; let the handler do it, or upload with task.queue"
             )
-            raise InternalError(message)
 
     @property
     def artifacts(self) -> DeclaredArtifacts:
@@ -287,8 +286,7 @@ class RunResources:
         self._check_process()
         with self._lock:
             if self._has_ended:
-                message = f"run {self.run} has ended, and its directory is gone"
-                raise InternalError(message)
+                raise InternalError(f"run {self.run} has ended, and its directory is gone")
             if self._work_directory is None:
                 self._work_directory = self.shared.directories.make(self._name)
             return self._work_directory
@@ -325,8 +323,7 @@ class RunResources:
                 self._proxies.append(proxy)
         if has_ended:  # so nobody else would close it
             proxy.close()
-            message = f"run {run} has ended, and its proxies are closed"
-            raise InternalError(message)
+            raise InternalError(f"run {run} has ended, and its proxies are closed")
         if proxy.path:
             self.log.secrets.add(proxy.path[1:])  # without the slash, which programs encode or remove
         run.watch_credentials(proxy.use_credentials)

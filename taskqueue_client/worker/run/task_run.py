@@ -79,13 +79,11 @@ class UnawaitedCalls:
             if iscoroutine(returned):
                 returned.close()  # or Python warns that it was never awaited
             advice = "declare run_task as `async def`" if is_awaitable else "run_task must not `yield`"
-            message = f"run_task returned a {type(returned).__name__} that was not run; {advice}"
-            raise TypeError(message)
+            raise TypeError(f"run_task returned a {type(returned).__name__} that was not run; {advice}")
         for call, name in self._names.items():
             if getcoroutinestate(call) == CORO_CREATED:  # one that was canceled before it began is closed
                 call.close()  # or Python warns that it was never awaited
-                message = f"{name} was called and not awaited; write `await task.{name}(…)`"
-                raise TypeError(message)
+                raise TypeError(f"{name} was called and not awaited; write `await task.{name}(…)`")
 
 
 class TaskRun:
