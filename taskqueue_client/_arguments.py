@@ -19,7 +19,7 @@ from types import NoneType, UnionType
 from typing import Any, TypeGuard, TypeVar, cast, get_args
 from urllib.parse import quote
 
-from ._dates import epoch_seconds, moment_of, timestamp
+from ._dates import is_date_time, moment_of, timestamp
 from .errors import InvalidArgument
 from .slugid import SLUGID
 
@@ -206,8 +206,7 @@ def texts(argument: str, given: object) -> list[str]:
 
 def moment(argument: str, given: object) -> str:
     """Return a time as text: see `moment_of`. A date-time is not changed, even without a time zone."""
-    is_date_time = isinstance(given, str) and epoch_seconds(given) is not None
-    return cast("str", given) if is_date_time else timestamp(moment_of(argument, given))
+    return given if isinstance(given, str) and is_date_time(given) else timestamp(moment_of(argument, given))
 
 
 def task_queue_id(given: object, provisioner_id: object, worker_type: object) -> str:
