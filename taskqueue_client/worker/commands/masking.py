@@ -16,7 +16,10 @@ harmless text, too."""
 
 
 class Secrets:
-    """Texts that must not be shown, with those of `shared`, if any. Texts are added only, from any thread."""
+    """Texts that must not be shown, with those of `shared`, if any.
+
+    Texts are added only. Safe to use from any thread.
+    """
 
     def __init__(self, shared: Secrets | None = None) -> None:
         self._own: tuple[bytes, ...] = ()

@@ -139,8 +139,8 @@ def upstream_tasks(given: Any) -> list[UpstreamTask]:
 def upstream_of_payload(payload: Mapping[str, Any], allowed: Container[str]) -> list[UpstreamTask]:
     """Read `upstreamArtifacts` of a payload.
 
-    The tasks that it may name are the task's dependencies and the decision task of its group: a payload could
-    have a worker sign or publish the files of any task of the deployment.
+    It may name the tasks in `allowed`: the task's dependencies and the decision task of its group. Otherwise,
+    a payload could have a worker sign or publish the files of any task of the deployment.
 
     Raises:
         MalformedPayload: It is missing, does not have the form, has a path that leads out of a directory, or

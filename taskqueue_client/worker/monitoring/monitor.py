@@ -289,7 +289,7 @@ _LOOK = 0.2  # seconds between looks whether the server is to be closed
 class _Handler(BaseHTTPRequestHandler):
     server_version = "taskqueue_client"
     sys_version = ""
-    timeout = 2  # seconds: a client that sends nothing must not delay `close`
+    timeout = 2  # seconds: a client that sends nothing must not delay `server_close`
 
     def do_GET(self) -> None:
         try:
