@@ -412,6 +412,19 @@ def test_without_free_descriptors_a_command_is_an_internal_error_that_says_so_an
     assert done.stdout.splitlines()[-1] == ran
 
 
+def test_without_free_descriptors_the_input_of_a_command_is_not_written_to_a_disk(
+    context: CommandContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_command(["true"], context)  # starts the guardian
+
+    def none_free(_: str) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "memfd_create", none_free)
+    with pytest.raises(InternalError, match="Too many open files: raise the limit of open files"):
+        run_command(["cat"], context, input="secret")
+
+
 @pytest.mark.parametrize("shortages", [1, 100_000])
 def test_a_moment_without_a_free_process_is_waited_out(
     context: CommandContext, monkeypatch: pytest.MonkeyPatch, shortages: int

@@ -41,6 +41,7 @@ from taskqueue_client.worker.commands.process_tree import (
     kill_marked,
 )
 from taskqueue_client.worker.outcomes import ClaimLost, TaskFailed, WorkerShutdown
+from tests.artifacts.conftest import file_size_limit
 from tests.worker.queue_world import until
 from tests.worker.running_commands import (
     Fifo,
@@ -856,6 +857,20 @@ def test_where_new_system_calls_are_forbidden_a_guardian_does_without(
     assert run_command(["true"], context).exit_code == 0
     assert len(guardians()) == 1
     assert caplog.text == ""
+
+
+def test_on_a_full_disk_commands_run_and_a_warning_says_what_that_means(
+    context: CommandContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def forbidden(_: str) -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "memfd_create", forbidden)
+    for _ in range(2):
+        with file_size_limit(0):
+            assert run_command(["true"], context).exit_code == 0
+    assert len(guardians()) == 1
+    assert caplog.text.count("commands may outlive this worker if it is killed") == 1
 
 
 def test_a_guardian_needs_no_control_groups(

@@ -5,6 +5,7 @@ On Linux, /proc and control groups tell. Elsewhere, only the process group of ea
 
 from __future__ import annotations
 
+import errno
 import os
 import pkgutil
 import signal
@@ -13,8 +14,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Container, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Container, Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -30,6 +31,8 @@ _SCRIPT = Path(__file__).with_name("guardian_process.py")
 
 _VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """Variables that Python may need to start. Others could be secrets, and commands could read them."""
+
+_FORBIDDEN = (errno.EACCES, errno.ENOSYS, errno.EPERM)  # how sandboxes and old kernels refuse a system call
 
 GUARDIAN_ENDS_WITHIN = 15.0
 """Seconds in which the guardian has killed what is left; it searches for ten."""
@@ -94,24 +97,29 @@ class Guardian:
     def _set(self, place: int, group: int) -> None:
         self._groups[place] = group
         if self._file is not None:
-            os.pwrite(self._file.fileno(), _in_file(group), place * GROUP_SIZE)
+            with self._warned("may outlive this worker if it is killed: their process groups are not stored"):
+                os.pwrite(self._file.fileno(), _in_file(group), place * GROUP_SIZE)
 
     def _start(self) -> None:
         """Start the process, unless it is there: the first time, or after somebody has killed it."""
         if self._process is not None and self._process.poll() is None:
             return
         self._end()
-        try:
+        with self._warned("will outlive this worker if it is killed: no guardian process"):
             self._file = unnamed_file()
             self._file.write(b"".join(map(_in_file, self._groups)))
             self._file.flush()
             control_groups = path_of(self.control_groups) or ""
             self._process = _started(self._file, self._marked, control_groups)
+
+    @contextmanager
+    def _warned(self, what: str) -> Generator[None]:
+        """Log an error, such as that of a full disk, unless it is that of the last time, and go on."""
+        try:
+            yield
         except OSError as error:
             if self._failure != (failure := str(error)):
-                log.warning(
-                    "commands will outlive this worker if it is killed: no guardian process: %s", failure
-                )
+                log.warning("commands %s: %s", what, failure)
             self._failure = failure
 
     def _end(self) -> None:
@@ -161,8 +169,11 @@ def _started(groups: IO[bytes], *arguments: str) -> subprocess.Popen[bytes]:
 
 def unnamed_file() -> IO[bytes]:
     """Open a file without a name: in memory where the system has that, as it may hold a secret."""
-    with suppress(AttributeError, OSError):  # not Linux, or forbidden
+    try:
         return os.fdopen(os.memfd_create("unnamed"), "w+b")
+    except (AttributeError, OSError) as error:  # not Linux, or forbidden
+        if isinstance(error, OSError) and error.errno not in _FORBIDDEN:
+            raise
     return tempfile.TemporaryFile()
 
 
