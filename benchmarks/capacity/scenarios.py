@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from taskqueue_client.worker.claims import claimed_run, keeper
+from taskqueue_client.worker.claims import keeper, reclaiming
 from taskqueue_client.worker.claims.claimed_run import ClaimState
-from taskqueue_client.worker.run import artifact_uploads, lifecycle
+from taskqueue_client.worker.run import artifact_uploads, reporting
 
 from . import virtual_time
 from .deployment import Deployment
@@ -134,7 +134,7 @@ def former_policy() -> Generator[None]:
         return 0.0
 
     with ExitStack() as patches:
-        for module in (claimed_run, lifecycle, artifact_uploads):
+        for module in (reclaiming, reporting, artifact_uploads):
             patches.enter_context(patch.object(module, "retry_in", retry_in))
         patches.enter_context(patch.object(keeper.Claiming, "outage", outage))
         yield

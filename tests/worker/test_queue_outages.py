@@ -248,7 +248,7 @@ class TestReclaiming:
         clock = MovableClock(held=True)
         begin = clock.monotonic()
         chances = iter([0.9, 0.1, 0.5])  # which are 816, 624 and 720 s
-        monkeypatch.setattr("taskqueue_client.worker.claims.claimed_run.random", lambda: next(chances, 1.0))
+        monkeypatch.setattr("taskqueue_client.worker.claims.reclaiming.random", lambda: next(chances, 1.0))
         late, early, between = runs = [await claimed(world, queue, clock) for _ in range(3)]
         reclaims = Reclaiming(told, clock)
         for run in runs:
