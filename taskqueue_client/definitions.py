@@ -224,7 +224,8 @@ def task_definition(
         description: A description in Markdown.
         deadline: When the task must be resolved: a time, or a distance from `created` as in `from_now`.
         expires: When the task expires, in the same forms.
-        created: When the task is created; default: now.
+        created: When the task is created; default: now. `queue.now()` is right even if this machine's
+            clock is wrong: the Queue takes no `created` that is off by more than 15 minutes.
         options: Any other keys of the definition.
 
     Raises:

@@ -205,7 +205,8 @@ class _Skew:
 
     offset: float = 0.0
     known: bool = False
-    warned: bool = False
+    warned: float = 0.0
+    """The seconds of the last warning; a clock may be set after that, or go wrong in another way."""
 
 
 def _not_a_call(given: object) -> errors.InvalidArgument:
@@ -346,8 +347,10 @@ class Wire:
         skew = self._skew
         skew.offset = difference if abs(difference) > _SKEW_NOTICED else 0.0
         skew.known = True  # last, as another thread may look at the time now
-        if abs(difference) > _SKEW_WARNED and not skew.warned:
-            skew.warned = True
+        if abs(difference) <= _SKEW_WARNED:
+            skew.warned = 0.0
+        elif abs(difference - skew.warned) > _SKEW_WARNED:
+            skew.warned = difference
             log.warning(
                 "this machine's clock is %.0f s %s that of %s; calls are signed with the service's time",
                 abs(difference),

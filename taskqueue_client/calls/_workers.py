@@ -82,6 +82,9 @@ def task_queue_counts_batch(task_queue_ids: Collection[str]) -> Call[models.Task
 
     Args:
         task_queue_ids: Ids such as `proj-demo/linux`, each once. The counts come in any order.
+
+    Raises:
+        InputValidationError: There are more than 1,000 ids, or one of them twice: split longer lists.
     """
     ids = [
         arguments.task_queue_id(each, None, None)

@@ -7,9 +7,22 @@ import signal
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from taskqueue_client._version import __version__
+
+if TYPE_CHECKING:  # never true, but PyInstaller puts into an executable what is imported here
+    from . import artifacts as artifacts
+    from . import doctor as doctor
+    from . import listen as listen
+    from . import local as local
+    from . import log as log
+    from . import status as status
+    from . import submit as submit
+    from . import task_actions as task_actions
+    from . import work as work
 
 _COMMANDS = {
     "artifacts": ("artifacts", "command", "List and download the artifacts of a task."),
@@ -122,7 +135,7 @@ def _failures() -> Generator[None]:
 
 
 @click.group(cls=_LazyGroup, epilog=_EPILOG)
-@click.version_option(package_name="taskqueue_client")
+@click.version_option(__version__)
 @click.pass_context
 def taskqueue(ctx: click.Context) -> None:
     """Submit tasks to a Taskcluster Queue, watch them, work on them, and run a Queue on this machine.

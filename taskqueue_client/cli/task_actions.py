@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
+from http import HTTPStatus
 from typing import Any, cast
 
 import click
 
 from taskqueue_client._dates import instant, timestamp
 from taskqueue_client.definitions import TaskDefinition
-from taskqueue_client.errors import CallFailed
+from taskqueue_client.errors import Attempted, CallFailed, UnreadableResponse
 from taskqueue_client.models import Priority, TaskStatus, TaskStatusResponse
 from taskqueue_client.slugid import slugid
 
@@ -147,7 +148,12 @@ def retrigger(task_ids: tuple[str, ...], *, exact: bool, as_json: bool) -> None:
 
         def act(task_id: str) -> None:
             new_task_id = slugid()
-            definition = _copied(queue.task(task_id), queue.now(), exact=exact)
+            task = queue.task(task_id)
+            if "created" not in task:
+                raise UnreadableResponse(
+                    Attempted("task", "GET", queue.root_url), HTTPStatus.OK, "no `created`"
+                )
+            definition = _copied(task, queue.now(), exact=exact)
             try:
                 status = queue.create_task(new_task_id, definition).status
             except (CallFailed, KeyboardInterrupt) as error:
@@ -189,6 +195,6 @@ def _copied(task: dict[str, Any], now: datetime, *, exact: bool) -> TaskDefiniti
         copy |= {"dependencies": [], "requires": "all-completed", "routes": []}
     delay = now - (instant(task["created"]) or now)
     for key in ("created", "deadline", "expires"):
-        if (moment := instant(task[key])) is not None:
+        if (moment := instant(task.get(key, ""))) is not None:
             copy[key] = timestamp(moment + delay)
     return cast("TaskDefinition", copy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import ssl
 import subprocess
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from taskqueue_client import Queue, RetryPolicy, slugid
+from taskqueue_client import Queue, RetryPolicy, __version__, cli, slugid
 from taskqueue_client.__main__ import main
 from taskqueue_client.cli import taskqueue
 from taskqueue_client.cli.failures import ExitStatus, in_one_line
@@ -183,6 +184,28 @@ def test_a_command_without_a_task_is_wrong_use(words: list[str]) -> None:
 def test_the_version_option_prints_the_package_version() -> None:
     completed = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True)
     assert completed.stdout.split()[1:] == run("--version").stdout.split()[1:]
+
+
+def test_the_version_is_known_in_an_executable_without_the_metadata_of_packages() -> None:
+    script = (
+        "import importlib.metadata, sys\n"
+        "from taskqueue_client.cli import taskqueue\n"
+        "def missing(name): raise importlib.metadata.PackageNotFoundError(name)\n"
+        "importlib.metadata.version = missing\n"
+        "taskqueue(['--version'], prog_name='taskqueue')"
+    )
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert completed.stdout == f"taskqueue, version {__version__}\n"
+
+
+def test_the_module_of_each_command_is_imported_where_pyinstaller_finds_it() -> None:
+    source = ast.parse(Path(cli.__file__).read_text(encoding="utf-8"))
+    statements = [each for each in ast.walk(source) if isinstance(each, ast.ImportFrom) and each.level]
+    found = {name.name for each in statements if each.module is None for name in each.names}
+    context = taskqueue.make_context("taskqueue", [], resilient_parsing=True)
+    commands = [taskqueue.get_command(context, name) for name in COMMANDS]
+    modules = {each.callback.__module__ for each in commands if each is not None and each.callback}
+    assert {f"{cli.__name__}.{name}" for name in found} == modules
 
 
 @pytest.mark.usefixtures("deployment")

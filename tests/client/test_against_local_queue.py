@@ -142,6 +142,8 @@ def test_the_counts_of_several_task_queues_take_one_call(queue: Any) -> None:
     }
     with pytest.raises(InputValidationError, match="taskQueueIds"):
         queue.task_queue_counts_batch(["prov/wt", "prov/wt"])
+    with pytest.raises(InputValidationError, match="must NOT have more than 1000 items"):
+        queue.task_queue_counts_batch([f"prov/wt-{number}" for number in range(1001)])
 
 
 @pytest.mark.parametrize("kind", ["pending", "claimed"])

@@ -1,4 +1,4 @@
-"""A wrong clock on this machine is measured, logged once, and corrected."""
+"""A wrong clock on this machine is measured, logged, and corrected."""
 
 from __future__ import annotations
 
@@ -133,6 +133,20 @@ def test_a_skew_is_warned_about_once(
             clock.advance(hours=1)
     assert len(caplog.records) == 1
     assert re.search(words.replace("3600", "36(00|01)|3599"), caplog.text)
+
+
+def test_a_clock_that_is_set_wrongly_later_is_warned_about_again(
+    client: Any, server: ScriptedServer, clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The clock of a machine that has just booted is wrong, then right, and wrong in another way later."""
+    with caplog.at_level(logging.WARNING):
+        for offset in (HOUR, 0, -2 * HOUR):
+            server.otherwise = service_with_time(offset, clock)
+            client.send(CALLS[0])
+            client.send(CALLS[0])
+    found = re.findall(r"clock is (\d+) s (behind|ahead)", caplog.text)
+    rounded = [(round(int(seconds), -2), which) for seconds, which in found]
+    assert rounded == [(3600, "behind"), (7200, "ahead")]
 
 
 @pytest.mark.parametrize("offset", [6, 20, 50, -6, -20, -50])

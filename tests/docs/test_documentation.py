@@ -26,6 +26,7 @@ NOT_RUN = {
     "README.md": ["console", "text", "console"],
     "docs/fault-campaign.md": ["console"],
     "docs/how-to/chain-of-trust.md": ["console"],
+    "docs/how-to/deploying.md": ["console"],
     "docs/how-to/events.md": ["console"],
     "docs/how-to/legacy-polling.md": ["console", "console"],  # a storage account
     "docs/how-to/tracing.md": ["console"],

@@ -22,8 +22,8 @@ from tests.worker.worker_world import Working, log_of, work, worker_for
 
 def leave_daemon(task: TaskRun, file: Path, **options: Any) -> int:
     """Have a command leave a process in another session; return its process id."""
-    daemon = f"(setsid sh -c 'echo $$ > {file}.new; mv {file}.new {file}; exec sleep 600' >/dev/null 2>&1 &)"
-    task.run_command(f"{daemon}; until [ -e {file} ]; do :; done", shell=True, **options)
+    daemon = f"(setsid sh -c 'echo $$ > {file}; exec sleep 600' >/dev/null 2>&1 &)"
+    task.run_command(f"{daemon}; until [ -s {file} ]; do :; done", shell=True, **options)
     return int(file.read_text())
 
 
