@@ -51,7 +51,7 @@ class _WorkerRecord(msgspec.Struct):
         return self.quarantine_until > now
 
     def is_listed(self, now: int, *, quarantined: bool | None) -> bool:
-        """Return whether `listWorkers` shows the worker: as in the service, also at the end of its time."""
+        """Return whether `listWorkers` shows the worker, as in the service also at its very expiry."""
         in_quarantine = self.quarantine_until >= now
         return (self.expires >= now or in_quarantine) and quarantined in {None, in_quarantine}
 

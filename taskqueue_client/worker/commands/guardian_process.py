@@ -9,8 +9,8 @@ imports: `signal` and `contextlib` would double the time in which it starts. Its
 - a descriptor that becomes readable when the worker is gone, if the system has such descriptors. The end of
   the standard input is not enough: a process that the worker has forked may hold it open.
 
-A worker that ends in good order writes the variables of the runs that are left to the standard input, and at
-last a full stop, each with a NUL. It starts the guardian with the signals blocked that would end it.
+A worker that ends in good order writes to the standard input: the variables of the runs that are left, and at
+last a full stop, each followed by a NUL. It starts the guardian with the signals blocked that would end it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _groups(handle: int) -> list[int]:
 
 
 def _paths(beginning: str) -> list[str]:
-    """Return the paths that begin so."""
+    """Return the paths that have this beginning."""
     directory, name = os.path.split(beginning)
     try:
         return [f"{directory}/{each}" for each in os.listdir(directory) if each.startswith(name)]  # noqa: PTH208 - pathlib is big

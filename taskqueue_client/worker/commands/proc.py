@@ -32,7 +32,7 @@ def check_proc() -> None:
 
 
 def read(path: str) -> bytes:
-    """Return the content of a file of the kernel's."""
+    """Return the content of a file that the kernel makes, such as one in `/proc`."""
     with open(path, "rb", buffering=0) as file:
         return file.read()
 

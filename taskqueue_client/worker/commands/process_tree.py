@@ -342,7 +342,7 @@ def kill_marked(mark: str) -> None:
 
 
 def _marked(variable: str, first_look: int = 0) -> Iterator[int]:
-    """Yield the ids of other processes with an environment variable that begins so: `NAME=value`.
+    """Yield the ids of other processes with an environment variable that begins with this text, `NAME=value`.
 
     Not found are another user's processes, those that cleared their environment, those that forbid to read
     it, such as `ssh-agent`, and those that were listed before `first_look`.

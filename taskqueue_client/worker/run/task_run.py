@@ -73,7 +73,7 @@ class UnawaitedCalls:
         return call
 
     def check(self, returned: object) -> None:
-        """Raise a TypeError if a handler has left work behind: a call, or what it `returned`."""
+        """Raise a TypeError if a handler left a call that has not begun, or `returned` work to be done."""
         is_awaitable = isawaitable(returned)
         if is_awaitable or isgenerator(returned) or isasyncgen(returned):
             if iscoroutine(returned):
