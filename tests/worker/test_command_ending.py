@@ -810,6 +810,28 @@ def test_a_guardian_that_somebody_has_stopped_does_not_block_commands(context: C
     context.guardian.close()
 
 
+WITHOUT_STANDARD_INPUT = """
+import os, sys
+from pathlib import Path
+from tests.worker.running_commands import context_in
+with context_in(Path(sys.argv[1])) as context:
+    os.close(0)
+    context.guardian.begin_run("NAME=run")  # the first file that it opens has the number 0
+    context.guardian.end_run("NAME=run")
+"""
+
+
+def test_a_guardian_works_though_the_worker_has_no_standard_input(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_STANDARD_INPUT, tmp_path],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+
+
 def test_a_guardian_ends_though_a_child_of_the_worker_has_its_input_open(
     context: CommandContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

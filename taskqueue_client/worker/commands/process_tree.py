@@ -6,6 +6,7 @@ On Linux, /proc and control groups tell. Elsewhere, only the process group of ea
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import pkgutil
 import signal
@@ -148,11 +149,13 @@ def _started(groups: IO[bytes], *arguments: str) -> subprocess.Popen[bytes]:
     # -I: nothing that a user has set up; -S: no site-packages
     command = [sys.executable, "-I", "-S", *_script(), *arguments]
     with ExitStack() as opened:
-        handles = [groups.fileno()]
+        # Not 0 to 2, if a standard stream is closed here: the other process has its own ones there.
+        handles = [fcntl.fcntl(groups, fcntl.F_DUPFD_CLOEXEC, 3)]
+        opened.callback(os.close, handles[0])
         with suppress(AttributeError, OSError):  # not Linux, too old, or forbidden, as in some sandboxes
             # here, as this process may be gone when the other one is up
             handles.append(os.pidfd_open(os.getpid()))
-            opened.callback(os.close, handles[-1])
+            opened.callback(os.close, handles[1])
         # Signals that ask to end: a process that starts meanwhile never gets them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
         opened.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
