@@ -347,9 +347,9 @@ class Wire:
         skew = self._skew
         skew.offset = difference if abs(difference) > _SKEW_NOTICED else 0.0
         skew.known = True  # last, as another thread may look at the time now
-        if abs(difference) <= _SKEW_WARNED:
+        if abs(difference) <= _SKEW_NOTICED:
             skew.warned = 0.0
-        elif abs(difference - skew.warned) > _SKEW_WARNED:
+        elif min(abs(difference), abs(difference - skew.warned)) > _SKEW_WARNED:
             skew.warned = difference
             log.warning(
                 "this machine's clock is %.0f s %s that of %s; calls are signed with the service's time",

@@ -149,6 +149,19 @@ def test_a_clock_that_is_set_wrongly_later_is_warned_about_again(
     assert rounded == [(3600, "behind"), (7200, "ahead")]
 
 
+def test_a_skew_of_about_a_minute_is_warned_about_once(
+    client: Any, server: ScriptedServer, clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each refusal of credentials shows the service's time again, in whole seconds."""
+    refused = {"code": "AuthenticationFailed", "message": "Unauthorized: Bad mac"}
+    with caplog.at_level(logging.WARNING):
+        for offset in (65, 55, 65):
+            server.otherwise = say(refused, 401, Date=formatdate(clock.now() + offset, usegmt=True))
+            with pytest.raises(AuthenticationFailed):
+                client.send(CALLS[0])
+    assert caplog.text.count("clock is") == 1
+
+
 @pytest.mark.parametrize("offset", [6, 20, 50, -6, -20, -50])
 def test_a_skew_of_some_seconds_is_corrected_without_a_warning(
     client: Any, server: ScriptedServer, clock: Any, caplog: pytest.LogCaptureFixture, offset: int
