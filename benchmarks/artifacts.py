@@ -48,7 +48,8 @@ from benchmarks.sink import FAR_FUTURE, SLUGID, running
 from benchmarks.tls_sink import running_tls
 from benchmarks.transfers import OURS, TRANSFERS, client
 from taskqueue_client import Queue
-from taskqueue_client.artifacts.sources import Source, gzipped, gzipped_content, open_source
+from taskqueue_client.artifacts.compression import gzipped, gzipped_content
+from taskqueue_client.artifacts.sources import Source, open_source
 
 SIZE = 1024**3
 MANY = 1000

@@ -28,7 +28,8 @@ from .artifact_errors import (
     StorageRefused,
     is_expiry,
 )
-from .sources import BadGzip, Block, Gunzip, Hashes
+from .compression import BadGzip, Gunzip
+from .sources import Block, Hashes
 from .storage import MOST_REDIRECTS, VERIFIABLE, Incoming, Progress
 from .transfers import SKIP_CDN, Transfer, TransferClient
 

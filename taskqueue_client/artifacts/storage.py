@@ -35,7 +35,8 @@ from taskqueue_client._transport.sync_connections import (
 )
 
 from .artifact_errors import RedirectRefused, StorageFailed, StorageRefused, storage_refused
-from .sources import GZIP, Block, Hashes, Source, hexdigests
+from .compression import GZIP
+from .sources import Block, Hashes, Source, hexdigests
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop

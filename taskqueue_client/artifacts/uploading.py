@@ -24,17 +24,9 @@ from taskqueue_client.definitions import (
 from taskqueue_client.models import ArtifactLocation, CreateArtifactResponse, CreateUploadResponse
 
 from .artifact_errors import NotOffered, StorageRefused, UploadAlreadyBegun
+from .compression import gzipped, gzipped_content
 from .naming import content_type_of, is_compressed, is_text, warn_if_unreadable
-from .sources import (
-    Content,
-    Source,
-    Spool,
-    TemporaryFileFailed,
-    gzipped,
-    gzipped_content,
-    hexdigests,
-    open_source,
-)
+from .sources import Content, Source, Spool, TemporaryFileFailed, hexdigests, open_source
 from .storage import UPLOADED, Progress, PutResponse
 from .transfers import SKIP_CDN, Target, Transfer, TransferClient, putting, reporter
 

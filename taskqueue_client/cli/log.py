@@ -15,8 +15,9 @@ import click
 from msgspec.structs import replace
 
 from taskqueue_client.artifacts import StorageFailed, StorageRefused, StreamInterrupted
+from taskqueue_client.artifacts.compression import BadGzip, Gunzip
 from taskqueue_client.artifacts.naming import LOG_LINK, LOG_NAME
-from taskqueue_client.artifacts.sources import BadGzip, Block, Gunzip
+from taskqueue_client.artifacts.sources import Block
 from taskqueue_client.artifacts.storage import Incoming
 from taskqueue_client.artifacts.transfers import Transfer
 from taskqueue_client.artifacts.uploading import RunArtifact

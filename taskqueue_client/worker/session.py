@@ -38,7 +38,7 @@ from taskqueue_client.worker.run.run_resources import HandlerQueue, SharedResour
 from taskqueue_client.worker.run.task_run import TaskRun
 
 from . import shutdown
-from .commands.proc import check_proc
+from .commands.proc_filesystem import check_proc
 from .commands.process_tree import Guardian
 from .config import WorkerConfig
 from .outcomes import text_of

@@ -29,8 +29,9 @@ from taskqueue_client.artifacts import (
     is_compressed,
 )
 from taskqueue_client.artifacts.artifact_errors import storage_refused
+from taskqueue_client.artifacts.compression import Gunzip
 from taskqueue_client.artifacts.naming import COMPRESSED_ENDINGS, CONTENT_TYPES
-from taskqueue_client.artifacts.sources import BLOCK, Block, Gunzip, Hashes, hexdigests, open_source
+from taskqueue_client.artifacts.sources import BLOCK, Block, Hashes, hexdigests, open_source
 from taskqueue_client.artifacts.transfers import Transfer
 from tests.artifacts.conftest import EitherClient
 from tests.artifacts.raw_server import RawResponse, RawServer, Request, json_response

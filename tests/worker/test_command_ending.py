@@ -24,7 +24,8 @@ from typing import IO, Any
 import pytest
 
 from taskqueue_client import slugid
-from taskqueue_client.worker.commands import control_group, guardian_process, proc, process_tree
+from taskqueue_client.worker.commands import control_group, guardian_process, process_tree
+from taskqueue_client.worker.commands import proc_filesystem as proc
 from taskqueue_client.worker.commands.command import (
     CommandContext,
     CommandFailed,

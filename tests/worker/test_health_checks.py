@@ -16,7 +16,7 @@ import requests
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
-from taskqueue_client.worker.commands import proc
+from taskqueue_client.worker.commands import proc_filesystem as proc
 from taskqueue_client.worker.monitoring import monitor
 from taskqueue_client.worker.run import handlers
 from taskqueue_client.worker.run.lifecycle import TaskEnd

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from .proc import children, read
+from .proc_filesystem import children, read
 
 
 class ControlGroup:

@@ -24,7 +24,7 @@ from typing import IO
 
 from taskqueue_client.worker.worker_log import log
 
-from . import proc
+from . import proc_filesystem as proc
 from .control_group import ControlGroup, path_of
 from .guardian_process import GROUP_SIZE
 
