@@ -230,7 +230,12 @@ def _failure(
     if isinstance(cause, ReadTimeoutError) or str(cause) == TransportFailed.LATE:
         return TransportFailed.late()
     text = cause.args[-1] if isinstance(cause, ConnectTimeoutError) else cause  # the first is the connection
-    return TransportFailed(f"{type(cause).__name__}: {text}".rstrip(), timed_out=timed_out)
+    reason = f"{type(cause).__name__}: {text}".rstrip()
+    proxy = None if network is None else network.proxy(url, socks=True)
+    through = (
+        "" if proxy is None else f" (through the proxy {proxy.url})"
+    )  # the text may name only the server
+    return TransportFailed(f"{reason}{through}", timed_out=timed_out)
 
 
 def _innermost(error: BaseException) -> BaseException:

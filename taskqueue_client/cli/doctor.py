@@ -12,7 +12,7 @@ from functools import partial
 import click
 import msgspec
 
-from taskqueue_client._transport.network import NetworkSettings
+from taskqueue_client._transport.network import SOCKS_PROXIES, NetworkSettings
 from taskqueue_client.artifacts import ArtifactError
 from taskqueue_client.client import Queue
 from taskqueue_client.credentials import Credentials, expires_at
@@ -146,7 +146,11 @@ def _network(root_url: str) -> Iterator[Finding]:
     """Name the proxy and the trusted certificates; raises InvalidArgument if one cannot be used."""
     network = NetworkSettings()
     proxy = network.proxy(root_url, socks=True)
-    yield Finding("proxy", Verdict.GOOD, "none" if proxy is None else proxy.url)
+    if proxy is not None and proxy.url.startswith(SOCKS_PROXIES):
+        message = f"{proxy.url}: AsyncQueue and workers cannot use a SOCKS proxy"
+        yield Finding("proxy", Verdict.NOTE, message)
+    else:
+        yield Finding("proxy", Verdict.GOOD, "none" if proxy is None else proxy.url)
     if root_url.startswith("https:"):
         _ = network.tls
         variables = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from taskqueue_client import Credentials, Queue, temporary_credentials
+from taskqueue_client.cli.doctor import Finding, Subject, Verdict, findings
 from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import ExpireUrl
@@ -301,6 +305,19 @@ def test_the_proxy_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch
     assert found["proxy"] == ("good", "http://127.0.0.1:1")
     assert found["service"][0] == "wrong"
     assert "s3cret" not in str(found)
+
+
+@pytest.mark.usefixtures("deployment")
+def test_a_socks_proxy_is_noted_as_workers_cannot_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pysocks = ModuleType("socks")
+    pysocks.__spec__ = ModuleSpec("socks", None)
+    monkeypatch.setitem(sys.modules, "socks", pysocks)
+    monkeypatch.setenv("HTTP_PROXY", "socks5h://u:s3cret@127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "")
+    environment = findings(Subject(()))
+    assert next(environment).check == "root URL"
+    message = "socks5h://127.0.0.1:1: AsyncQueue and workers cannot use a SOCKS proxy"
+    assert next(environment) == Finding("proxy", Verdict.NOTE, message)
 
 
 def test_certificates_that_cannot_be_read_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,6 +316,23 @@ def test_a_proxy_that_trickles_its_response_is_not_waited_for(
             _put_to_storage(api, RetryPolicy(connect_timeout=1, read_timeout=0.3, min_rate_window=0.3))
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_the_error_of_a_connection_through_a_proxy_names_the_proxy(
+    api: str, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """The cause may be the proxy or the server: TLS says only that a certificate is not trusted.
+
+    For `AsyncQueue`, the errors of aiohttp have the address that was connected to.
+    """
+    proxy = f"{scheme}://127.0.0.1:{api.rpartition(':')[2]}"  # which speaks TLS, and is not trusted
+    _only(monkeypatch, HTTP_PROXY=proxy.replace("://", "://me:hidden@"))
+    with (
+        Queue("http://tc.example.com", retry=RetryPolicy(attempts=1)) as queue,
+        pytest.raises(ConnectionFailed, match=rf" \(through the proxy {proxy}\)$"),
+    ):
+        queue.send(CALL)
+
+
 def test_the_error_of_a_connection_that_takes_too_long_says_where_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """For `AsyncQueue`, the tests of its transport have the same."""
 

@@ -426,6 +426,20 @@ def test_a_daemon_that_has_cleared_its_environment_ends_with_the_worker(
     assert not Path(path_of(group) or "").exists()
 
 
+@pytest.mark.usefixtures("control_groups")
+def test_a_daemon_that_has_cleared_its_environment_is_killed_by_the_next_worker(
+    context: CommandContext, fifo: Fifo, tmp_path: Path
+) -> None:
+    """As after a `kill -9` of both the worker and its guardian process."""
+    pid = start_daemon_without_environment(context, fifo)
+    group = Path(f"/proc/{pid}/cgroup").read_text().strip().rpartition("/")[2]
+    kill_marked(f"{tmp_path}/another/")
+    assert Path(f"/proc/{pid}").exists()
+    kill_marked(f"{tmp_path}/")
+    wait_until_gone(pid)
+    assert not Path(path_of(group) or "").exists()
+
+
 def test_children_that_a_command_starts_before_it_is_in_its_control_group_are_put_there_too() -> None:
     group = new_control_group()
     script = "env -i sh -c 'sleep 1000 & echo $$ $!; wait' & wait"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from functools import cache
+from glob import escape, glob
 from pathlib import Path
 
 from .proc_filesystem import children, read
@@ -28,6 +29,12 @@ class ControlGroup:
                 os.mkdir(path)
                 return cls(path)
         return None
+
+    @classmethod
+    def existing(cls, beginning: str) -> list[ControlGroup]:
+        """Return the groups below that of this process whose names have this beginning."""
+        path = path_of(beginning)
+        return [] if path is None else [cls(each) for each in glob(f"{escape(path)}*")]
 
     def add(self, pid: int) -> None:
         """Put a process and its descendants into the group, unless they are gone, or may not be moved.

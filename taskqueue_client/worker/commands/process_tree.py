@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Container, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from hashlib import sha256
 from operator import attrgetter
 from pathlib import Path
 from typing import IO
@@ -57,7 +58,7 @@ class Guardian:
     """
 
     def __init__(self, mark: str) -> None:
-        self.control_groups = f"taskqueue-{os.getpid()}-{time.monotonic_ns()}-"
+        self.control_groups = _control_groups(mark)
         self._lock = threading.Lock()
         self._marked = f"{MARK}={mark}"
         self._groups: list[int] = []  # of the shared file; 0 is a free place
@@ -340,8 +341,23 @@ class RunProcesses:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill all processes whose `MARK` begins with `mark`."""
-    end_processes(lambda: sorted(_marked(f"{MARK}={mark}")), 0, partial(time.sleep, TICK))
+    """Kill the processes that a guardian with this mark has left, as it was killed as well."""
+    groups = ControlGroup.existing(_control_groups(mark))
+
+    def living() -> list[int]:
+        return sorted({*_marked(f"{MARK}={mark}"), *(pid for group in groups for pid in group.processes())})
+
+    end_processes(living, 0, partial(time.sleep, TICK))
+    for group in groups:
+        group.remove()
+
+
+def _control_groups(mark: str) -> str:
+    """Return the beginning of the names of the control groups of a guardian with this mark.
+
+    The next worker in the same parent directory knows the mark, too.
+    """
+    return f"taskqueue-{sha256(os.fsencode(mark)).hexdigest()[:16]}-"
 
 
 def _marked(variable: str, first_look: int = 0) -> Iterator[int]:
