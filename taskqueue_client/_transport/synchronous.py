@@ -232,9 +232,8 @@ def _failure(
     text = cause.args[-1] if isinstance(cause, ConnectTimeoutError) else cause  # the first is the connection
     reason = f"{type(cause).__name__}: {text}".rstrip()
     proxy = None if network is None else network.proxy(url, socks=True)
-    through = (
-        "" if proxy is None else f" (through the proxy {proxy.url})"
-    )  # the text may name only the server
+    # the error's own text may name only the server
+    through = "" if proxy is None else f" (through the proxy {proxy.url})"
     return TransportFailed(f"{reason}{through}", timed_out=timed_out)
 
 
