@@ -816,11 +816,12 @@ def test_a_guardian_that_somebody_has_stopped_does_not_block_commands(context: C
     run_command(["true"], context)
     (stopped,) = guardians()
     os.kill(stopped, signal.SIGSTOP)
+    groups = range(2**30, 2**30 + 10_000)  # more than a pipe would hold, and larger than any process id
     for _ in range(2):
-        for number in range(1, 10_000):  # more than a pipe would hold
-            context.guardian.add(number)
-        for number in range(1, 10_000):
-            context.guardian.remove(number)
+        for each in groups:
+            context.guardian.add(each)
+        for each in groups:
+            context.guardian.remove(each)
     os.kill(stopped, signal.SIGCONT)
     context.guardian.close()
 
@@ -908,6 +909,15 @@ def test_on_a_full_disk_commands_run_and_a_warning_says_what_that_means(
             assert run_command(["true"], context).exit_code == 0
     assert len(guardians()) == 1
     assert caplog.text.count("commands may outlive this worker if it is killed") == 1
+
+
+def test_a_guardian_never_takes_a_number_for_all_processes(tmp_path: Path) -> None:
+    """To kill the process group 1 is to kill all processes; no command has this number."""
+    stored = [0, 1, 2**30]
+    path = tmp_path / "groups"
+    path.write_bytes(b"".join(each.to_bytes(guardian_process.GROUP_SIZE, "little") for each in stored))
+    with path.open("rb") as file:
+        assert guardian_process._groups(file.fileno()) == [2**30]  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_guardian_needs_no_control_groups(

@@ -65,7 +65,7 @@ def _groups(handle: int) -> list[int]:
     content = os.pread(handle, os.fstat(handle).st_size, 0)
     places = range(0, len(content), GROUP_SIZE)
     found = [int.from_bytes(content[each : each + GROUP_SIZE], "little") for each in places]
-    return [each for each in found if each]
+    return [each for each in found if each > 1]  # 0 is a free place; -1 would stand for all processes
 
 
 def _paths(beginning: str) -> list[str]:
