@@ -200,7 +200,7 @@ def broker_errors(settings: PulseSettings | None) -> Generator[None]:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Return whether retries are useless: the certificate is untrusted, or there is no such virtual host."""
+    """Return whether no retry can help: the certificate is untrusted, or the virtual host does not exist."""
     is_refused = isinstance(error, _REFUSALS) or error.args[:1] == (_NOT_ALLOWED,)
     is_untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
     return is_refused or is_untrusted or _is_about_vhost(error)
