@@ -41,7 +41,7 @@ PARTS = {
     "large": ("benchmarks.artifacts", "large_artifacts"),
     "checkpoints": ("benchmarks.checkpoints", "rows"),
     "tls": ("benchmarks.artifacts", "large_over_tls"),
-    "curl": ("benchmarks.artifacts", "curl_and_hash"),
+    "floors": ("benchmarks.artifacts", "floors"),
     "memory": ("benchmarks.artifacts", "of_fresh_processes"),
     "local": ("benchmarks.local_queue", "rows"),
     "beside": ("benchmarks.local_queue", "beside_bare_server"),

@@ -8,9 +8,9 @@ stands still, are those of a fresh process.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
-import shlex
 import shutil
 import statistics
 import subprocess
@@ -41,6 +41,7 @@ from benchmarks.measure import (
     folder_in_memory,
     possible,
     processor_seconds,
+    seconds,
     slowest,
     worst,
 )
@@ -55,6 +56,8 @@ SIZE = 1024**3
 MANY = 1000
 SMALLER = 4
 """Of the generated sets, a quarter is compressed or uploaded where the whole takes long."""
+
+CURL = ("curl", "-sS", "-f")
 
 OFFICIAL = {"clientId": "benchmark", "accessToken": "secret"}
 
@@ -180,12 +183,12 @@ def large_artifacts() -> Iterator[Row]:
 
 
 def _large_rows(root: str, folder: Path, ours: Callable[[str], object]) -> Iterator[Row]:
-    large, curl = folder / "large", ("curl", "-sS", "-f")
-    ratio = compare(lambda: ours("s3"), run(*curl, "-T", large, f"{root}/put/curl"))
+    large = folder / "large"
+    ratio = compare(lambda: ours("s3"), run(*CURL, "-T", large, f"{root}/put/curl"))
     yield at_most("1 GiB up by S3 PUT, time", "curl -T", ratio, 0.9)
     ratio = compare(official_object_upload(root, large), lambda: ours("object"))
     yield at_least("1 GiB up by the object service, speed", "official upload", ratio, 1.8)
-    download = run(*curl, f"{root}/file", "-o", folder / "downloaded")
+    download = run(*CURL, f"{root}/file", "-o", folder / "downloaded")
     ratio = compare(lambda: ours("download"), download, before=partial(same_memory, folder))
     yield at_most("1 GiB down, verified, time", "curl -o", ratio, 1.5)
 
@@ -209,7 +212,7 @@ def _rows_over_tls(
     root: str, certificate: Path, folder: Path, ours: Callable[[str], object]
 ) -> Iterator[Row]:
     """curl trusts the one certificate, as a process that begins with a whole bundle takes longer."""
-    curl = ("curl", "-sS", "-f", "--cacert", certificate)
+    curl = (*CURL, "--cacert", certificate)
     ratio = compare(lambda: ours("s3"), run(*curl, "-T", folder / "large", f"{root}/put/curl"))
     yield at_most("1 GiB up by S3 PUT, https, time", "curl -T", ratio, 0.9)
     download = run(*curl, f"{root}/file", "-o", folder / "downloaded")
@@ -217,23 +220,57 @@ def _rows_over_tls(
     yield at_most("1 GiB down, verified, https, time", "curl -o", ratio, 0.9)
 
 
-def curl_and_hash() -> Iterator[Row]:
-    """The floor of hashed transfers over HTTPS: curl, with openssl beside it."""
+def floors() -> Iterator[Row]:
+    """The least time of hashed transfers beside curl's, which does not hash."""
     with folder_in_memory(3 * SIZE) as folder, certificate_and_bundle() as (certificate, _):
         large, downloaded = folder / "large", folder / "downloaded"
         write_large(large)
+        what, before = "by processor time of curl, server and sha256", partial(same_memory, folder)
+        with running(large) as root:
+            floor = _floor(large, root, CURL, "-T", large, f"{root}/put/curl")
+            yield possible(f"1 GiB up, {what}", "curl -T", floor)
         with running_tls(large, certificate) as root:
-            curl = ("curl", "-sS", "-f", "--cacert", certificate)
-            up = (*curl, "-T", large, f"{root}/put/curl")
-            hashed = run("bash", "-ec", f"openssl dgst -sha256 {large} & {shlex.join(map(str, up))}; wait $!")
-            yield possible(
-                "1 GiB up by curl, while openssl hashes the file", "curl -T", compare(hashed, run(*up))
-            )
-            down = (*curl, f"{root}/file")
-            pipe = f"{shlex.join(map(str, down))} | tee {downloaded} | openssl dgst -sha256"
-            hashed, before = run("bash", "-ec", pipe), partial(same_memory, folder)
-            ratio = compare(hashed, run(*down, "-o", downloaded), before=before)
-            yield possible("1 GiB down by curl, kept by tee, hashed by openssl", "curl -o", ratio)
+            curl = (*CURL, "--cacert", certificate)
+            floor = _floor(large, root, curl, "-T", large, f"{root}/put/curl")
+            yield possible(f"1 GiB up, https, {what}", "curl -T", floor)
+            floor = _floor(large, root, curl, f"{root}/file", "-o", downloaded, before=before)
+            yield possible(f"1 GiB down, https, {what}", "curl -o", floor)
+
+
+def _floor(
+    file: Path,
+    root: str,
+    curl: tuple[str | Path, ...],
+    *transfer: str | Path,
+    before: Callable[[], object] = lambda: None,
+) -> float:
+    """The processor time of curl, of the server and of a hash, if all cores share it, against curl's time.
+
+    A hash uses one core, so that its time is a floor, too.
+    """
+
+    def hashing() -> None:
+        with file.open("rb") as opened:
+            hashlib.file_digest(opened, "sha256")
+
+    def of_server() -> float:
+        found: float = json.loads(subprocess.check_output([*curl, f"{root}/stats"]))["processorTime"]
+        return found
+
+    def once() -> float:
+        before()
+        hashed, server, children = processor_seconds(hashing), of_server(), _of_children()
+        time = seconds(run(*curl, *transfer))
+        spent = _of_children() - children + of_server() - server
+        return max(hashed, (spent + hashed) / (os.cpu_count() or 1)) / time
+
+    return statistics.median(once() for _ in range(ROUNDS))
+
+
+def _of_children() -> float:
+    """The processor time of child processes that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def same_memory(folder: Path) -> None:

@@ -14,6 +14,7 @@ import selectors
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from hashlib import md5, sha256
@@ -209,7 +210,8 @@ class Sink:
         self.most_open = max(self.most_open, self.open)
 
     def _stats(self, _: Request) -> object:
-        return {"mostOpen": self.most_open - 1, "received": self.received}
+        received, processor_time = self.received, time.process_time()
+        return {"mostOpen": self.most_open - 1, "received": received, "processorTime": processor_time}
 
     def _url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}{path}?X-Amz-Signature=secret"

@@ -10,6 +10,7 @@ import io
 import math
 import queue
 import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -58,6 +59,9 @@ current_attempt: ContextVar[Attempt | None] = ContextVar("current_attempt", defa
 """The attempt that the thread makes; None for requests of others, over an injected session."""
 
 
+_TLS_RECORD = 16 * 1024  # the most bytes that TLS sends, and returns, at a time (RFC 8446, 5.1)
+
+
 class _BoundedReader(io.RawIOBase):
     """Reads from a socket until the attempt ends, and knows whether the other side has closed it."""
 
@@ -78,13 +82,28 @@ class _BoundedReader(io.RawIOBase):
             self._timeout = timeout
         begun = time.monotonic()
         try:
-            count = self._file.readinto(buffer)
+            count = self._file.readinto(buffer) or 0
         except TimeoutError:
             self._attempt.left()
             raise
         self.at_end = count == 0
-        self._attempt.received(count or 0, begun)
+        if count and len(buffer) > _TLS_RECORD and isinstance(self._connection, ssl.SSLSocket):
+            count += self._read_further_records(memoryview(buffer)[count:])
+        self._attempt.received(count, begun)
         return count
+
+    def _read_further_records(self, buffer: memoryview) -> int:
+        """Read further records of TLS that have arrived: to pass them on one at a time takes long."""
+        left, timeout = buffer, self._connection.gettimeout()
+        self._connection.settimeout(0)
+        try:
+            while left and (count := self._connection.recv_into(left)):
+                left = left[count:]
+        except OSError:  # there are no more for now; the next read meets an error of the connection again
+            pass
+        finally:
+            self._connection.settimeout(timeout)
+        return len(buffer) - len(left)
 
     def close(self) -> None:
         self._file.close()

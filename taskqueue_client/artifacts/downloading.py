@@ -29,7 +29,7 @@ from .artifact_errors import (
     is_expiry,
 )
 from .compression import BadGzip, Gunzip
-from .sources import Block, Hashes
+from .sources import Block, BlockThread, Hashes
 from .storage import MOST_REDIRECTS, VERIFIABLE, Incoming, Progress
 from .transfers import SKIP_CDN, Transfer, TransferClient
 
@@ -109,15 +109,16 @@ class Destination:
         return (yield from transfer.work(lambda: self._write_all(pieces)))
 
     def _write_all(self, pieces: Generator[Block]) -> None:
-        with closing(pieces):
+        with closing(pieces), BlockThread("artifact-file", self._write) as writer:
             for piece in pieces:
-                self._write(memoryview(piece))
+                writer.put(piece)
 
-    def _write(self, block: memoryview) -> None:
+    def _write(self, block: Block) -> None:
         assert self._file is not None  # noqa: S101 - restart comes first
+        left = memoryview(block)
         with self._naming_path():
-            while block:
-                block = block[self._file.write(block) :]
+            while left:
+                left = left[self._file.write(left) :]
 
     def restart(self) -> None:
         """Prepare for the first block. Blocks that were received before are dropped: they come again."""

@@ -13,7 +13,7 @@ import os
 import stat
 import tempfile
 from collections.abc import AsyncIterable, Callable, Collection, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from itertools import cycle, repeat
 from queue import SimpleQueue
@@ -296,8 +296,90 @@ def spooled(blocks: Iterable[bytes]) -> Source:
 
 
 _BATCH = 256 * 1024
-"""The least number of bytes that the hashing threads get at a time. TLS returns 16 kB at a time; handing over
-each of these would take longer than everything else in a download."""
+"""The least number of bytes that a thread gets at a time: handing over smaller blocks takes too long."""
+
+
+class BlockThread:
+    """Calls a function with the blocks of a stream, on a separate thread, in batches.
+
+    Use it as a context manager, so that the thread ends. Content of less than a batch needs no thread.
+
+    The queues are `SimpleQueue`s: a Ctrl-C while a `queue.Queue` is locked would leave it locked, and nobody
+    could end the thread.
+
+    Args:
+        name: The name of the thread.
+        take: The function. After it has failed, `put` and `finish` raise its error.
+    """
+
+    def __init__(self, name: str, take: Callable[[Block], object]) -> None:
+        self._name = name
+        self._take = take
+        self._blocks: list[Block] = []  # fewer than a batch
+        self._size = 0
+        self._thread: Thread | None = None
+        self._batches: SimpleQueue[Block | None] = SimpleQueue()
+        self._room: SimpleQueue[None] = SimpleQueue()
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
+        """Raise the function's error, also in place of another one, after which a stream could go on."""
+        try:
+            self.finish()
+        except Exception:
+            if raised is None or issubclass(raised, Exception):
+                raise
+
+    def put(self, block: Block) -> None:
+        """Add a block. Waits while `AHEAD` batches wait."""
+        self._blocks.append(block)
+        self._size += len(block)
+        if self._size >= _BATCH:
+            self._thread = self._thread or self._started()
+            self._room.get()
+            self._batches.put(self._batch())
+            self._check()
+
+    def finish(self) -> None:
+        """Wait until the function has taken all blocks."""
+        if self._thread is None:
+            self._take_batch(self._batch())
+        else:
+            self._batches.put(self._batch())
+            self._batches.put(None)
+            self._thread.join()
+            self._thread = None
+        self._check()
+
+    def _started(self) -> Thread:
+        thread = Thread(target=self._run, name=self._name, daemon=True)
+        thread.start()
+        for _ in range(AHEAD):
+            self._room.put(None)
+        return thread
+
+    def _run(self) -> None:
+        while (batch := self._batches.get()) is not None:
+            self._room.put(None)
+            self._take_batch(batch)
+
+    def _batch(self) -> Block:
+        blocks, self._blocks, self._size = self._blocks, [], 0
+        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+
+    def _take_batch(self, batch: Block) -> None:
+        if batch and self._error is None:
+            try:
+                self._take(batch)
+            except BaseException as error:  # noqa: BLE001 - raised by `_check`
+                self._error = error
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
 
 
 class Hashes:
@@ -308,36 +390,21 @@ class Hashes:
 
     def __init__(self, algorithms: Collection[str]) -> None:
         self._hashers = {algorithm: _hasher(algorithm) for algorithm in algorithms}
-        self._small: list[Block] = []
-        self._size = 0
-        self._threads: list[_HashThread] = []
+        self._threads: list[BlockThread] = []
 
     def __enter__(self) -> Self:
-        try:
-            for algorithm, hasher in self._hashers.items():
-                self._threads.append(_HashThread(algorithm, hasher))
-                self._threads[-1].start()
-        except BaseException:  # such as a Ctrl-C, or too many threads
-            for thread in self._threads:
-                thread.end()
-            raise
+        self._threads = [
+            BlockThread(f"artifact-{algorithm}", hasher.update) for algorithm, hasher in self._hashers.items()
+        ]
         return self
 
     def __exit__(self, *_: object) -> None:
         self._finish()
 
     def update(self, block: Block) -> None:
-        """Add a block. Waits while a thread has `AHEAD` batches to hash."""
-        self._small.append(block)
-        self._size += len(block)
-        if self._size >= _BATCH:
-            self._hand_over()
-
-    def _hand_over(self) -> None:
-        batch = self._small[0] if len(self._small) == 1 else b"".join(self._small)
-        self._small, self._size = [], 0
+        """Add a block; see `BlockThread.put`."""
         for thread in self._threads:
-            thread.put(batch)
+            thread.put(block)
 
     def hexdigests(self) -> dict[str, str]:
         """Return the hashes of all blocks, in hex by algorithm. No block can be added afterwards."""
@@ -345,13 +412,9 @@ class Hashes:
         return {algorithm: hasher.hexdigest() for algorithm, hasher in self._hashers.items()}
 
     def _finish(self) -> None:
-        if self._small:
-            self._hand_over()
-        for thread in self._threads:
-            thread.end()
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
+        with ExitStack() as ends:  # a Ctrl-C while one ends leaves no other one
+            for thread in self._threads:
+                ends.callback(thread.finish)
 
 
 def hexdigests(algorithms: Collection[str], content: bytes) -> dict[str, str]:
@@ -367,33 +430,3 @@ def _hasher(algorithm: str, content: bytes = b"") -> _Hasher:
 class _Hasher(Protocol):
     def update(self, block: Block, /) -> None: ...
     def hexdigest(self) -> str: ...
-
-
-class _HashThread(Thread):
-    """A thread that computes a hash of blocks, of which up to `AHEAD` wait.
-
-    The queues are `SimpleQueue`s: a Ctrl-C while a `queue.Queue` is locked would leave it locked, and nobody
-    could end the thread.
-    """
-
-    def __init__(self, algorithm: str, hasher: _Hasher) -> None:
-        super().__init__(name=f"artifact-{algorithm}", daemon=True)
-        self._hasher = hasher
-        self._blocks: SimpleQueue[Block | None] = SimpleQueue()
-        self._room: SimpleQueue[None] = SimpleQueue()
-        for _ in range(AHEAD):
-            self._room.put(None)
-
-    def put(self, block: Block) -> None:
-        """Add a block. Waits for room."""
-        self._room.get()
-        self._blocks.put(block)
-
-    def end(self) -> None:
-        """Let the thread end after the last block."""
-        self._blocks.put(None)
-
-    def run(self) -> None:
-        while (block := self._blocks.get()) is not None:
-            self._room.put(None)
-            self._hasher.update(block)

@@ -95,6 +95,22 @@ def test_uploads_and_downloads_go_through_tls(
     assert len({request.peer for request in tls_server.requests}) <= 5  # of 12: connections are used again
 
 
+@pytest.mark.usefixtures("trusting")
+def test_the_records_of_tls_that_have_arrived_are_read_together(
+    storage: Storage, tls_server: RawServer
+) -> None:
+    """One at a time, a download of 1 GiB takes half as much processor time again."""
+    body = os.urandom(60_000)
+    tls_server.respond = lambda _: RawResponse(body=body, announced=100_000, hangs_up=True)
+    blocks: list[bytes] = []
+    with storage.get(tls_server.url, {}, POLICY, Cancellation()) as incoming:
+        assert tls_server.hung_up.wait(10)
+        with pytest.raises(StorageFailed, match="40000 bytes are missing"):
+            blocks.extend(bytes(block) for block in incoming.blocks())
+    assert b"".join(blocks) == body
+    assert len(blocks) <= 2  # the first one came with the head
+
+
 def test_a_certificate_that_nobody_vouches_for_is_refused(storage: Storage, tls_server: RawServer) -> None:
     with pytest.raises(StorageFailed, match="CERTIFICATE_VERIFY_FAILED"):
         put(storage, tls_server.url)

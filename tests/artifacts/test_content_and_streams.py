@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import hashlib
 import io
@@ -11,8 +12,9 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from threading import Event
+from threading import Event, current_thread
 from typing import Any, ClassVar
 
 import pytest
@@ -24,6 +26,7 @@ from taskqueue_client.artifacts import (
     DownloadTooLarge,
     HashMismatch,
     SourceChanged,
+    StorageFailed,
     UploadAlreadyBegun,
     content_type_of,
     is_compressed,
@@ -31,7 +34,7 @@ from taskqueue_client.artifacts import (
 from taskqueue_client.artifacts.artifact_errors import storage_refused
 from taskqueue_client.artifacts.compression import Gunzip
 from taskqueue_client.artifacts.naming import COMPRESSED_ENDINGS, CONTENT_TYPES
-from taskqueue_client.artifacts.sources import BLOCK, Block, Hashes, hexdigests, open_source
+from taskqueue_client.artifacts.sources import BLOCK, Block, BlockThread, Hashes, hexdigests, open_source
 from taskqueue_client.artifacts.transfers import Transfer
 from tests.artifacts.conftest import EitherClient
 from tests.artifacts.raw_server import RawResponse, RawServer, Request, json_response
@@ -157,16 +160,53 @@ def test_a_machine_in_fips_mode_compares_the_etag_too(monkeypatch: pytest.Monkey
     assert hashes.hexdigests() == hexdigests(("sha256", "md5"), b"content")
 
 
-def test_blocks_of_tls_are_handed_to_the_thread_that_hashes_sixteen_at_a_time(
+def test_small_blocks_are_handed_to_the_thread_that_hashes_sixteen_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One at a time, a download over HTTPS takes twice as long."""
+    """One at a time, a download over a network that brings small pieces takes twice as long."""
     monkeypatch.setattr(hashlib, "new", NotedHash)
     NotedHash.sizes.clear()
     with Hashes(("sha256",)) as hashes:
         for _ in range(40):
             hashes.update(bytes(16_384))
     assert NotedHash.sizes == [262_144, 262_144, 131_072]
+
+
+def taken(blocks: int, take: Callable[[Block], object], error: BaseException | None = None) -> None:
+    """Pass blocks of 16 kB, as TLS does, to a `BlockThread`, and raise an error after them."""
+    with BlockThread("blocks", take) as thread:
+        for _ in range(blocks):
+            thread.put(bytes(16_384))
+        if error:
+            raise error
+
+
+@pytest.mark.parametrize(("blocks", "name"), [(15, current_thread().name), (16, "blocks")])
+def test_small_content_needs_no_thread(blocks: int, name: str) -> None:
+    names = set[str]()
+    taken(blocks, lambda _: names.add(current_thread().name))
+    assert names == {name}
+
+
+def on_a_full_disk(_: Block) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+CUT = StorageFailed("GET", "https://s3.test/x", "the connection was cut")
+
+
+@pytest.mark.parametrize("blocks", [1, 16, 1000])
+@pytest.mark.parametrize("error", [None, CUT])
+def test_a_stream_does_not_go_on_where_it_was_cut_if_its_blocks_could_not_be_written(
+    blocks: int, error: Exception | None
+) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        taken(blocks, on_a_full_disk, error)
+
+
+def test_ctrl_c_is_not_hidden_by_an_error_of_the_disk() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        taken(16, on_a_full_disk, KeyboardInterrupt())
 
 
 @pytest.mark.parametrize(
