@@ -23,9 +23,9 @@ from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState, L
 from taskqueue_client.worker.claims.keeper import Claiming
 from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.claims.task_source import QueueTaskSource, SourceContext
-from taskqueue_client.worker.run.artifact_uploads import RetryBudget, UploadRetries
 from taskqueue_client.worker.run.log_checkpoints import first_after
 from taskqueue_client.worker.run.reporting import Reporter
+from taskqueue_client.worker.run.upload_retries import RetryBudget, UploadRetries
 
 from .deployment import Deployment, SimulatedQueue
 from .virtual_time import VirtualClock

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from taskqueue_client.worker.claims import keeper, reclaiming
 from taskqueue_client.worker.claims.claimed_run import ClaimState
-from taskqueue_client.worker.run import artifact_uploads, reporting
+from taskqueue_client.worker.run import reporting, upload_retries
 
 from . import virtual_time
 from .deployment import Deployment
@@ -134,7 +134,7 @@ def former_policy() -> Generator[None]:
         return 0.0
 
     with ExitStack() as patches:
-        for module in (reclaiming, reporting, artifact_uploads):
+        for module in (reclaiming, reporting, upload_retries):
             patches.enter_context(patch.object(module, "retry_in", retry_in))
         patches.enter_context(patch.object(keeper.Claiming, "outage", outage))
         yield

@@ -31,14 +31,14 @@ from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.work_directory import WorkDirectories
 from taskqueue_client.worker.monitoring.monitor import Monitor, Vitals, WorkerMetrics
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
-from taskqueue_client.worker.run.artifact_uploads import RetryClock
 from taskqueue_client.worker.run.handlers import Handlers
 from taskqueue_client.worker.run.lifecycle import LiveRuns, RunContext, RunLifecycle, TaskEnd
 from taskqueue_client.worker.run.run_resources import HandlerQueue, SharedResources
 from taskqueue_client.worker.run.task_run import TaskRun
+from taskqueue_client.worker.run.upload_retries import RetryClock
 
 from . import shutdown
-from .commands.proc_filesystem import check_proc
+from .commands.linux_processes import check_proc
 from .commands.process_tree import Guardian
 from .config import WorkerConfig
 from .outcomes import text_of

@@ -27,9 +27,9 @@ from taskqueue_client.models import ReasonResolved
 from .claims.keeper import Keeper
 from .config import WorkerConfig
 from .outcomes import InternalError, WorkerShutdown, text_of
-from .run.artifact_uploads import RetryClock
 from .run.handlers import ThreadCall
 from .run.lifecycle import LiveRuns, TaskEnd
+from .run.upload_retries import RetryClock
 from .threads import DaemonThreads, ThreadsafeCalls, stack_of
 from .worker_log import counted, log
 

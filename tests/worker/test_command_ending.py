@@ -24,8 +24,7 @@ from typing import IO, Any
 import pytest
 
 from taskqueue_client import slugid
-from taskqueue_client.worker.commands import control_group, guardian_process, process_tree
-from taskqueue_client.worker.commands import proc_filesystem as proc
+from taskqueue_client.worker.commands import guardian_process, linux_processes, process_tree
 from taskqueue_client.worker.commands.command import (
     CommandContext,
     CommandFailed,
@@ -33,7 +32,7 @@ from taskqueue_client.worker.commands.command import (
     run_command,
     run_command_async,
 )
-from taskqueue_client.worker.commands.control_group import ControlGroup, path_of
+from taskqueue_client.worker.commands.linux_processes import ControlGroup, path_of
 from taskqueue_client.worker.commands.process_tree import (
     MARK,
     ProcessTree,
@@ -241,13 +240,13 @@ def test_only_processes_that_have_started_since_the_run_are_looked_at(
     processes = RunProcesses(f"{tmp_path}/later", context.guardian)
     processes.watch()
     looked_at: list[int] = []
-    look = proc._environment_now  # pyright: ignore[reportPrivateUsage]
+    look = linux_processes._environment_now  # pyright: ignore[reportPrivateUsage]
 
     def note_and_look(pid: int) -> bytes:
         looked_at.append(pid)
         return look(pid)
 
-    monkeypatch.setattr(proc, "_environment_now", note_and_look)
+    monkeypatch.setattr(linux_processes, "_environment_now", note_and_look)
     with subprocess.Popen(["sleep", "1000"], env=processes.variable) as process:
         assert processes.end(30) == 1
     assert process.pid in looked_at
@@ -257,8 +256,8 @@ def test_only_processes_that_have_started_since_the_run_are_looked_at(
 def test_a_process_with_the_pid_of_one_that_has_ended_is_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proc, "PROC", tmp_path)
-    listing = proc.Listing()
+    monkeypatch.setattr(linux_processes, "PROC", tmp_path)
+    listing = linux_processes.Listing()
     (tmp_path / "self").symlink_to(str(os.getpid()))
     for name in ("1", "77"):
         (tmp_path / name).mkdir()
@@ -275,7 +274,7 @@ def list_only(monkeypatch: pytest.MonkeyPatch, pid: int) -> None:
     def pids(_: int) -> Iterator[int]:
         return iter([pid])
 
-    monkeypatch.setattr(proc, "pids", pids)
+    monkeypatch.setattr(linux_processes, "pids", pids)
 
 
 def test_a_process_that_is_about_to_start_its_program_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +320,7 @@ def test_a_process_that_starts_its_program_while_it_is_looked_at_is_found(
 def test_a_process_whose_parent_ends_while_processes_are_looked_for_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    look, mark = proc._environment_now, f"{os.getpid()}-forks-meanwhile"  # pyright: ignore[reportPrivateUsage]
+    look, mark = linux_processes._environment_now, f"{os.getpid()}-forks-meanwhile"  # pyright: ignore[reportPrivateUsage]
     script = ["sh", "-c", "read line; sleep 1000 >&- 2>&- & echo $!"]
     with subprocess.Popen(
         script, env={MARK: mark, **PATH}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -333,7 +332,7 @@ def test_a_process_whose_parent_ends_while_processes_are_looked_for_is_found(
                 daemons.append(int(process.communicate()[0]))
             return look(pid)
 
-        monkeypatch.setattr(proc, "_environment_now", let_end_and_look)
+        monkeypatch.setattr(linux_processes, "_environment_now", let_end_and_look)
         kill_marked(mark)
     (daemon,) = daemons
     try:
@@ -460,7 +459,7 @@ def test_the_children_in_the_proc_of_another_pid_namespace_are_not_put_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = new_control_group()
-    monkeypatch.setattr(proc, "PROC", tmp_path)
+    monkeypatch.setattr(linux_processes, "PROC", tmp_path)
     (tmp_path / "self").symlink_to("1")
     with subprocess.Popen(["sleep", "1000"]) as command, subprocess.Popen(["sleep", "1000"]) as other:
         children = tmp_path / f"{command.pid}/task/{command.pid}/children"
@@ -526,7 +525,7 @@ def test_without_a_proc_of_its_own_a_worker_ends_the_process_group(
     context: CommandContext, fifo: Fifo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str
 ) -> None:
     """In a chroot, /proc may be empty. In a PID namespace, it may have the ids of the namespace around."""
-    monkeypatch.setattr(proc, "PROC", tmp_path / shown)
+    monkeypatch.setattr(linux_processes, "PROC", tmp_path / shown)
     (tmp_path / "empty").mkdir()
     (tmp_path / "foreign" / "1").mkdir(parents=True)
     (tmp_path / "foreign" / "self").symlink_to("1")
@@ -928,7 +927,7 @@ def test_a_guardian_needs_no_control_groups(
     def none() -> None:
         raise FileNotFoundError
 
-    monkeypatch.setattr(control_group, "_own_control_group", none)
+    monkeypatch.setattr(linux_processes, "_own_control_group", none)
     assert run_command(["true"], context).exit_code == 0
     assert len(guardians()) == 1
     assert caplog.text == ""

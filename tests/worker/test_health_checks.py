@@ -16,7 +16,7 @@ import requests
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
-from taskqueue_client.worker.commands import proc_filesystem as proc
+from taskqueue_client.worker.commands import linux_processes
 from taskqueue_client.worker.monitoring import monitor
 from taskqueue_client.worker.run import handlers
 from taskqueue_client.worker.run.lifecycle import TaskEnd
@@ -144,7 +144,7 @@ def test_a_proc_without_the_worker_s_processes_is_named_at_the_start(
     *,
     is_warned: bool,
 ) -> None:
-    monkeypatch.setattr(proc, "PROC", tmp_path)
+    monkeypatch.setattr(linux_processes, "PROC", tmp_path)
     if shown != "nothing":
         (tmp_path / "self").symlink_to(str(os.getpid()) if shown == "its own" else shown)
     with Working(world, worker_for(world, lambda _: None, max_idle=0.01)) as working:

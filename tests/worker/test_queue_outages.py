@@ -29,8 +29,8 @@ from taskqueue_client.worker.claims.task_source import (
     TaskSource,
 )
 from taskqueue_client.worker.outcomes import LossReason
-from taskqueue_client.worker.run.artifact_uploads import RetryBudget, RetryClock
 from taskqueue_client.worker.run.reporting import Reporter
+from taskqueue_client.worker.run.upload_retries import RetryBudget, RetryClock
 from tests.worker.passing_clock import PassingClock
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, Told, World, iso
 from tests.worker.request_log import Request, requests_noted

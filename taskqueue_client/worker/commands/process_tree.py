@@ -25,9 +25,9 @@ from typing import IO
 
 from taskqueue_client.worker.worker_log import log
 
-from . import proc_filesystem as proc
-from .control_group import ControlGroup, path_of
+from . import linux_processes as linux
 from .guardian_process import GROUP_SIZE
+from .linux_processes import ControlGroup, path_of
 
 _SCRIPT = Path(__file__).with_name("guardian_process.py")
 
@@ -238,7 +238,7 @@ def _signal(
 def _is_child(pid: int, parents: Container[int]) -> bool:
     """Whether one of these is the parent of the process."""
     try:
-        return int(proc.stat(pid)[1]) in parents
+        return int(linux.stat(pid)[1]) in parents
     except OSError:  # it is gone, or there is no /proc
         return False
 
@@ -269,7 +269,7 @@ class ProcessTree:
         file descriptor.
         """
         try:
-            found = sorted(proc.living(), key=attrgetter("started", "pid"))
+            found = sorted(linux.living(), key=attrgetter("started", "pid"))
         except OSError:
             return [-self._leader] if self.has_group() else []
         tree = {
@@ -308,7 +308,7 @@ class RunProcesses:
         """Prepare for the first process."""
         with self._lock:
             if not self._is_watched:
-                self._first_look = proc.listing.looks + 1
+                self._first_look = linux.listing.looks + 1
                 self._guardian.begin_run(self._marked)
                 self._group = ControlGroup.create(f"{self._guardian.control_groups}{time.monotonic_ns()}")
                 self._is_watched = True
@@ -371,10 +371,10 @@ def _marked(variable: str, first_look: int = 0) -> Iterator[int]:
     """
     wanted = b"\0" + os.fsencode(variable)  # as in the environment of processes
     with suppress(FileNotFoundError):  # another system
-        for pid in proc.pids(first_look):
+        for pid in linux.pids(first_look):
             try:
-                environment = proc.environment(pid)
-            except proc.GONE_OR_HIDDEN:
+                environment = linux.environment(pid)
+            except linux.GONE_OR_HIDDEN:
                 continue
             if wanted in b"\0" + environment:
                 yield pid

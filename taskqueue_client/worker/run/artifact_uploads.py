@@ -1,30 +1,16 @@
-"""Uploads of a run's artifacts and log, and their retries: storage or the Queue may fail for minutes."""
+"""Uploads of a run's artifacts, its log and its chain of trust."""
 
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
-from random import random
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from taskqueue_client import calls
-from taskqueue_client._client import with_retries
 from taskqueue_client._dates import timestamp
-from taskqueue_client._protocol.conversation import Call, converse_async
-from taskqueue_client._protocol.retry import (
-    RetryPolicy,
-    Schedule,
-    Timeouts,
-    asked_to_wait,
-    error_of,
-    is_outage,
-    may_repeat,
-)
+from taskqueue_client._protocol.conversation import converse_async
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
 from taskqueue_client.artifacts.naming import LOG_LINK, LOG_NAME
@@ -33,10 +19,8 @@ from taskqueue_client.artifacts.sources import Source, open_source
 from taskqueue_client.artifacts.storage import silently
 from taskqueue_client.artifacts.transfers import Transfer
 from taskqueue_client.artifacts.uploading import RunArtifact, UploadOptions, uploading
-from taskqueue_client.clock import Clock
 from taskqueue_client.definitions import CreateArtifactRequest
-from taskqueue_client.errors import InternalServerError, RequestConflict, TaskQueueError
-from taskqueue_client.worker.claims.claimed_run import retry_in
+from taskqueue_client.errors import RequestConflict, TaskQueueError
 from taskqueue_client.worker.commands.masking import masked_text
 from taskqueue_client.worker.commands.task_log import LogView
 from taskqueue_client.worker.monitoring.monitor import WorkerMetrics
@@ -45,10 +29,9 @@ from taskqueue_client.worker.worker_log import log
 
 from .declared_artifacts import DeclaredArtifact, error_reason, outcome_of_failed_upload, severity
 from .run_resources import RunResources
+from .upload_retries import RetryBudget
 
 if TYPE_CHECKING:
-    import tenacity
-
     from taskqueue_client.worker.features.chain_of_trust import RunChain
 
 CONCURRENCY = 16
@@ -58,23 +41,6 @@ _TEXT = "text/plain; charset=utf-8"
 
 ERROR_SUFFIX = ".error"
 """The end of the name of an error artifact whose own name the Queue has given to the artifact already."""
-
-BEFORE_DEADLINE = 30.0
-"""Seconds before the task's deadline at which uploads are given up, so that the run can still be reported."""
-
-QUIET = 10.0
-"""Seconds after which retries of an upload are logged: most failures have ended by then."""
-
-HURRIED_LEAST = 1.0
-"""Seconds between two attempts shortly before the end of the worker."""
-
-MOST_500 = 4
-"""Attempts at creating and at finishing an object artifact that the Queue may refuse with 500. If it created
-the artifact and the response was lost, or has a content length of it, it refuses each further attempt."""
-
-_POLICY = RetryPolicy()
-_TIMEOUTS = Timeouts(_POLICY.connect_timeout, _POLICY.read_timeout, _POLICY.timeout)
-"""The timeouts of each attempt, which are those of the first attempt of any client."""
 
 
 class ArtifactUploads:
@@ -309,156 +275,3 @@ async def _canceled(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.wait(tasks)
     for each in tasks:
         _ = each.cancelled() or each.exception()
-
-
-class RetryClock:
-    """The clock of the client that uploads and reports: the end of the worker shortens its waits.
-
-    A worker that is shut down just after an outage reports what it has, instead of waiting for too long.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._ends = math.inf
-        self._hurried = asyncio.Event()
-        self.now, self.monotonic, self.sleep = clock.now, clock.monotonic, clock.sleep
-
-    def hurry(self, left: float) -> None:
-        """End all waits now, in this clock's loop; each later one takes at most a third of the time left.
-
-        Args:
-            left: Seconds until the end of the worker.
-        """
-        self._ends = self.monotonic() + left
-        self._hurried.set()
-        self._hurried = asyncio.Event()
-
-    async def sleep_async(self, seconds: float) -> None:
-        """Wait for so many seconds at most."""
-        seconds = min(seconds, max((self._ends - self.monotonic()) / 3, HURRIED_LEAST))
-        sleeping = asyncio.create_task(self._clock.sleep_async(seconds))
-        hurried = asyncio.create_task(self._hurried.wait())
-        try:
-            ended, _ = await asyncio.wait([sleeping, hurried], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleeping.cancel()
-            hurried.cancel()
-        for each in ended:
-            each.result()
-
-
-class RetryBudget:
-    """The time for retries of one run's uploads: each has `timeout` seconds from its first failure.
-
-    When one upload was given up for that, the others are not retried until one has succeeded. Otherwise a run
-    with a thousand artifacts would wait for all of them, one after the other.
-
-    Args:
-        run: The run's name in the log.
-        timeout: Seconds.
-        until_deadline: The time from now to the task's deadline; uploads are given up a little earlier.
-    """
-
-    __slots__ = ("_gives_up_at", "_has_given_up", "_has_warned", "_run", "_timeout", "clock")
-
-    def __init__(self, run: object, timeout: float, until_deadline: timedelta, clock: Clock) -> None:
-        self._run = run
-        self._timeout = timeout
-        # On the monotonic clock: the machine's clock may be set during an outage.
-        self._gives_up_at = clock.monotonic() + until_deadline.total_seconds() - BEFORE_DEADLINE
-        self._has_given_up = False
-        self._has_warned = False
-        self.clock = clock
-
-    def client(self, queue: AsyncQueue, name: str) -> AsyncQueue:
-        """Return a client like `queue` for the upload of one artifact, `name` in the log."""
-        return with_retries(queue, UploadRetries(self, name))
-
-    def left(self) -> float:
-        """Return for how many seconds an upload that fails now is retried."""
-        left = 0.0 if self._has_given_up else self._timeout
-        return max(min(left, self._gives_up_at - self.clock.monotonic()), 0.0)
-
-    def give_up(self) -> None:
-        """Note that an upload was retried for as long as allowed, and failed."""
-        self._has_given_up = True
-
-    def warn(self, name: str, seconds: float, error: BaseException | None) -> None:
-        """Log that an upload is retried; only the first one of those that fail at the same time."""
-        if not self._has_warned:
-            self._has_warned = True
-            log.warning(
-                "cannot upload %s of %s, retrying for up to %.0f s: %s", name, self._run, seconds, error
-            )
-
-    def succeeded(self) -> None:
-        """Note that an upload has succeeded."""
-        self._has_given_up = self._has_warned = False
-
-    def reported(self) -> None:
-        """Begin anew after the report: the deadline does not matter any more."""
-        self._has_given_up = self._has_warned = False
-        self._gives_up_at = math.inf
-
-
-@dataclass(eq=False, repr=False)
-class UploadRetries:
-    """How the calls and transfers of one upload are retried; see `Retries`."""
-
-    _budget: RetryBudget
-    _name: str
-    _ends: float | None = None
-    _quiet_until: float = 0.0
-    _refused: int = 0
-
-    def attempt_timeouts(self, call: Call[Any], elapsed: float) -> Timeouts:
-        """See `Retries`."""
-        del call, elapsed
-        return _TIMEOUTS
-
-    def may_retry(self, call: Call[Any], error: BaseException) -> bool:
-        """See `Retries`."""
-        return may_repeat(call) and is_outage(error)
-
-    def of_call(self, call: Call[Any], elapsed: Callable[[], float]) -> Schedule:
-        """See `Retries`."""
-        del elapsed
-        stop = self._stop_object if call.endpoint == "finishArtifact" else self._stop
-        return self._schedule(partial(self.may_retry, call), stop)
-
-    def of_transfer(self, may_retry: Callable[[BaseException], bool]) -> Schedule:
-        """See `Retries`."""
-        return self._schedule(may_retry, self._stop_object)
-
-    def _schedule(
-        self, may_retry: Callable[[BaseException], bool], stop: Callable[[tenacity.RetryCallState], bool]
-    ) -> Schedule:
-        import tenacity  # noqa: PLC0415 - costs 40 ms, and most workers never need it
-
-        return {"wait": self._wait, "stop": stop, "retry": tenacity.retry_if_exception(may_retry)}
-
-    def _wait(self, state: tenacity.RetryCallState) -> float:
-        grown = retry_in(state.attempt_number, self._left(), random())  # noqa: S311 - spreads calls, keeps no secret
-        return max(grown, asked_to_wait(error_of(state)))
-
-    def _left(self) -> float:
-        """Note a failure; return for how many more seconds the upload is retried."""
-        now = self._budget.clock.monotonic()
-        if self._ends is None:
-            self._ends, self._quiet_until = now + self._budget.left(), now + QUIET
-        return self._ends - now
-
-    def _stop(self, state: tenacity.RetryCallState) -> bool:
-        """Return whether the next attempt would come too late."""
-        left = self._left()
-        if state.upcoming_sleep >= left:
-            self._budget.give_up()
-            return True
-        if self._budget.clock.monotonic() >= self._quiet_until:
-            self._budget.warn(self._name, left, error_of(state))
-        return False
-
-    def _stop_object(self, state: tenacity.RetryCallState) -> bool:
-        """Return whether a transfer, or a call about an object artifact, is not retried any more."""
-        self._refused += isinstance(error_of(state), InternalServerError)
-        return self._refused >= MOST_500 or self._stop(state)

@@ -35,12 +35,13 @@ from taskqueue_client.worker.outcomes import (
 from taskqueue_client.worker.threads import ThreadsafeCalls
 from taskqueue_client.worker.worker_log import counted, log
 
-from .artifact_uploads import ArtifactUploads, RetryBudget
+from .artifact_uploads import ArtifactUploads
 from .declared_artifacts import with_failed_upload
 from .handlers import Attempts, HandlerCall
 from .log_checkpoints import LogCheckpoints
 from .reporting import Reporter
 from .run_resources import RunResources, SharedResources
+from .upload_retries import RetryBudget
 
 if TYPE_CHECKING:
     from taskqueue_client.worker.features.chain_of_trust import SigningKey
