@@ -21,9 +21,9 @@ from taskqueue_client._protocol.conversation import (
 from taskqueue_client.calls import iter_task_group
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.models import RunState, TaskAndStatus, TaskState, TaskStatus
+from taskqueue_client.models.tasks import RESOLVED
 
-_UNSUCCESSFUL = frozenset({TaskState.FAILED, TaskState.EXCEPTION})
-_RESOLVED = frozenset({TaskState.COMPLETED, *_UNSUCCESSFUL})
+_UNSUCCESSFUL = RESOLVED - {TaskState.COMPLETED}
 _PATIENCE = 10
 """The pause before the next request, as a multiple of the last response's time: following must not become a
 load for the Queue."""
@@ -90,7 +90,7 @@ def are_settled(members: Iterable[TaskAndStatus]) -> bool:
     """Return whether each task is resolved, or blocked by a dependency that will not be completed."""
     members = list(members)
     blocked = blocked_tasks(members)
-    return all(member.status.state in _RESOLVED or member.status.task_id in blocked for member in members)
+    return all(member.status.state in RESOLVED or member.status.task_id in blocked for member in members)
 
 
 def blocked_tasks(members: Iterable[TaskAndStatus]) -> frozenset[str]:

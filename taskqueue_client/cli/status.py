@@ -12,12 +12,13 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from taskqueue_client._protocol.retry import is_foreign, is_temporary
+from taskqueue_client._protocol.retry import is_outage
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.errors import CallFailed, InsufficientScopes
 from taskqueue_client.graph import blocked_tasks, follow
 from taskqueue_client.models import TaskAndStatus, TaskState
+from taskqueue_client.models.tasks import RESOLVED
 
 from .arguments import check_either, connect, duration, group_option, task_ids_argument
 from .failures import ExitStatus, Failure, done_for_all, in_one_line
@@ -117,7 +118,6 @@ _RESERVED_LINES = 4  # lines of the terminal outside of the table
 _FIRST = (TaskState.RUNNING, TaskState.FAILED, TaskState.EXCEPTION, TaskState.PENDING, TaskState.UNSCHEDULED)
 """The order in which tasks are shown if the terminal has no room for all."""
 
-_RESOLVED = (TaskState.COMPLETED, TaskState.FAILED, TaskState.EXCEPTION)
 _Snapshot = tuple[list[TaskAndStatus], frozenset[str]]  # tasks, and the ids of those that are blocked
 _BLOCKED = "blocked"  # the reason of an unscheduled task with a failed dependency
 
@@ -191,7 +191,7 @@ def blocking(queue: Queue, members: list[TaskAndStatus]) -> list[TaskAndStatus]:
         others += latest
     blocked = blocked_tasks(members + others)
     return [
-        member for member in others if member.status.state in _RESOLVED or member.status.task_id in blocked
+        member for member in others if member.status.state in RESOLVED or member.status.task_id in blocked
     ]
 
 
@@ -238,7 +238,7 @@ class PatientLook:
         try:
             self._last = self._look()
         except CallFailed as error:
-            if self._last is None or not (is_temporary(error) or is_foreign(error)):
+            if self._last is None or not is_outage(error):
                 raise
             self._note(error)
         else:
@@ -302,7 +302,7 @@ def _show_live(snapshots: Iterator[_Snapshot]) -> list[TaskAndStatus]:
 def progress(members: list[TaskAndStatus], blocked: frozenset[str], lines: int) -> RenderableType:
     """Return a progress bar, totals, and a table of as many tasks as fit."""
     counts = Counter(member.status.state for member in members)
-    resolved = sum(counts[state] for state in _RESOLVED)
+    resolved = sum(counts[state] for state in RESOLVED)
     summary = Text(f" {resolved}/{len(members)}")
     for state, count in counts.items():
         summary.append(f"  {count} {state}", style=STYLES.get(state, ""))

@@ -28,6 +28,7 @@ from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.errors import WaitTimedOut
 from taskqueue_client.models import TaskState, TaskStatus
 from taskqueue_client.models.messages import TaskGroupResolvedMessage, TaskMessage
+from taskqueue_client.models.tasks import RESOLVED
 
 from .event import Event, Gap
 from .listener import AsyncListener, Listener
@@ -37,7 +38,6 @@ POLL_INTERVAL: Final = 15.0
 POLL_INTERVAL_WITH_LISTENER: Final = 60.0
 """Seconds between requests with a listener."""
 
-_RESOLVED: Final = frozenset({TaskState.COMPLETED, TaskState.FAILED, TaskState.EXCEPTION})
 _ORDER: Final = {TaskState.UNSCHEDULED: 0, TaskState.PENDING: 1, TaskState.RUNNING: 2}
 
 R = TypeVar("R")
@@ -211,7 +211,7 @@ def _until_task_resolved(
     task_id: str, schedule: _Schedule, on_progress: Callable[[TaskStatus], object]
 ) -> Conversation[TaskStatus]:
     status: TaskStatus | None = None
-    while status is None or status.state not in _RESOLVED:
+    while status is None or status.state not in RESOLVED:
         state = f"task {task_id} is {status.state}" if status else f"no status of task {task_id} received"
         found = _status_in((yield from schedule.step(lambda: _request_status(task_id), state)))
         if found is not None and found.task_id == task_id and _is_later(found, status):
@@ -236,7 +236,7 @@ def _until_group_resolved(
         if states != reported:
             reported = states
             on_progress(states)
-        if isinstance(found, list) and states.keys() <= _RESOLVED:
+        if isinstance(found, list) and states.keys() <= RESOLVED:
             return found
 
 
@@ -275,7 +275,7 @@ def _may_be_resolved(event: Event | None, task_group_id: str, known: dict[str, T
         return False
     if _is_later(status, known.get(status.task_id)):
         known[status.task_id] = status
-    return all(each.state in _RESOLVED for each in known.values())
+    return all(each.state in RESOLVED for each in known.values())
 
 
 def _status_in(found: TaskStatus | Event | None) -> TaskStatus | None:

@@ -22,6 +22,10 @@ class TaskState(OpenEnum):
     EXCEPTION = "exception"
 
 
+RESOLVED = frozenset({TaskState.COMPLETED, TaskState.FAILED, TaskState.EXCEPTION})
+"""The states of resolved tasks."""
+
+
 class RunState(OpenEnum):
     """The state of a run."""
 

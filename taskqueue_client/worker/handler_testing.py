@@ -34,7 +34,7 @@ from taskqueue_client.slugid import slugid
 from .claims.claimed_run import ClaimedRun, Lease
 from .commands.environment import CommandEnvironment
 from .commands.masking import Secrets
-from .commands.process_tree import Guardian
+from .commands.run_processes import Guardian
 from .commands.work_directory import WorkDirectories
 from .loop import WorkerLoop, check_has_settings
 from .monitoring.tracing import NO_TRACING

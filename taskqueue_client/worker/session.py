@@ -39,7 +39,7 @@ from taskqueue_client.worker.run.upload_retries import RetryClock
 
 from . import shutdown
 from .commands.linux_processes import check_proc
-from .commands.process_tree import Guardian
+from .commands.run_processes import Guardian
 from .config import WorkerConfig
 from .outcomes import text_of
 from .shutdown import Hooks

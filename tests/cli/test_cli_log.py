@@ -29,7 +29,7 @@ from taskqueue_client.clock import SystemClock
 from taskqueue_client.definitions import from_now
 from taskqueue_client.models import ArtifactContent
 from taskqueue_client.testing import TaskFactory
-from taskqueue_client.worker.commands.task_log import TaskLog
+from taskqueue_client.worker.commands.task_log import Output, TaskLog
 from taskqueue_client.worker.run.log_checkpoints import CompressedLog
 from tests.artifacts.raw_server import RawResponse, RawServer, Request
 from tests.cli.command import run, run_json
@@ -142,7 +142,7 @@ def test_a_progress_bar_is_printed_as_it_comes_and_no_line_twice_or_not_at_all(
     running: Running, queue: Queue, growing: CompressedLog
 ) -> None:
     """The log at the end has only the last state of each line, so it is shorter."""
-    output = growing.log.output()
+    output = Output(growing.log)
     output.write(b"first\n10%\r20%\rdone\nthird\n")
     checkpoint(running, growing)
 

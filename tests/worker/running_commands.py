@@ -13,7 +13,7 @@ from taskqueue_client import slugid
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.worker.commands.command import CommandContext
 from taskqueue_client.worker.commands.environment import CommandEnvironment
-from taskqueue_client.worker.commands.process_tree import Guardian, RunProcesses
+from taskqueue_client.worker.commands.run_processes import Guardian, RunProcesses
 from taskqueue_client.worker.commands.task_log import TaskLog
 from taskqueue_client.worker.outcomes import Canceled
 

@@ -17,7 +17,7 @@ import pytest
 from taskqueue_client import TaskRun, WorkerLoop
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.testing import run_handler
-from taskqueue_client.worker.commands import process
+from taskqueue_client.worker.commands import command_process
 from taskqueue_client.worker.commands.command import (
     CommandContext,
     CommandFailed,
@@ -439,7 +439,7 @@ def test_a_moment_without_a_free_process_is_waited_out(
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         return start(*args, **options)
 
-    monkeypatch.setattr(process, "BUSY", 0.05)
+    monkeypatch.setattr(command_process, "BUSY", 0.05)
     monkeypatch.setattr(subprocess, "Popen", start_if_there_is_room)
     if shortages == 1:
         assert run_command(["true"], context).exit_code == 0

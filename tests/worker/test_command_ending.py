@@ -24,7 +24,7 @@ from typing import IO, Any
 import pytest
 
 from taskqueue_client import slugid
-from taskqueue_client.worker.commands import guardian_process, linux_processes, process_tree
+from taskqueue_client.worker.commands import guardian_process, linux_processes, run_processes
 from taskqueue_client.worker.commands.command import (
     CommandContext,
     CommandFailed,
@@ -32,14 +32,9 @@ from taskqueue_client.worker.commands.command import (
     run_command,
     run_command_async,
 )
+from taskqueue_client.worker.commands.command_process import ProcessTree, end_processes
 from taskqueue_client.worker.commands.linux_processes import ControlGroup, path_of
-from taskqueue_client.worker.commands.process_tree import (
-    MARK,
-    ProcessTree,
-    RunProcesses,
-    end_processes,
-    kill_marked,
-)
+from taskqueue_client.worker.commands.run_processes import MARK, RunProcesses, kill_marked
 from taskqueue_client.worker.outcomes import ClaimLost, TaskFailed, WorkerShutdown
 from tests.artifacts.conftest import file_size_limit
 from tests.worker.queue_world import until
@@ -739,7 +734,7 @@ def test_a_killed_worker_s_command_is_killed_even_if_a_child_of_the_worker_lives
 ) -> None:
     """A process that was forked later has the worker's end of the guardian's pipe, too."""
     fork = """
-from taskqueue_client.worker.commands.process_tree import Guardian
+from taskqueue_client.worker.commands.run_processes import Guardian
 import os, signal
 add = Guardian.add
 def add_and_fork(self, group):
@@ -760,7 +755,7 @@ def test_a_command_is_killed_even_if_its_worker_is_killed_while_it_starts(
     start_worker: Callable[[str], subprocess.Popen[bytes]], fifo: Fifo
 ) -> None:
     stop_before_it_is_known = """
-from taskqueue_client.worker.commands.process_tree import Guardian
+from taskqueue_client.worker.commands.run_processes import Guardian
 import signal
 def stop(self, group):
     signal.pause()
@@ -802,7 +797,7 @@ def test_a_guardian_outlives_signals_that_ask_all_processes_of_a_service_to_end(
 def test_a_guardian_that_somebody_has_stopped_does_not_keep_the_worker_from_ending(
     context: CommandContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_tree, "GUARDIAN_ENDS_WITHIN", 0.1)
+    monkeypatch.setattr(run_processes, "GUARDIAN_ENDS_WITHIN", 0.1)
     run_command(["true"], context)
     guardian = context.guardian._process  # pyright: ignore[reportPrivateUsage]
     assert guardian is not None
@@ -852,7 +847,7 @@ def test_a_guardian_ends_though_a_child_of_the_worker_has_its_input_open(
 ) -> None:
     """As one does that a handler has forked."""
     held: list[int] = []
-    start = process_tree._started  # pyright: ignore[reportPrivateUsage]
+    start = run_processes._started  # pyright: ignore[reportPrivateUsage]
 
     def start_and_hold(*args: Any) -> subprocess.Popen[bytes]:
         process = start(*args)
@@ -860,7 +855,7 @@ def test_a_guardian_ends_though_a_child_of_the_worker_has_its_input_open(
         held.append(os.dup(process.stdin.fileno()))
         return process
 
-    monkeypatch.setattr(process_tree, "_started", start_and_hold)
+    monkeypatch.setattr(run_processes, "_started", start_and_hold)
     run_command(["true"], context)
     closing = threading.Thread(target=context.guardian.close, daemon=True)
     closing.start()

@@ -26,7 +26,7 @@ from taskqueue_client.clock import SystemClock
 from taskqueue_client.errors import CallFailed, InvalidArgument
 from taskqueue_client.local.faults import Delay, Respond
 from taskqueue_client.models import StorageType
-from taskqueue_client.worker.commands.task_log import TaskLog
+from taskqueue_client.worker.commands.task_log import Output, TaskLog
 from taskqueue_client.worker.features import bounded_server, live_log
 from taskqueue_client.worker.features.live_log import LiveLogs
 from taskqueue_client.worker.features.proxy import TaskProxy
@@ -89,7 +89,7 @@ class TestServer:
             assert other.readline().endswith(b"INFO first\n")
 
     def test_a_line_that_has_not_ended_is_streamed_too(self, live_logs: LiveLogs, log: TaskLog) -> None:
-        with stream(live_logs.add(log.path)) as reader, log.output() as output:
+        with stream(live_logs.add(log.path)) as reader, Output(log) as output:
             reader.readline()
             output.write(b"10%\r")
             assert reader.read1(1000).endswith(b" 10%\r")
@@ -171,7 +171,7 @@ class TestServer:
         with stream(url) as slow, stream(url) as other:
             slow.readline()
             memory = psutil.Process().memory_info().rss
-            with log.output() as output:
+            with Output(log) as output:
                 for _ in range(64):
                     output.write(b"x" * MIB)
                 output.write(b"\nthe end\n")
@@ -187,7 +187,7 @@ class TestServer:
         self, live_logs: LiveLogs, log: TaskLog, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(live_log, "STALLED", 0.05)
-        with log.output() as output:
+        with Output(log) as output:
             for _ in range(32):
                 output.write(b"x" * MIB)
         with stream(live_logs.add(log.path)) as slow:
@@ -200,7 +200,7 @@ class TestServer:
     ) -> None:
         monkeypatch.setattr(live_log, "STALLED", 0.05)
         monkeypatch.setattr(bounded_server.BoundedServer, "connection_made", unbuffered)
-        with log.output() as output:
+        with Output(log) as output:
             output.write(b"x" * 60_000)  # less than what aiohttp sends without a wait
         url = live_logs.add(log.path)
         with socket.socket() as reader:
@@ -245,7 +245,7 @@ class TestServer:
     ) -> None:
         monkeypatch.setattr(live_log, "CLOSING", 0.01)
         server = LiveLogs("127.0.0.1", 0)
-        with log.output() as output:
+        with Output(log) as output:
             for _ in range(32):
                 output.write(b"x" * MIB)
         with stream(server.add(log.path)) as reader:

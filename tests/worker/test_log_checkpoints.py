@@ -27,7 +27,7 @@ from taskqueue_client.errors import CallFailed
 from taskqueue_client.local.faults import Respond
 from taskqueue_client.worker.claims import keeper
 from taskqueue_client.worker.commands import task_log
-from taskqueue_client.worker.commands.task_log import LONG_LINE, LogView, TaskLog
+from taskqueue_client.worker.commands.task_log import LONG_LINE, LogView, Output, TaskLog
 from taskqueue_client.worker.outcomes import TaskFailed
 from taskqueue_client.worker.run import log_checkpoints
 from taskqueue_client.worker.run.log_checkpoints import CompressedLog, LogCheckpoints, first_after
@@ -87,7 +87,7 @@ class TestCompressedLog:
         if not has_isal:
             monkeypatch.setattr(compression, "isal", nothing)
         with log_in(tmp_path) as (log, compressed):
-            output, before = log.output(), b""
+            output, before = Output(log), b""
             for seed in range(5):
                 output.write(noise(30_000, seed))
                 after = packed(compressed)
@@ -98,7 +98,7 @@ class TestCompressedLog:
 
     def test_only_what_is_new_is_read_and_compressed(self, tmp_path: Path) -> None:
         with log_in(tmp_path) as (log, compressed):
-            log.output().write(noise(100_000, 1))
+            Output(log).write(noise(100_000, 1))
             packed(compressed)
             log.path.write_bytes(b"x" * log.path.stat().st_size)  # nobody looks at it again
             log.say("more")
@@ -153,7 +153,7 @@ class TestCompressedLog:
 
     def test_a_long_line_without_an_end_is_part_of_checkpoints(self, tmp_path: Path) -> None:
         with log_in(tmp_path) as (log, compressed):
-            output = log.output()
+            output = Output(log)
             output.write(b"short")
             assert unpacked(packed(compressed)) == b""
             output.write(b"x" * LONG_LINE)
@@ -293,7 +293,7 @@ class TestIntervals:
         with log_in(tmp_path) as (log, compressed), checkpoints_of(compressed, clock) as uploads:
             started = clock.monotonic()
             for number in range(600):
-                log.output().write(noise(500, number if number % share == 0 else 0))
+                Output(log).write(noise(500, number if number % share == 0 else 0))
                 await seconds_pass(clock, 2)
                 assert sum(uploads.sizes) <= min(5_000 + 1_000 * (clock.monotonic() - started), 1_000_000)
             assert len(uploads.sizes) >= least
@@ -305,7 +305,7 @@ class TestIntervals:
         monkeypatch.setattr(log_checkpoints, "PACE", 10)
         with log_in(tmp_path) as (log, compressed), checkpoints_of(compressed, clock) as uploads:
             for number in range(300):
-                log.output().write(noise(2_000, number))
+                Output(log).write(noise(2_000, number))
                 await seconds_pass(clock, 1)
             assert len(uploads.sizes) == 1
             assert sum(uploads.sizes) <= 0.01 * len(packed(compressed))
@@ -316,7 +316,7 @@ class TestIntervals:
         monkeypatch.setattr(log_checkpoints, "MOST", 10_000)
         with log_in(tmp_path) as (log, compressed), checkpoints_of(compressed, clock) as uploads:
             for number in range(2_000):
-                log.output().write(noise(500, number))
+                Output(log).write(noise(500, number))
                 await seconds_pass(clock, 2)
             large = [at for at in range(len(uploads.sizes)) if sum(uploads.sizes[: at + 1]) > 10_000]
             assert len(large) >= 2

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.commands import task_log
-from taskqueue_client.worker.commands.task_log import TaskLog
+from taskqueue_client.worker.commands.task_log import Output, TaskLog
 from tests.artifacts.conftest import file_size_limit
 from tests.worker.queue_world import WAIT
 
@@ -47,7 +47,7 @@ def lines_of(log: TaskLog) -> list[str]:
 
 
 def test_each_line_begins_with_the_time(log: TaskLog, clock: MovableClock) -> None:
-    with log.output() as output:
+    with Output(log) as output:
         output.write(b"one\ntwo\n")
         clock.advance(1.5)
         output.write(b"\nthree")
@@ -60,7 +60,7 @@ def test_each_line_begins_with_the_time(log: TaskLog, clock: MovableClock) -> No
 
 
 def test_a_line_that_comes_in_pieces_has_the_time_of_its_beginning(log: TaskLog, clock: MovableClock) -> None:
-    with log.output() as output:
+    with Output(log) as output:
         output.write(b"one")
         clock.advance(1)
         output.write(b" more\n")
@@ -115,7 +115,7 @@ def test_a_log_leaves_no_logger_behind(tmp_path: Path, clock: MovableClock) -> N
 
 
 def test_a_writer_that_comes_in_between_gets_a_separate_line(log: TaskLog) -> None:
-    first, second = log.output(), log.output()
+    first, second = Output(log), Output(log)
     first.write(b"fir")
     second.write(b"second\n")
     first.write(b"st\n")
@@ -125,7 +125,7 @@ def test_a_writer_that_comes_in_between_gets_a_separate_line(log: TaskLog) -> No
 
 def test_secrets_are_masked_in_each_stream_by_itself(log: TaskLog) -> None:
     log.secrets.add("hunter2")
-    first, second = log.output(), log.output()
+    first, second = Output(log), Output(log)
     first.write(b"hunt")
     second.write(b"hun")
     first.write(b"er2\n")
@@ -143,13 +143,13 @@ def test_a_secret_that_is_not_text_is_refused_without_being_shown(log: TaskLog, 
 
 def test_a_secret_with_newlines_is_masked_before_times_come_in_between(log: TaskLog) -> None:
     log.secrets.add("a\nb")
-    with log.output() as output:
+    with Output(log) as output:
         output.write(b"<a\nb>\n")
     assert lines_of(log) == [STAMP + "<[masked]>"]
 
 
 def test_all_bytes_are_written_as_they_come(log: TaskLog) -> None:
-    with log.output() as output:
+    with Output(log) as output:
         output.write(bytes(range(256)))
     stamp = STAMP.encode()
     assert log.path.read_bytes() == stamp + bytes(range(10)) + b"\n" + stamp + bytes(range(11, 256))
@@ -170,7 +170,7 @@ def test_a_message_whose_arguments_do_not_fit_is_reported_by_logging(
 
 def test_writers_on_many_threads_lose_nothing(log: TaskLog) -> None:
     def write(name: bytes) -> None:
-        with log.output() as output:
+        with Output(log) as output:
             for number in range(200):
                 output.write(b"%b %d\n" % (name, number))
 
@@ -189,7 +189,7 @@ def test_memory_does_not_grow_with_the_output(log: TaskLog) -> None:
     chunk = b"hunter2 and more of it\n" * 3000
     tracemalloc.start()
     try:
-        with log.output() as output:
+        with Output(log) as output:
             for _ in range(500):
                 output.write(chunk)
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
@@ -198,7 +198,7 @@ def test_memory_does_not_grow_with_the_output(log: TaskLog) -> None:
 
 
 def test_a_checkpoint_is_the_whole_lines_so_far_and_stays_so(log: TaskLog) -> None:
-    output = log.output()
+    output = Output(log)
     output.write(b"one\ntwo\nthr")
     with log.checkpoint() as checkpoint:
         output.write(b"ee\nfour\n")
@@ -215,26 +215,26 @@ def test_a_checkpoint_is_the_whole_lines_so_far_and_stays_so(log: TaskLog) -> No
 
 
 def test_a_checkpoint_before_the_first_line_is_empty(log: TaskLog) -> None:
-    log.output().write(b"begun")
+    Output(log).write(b"begun")
     with log.checkpoint() as checkpoint:
         assert checkpoint.read() == b""
 
 
 def test_a_log_whose_file_somebody_else_has_removed_is_read_all_the_same(log: TaskLog) -> None:
-    log.output().write(b"one\n")
+    Output(log).write(b"one\n")
     log.path.unlink()
-    log.output().write(b"two\n")
+    Output(log).write(b"two\n")
     expected = f"{STAMP}one\n{STAMP}two\n".encode()
     with log.checkpoint() as checkpoint, log.finished() as finished:
         assert [checkpoint.read(), finished.read()] == [expected, expected]
 
 
 def test_views_and_the_writer_do_not_move_each_other(log: TaskLog) -> None:
-    log.output().write(b"one\n")
+    Output(log).write(b"one\n")
     with log.checkpoint() as first, log.checkpoint() as second:
         first.seek(len(STAMP))
         assert second.read(len(STAMP)) == STAMP.encode()
-        log.output().write(b"two\n")
+        Output(log).write(b"two\n")
         assert (first.read(), second.read()) == (b"one\n", b"one\n")
     assert lines_of(log) == [STAMP + "one", STAMP + "two"]
 
@@ -245,7 +245,7 @@ def test_after_remove_nothing_is_written_and_nothing_raised(log: TaskLog) -> Non
     log.remove()
     log.remove()
     log.logger.info("after")
-    log.output().write(b"after\n")
+    Output(log).write(b"after\n")
     assert not log.path.exists()
     assert log.error is None
 
@@ -288,11 +288,11 @@ def test_a_finalizer_that_logs_in_the_middle_of_a_line_is_next(tmp_path: Path) -
 
 def test_a_short_log_is_kept_in_memory(tmp_path: Path, clock: MovableClock) -> None:
     log = TaskLog(tmp_path / "task.log", clock, kept_in_memory=100)
-    log.output().write(b"one\n")
+    Output(log).write(b"one\n")
     before = log.checkpoint()
     assert before.read() == f"{STAMP}one\n".encode()
     assert not log.path.exists()
-    log.output().write(b"x" * 70 + b"\n")
+    Output(log).write(b"x" * 70 + b"\n")
     assert lines_of(log) == [STAMP + "one", STAMP + "x" * 70]
     before.seek(0)
     assert before.read() == f"{STAMP}one\n".encode()
@@ -307,12 +307,12 @@ def test_lines_in_memory_are_kept_if_the_disk_has_no_room_for_the_file(
 ) -> None:
     """Neither is half of it in a file: it goes there when there is room."""
     log = TaskLog(tmp_path / "task.log", clock, kept_in_memory=100)
-    log.output().write(b"one\n")
+    Output(log).write(b"one\n")
     with file_size_limit(20):
-        log.output().write(b"x" * 80)
+        Output(log).write(b"x" * 80)
         assert not log.path.exists()
     assert log.checkpoint().read() == f"{STAMP}one\n{STAMP}[{80 + len(STAMP)} {CUT}".encode()
-    log.output().write(b"y" * 80 + b"\n")
+    Output(log).write(b"y" * 80 + b"\n")
     lines = lines_of(log)
     assert lines[0] == STAMP + "one"
     assert f"[{80 + len(STAMP)} bytes are missing here" in lines[2]
@@ -327,7 +327,7 @@ def test_a_full_disk_is_stored_as_an_error_and_logged_once(
     path.symlink_to("/dev/full")
     log = TaskLog(path, clock, kept_in_memory=0)
     log.logger.info("lost")
-    log.output().write(b"lost, too\n")
+    Output(log).write(b"lost, too\n")
     log.remove()
     assert isinstance(log.error, OSError)
     assert "No space left on device" in str(log.error)
@@ -335,7 +335,7 @@ def test_a_full_disk_is_stored_as_an_error_and_logged_once(
 
 
 def test_when_there_is_space_again_the_log_continues_and_says_how_much_is_missing(log: TaskLog) -> None:
-    with log.output() as output:
+    with Output(log) as output:
         output.write(b"one\n")
         with file_size_limit(40):
             output.write(b"two, of which but the beginning fits\n")
@@ -351,7 +351,7 @@ def test_when_there_is_space_again_the_log_continues_and_says_how_much_is_missin
 
 def test_missing_bytes_are_counted(log: TaskLog) -> None:
     with file_size_limit(0):
-        log.output().write(b"x" * 10)
+        Output(log).write(b"x" * 10)
     log.logger.info("on")
     assert f"[{len(STAMP) + 10} bytes are missing here" in log.path.read_text()
 
@@ -361,7 +361,7 @@ CUT = "bytes are missing here: [Errno 27] File too large]\n"
 
 def test_a_log_that_is_cut_says_so_after_its_last_whole_line_without_a_byte_of_space(log: TaskLog) -> None:
     with file_size_limit(40):
-        log.output().write(b"one\ntwo\n")
+        Output(log).write(b"one\ntwo\n")
         for view in (log.checkpoint(), log.finished()):
             with view:
                 assert view.read() == f"{STAMP}one\n{STAMP}[{len(STAMP) + 4} {CUT}".encode()
@@ -371,7 +371,7 @@ def test_a_log_that_is_cut_says_so_after_its_last_whole_line_without_a_byte_of_s
 def test_progress_is_shown_as_it_comes_and_only_its_last_state_when_the_log_is_finished(
     log: TaskLog,
 ) -> None:
-    with log.output() as output:
+    with Output(log) as output:
         for chunk in (b"start\n10%\r", b"20%", b"\r30%\r\nwindows\r\n", b"a\r\rb\nend\n"):
             output.write(chunk)
     with log.checkpoint() as so_far:
@@ -394,7 +394,7 @@ def test_of_every_line_the_last_state_stays(lines: list[list[bytes]], piece: int
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(task_log, "_PIECE", piece)
         log = TaskLog(Path(directory) / "log", MovableClock(NOON, held=True), kept_in_memory=100)
-        with log.output() as output:
+        with Output(log) as output:
             output.write(b"".join(b"\r".join(states) + b"|\n" for states in lines))
         with log.finished() as view:
             wanted = b"".join(STAMP.encode() + states[-1] + b"|\n" for states in lines)
@@ -407,7 +407,7 @@ def test_a_program_that_prints_only_carriage_returns_does_not_delay_the_finished
 ) -> None:
     """A megabyte of them took ten seconds, and two took minutes; all of them were in memory."""
     monkeypatch.setattr(task_log, "_PIECE", 4096)
-    with log.output() as output:
+    with Output(log) as output:
         output.write(b"before" + b"\r" * 400_000 + b"after\n")
     tracemalloc.start()
     try:
@@ -423,7 +423,7 @@ def test_the_memory_for_lines_with_several_states_is_bounded(
 ) -> None:
     """A million of them took 170 MB."""
     monkeypatch.setattr(task_log, "MOST_SHORTENED", 2, raising=False)
-    with log.output() as output:
+    with Output(log) as output:
         output.write(b"a\rb\nplain\n" + b"a\rb\n" * 3)
     with log.finished() as view:
         lines = [b"", b"b\n", b"plain\n", b"b\n", b"a\rb\n", b"a\rb\n"]

@@ -26,10 +26,10 @@ from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Span, Tracing
 from taskqueue_client.worker.outcomes import Canceled, InternalError, TaskFailed
 from taskqueue_client.worker.threads import fulfill
 
+from .command_process import CommandProcess, Ended
 from .environment import CommandEnvironment
 from .masking import masked_text
-from .process import CommandProcess, Ended
-from .process_tree import Guardian, RunProcesses
+from .run_processes import Guardian, RunProcesses
 from .task_log import Output, TaskLog
 
 Command = Sequence[str | os.PathLike[str]] | str

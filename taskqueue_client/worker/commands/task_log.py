@@ -99,10 +99,6 @@ class TaskLog:
                 self._logger = made
             return self._logger or made
 
-    def output(self) -> Output:
-        """Return a separate stream for what a command prints."""
-        return Output(self)
-
     @property
     def size(self) -> int:
         """Bytes of a checkpoint made now: the complete lines, and the beginning of a long incomplete one."""

@@ -20,7 +20,7 @@ from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.worker_log import log
 
-from .process_tree import kill_marked
+from .run_processes import kill_marked
 
 _PREFIX = "taskqueue-worker-"
 _KEPT_PREFIX = "taskqueue-kept-"

@@ -24,7 +24,7 @@ from taskqueue_client.worker.claims.claimed_run import ClaimedRun
 from taskqueue_client.worker.commands.command import CommandContext
 from taskqueue_client.worker.commands.environment import CommandEnvironment, protect_process
 from taskqueue_client.worker.commands.masking import Secrets
-from taskqueue_client.worker.commands.process_tree import Guardian, RunProcesses
+from taskqueue_client.worker.commands.run_processes import Guardian, RunProcesses
 from taskqueue_client.worker.commands.task_log import KEPT_IN_MEMORY, TaskLog
 from taskqueue_client.worker.commands.work_directory import WorkDirectories
 from taskqueue_client.worker.config import WorkerConfig

@@ -1,4 +1,4 @@
-"""One process of a command: started in its own session, its output copied, its tree ended."""
+"""One process of a command: started in its own session, its output copied, ended with its descendants."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import errno
 import os
 import resource
 import select
+import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
 from taskqueue_client.worker.outcomes import InternalError
+from taskqueue_client.worker.worker_log import log
 
-from .process_tree import TICK, ProcessTree, end_processes, unnamed_file
+from . import linux_processes as linux
 
 Write = Callable[[bytes], object]
 """Receives the output of a command in chunks."""
@@ -36,6 +40,14 @@ _MOMENTARY = {errno.ETXTBSY, errno.EAGAIN}
 """Errors that may be gone in a moment. A program may be open for writing: a handler that has just written it
 has closed it, but a process that another thread started meanwhile has it open, too, until it executes its own
 program. And other runs may use as many processes as the user or the container may have."""
+
+_FORBIDDEN = (errno.EACCES, errno.ENOSYS, errno.EPERM)  # how sandboxes and old kernels refuse a system call
+
+TICK = 0.02
+"""Seconds between looks whether processes that got a signal are gone."""
+
+GONE_WITHIN = 10.0
+"""Seconds that a process has to be gone after SIGKILL; one that hangs in the kernel is left alone then."""
 
 
 class Ended(NamedTuple):
@@ -227,3 +239,98 @@ def _input_file(content: bytes) -> Generator[IO[bytes]]:
         file.write(content)
         file.seek(0)
         yield file
+
+
+def unnamed_file() -> IO[bytes]:
+    """Open a file without a name: in memory where the system has that, as it may hold a secret."""
+    try:
+        return os.fdopen(os.memfd_create("unnamed"), "w+b")
+    except (AttributeError, OSError) as error:  # not Linux, or forbidden
+        if isinstance(error, OSError) and error.errno not in _FORBIDDEN:
+            raise
+    return tempfile.TemporaryFile()
+
+
+class ProcessTree:
+    """A process that leads its session, and its descendants, even those that left the session.
+
+    Known are those in its session and group, and the children of those that are known. A process that
+    leaves the session and loses its parent before anybody looks is not in the tree: see `RunProcesses`.
+    """
+
+    def __init__(self, leader: int) -> None:
+        self._leader = leader
+        self._known: set[tuple[int, int]] = set()
+
+    def has_group(self) -> bool:
+        """Whether anything, if only a zombie, is in the leader's group: quick to tell."""
+        try:
+            os.killpg(self._leader, 0)
+        except OSError as error:
+            return isinstance(error, PermissionError)  # they are there, and run as another user
+        return True
+
+    def survivors(self) -> list[int]:
+        """Return the process ids of those that live, the oldest first, so that parents precede children.
+
+        The id of the group, negative, where /proc cannot be read: on other systems, or without a free
+        file descriptor.
+        """
+        try:
+            found = sorted(linux.living(), key=attrgetter("started", "pid"))
+        except OSError:
+            return [-self._leader] if self.has_group() else []
+        tree = {
+            each.pid
+            for each in found
+            if self._leader in (each.group, each.session) or (each.pid, each.started) in self._known
+        }
+        while children := {each.pid for each in found if each.parent in tree} - tree:
+            tree |= children
+        self._known = {(each.pid, each.started) for each in found if each.pid in tree}
+        return [each.pid for each in found if each.pid in tree]
+
+
+def end_processes(living: Callable[[], list[int]], grace: float, wait: Callable[[], object]) -> int:
+    """Ask processes to end (SIGTERM), and kill those that are still there after `grace` seconds (SIGKILL).
+
+    `living` returns the ids of those that are alive, parents before their children; `wait` waits a moment
+    between two looks. Return how many processes got a signal.
+    """
+    asked, left = _signal(signal.SIGTERM, living, grace, wait)
+    if left:
+        killed, left = _signal(signal.SIGKILL, living, GONE_WITHIN, wait)
+        asked |= killed
+    if left:
+        log.error("processes cannot be killed: %s", ", ".join(map(str, left)))
+    return len(asked)
+
+
+def _signal(
+    number: signal.Signals, living: Callable[[], list[int]], timeout: float, wait: Callable[[], object]
+) -> tuple[set[int], list[int]]:
+    """Send a signal to each process once; return those that got the signal, and those that live on.
+
+    A parent before its children: a shell whose child is gone before the shell has the signal goes on.
+    What a process starts after its SIGTERM gets none while its parent lives: it may clean up.
+    """
+    deadline = time.monotonic() + timeout
+    told: set[int] = set()
+    while (left := living()) and (time.monotonic() < deadline or not told):
+        new = [pid for pid in left if pid not in told]
+        if told and number == signal.SIGTERM:
+            new = [pid for pid in new if not _is_child(pid, left)]
+        for pid in new:  # or the negative number of a group
+            with suppress(ProcessLookupError, PermissionError):  # it is gone, or another user's
+                os.kill(pid, number)
+        told.update(new)
+        wait()
+    return told, left
+
+
+def _is_child(pid: int, parents: Container[int]) -> bool:
+    """Whether one of these is the parent of the process."""
+    try:
+        return int(linux.stat(pid)[1]) in parents
+    except OSError:  # it is gone, or there is no /proc
+        return False

@@ -1,0 +1,274 @@
+"""The processes of a run: how to find and end all of them, and their end if the worker is killed.
+
+On Linux, /proc and control groups tell. Elsewhere, only the process group of each command is known.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pkgutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import IO
+
+from taskqueue_client.worker.worker_log import log
+
+from . import linux_processes as linux
+from .command_process import TICK, end_processes, unnamed_file
+from .guardian_process import GROUP_SIZE
+from .linux_processes import ControlGroup, path_of
+
+MARK = "TASKQUEUE_RUN"
+"""The environment variable that marks the processes of a run: children inherit it from commands."""
+
+GUARDIAN_ENDS_WITHIN = 15.0
+"""Seconds in which the guardian has killed what is left; it searches for ten."""
+
+_SCRIPT = Path(__file__).with_name("guardian_process.py")
+
+_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""Variables that Python may need to start. Others could be secrets, and commands could read them."""
+
+
+class RunProcesses:
+    """All processes that the commands of a run have started, wherever they have gone since.
+
+    They are found by `MARK` in their environment, which every process inherits that does not clear it,
+    and by a control group, which no process can leave, where this process may create one. They are killed
+    by the guardian, whose mark is the beginning of this one, if this process is killed. On this machine, no
+    other run's mark begins with this one. Safe to use from any thread.
+
+    Attributes:
+        variable: The environment variable that marks the processes.
+    """
+
+    def __init__(self, mark: str, guardian: Guardian) -> None:
+        self.variable = {MARK: mark}
+        self._marked = f"{MARK}={mark}"
+        self._guardian = guardian
+        self._group: ControlGroup | None = None
+        self._is_watched = False
+        self._lock = threading.Lock()
+        self._first_look = 0
+
+    def watch(self) -> None:
+        """Prepare for the first process."""
+        with self._lock:
+            if not self._is_watched:
+                self._first_look = linux.listing.looks + 1
+                self._guardian.begin_run(self._marked)
+                self._group = ControlGroup.create(f"{self._guardian.control_groups}{time.monotonic_ns()}")
+                self._is_watched = True
+
+    def adopt(self, pid: int) -> None:
+        """Put a new process, and with it its future children, into the run's control group."""
+        if self._group is not None:
+            self._group.add(pid)
+
+    def end(self, grace: float) -> int:
+        """End all processes, with `grace` seconds between SIGTERM and SIGKILL; return how many there were.
+
+        Raises:
+            OSError: No file descriptor is free to look for them; they are killed when this process ends.
+        """
+        if not self._is_watched:
+            return 0
+        count = end_processes(self._living, grace, partial(time.sleep, TICK))
+        if self._group is not None:
+            self._group.remove()
+        self._guardian.end_run(self._marked)
+        self._is_watched = False
+        return count
+
+    def _living(self) -> list[int]:
+        found = set(_marked(self._marked, self._first_look))
+        if self._group is not None:
+            found.update(self._group.processes())
+        return sorted(found)
+
+
+def kill_marked(mark: str) -> None:
+    """Kill the processes that a guardian with this mark has left, as it was killed as well."""
+    groups = ControlGroup.existing(_control_groups(mark))
+
+    def living() -> list[int]:
+        return sorted({*_marked(f"{MARK}={mark}"), *(pid for group in groups for pid in group.processes())})
+
+    end_processes(living, 0, partial(time.sleep, TICK))
+    for group in groups:
+        group.remove()
+
+
+def _control_groups(mark: str) -> str:
+    """Return the beginning of the names of the control groups of a guardian with this mark.
+
+    The next worker in the same parent directory knows the mark, too.
+    """
+    return f"taskqueue-{sha256(os.fsencode(mark)).hexdigest()[:16]}-"
+
+
+def _marked(variable: str, first_look: int = 0) -> Iterator[int]:
+    """Yield the ids of other processes with an environment variable that begins with this text, `NAME=value`.
+
+    Not found are another user's processes, those that cleared their environment, those that forbid to read
+    it, such as `ssh-agent`, and those that were listed before `first_look`.
+
+    Raises:
+        OSError: No file descriptor is free.
+    """
+    wanted = b"\0" + os.fsencode(variable)  # as in the environment of processes
+    with suppress(FileNotFoundError):  # another system
+        for pid in linux.pids(first_look):
+            try:
+                environment = linux.environment(pid)
+            except linux.GONE_OR_HIDDEN:
+                continue
+            if wanted in b"\0" + environment:
+                yield pid
+
+
+class Guardian:
+    """Kills processes that this process leaves behind, for example when it is ended by `kill -9`.
+
+    Where its own process cannot be started, a warning says so once, and commands run without it. Close it.
+    Safe to use from any thread.
+
+    Its process does nothing until this one ends. Then it reads the process groups of the running commands
+    from a file that both share: messages would wake it up twice for each command.
+
+    Args:
+        mark: Processes whose `MARK` begins with this are killed if this process ends without `close`. So
+            runs need not be told to the guardian process.
+
+    Attributes:
+        control_groups: The beginning of the names of the control groups that are killed with them.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self.control_groups = _control_groups(mark)
+        self._lock = threading.Lock()
+        self._marked = f"{MARK}={mark}"
+        self._groups: list[int] = []  # of the shared file; 0 is a free place
+        self._file: IO[bytes] | None = None
+        self._runs: list[str] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._failure = ""
+
+    def begin_run(self, marked: str) -> None:
+        """Kill the processes with this environment variable, `NAME=value`, also at `close`."""
+        with self._lock:
+            self._runs.append(marked)
+            self._start()
+
+    def end_run(self, marked: str) -> None:
+        """Leave them alone at `close`."""
+        with self._lock:
+            self._runs.remove(marked)
+
+    def add(self, group: int) -> None:
+        """Kill this process group if this process ends."""
+        with self._lock:
+            if 0 not in self._groups:
+                self._groups.append(0)
+            self._set(self._groups.index(0), group)
+            self._start()
+
+    def remove(self, group: int) -> None:
+        """Leave it alone from now on."""
+        with self._lock:
+            self._set(self._groups.index(group), 0)
+
+    def close(self) -> None:
+        """End the process; it kills what is left of runs that have not ended. May be called again."""
+        with self._lock:
+            self._end()
+
+    def _set(self, place: int, group: int) -> None:
+        self._groups[place] = group
+        if self._file is not None:
+            with self._warned("may outlive this worker if it is killed: their process groups are not stored"):
+                os.pwrite(self._file.fileno(), _in_file(group), place * GROUP_SIZE)
+
+    def _start(self) -> None:
+        """Start the process, unless it is there: the first time, or after somebody has killed it."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._end()
+        with self._warned("will outlive this worker if it is killed: no guardian process"):
+            self._file = unnamed_file()
+            self._file.write(b"".join(map(_in_file, self._groups)))
+            self._file.flush()
+            control_groups = path_of(self.control_groups) or ""
+            self._process = _started(self._file, self._marked, control_groups)
+
+    @contextmanager
+    def _warned(self, what: str) -> Generator[None]:
+        """Log an error, such as that of a full disk, unless it is that of the last time, and go on."""
+        try:
+            yield
+        except OSError as error:
+            if self._failure != (failure := str(error)):
+                log.warning("commands %s: %s", what, failure)
+            self._failure = failure
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            # The last one, and not the end of the input: a child that a handler has forked may hold it open.
+            lines = "".join(f"{each}\0" for each in (*self._runs, "."))
+            try:
+                process.communicate(os.fsencode(lines), GUARDIAN_ENDS_WITHIN)
+            except subprocess.TimeoutExpired:  # somebody has stopped it
+                log.warning("the guardian process %d does not end: killing it", process.pid)
+                process.kill()
+                process.wait()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _in_file(group: int) -> bytes:
+    return group.to_bytes(GROUP_SIZE, "little")
+
+
+def _started(groups: IO[bytes], *arguments: str) -> subprocess.Popen[bytes]:
+    if getattr(sys, "frozen", False) or not sys.executable:  # the former would start the whole program again
+        raise OSError("sys.executable is not a Python interpreter: this program is frozen, or embeds Python")
+    # -I: nothing that a user has set up; -S: no site-packages
+    command = [sys.executable, "-I", "-S", *_script(), *arguments]
+    with ExitStack() as opened:
+        # Not 0 to 2, if a standard stream is closed here: the other process has its own ones there.
+        handles = [fcntl.fcntl(groups, fcntl.F_DUPFD_CLOEXEC, 3)]
+        opened.callback(os.close, handles[0])
+        with suppress(AttributeError, OSError):  # not Linux, too old, or forbidden, as in some sandboxes
+            # here, as this process may be gone when the other one is up
+            handles.append(os.pidfd_open(os.getpid()))
+            opened.callback(os.close, handles[1])
+        # Signals that ask to end: a process that starts meanwhile never gets them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
+        opened.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+        return subprocess.Popen(  # noqa: S603 - this file's neighbor
+            [*command, *map(str, handles)],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            cwd="/",
+            env={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+            start_new_session=True,
+            pass_fds=handles,
+        )
+
+
+def _script() -> list[str]:
+    """Return the arguments of Python that run the guardian, also if this package is in a zip file."""
+    if _SCRIPT.is_file():
+        return [str(_SCRIPT)]
+    return ["-c", (pkgutil.get_data(__name__, _SCRIPT.name) or b"").decode()]
