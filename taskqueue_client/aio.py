@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import aiohttp
 
 from taskqueue_client._arguments import check_kind
-from taskqueue_client._client import ClientBase, Deferred, with_attributes
+from taskqueue_client._client_base import ClientBase, Deferred, with_attributes
 from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
 from taskqueue_client._protocol.conversation import Call, called_async, performed_async, streamed_async
 from taskqueue_client._protocol.paging import iterated_async

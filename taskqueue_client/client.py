@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import requests
 
 from taskqueue_client._arguments import check_kind
-from taskqueue_client._client import ClientBase, Deferred
+from taskqueue_client._client_base import ClientBase, Deferred
 from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
 from taskqueue_client._protocol.conversation import Call, called, performed, streamed
 from taskqueue_client._protocol.paging import iterated

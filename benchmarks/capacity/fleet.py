@@ -20,9 +20,8 @@ from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.claims.cancellation import CancellationWatch
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState, Lease
-from taskqueue_client.worker.claims.keeper import Claiming
+from taskqueue_client.worker.claims.claiming import Claiming, QueueTaskSource, SourceContext
 from taskqueue_client.worker.claims.reclaiming import Reclaiming
-from taskqueue_client.worker.claims.task_source import QueueTaskSource, SourceContext
 from taskqueue_client.worker.run.log_checkpoints import first_after
 from taskqueue_client.worker.run.reporting import Reporter
 from taskqueue_client.worker.run.upload_retries import RetryBudget, UploadRetries

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from taskqueue_client.worker.claims import keeper, reclaiming
+from taskqueue_client.worker.claims import claiming, reclaiming
 from taskqueue_client.worker.claims.claimed_run import ClaimState
 from taskqueue_client.worker.run import reporting, upload_retries
 
@@ -130,13 +130,13 @@ def former_policy() -> Generator[None]:
         doubled = 0.25 * 2.0 ** min(failures - 1, 16)
         return max(min(doubled, 30.0, left / 4) * (0.75 + chance / 2), 0.05)
 
-    def outage(_: keeper.Claiming) -> float:
+    def outage(_: claiming.Claiming) -> float:
         return 0.0
 
     with ExitStack() as patches:
         for module in (reclaiming, reporting, upload_retries):
             patches.enter_context(patch.object(module, "retry_in", retry_in))
-        patches.enter_context(patch.object(keeper.Claiming, "outage", outage))
+        patches.enter_context(patch.object(claiming.Claiming, "outage", outage))
         yield
 
 

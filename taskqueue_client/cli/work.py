@@ -23,8 +23,8 @@ from taskqueue_client.worker.config import WorkerConfig, meaning_of
 from taskqueue_client.worker.config_sources import setting_of_text
 from taskqueue_client.worker.loop import WorkerLoop
 from taskqueue_client.worker.outcomes import InternalError
-from taskqueue_client.worker.runner import JsonFormatter, RunnerLog, WorkerRunner
 from taskqueue_client.worker.worker_log import log_handler
+from taskqueue_client.worker.worker_runner import JsonFormatter, RunnerLog, WorkerRunner
 
 from .arguments import connect_with_credentials
 from .failures import ExitStatus, Failure, in_one_line, status_of

@@ -5,7 +5,7 @@ Subclass `WorkerLoop` and write `run_task`. The exceptions of `outcomes` that it
 
 from __future__ import annotations
 
-from taskqueue_client.worker.claims.task_source import SourceContext, TaskSource, TaskSourceFactory
+from taskqueue_client.worker.claims.claiming import SourceContext, TaskSource, TaskSourceFactory
 from taskqueue_client.worker.commands.command import (
     Command,
     CommandFailed,
@@ -36,7 +36,7 @@ from .outcomes import (
     outcome_for,
 )
 from .run.task_run import TaskRun
-from .runner import RunnerLog, WorkerRunner
+from .worker_runner import RunnerLog, WorkerRunner
 
 __all__ = [
     "ArtifactOptions", "Canceled", "ClaimLost", "Command", "CommandFailed", "CommandNotStarted",

@@ -22,16 +22,16 @@ from taskqueue_client.definitions import StorageName
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.events.settings import PulseSettings, unless_text
 
-from .claims.task_source import QueueTaskSource, SeveralTaskQueues, TaskSourceFactory
+from .claims.claiming import QueueTaskSource, SeveralTaskQueues, TaskSourceFactory
 from .config import TimeoutOutcome, WorkerConfig, settings_described
 from .config_sources import load_config, load_custom_settings
 from .payload import PayloadSchema
 from .run.lifecycle import TaskEnd
 from .run.task_run import TaskRun
-from .runner import WorkerRunner
 from .session import Session
 from .shutdown import Hooks, signals_restored
 from .threads import WorkerEventLoop, check_not_patched
+from .worker_runner import WorkerRunner
 
 if TYPE_CHECKING:
     from .features.chain_of_trust import SigningKey

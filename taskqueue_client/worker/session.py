@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, closing, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from taskqueue_client._client import known_time, share_time, with_attributes
+from taskqueue_client._client_base import known_time, share_time, with_attributes
 from taskqueue_client._version import __version__
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.client import Queue
@@ -24,8 +24,8 @@ from taskqueue_client.errors import CallFailed, TaskQueueError, UnreadableRespon
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.claims.cancellation import consume_cancellations
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ReclaimResult
+from taskqueue_client.worker.claims.claiming import PROMPT
 from taskqueue_client.worker.claims.keeper import Keeper
-from taskqueue_client.worker.claims.task_source import PROMPT
 from taskqueue_client.worker.commands.environment import CommandEnvironment
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.work_directory import WorkDirectories

@@ -57,7 +57,7 @@ HOOK_WARNING = 5.0
 
 HANDED_OVER_AFTER = 2.0
 """Seconds between the start of a shutdown and the first `worker-shutdown` report. Workers that are told at
-the same moment have ended their claim requests by then (`task_source.PROMPT`), so none of them claims a run
+the same moment have ended their claim requests by then (`claiming.PROMPT`), so none of them claims a run
 that another one gives up: each would use up one of the task's retries."""
 
 TO_REPORT = 20.0

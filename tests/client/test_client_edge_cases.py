@@ -25,7 +25,7 @@ import pytest
 import requests
 
 from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy, calls, task_definition
-from taskqueue_client._client import ClientOptions
+from taskqueue_client._client_base import ClientOptions
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.credentials import temporary_credentials
 from taskqueue_client.errors import (

@@ -14,7 +14,7 @@ from taskqueue_client.legacy import AzureTaskSource
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.messages import Message
 from taskqueue_client.worker import TaskRun, WorkerLoop
-from taskqueue_client.worker.claims.task_source import QueueTaskSource
+from taskqueue_client.worker.claims.claiming import QueueTaskSource
 from tests.legacy.azurite import Azurite
 from tests.worker.queue_world import World
 

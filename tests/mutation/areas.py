@@ -31,6 +31,7 @@ AREAS = {
         (
             "worker/claims/cancellation.py",
             "worker/claims/claimed_run.py",
+            "worker/claims/claiming.py",
             "worker/claims/keeper.py",
             "worker/claims/reclaiming.py",
         ),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue_client.local import LocalQueue
-from taskqueue_client.worker.claims import task_source
+from taskqueue_client.worker.claims import claiming
 from taskqueue_client.worker.commands.command import CommandContext
 from tests.worker.queue_world import WAIT, Told, World
 from tests.worker.running_commands import context_in
@@ -33,7 +33,7 @@ def told() -> Told:
 @pytest.fixture
 def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """No claim request is aborted for its age when claiming stops: a busy machine is slow."""
-    monkeypatch.setattr(task_source, "PROMPT", 10 * WAIT)
+    monkeypatch.setattr(claiming, "PROMPT", 10 * WAIT)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from taskqueue_client.artifacts import compression
 from taskqueue_client.clock import Clock, MovableClock, SystemClock
 from taskqueue_client.errors import CallFailed
 from taskqueue_client.local.faults import Respond
-from taskqueue_client.worker.claims import keeper
+from taskqueue_client.worker.claims import claiming
 from taskqueue_client.worker.commands import task_log
 from taskqueue_client.worker.commands.task_log import LONG_LINE, LogView, Output, TaskLog
 from taskqueue_client.worker.outcomes import TaskFailed
@@ -441,7 +441,7 @@ class TestRuns:
             return WAIT
 
         outages: list[float] = []
-        monkeypatch.setattr(keeper, "BACKOFF_FIRST", 0.01)
+        monkeypatch.setattr(claiming, "BACKOFF_FIRST", 0.01)
         monkeypatch.setattr(log_checkpoints, "first_after", noted)
         world.create()
         world.local.faults.add(Respond("queue.claimWork", 3, status=503))

@@ -21,7 +21,7 @@ from taskqueue_client.worker.outcomes import InternalError, ResourceUnavailable,
 from taskqueue_client.worker.run.declared_artifacts import outcome_of_failed_upload
 from taskqueue_client.worker.run.lifecycle import TaskEnd
 from taskqueue_client.worker.run.task_run import TaskRun
-from taskqueue_client.worker.runner import JsonFormatter
+from taskqueue_client.worker.worker_runner import JsonFormatter
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, Told, World, running_keeper, until
 from tests.worker.request_log import requests_noted
 from tests.worker.worker_world import Working, work, worker_for

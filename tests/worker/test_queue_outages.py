@@ -21,13 +21,13 @@ from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.models import ReasonResolved, TaskClaim
 from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState, Lease
-from taskqueue_client.worker.claims.keeper import Claiming
-from taskqueue_client.worker.claims.reclaiming import Reclaiming
-from taskqueue_client.worker.claims.task_source import (
+from taskqueue_client.worker.claims.claiming import (
+    Claiming,
     QueueTaskSource,
     SourceContext,
     TaskSource,
 )
+from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.outcomes import LossReason
 from taskqueue_client.worker.run.reporting import Reporter
 from taskqueue_client.worker.run.upload_retries import RetryBudget, RetryClock

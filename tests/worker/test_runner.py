@@ -19,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskqueue_client import Credentials, temporary_credentials
-from taskqueue_client.worker import runner as runner_module
-from taskqueue_client.worker.runner import (
+from taskqueue_client.worker import worker_runner
+from taskqueue_client.worker.worker_log import log
+from taskqueue_client.worker.worker_runner import (
     CAPABILITIES,
     LONGEST_LINE,
     Ignored,
@@ -30,7 +31,6 @@ from taskqueue_client.worker.runner import (
     Termination,
     WorkerRunner,
 )
-from taskqueue_client.worker.worker_log import log
 from tests.cli.command import COMMAND
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import worker_for
@@ -447,7 +447,7 @@ def welcomed(monkeypatch: pytest.MonkeyPatch) -> Generator[tuple[RunnerLog, Work
 def test_lines_whose_runner_is_gone_are_written_before_the_end_of_the_log(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner_module, "TIME_TO_FLUSH", WAIT)
+    monkeypatch.setattr(worker_runner, "TIME_TO_FLUSH", WAIT)
     with welcomed(monkeypatch) as (handler, runner, from_worker):
         until(lambda: runner.send_log({"textPayload": "first"}))
         runner.flush()
@@ -463,14 +463,14 @@ def test_lines_whose_runner_is_gone_are_written_before_the_end_of_the_log(
 def test_what_a_runner_does_not_read_is_written_to_standard_error_at_the_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, most_waiting: int
 ) -> None:
-    monkeypatch.setattr(runner_module, "TIME_TO_FLUSH", 0.1)
-    monkeypatch.setattr(runner_module, "MOST_WAITING", most_waiting)
+    monkeypatch.setattr(worker_runner, "TIME_TO_FLUSH", 0.1)
+    monkeypatch.setattr(worker_runner, "MOST_WAITING", most_waiting)
     with welcomed(monkeypatch) as (handler, runner, from_worker):
         until(lambda: runner.send_log({"textPayload": "first"}))
         for number in range(20):
             handler.handle(logging.makeLogRecord({"msg": f"line {number}:" + "x" * 100_000}))
         runner.flush()
-        monkeypatch.setattr(runner_module, "TIME_TO_FLUSH", WAIT * 10)  # which is not waited for again
+        monkeypatch.setattr(worker_runner, "TIME_TO_FLUSH", WAIT * 10)  # which is not waited for again
         handler.close()
         os.set_blocking(from_worker, False)
         read, logged = os.read(from_worker, 2**20).decode(), capsys.readouterr().err
@@ -484,7 +484,7 @@ def test_a_message_that_a_runner_does_not_take_is_logged(
 ) -> None:
     with welcomed(monkeypatch) as (_, runner, from_worker):
         assert os.read(from_worker, 2**16).startswith(b'~{"type": "hello"')
-        monkeypatch.setattr(runner_module, "MOST_WAITING", 0)
+        monkeypatch.setattr(worker_runner, "MOST_WAITING", 0)
         runner.request_shutdown()
         assert 'not sent to worker-runner: ~{"type": "shutdown"}' in capsys.readouterr().err
 

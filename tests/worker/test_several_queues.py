@@ -25,8 +25,8 @@ from taskqueue_client.worker import (
     WorkerIdentity,
     WorkerLoop,
 )
-from taskqueue_client.worker.claims import keeper, task_source
-from taskqueue_client.worker.claims.task_source import SeveralTaskQueues
+from taskqueue_client.worker.claims import claiming
+from taskqueue_client.worker.claims.claiming import SeveralTaskQueues
 from taskqueue_client.worker.config_sources import setting_of_text
 from tests.recorded_spans import Spans, attributes_of, spans
 from tests.worker.queue_world import WAIT, World, until
@@ -43,8 +43,8 @@ NO_CLAIMS_FROM_SECOND = Credentials("no-claims-from-second", "secret")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks at the other task queues come soon."""
-    monkeypatch.setattr(task_source, "COUNT_INTERVAL", 0.05)
-    monkeypatch.setattr(task_source, "PROMPT", 0.05)
+    monkeypatch.setattr(claiming, "COUNT_INTERVAL", 0.05)
+    monkeypatch.setattr(claiming, "PROMPT", 0.05)
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_logs_and_spans_name_the_task_queue_of_the_run(
 def test_metrics_and_spans_name_the_task_queue_whose_claim_request_failed(
     world: World, spans: Spans, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "BACKOFF_FIRST", 0.05)
+    monkeypatch.setattr(claiming, "BACKOFF_FIRST", 0.05)
     world.local.faults.add(Respond(endpoint="queue.claimWork", status=502, times=2))
     worker = worker_for(
         world, lambda _: None, task_queue_id=QUEUES, metrics_port=unused_tcp_port, tracing=True
@@ -270,7 +270,7 @@ def test_a_list_that_is_not_one_of_task_queues_is_refused(given: Any) -> None:
 
 def test_a_task_source_has_one_task_queue() -> None:
     def make(context: SourceContext) -> TaskSource:
-        return task_source.QueueTaskSource(context)
+        return claiming.QueueTaskSource(context)
 
     class Builder(WorkerLoop):
         def run_task(self, task: TaskRun) -> None:

@@ -12,8 +12,7 @@ from taskqueue_client.local.refusal import conflict
 from taskqueue_client.scopes import ScopeExpression
 
 from .core import Core
-from .task_records import Run, Task, get_task, save_runs
-from .transitions import (
+from .run_transitions import (
     drop_claims,
     finish,
     finish_with_exception,
@@ -22,6 +21,7 @@ from .transitions import (
     send_exception,
     start,
 )
+from .task_records import Run, Task, get_task, save_runs
 from .worker_records import Worker, add_recent_tasks, seen_by_claim_task, worker_active, worker_seen
 
 _CLAIM_WORK: ScopeExpression = {

@@ -16,10 +16,10 @@ from taskqueue_client.local.request_schemas import REQUEST_SCHEMAS
 from taskqueue_client.scopes import ScopeExpression
 
 from .core import Core
+from .run_transitions import add_run, append_run, enqueue
 from .scheduling import check_dependencies, join_group, track_again, track_dependencies
 from .store import sort_key
 from .task_records import COLUMNS, PRIORITIES, Task, encode_runs, find_task
-from .transitions import add_run, append_run, enqueue
 
 _OF_PRIORITY = "queue:create-task:<priority>:<provisionerId>/<workerType>"
 _SCOPES: ScopeExpression = {

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from taskqueue_client.local import messages, times
 
 from .core import Core
+from .run_transitions import cancel, drop_claims, finish_with_exception, send_exception
 from .scheduling import resolve_task
 from .task_records import Run, Task, find_task
-from .transitions import cancel, drop_claims, finish_with_exception, send_exception
 
 _DUE = (
     "SELECT min(moment) FROM (SELECT min(taken_until) AS moment FROM claims"

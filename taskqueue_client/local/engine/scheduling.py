@@ -14,6 +14,7 @@ from taskqueue_client.local.refusal import conflict, refuse
 from taskqueue_client.scopes import ScopeExpression
 
 from .core import Core
+from .run_transitions import MAX_RUNS, add_run, cancel, drop_claims, note_resolution
 from .task_records import (
     COLUMNS,
     PRIORITIES,
@@ -24,7 +25,6 @@ from .task_records import (
     task_of,
     task_page,
 )
-from .transitions import MAX_RUNS, add_run, cancel, drop_claims, note_resolution
 
 GROUP = "SELECT scheduler_id, expires, sealed FROM task_groups WHERE task_group_id = ?"
 """Selects the record of a task group."""

@@ -26,7 +26,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from taskqueue_client._client import ClientBase
+from taskqueue_client._client_base import ClientBase
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.errors import CallFailed

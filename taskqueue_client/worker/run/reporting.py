@@ -8,7 +8,7 @@ from random import random
 from typing import cast
 
 from taskqueue_client import calls
-from taskqueue_client._client import with_retries
+from taskqueue_client._client_base import with_retries
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.retry import PolicyRetries, RetryPolicy
 from taskqueue_client.aio import AsyncQueue

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taskqueue_client._client import with_attributes
+from taskqueue_client._client_base import with_attributes
 from taskqueue_client._protocol.api_responses import MAX_RESPONSE, Response
 from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request

@@ -11,7 +11,7 @@ from functools import partial
 from random import random
 from typing import TYPE_CHECKING, Any
 
-from taskqueue_client._client import with_retries
+from taskqueue_client._client_base import with_retries
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.retry import (
     RetryPolicy,

@@ -1,21 +1,29 @@
-"""Task sources: where a worker's claims come from.
+"""Claiming: a loop that asks a task source for as many runs as there are free slots, and the task sources.
 
-The default one calls the Queue's `claimWork`. `SeveralTaskQueues` does so for several task queues.
+The default source calls the Queue's `claimWork`. `SeveralTaskQueues` does so for several task queues.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from random import random
 from typing import Protocol
 
+from taskqueue_client import errors
+from taskqueue_client._protocol.retry import asked_to_wait, is_temporary
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
-from taskqueue_client.errors import CallFailed, InsufficientScopes
 from taskqueue_client.models import ClaimWorkResponse, TaskClaim
 from taskqueue_client.worker.config import WorkerIdentity
+from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
 from taskqueue_client.worker.worker_log import log
+
+from .claimed_run import KeeperEvents
 
 RESPONSE_TIMEOUT = 30.0
 """Seconds that a response may take in addition to the long poll."""
@@ -23,6 +31,30 @@ RESPONSE_TIMEOUT = 30.0
 PROMPT = 1.0
 """Seconds within which the Queue responds to a claim request if there is work. A request that is older when
 claiming stops only waits for work, and is aborted: the Queue claims nothing for a closed connection."""
+
+MOST_CLAIMED = 32
+"""Runs that the Queue hands out in one response at most."""
+
+BACKOFF_FIRST = 1.0
+BACKOFF_MOST = 60.0
+"""Seconds between claim requests that fail; they double, and are spread by half to both sides."""
+
+RETRY_AFTER_MOST = 3600.0
+"""Seconds that a `Retry-After` header counts at most: a mistaken one would end claiming for good."""
+
+BETWEEN_EMPTY = 1.0
+"""Seconds from the start of a claim request that found nothing to the next one: the Queue's own long poll
+takes longer, but a proxy may respond at once."""
+
+CUT_AFTER = 5.0
+"""Seconds after which a proxy's error is taken for the end of its patience with the long poll. This is no
+outage, and happens as long as there is no work: with pauses that double, new tasks would wait."""
+
+CUT_STATUSES = frozenset({502, 503, 504})
+"""What proxies respond then: Apache httpd 502, Varnish 503, nginx and most others 504."""
+
+OUTAGE_MOST = 180.0
+"""Seconds after an outage in which a worker remembers it at most: see `Claiming.outage`."""
 
 
 @dataclass(slots=True)
@@ -85,6 +117,193 @@ class TaskSource(Protocol):
 
 TaskSourceFactory = Callable[[SourceContext], TaskSource]
 """Makes the task source of a worker's session, in the event loop that the source is called in."""
+
+
+class Claiming:
+    """Claims work in a loop, until `stop`.
+
+    Args:
+        context: The arguments that the source was made with.
+        free: The number of free slots at first.
+        claimable: How many runs may be claimed in all; None: no limit.
+        granted: Called with the claims that each call of the source returns.
+        events: Is told about failures.
+        tracing: Makes the spans of claims.
+
+    Attributes:
+        has_claimed: The Queue has responded to a claim request, with or without work.
+    """
+
+    def __init__(
+        self,
+        source: TaskSource,
+        context: SourceContext,
+        free: int,
+        claimable: int | None,
+        *,
+        granted: Callable[[Sequence[TaskClaim]], None],
+        events: KeeperEvents,
+        tracing: Tracing = NO_TRACING,
+    ) -> None:
+        self._source = source
+        self._context = context
+        self._tracing = tracing
+        self._free = free
+        self._claimable = math.inf if claimable is None else claimable
+        self._released = asyncio.Event()
+        self._granted = granted
+        self._events = events
+        self._clock = context.clock
+        self._is_open = False
+        self._stopping = False
+        self._is_refused = False
+        self._failures = 0
+        self._refused_wait: asyncio.Task[None] | None = None  # ends as soon as there are other credentials
+        self.has_claimed = False
+        self._due_since: float | None = None
+        self._recovered = -math.inf
+        self._outage = 0.0
+        self._task = asyncio.create_task(self._run(), name="claiming")
+
+    def release_slot(self) -> None:
+        """Note that a run has ended."""
+        self._free += 1
+        self._released.set()
+
+    def stop(self) -> None:
+        """Claim no more; what an open call of the source may have claimed is still handed over."""
+        if self._stopping:
+            return
+        self._stopping = True
+        if self._is_open:
+            self._source.stop()
+        else:
+            self._task.cancel()
+
+    def retry_refused(self) -> None:
+        """End the wait that follows a refusal of the credentials, as there are others now."""
+        if self._refused_wait is not None:
+            self._failures = 0
+            self._refused_wait.cancel()
+
+    def abort(self) -> None:
+        """Stop at once. Runs that an open request has just claimed return when their claims expire."""
+        self._stopping = True
+        self._task.cancel()
+
+    def seconds_without_response(self) -> float | None:
+        """Return for how many seconds a claim has been due without a response; None while none is due.
+
+        May be called from any thread.
+        """
+        since = self._due_since
+        return None if since is None or self._stopping else self._clock.monotonic() - since
+
+    def outage(self) -> float:
+        """Return how long claim requests failed before, in seconds; 0 if that was longer ago than it lasted.
+
+        A fleet starts many runs together after an outage, which should not all make requests at once.
+        """
+        return self._outage if self._clock.monotonic() - self._recovered < self._outage else 0.0
+
+    async def ended(self) -> None:
+        """Wait for the end of the loop.
+
+        Raises:
+            Exception: A bug has ended the loop.
+        """
+        await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            self._task.result()
+
+    async def close(self) -> None:
+        """Stop at once, and close the task source."""
+        self.abort()
+        await asyncio.wait([self._task])
+        try:
+            await self._source.close()
+        except Exception:
+            log.exception("the task source failed to close")
+
+    async def _run(self) -> None:
+        while not self._stopping and self._claimable > 0:
+            count = await self._room()
+            started = self._clock.monotonic()
+            self._due_since = started if self._due_since is None else self._due_since
+            left = started + await self._claim(count) - self._clock.monotonic()
+            if left > 0 and not self._stopping:
+                await self._wait(left)
+
+    async def _wait(self, seconds: float) -> None:
+        if not self._is_refused:
+            await self._clock.sleep_async(seconds)
+            return
+        self._refused_wait = asyncio.create_task(self._clock.sleep_async(seconds))
+        try:
+            await asyncio.wait([self._refused_wait])
+        finally:
+            self._refused_wait.cancel()
+            self._refused_wait = None
+
+    async def _room(self) -> int:
+        """Wait for a free slot; return how many runs a request may ask for then."""
+        while self._free <= 0:
+            self._released.clear()
+            await self._released.wait()
+        return int(min(self._free, self._claimable, MOST_CLAIMED))
+
+    async def _claim(self, count: int) -> float:
+        """Call the source once; return how many seconds after the start of the call the next may follow."""
+        self._is_open = True
+        began = time.time_ns()
+        try:
+            claims = await self._source.claim(count)
+        except errors.CallFailed as error:
+            self._tracing.claim_failed(began, self._context.identity.task_queue_id, error)
+            return self._failed(error)
+        finally:
+            self._is_open = False
+        if claims or not self._stopping:  # an aborted call does not show whether the Queue responds
+            with self._tracing.claimed(began, claims):
+                self._note(claims)
+        return 0.0 if claims else BETWEEN_EMPTY
+
+    def _note(self, claims: Sequence[TaskClaim]) -> None:
+        if self._failures:
+            self._recovered = self._clock.monotonic()
+            self._outage = min(self.seconds_without_response() or 0.0, OUTAGE_MOST)
+        self.has_claimed, self._failures, self._is_refused = True, 0, False
+        self._due_since = None
+        self._free -= len(claims)
+        self._claimable -= len(claims)
+        self._granted(claims)
+
+    def _failed(self, error: errors.CallFailed) -> float:
+        is_refusal = isinstance(error, errors.ApiError) and not is_temporary(error)
+        self._is_refused = is_refusal
+        self._events.claim_failed(self._context.identity.task_queue_id, error)
+        if is_refusal and not self.has_claimed:
+            self._stopping = True
+            self._events.claiming_refused(error)
+            return 0.0
+        is_cut_off = _is_cut_off(error)
+        self._failures = 0 if is_cut_off else self._failures + 1
+        wait = max(_backoff(self._failures), min(asked_to_wait(error), RETRY_AFTER_MOST))
+        level = logging.ERROR if is_refusal else logging.WARNING
+        hint = "; the Queue waits 20 s for work: is a proxy's timeout shorter?" if is_cut_off else ""
+        log.log(level, "cannot claim work, retrying in %.1f s: %s%s", wait, error, hint)
+        return error.elapsed + wait
+
+
+def _is_cut_off(error: errors.CallFailed) -> bool:
+    if not isinstance(error, errors.ServerError) or error.code is not None:  # the Queue's own have a code
+        return False
+    return error.status in CUT_STATUSES and error.elapsed >= CUT_AFTER
+
+
+def _backoff(failures: int) -> float:
+    doubled = min(BACKOFF_FIRST * 2.0 ** min(failures - 1, 16), BACKOFF_MOST)
+    return doubled * (0.5 + random())  # noqa: S311 - spreads calls, keeps no secret
 
 
 class QueueTaskSource:
@@ -219,13 +438,13 @@ class SeveralTaskQueues:
         """Return whether a task queue has pending tasks; False if that is not known."""
         try:
             return (await self._queue.pending_tasks(task_queue_id)).pending_tasks > 0
-        except InsufficientScopes as error:
+        except errors.InsufficientScopes as error:
             self._warn(task_queue_id, error)
-        except CallFailed as error:
+        except errors.CallFailed as error:
             log.info("cannot count the pending tasks of %s, retrying: %s", task_queue_id, error)
         return False
 
-    def _warn(self, task_queue_id: str, error: InsufficientScopes) -> None:
+    def _warn(self, task_queue_id: str, error: errors.InsufficientScopes) -> None:
         """Say it once: the scopes do not change from one look to the next."""
         if task_queue_id not in self._warned:
             self._warned.add(task_queue_id)
