@@ -21,10 +21,10 @@ from aiohttp import web
 
 from taskqueue_client.clock import Clock, SystemClock
 
+from . import times
 from .http.responses import ResentResponse, json_response, plain_body
 from .refusal import STATUS
 from .storage.buckets import StoredBody, s3_error
-from .times import text as iso
 
 __all__ = [
     "AnyFault", "CutDownload", "CutUpload", "Delay", "Drop", "ExpireUrl", "Fault", "Faults", "Respond",
@@ -315,7 +315,7 @@ class _StruckCall:
         if service == "storage":
             return s3_error(status, "InternalError", message)
         code = next((code for code, each in STATUS.items() if each == status), "InternalServerError")
-        time = iso(int(1000 * self.clock.now()))
+        time = times.text(times.milliseconds(self.clock.now()))
         info: dict[str, Any] = {"method": method, "params": {}, "payload": {}, "time": time}
         return json_response({"code": code, "message": message, "requestInfo": info}, status)
 

@@ -29,6 +29,11 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
+def is_given(value: object) -> bool:
+    """Return whether JavaScript takes the value for true: an empty list is one."""
+    return value not in (None, False, 0, "")
+
+
 def in_database_order(value: Any) -> Any:
     """Return a copy of a JSON value with its keys in the order in which they come back from the database."""
     if isinstance(value, dict):

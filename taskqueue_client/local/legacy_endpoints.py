@@ -165,4 +165,4 @@ class LegacyPolling:
 
 
 def _expires(core: Core) -> str:
-    return times.text(core.now() + int(VALID.total_seconds() * times.SECOND))
+    return times.text(core.now() + times.milliseconds(VALID.total_seconds()))

@@ -18,6 +18,11 @@ LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 """The last moment that can be written."""
 
 
+def milliseconds(seconds: float) -> int:
+    """Return a clock's time, or a duration, in whole milliseconds."""
+    return int(seconds * SECOND)
+
+
 @lru_cache(maxsize=4096)  # definition, status and response of a task show the same few
 def text(moment: int) -> str:
     """Return a time as `YYYY-MM-DDTHH:MM:SS.mmmZ`."""

@@ -18,10 +18,9 @@ from typing import Any
 
 from mohawk.util import calculate_mac, parse_content_type
 
-from taskqueue_client.local import endpoints
-from taskqueue_client.local.javascript_values import is_list
+from taskqueue_client.local import endpoints, times
+from taskqueue_client.local.javascript_values import is_given, is_list
 from taskqueue_client.local.refusal import refuse
-from taskqueue_client.local.times import text as iso
 from taskqueue_client.scopes import ScopeExpression, missing_scopes, render, unsatisfied
 
 from .known_clients import CLIENT_ID, Client, is_scope
@@ -30,7 +29,6 @@ from .presented_credentials import (
     AuthenticationError,
     check_certificate,
     find_bewit,
-    is_given,
     issuer_of,
     parse_bewit,
     parse_ext,
@@ -317,8 +315,8 @@ class AuthService:
         return {
             "clientId": client.client_id,
             "description": "",
-            "expires": iso(int(1000 * (client.expires or NEVER))),
-            **dict.fromkeys(("created", "lastModified", "lastDateUsed", "lastRotated"), iso(0)),
+            "expires": times.text(times.milliseconds(client.expires or NEVER)),
+            **dict.fromkeys(("created", "lastModified", "lastDateUsed", "lastRotated"), times.text(0)),
             "deleteOnExpiration": False,
             "scopes": list(client.scopes),
             "expandedScopes": self.expand(client.scopes),
@@ -335,7 +333,7 @@ class AuthService:
             identity = self.authenticate(request)
         except AuthenticationError as error:
             return {"status": "auth-failed", "message": str(error)}
-        expires = iso(int(1000 * identity.expires))
+        expires = times.text(times.milliseconds(identity.expires))
         if identity.client_id is None:
             return {"status": "no-auth", "scheme": "none", "expires": expires, "scopes": identity.scopes}
         signed_hash = {} if identity.payload_hash is None else {"hash": identity.payload_hash}

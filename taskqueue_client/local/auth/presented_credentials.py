@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from taskqueue_client.local.javascript_values import decode_base64, is_list, is_object
+from taskqueue_client.local.javascript_values import decode_base64, is_given, is_list, is_object
+from taskqueue_client.local.times import DAY, MINUTE, SECOND
 from taskqueue_client.scopes import missing_scopes, satisfies
 from taskqueue_client.slugid import slugid
 
@@ -156,14 +157,9 @@ def _not_json(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def is_given(value: object) -> bool:
-    """Return whether JavaScript takes the value for true: an empty list is one."""
-    return value not in (None, False, 0, "")
-
-
 _SEED_LENGTH = 44
-_SKEW_MS = 5 * 60 * 1000  # how far a certificate's dates may be off the service's clock
-_LONGEST_LIFE_MS = 31 * 24 * 60 * 60 * 1000
+_SKEW_MS = 5 * MINUTE  # how far a certificate's dates may be off the service's clock
+_LONGEST_LIFE_MS = 31 * DAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +186,12 @@ def check_certificate(certificate: object, client_id: str, issuer: Client, now: 
     if not is_object(certificate):
         reject("ext.certificate must be a JSON object")
     _check_form(certificate)
-    _check_dates(certificate, now * 1000)
+    _check_dates(certificate, now * SECOND)
     _check_names(certificate, client_id, issuer)
     _check_scopes(certificate, issuer)
     _check_signature(certificate, client_id, issuer.access_token)
     token = temporary_token(issuer.access_token, certificate["seed"])
-    return Accepted(token, certificate["scopes"], certificate["expiry"] / 1000)
+    return Accepted(token, certificate["scopes"], certificate["expiry"] / SECOND)
 
 
 def _demand(holds: bool, reason: str) -> None:  # noqa: FBT001 - it reads like an assertion

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from taskqueue_client.clock import Clock
 from taskqueue_client.local.messages import Audience, Message
 from taskqueue_client.local.refusal import Refusal
-from taskqueue_client.local.times import SECOND
+from taskqueue_client.local.times import milliseconds
 
 from .store import Store
 
@@ -71,7 +71,7 @@ class Core:
 
     def now(self) -> int:
         """Return the milliseconds since the epoch."""
-        return int(self.clock.now() * SECOND) if self._as_of is None else self._as_of
+        return milliseconds(self.clock.now()) if self._as_of is None else self._as_of
 
     @contextmanager
     def as_of(self, moment: int) -> Generator[None]:

@@ -48,8 +48,8 @@ class BackgroundWork:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._night = _next_night(core.now()) - times.DAY  # the last one: the queue may have been stopped
-        self._interval = max(1, int(core.settings.resolver_interval * times.SECOND))
-        self._deadline_delay = int(core.settings.deadline_delay * times.SECOND)
+        self._interval = max(1, times.milliseconds(core.settings.resolver_interval))
+        self._deadline_delay = times.milliseconds(core.settings.deadline_delay)
         core.on_resolved = self._resolve_at_once
 
     def run_due(self) -> None:

@@ -71,7 +71,7 @@ def record_claim(
     On a held clock, two workers may claim at the same time: a claim that may yet be refused (`is_granted` is
     false) does not replace that of the other worker.
     """
-    taken_until = now + int(core.settings.claim_timeout * times.SECOND)
+    taken_until = now + times.milliseconds(core.settings.claim_timeout)
     row = (task.task_id, run_id, taken_until, task.task_queue_id, *worker, now)
     core.store.insert("claims", *row, verb="INSERT OR REPLACE" if is_granted else "INSERT OR IGNORE")
     return taken_until

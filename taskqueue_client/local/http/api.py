@@ -255,11 +255,10 @@ class Api:
 
     def _error(self, call: _Call, refusal: Refusal) -> web.Response:
         about = (refusal, call.endpoint.name, call.params)
-        now_ms = int(1000 * self.now())
         try:
-            return error_response(*about, call.payload, now_ms)
+            return error_response(*about, call.payload, self.now())
         except RecursionError:  # the payload is nested nearly too deep, and the response nests it deeper
-            return error_response(*about, {}, now_ms)
+            return error_response(*about, {}, self.now())
 
     async def _run(self, call: _Call) -> web.Response:
         endpoint = call.endpoint

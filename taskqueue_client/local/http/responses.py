@@ -78,10 +78,10 @@ def _response(body: bytes, content_type: str, status: int, headers: Mapping[str,
 
 
 def error_response(
-    refusal: Refusal, method: str, params: Mapping[str, str], payload: object, now_ms: int
+    refusal: Refusal, method: str, params: Mapping[str, str], payload: object, now: float
 ) -> web.Response:
-    """Return a refusal in the service's form."""
-    time = times.text(now_ms)
+    """Return a refusal in the service's form; `now` is in seconds."""
+    time = times.text(times.milliseconds(now))
     facts = {
         "method": f"    {method}",
         "errorCode": f" {refusal.code}",

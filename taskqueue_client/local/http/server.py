@@ -189,7 +189,7 @@ class Server:
 
     def _reject(self, request: web.BaseRequest, refusal: Refusal) -> web.Response:
         """Return the response to a request that belongs to no endpoint, or cannot be read."""
-        return finish(request, error_response(refusal, "", {}, {}, int(1000 * self.injector.faults.now())))
+        return finish(request, error_response(refusal, "", {}, {}, self.injector.faults.now()))
 
 
 async def _accept_no_more(listening: socket.socket) -> None:

@@ -27,6 +27,7 @@ from taskqueue_client.local.engine.task_records import PRIORITIES
 from taskqueue_client.local.http.responses import plain_body
 from taskqueue_client.local.messages import Message
 from taskqueue_client.local.refusal import refuse
+from taskqueue_client.local.times import SECOND, milliseconds
 
 _SHOWN = 200  # how many task queues, workers and groups an overview has
 _SAMPLES = 60
@@ -114,19 +115,19 @@ class Views:
         return {
             "taskGroupId": task_group_id,
             "schedulerId": scheduler_id,
-            "expires": expires / 1000,
-            "sealed": sealed and sealed / 1000,
+            "expires": expires / SECOND,
+            "sealed": sealed and sealed / SECOND,
             "tasks": tasks,
         }
 
     def moments(self) -> dict[str, float | None]:
         """Return when claims expire, deadlines pass and dependents become pending next, in seconds."""
-        interval = max(1, int(1000 * self.core.settings.resolver_interval))
+        interval = max(1, milliseconds(self.core.settings.resolver_interval))
         now = self.core.now()
         claim, deadline, resolved = self.core.store.row(_MOMENTS, now, now) or 3 * (None,)
         look = resolved and -(-resolved // interval) * interval
         moments = {"claimExpiry": claim, "deadline": deadline, "dependencies": look}
-        return {name: moment and moment / 1000 for name, moment in moments.items()}
+        return {name: moment and moment / SECOND for name, moment in moments.items()}
 
     def sample(self) -> None:
         """Note how many runs of each task queue are pending and claimed now."""
@@ -148,7 +149,7 @@ class Views:
                 "taskQueueId": task_queue_id,
                 "pending": pending,
                 "claimed": claimed,
-                "oldest": oldest and oldest / 1000,
+                "oldest": oldest and oldest / SECOND,
                 "history": list(self._history.get(task_queue_id, ())),
             }
             for task_queue_id, pending, oldest, claimed in self._counts()
@@ -158,15 +159,15 @@ class Views:
         now = self.core.now()
         running: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         for *worker, task_id, run_id, taken_until, name in self.core.store.rows(_RUNNING, now):
-            run = {"taskId": task_id, "runId": run_id, "takenUntil": taken_until / 1000, "name": name}
+            run = {"taskId": task_id, "runId": run_id, "takenUntil": taken_until / SECOND, "name": name}
             running.setdefault(tuple(worker), []).append(run)
         return [
             {
                 "taskQueueId": row[0],
                 "workerGroup": row[1],
                 "workerId": row[2],
-                "quarantineUntil": row[3] / 1000 if row[3] > now else None,
-                "lastActive": row[4] / 1000,
+                "quarantineUntil": row[3] / SECOND if row[3] > now else None,
+                "lastActive": row[4] / SECOND,
                 "running": running.get(row[:3], []),
                 "recent": msgspec.Raw(row[5]),
             }
@@ -202,7 +203,7 @@ def _task(row: tuple[Any, ...]) -> dict[str, Any]:
         "taskQueueId": task_queue_id,
         "priority": PRIORITIES[priority],
         "retriesLeft": retries_left,
-        "deadline": deadline / 1000,
+        "deadline": deadline / SECOND,
         "name": known.metadata.name,
         "dependencies": known.dependencies,
         "runs": msgspec.Raw(runs),

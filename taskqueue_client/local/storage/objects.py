@@ -227,7 +227,7 @@ class ObjectService:
         self._store.change("UPDATE objects SET hashes = ? WHERE name = ?", merged, name)
 
     def _now_ms(self) -> int:
-        return int(1000 * self._clock.now())
+        return times.milliseconds(self._clock.now())
 
 
 def _check_content_type(content_type: str) -> None:
