@@ -25,12 +25,17 @@ class Authority(NamedTuple):
     server: Path
 
 
-def make_authority(folder: Path, *addresses: str) -> Authority:
-    """Make an authority in a folder, with a server that has these IP addresses beside its name."""
+def make_authority(
+    folder: Path, *addresses: str, host: str = "localhost", age: timedelta = timedelta(days=1)
+) -> Authority:
+    """Make an authority in a folder, with a server that has these IP addresses beside its name.
+
+    The certificate of the server is valid for two days, of which `age` is over.
+    """
     key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    issuer, subject = _name("A private authority"), _name("localhost")
+    issuer, subject = _name("A private authority"), _name(host)
     ips = [x509.IPAddress(ip_address(each)) for each in addresses]
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), *ips])
+    names = x509.SubjectAlternativeName([x509.DNSName(host), *ips])
     ca = (
         _builder(issuer, issuer, key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
@@ -39,7 +44,7 @@ def make_authority(folder: Path, *addresses: str) -> Authority:
         .sign(key, hashes.SHA256())
     )
     server = (
-        _builder(subject, issuer, server_key)
+        _builder(subject, issuer, server_key, age)
         .add_extension(names, critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
@@ -58,16 +63,19 @@ def _name(common: str) -> x509.Name:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    age: timedelta = timedelta(days=1),
 ) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
+    begin = datetime.now(UTC) - age
     return x509.CertificateBuilder(
         issuer,
         subject,
         key.public_key(),
         x509.random_serial_number(),
-        now - timedelta(days=1),
-        now + timedelta(days=1),
+        begin,
+        begin + timedelta(days=2),
     )
 
 

@@ -30,11 +30,16 @@ _GZIP_OR_ZLIB = 47  # the `wbits` that let zlib detect the format
 
 
 class Response(NamedTuple):
-    """A response: the body is decompressed, headers are found by names in any case."""
+    """A response: the body is decompressed, headers are found by names in any case.
+
+    Attributes:
+        proxy: The URL of the proxy that got the request, and may have responded itself; empty without one.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    proxy: str = ""
 
 
 class TransportFailed(Exception):
@@ -42,18 +47,17 @@ class TransportFailed(Exception):
 
     LATE = "the response was not complete in time"
 
-    def __init__(self, reason: str, *, timed_out: bool = False) -> None:
+    def __init__(self, reason: str, *, timed_out: bool = False, is_untrusted: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.timed_out = timed_out
+        self.is_untrusted = is_untrusted
 
     def of_call(self, attempted: errors.Attempted) -> errors.CallFailed:
+        if self.is_untrusted:
+            return errors.ConnectionUntrusted(attempted, self.reason)
         failed = errors.CallTimedOut if self.timed_out else errors.ConnectionFailed
         return failed(attempted, self.reason)
-
-    @classmethod
-    def late(cls) -> Self:
-        return cls(cls.LATE, timed_out=True)
 
 
 class ResponseRefused(Exception):
@@ -194,15 +198,22 @@ def error_of_response(attempted: errors.Attempted, response: Response, now: floa
     """Return the error for a response that was not accepted, sent by a service or by a proxy before it."""
     document = _json_object(response.body)
     code, info = document.get("code"), document.get("requestInfo")
+    kind = _kind(response.status, code if isinstance(code, str) else None)
+    is_foreign = not isinstance(code, str) and kind is not errors.ErrorArtifact  # which has no code
     refused = errors.Refused(
         status=response.status,
         code=code if isinstance(code, str) else None,
-        message=_message(response, document),
+        message=(sender(response.proxy) if is_foreign else "") + _message(response, document),
         request_info=cast("dict[str, Any]", info) if isinstance(info, dict) else {},
         retry_after=retry_after(response.headers, now),
         document=document,
     )
-    return _kind(response.status, refused.code)(attempted, refused)
+    return kind(attempted, refused)
+
+
+def sender(proxy: str) -> str:
+    """Return the beginning of a text about a response that is not the service's; empty without a proxy."""
+    return f"the proxy {proxy} may have responded, and not the service: " if proxy else ""
 
 
 def _kind(status: int, code: str | None) -> type[errors.ApiError]:

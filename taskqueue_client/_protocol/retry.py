@@ -15,6 +15,7 @@ from taskqueue_client.errors import (
     ApiError,
     CallFailed,
     ConnectionFailed,
+    ConnectionUntrusted,
     InvalidArgument,
     ServerError,
     TooManyRequests,
@@ -157,7 +158,7 @@ class PolicyRetries:
         return Timeouts(min(policy.connect_timeout, left), min(policy.read_timeout, left), left)
 
     def may_retry(self, call: Call[Any], error: BaseException) -> bool:
-        return may_repeat(call) and is_temporary(error)
+        return may_repeat(call) and is_temporary(error) and not is_untrusted(error)
 
     def of_call(self, call: Call[Any], elapsed: Callable[[], float]) -> Schedule:
         policy = self.policy
@@ -173,8 +174,9 @@ class PolicyRetries:
         policy = self.policy
 
         def stop(state: tenacity.RetryCallState) -> bool:
-            is_too_long = asked_to_wait(error_of(state)) >= policy.timeout
-            return state.attempt_number >= policy.attempts or is_too_long
+            error = error_of(state)
+            is_in_vain = asked_to_wait(error) >= policy.timeout or is_untrusted(error)
+            return state.attempt_number >= policy.attempts or is_in_vain
 
         return self._schedule(may_retry, stop)
 
@@ -195,13 +197,21 @@ class PolicyRetries:
 
 def is_ambiguous(error: CallFailed) -> bool:
     """Return whether a failure leaves the outcome of the call unknown."""
-    return isinstance(error, (ConnectionFailed, ServerError))
+    return isinstance(error, (ConnectionFailed, ServerError)) and not isinstance(error, ConnectionUntrusted)
 
 
 def is_temporary(error: BaseException) -> bool:
     """Return whether the same call may succeed later; a 408 comes from a load balancer."""
     is_timeout = isinstance(error, ApiError) and error.status == HTTPStatus.REQUEST_TIMEOUT
     return is_timeout or isinstance(error, (ConnectionFailed, ServerError, TooManyRequests))
+
+
+def is_untrusted(error: BaseException | None) -> bool:
+    """Return whether a certificate is not trusted: until somebody mends that, every attempt is in vain.
+
+    Only workers retry then, which have nothing to lose.
+    """
+    return getattr(error, "is_untrusted", False)  # `StorageUntrusted` has it, too
 
 
 def is_foreign(error: BaseException) -> bool:

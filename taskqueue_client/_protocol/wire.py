@@ -43,6 +43,7 @@ from .api_responses import (
     date_of,
     error_of_response,
     is_framed,
+    sender,
 )
 from .conversation import Call
 from .retry import Retries, Timeouts, is_ambiguous, retried
@@ -289,7 +290,8 @@ class Wire:
             if "truncated" in str(error) and not is_framed(response):
                 why = f"the response is incomplete: {error}"
                 raise errors.ConnectionFailed(self.attempted(call), why) from error
-            raise errors.UnreadableResponse(self.attempted(call), response.status, str(error)) from error
+            why = f"{sender(response.proxy)}{error}"
+            raise errors.UnreadableResponse(self.attempted(call), response.status, why) from error
         except RecursionError as error:
             if call.returns in _CLAIMS and (body := cut(response.body)) != response.body:
                 return self.decode(call, response._replace(body=body))

@@ -19,6 +19,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache, partial
+from http.client import HTTPException, RemoteDisconnected
 from weakref import finalize
 
 import aiohttp
@@ -40,6 +41,7 @@ from taskqueue_client._protocol.threads_and_tasks import running_loop
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import ClientUnusable
 
+from .connection_errors import connection_failed, not_connected_in_time, tunnel_refused
 from .network import USER_AGENT, WANTS_USER, NetworkSettings, Proxy, forget_in_children, proxy_refused
 
 KEEP_ALIVE = 15.0
@@ -53,7 +55,6 @@ RECEIVED = 256 * 1024
 """Bytes that are received at a time at most."""
 
 _UNUSABLE = "the server closed the connection, or sent something on it, before the request"
-_CUT = "the connection was closed before the response was complete"
 _LONG_HEAD = f"the headers of the response are longer than {MAX_HEAD // 1024} KiB"
 
 _FINAL = 200  # the least status of a response after which no other one follows
@@ -105,10 +106,8 @@ async def connect(
 ) -> HttpConnection:
     try:
         opened = await connector.connect(to, [], _timeout(min(timeouts.connect, timeouts.total)))
-    except TimeoutError as error:  # which has no text
-        through = "" if to.proxy is None else f" through the proxy {to.proxy}"
-        reason = f"could not connect to {to.url.host}:{to.url.port} in time{through}"
-        raise TransportFailed(reason, timed_out=True) from error
+    except TimeoutError as error:
+        raise aiohttp.ConnectionTimeoutError from error
     return HttpConnection(opened, deadlines, idle)
 
 
@@ -144,7 +143,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         handler, transport = opened.protocol, opened.transport
         if handler is None or transport is None or handler.should_close:
             opened.close()
-            raise aiohttp.ServerDisconnectedError(_UNUSABLE)
+            raise TransportFailed(_UNUSABLE) from aiohttp.ServerDisconnectedError()
         self._opened = opened
         self._handler = handler
         self._transport = transport
@@ -195,7 +194,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Let the exchange fail, or close an idle connection: it took too long."""
         if self._response is None:
             self.close()
-        self.fail(TransportFailed.late())
+        self.fail(TimeoutError())
 
     def close(self) -> None:
         """Close the connection, on which no exchange goes on."""
@@ -239,7 +238,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._parser.feed_data(self._deadlines.buffer[:nbytes])
         except HttpParserError as error:
             self._stays_open = False  # if the response was complete before
-            self.fail(TransportFailed(f"the response is not HTTP: {error}"))
+            self.fail(HTTPException(str(error)))
         except HttpParserUpgrade:
             self.fail(TransportFailed("the response switches to another protocol"))
         if response.done():
@@ -252,9 +251,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._handler.connection_lost(exc)  # aiohttp's connector waits for it when it is closed
         if exc is None and self._has_headers and not is_framed(self._received()):
             self.on_message_complete()  # which nothing else says
-        error = TransportFailed(_CUT if exc is None else f"{type(exc).__name__}: {exc}")
-        error.__cause__ = exc or aiohttp.ServerDisconnectedError()
-        self.fail(error)
+        self.fail(exc or aiohttp.ServerDisconnectedError())
         self.close()
 
     # What the parser calls
@@ -386,13 +383,14 @@ class ConnectorTransport:
                 response = await connection.exchange(data, ends, timeouts.read, max_body)
             finally:
                 self._places.release()
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, HTTPException, OSError) as error:
             raise connection_failure(error, error, request.url, self._network) from error
         if response.status == WANTS_USER:
             raise proxy_refused(request.url, self._network)
         if "content-encoding" in response.headers:
-            return response._replace(body=unpacked(*response, max_body))
-        return response
+            body = unpacked(response.status, response.headers, response.body, max_body)
+            return response._replace(body=body, proxy=to.forwarder)
+        return response._replace(proxy=to.forwarder) if to.forwarder else response
 
     async def _take_place(self, seconds: float) -> None:
         if not self._places.locked():
@@ -425,15 +423,19 @@ def _abandon(connector: aiohttp.BaseConnector, connections: dict[HttpConnection,
 
 
 class _Destination:
-    """Where requests go, and what all of them begin with."""
+    """Where requests go, and what all of them begin with.
+
+    Attributes:
+        forwarder: The URL of the proxy that responds, or passes requests on; empty without one.
+    """
 
     def __init__(self, origin: str, network: NetworkSettings) -> None:
         proxy = network.proxy(origin)
         self.address = destination(origin, proxy, network.tls_for(origin))
-        is_forwarded = proxy is not None and not origin.startswith("https:")
-        self._prefix = origin if is_forwarded else ""
+        self.forwarder = network.forwarding_proxy(origin)
+        self._prefix = origin if self.forwarder else ""
         headers = {"Host": self.address.headers["Host"], "User-Agent": USER_AGENT}
-        if proxy is not None and is_forwarded:
+        if proxy is not None and self.forwarder:
             headers |= proxy.headers
         self._headers = [": ".join(header) for header in headers.items()]
         self._names = frozenset(headers)
@@ -477,23 +479,23 @@ def connection_failure(
 ) -> TransportFailed | ResponseRefused:
     """Return the failure for an error of aiohttp, which `cause` explains."""
     _forget_request(error)
-    if isinstance(cause, aiohttp.ClientHttpProxyError) and cause.status == WANTS_USER:
-        return proxy_refused(url, network)
-    if isinstance(cause, aiohttp.SocketTimeoutError) or type(cause) is TimeoutError:
-        return TransportFailed.late()
-    return TransportFailed(_described(cause), timed_out=isinstance(cause, TimeoutError))
+    proxy = None if network is None else network.proxy(url)
+    if isinstance(cause, aiohttp.ClientHttpProxyError):
+        if cause.status == WANTS_USER:
+            return proxy_refused(url, network)
+        return tunnel_refused(url, proxy, f"{cause.status} {cause.message}".strip())
+    if isinstance(cause, aiohttp.ConnectionTimeoutError):
+        return not_connected_in_time(url, proxy)
+    return connection_failed(_standard(cause), url, proxy)
 
 
-def _described(error: BaseException) -> str:
-    """Return an error's class and text.
-
-    aiohttp's text for a connection that failed has the place of the TLS settings in memory, so that equal
-    errors would look different in logs, and only a part of the reason.
-    """
-    kind = type(error).__name__
-    if isinstance(error, aiohttp.ClientConnectorError) and error.__cause__ is not None:
-        return f"{kind}: cannot connect to {error.host}:{error.port}: {_described(error.__cause__)}"
-    return f"{kind}: {error}".removesuffix(": ")
+def _standard(error: BaseException) -> BaseException:
+    """Return the error of the operating system, TLS or `http.client` that one of aiohttp stands for."""
+    if isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError)):
+        return RemoteDisconnected("")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return HTTPException(error.message)
+    return error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
 
 
 def _forget_request(error: BaseException) -> None:

@@ -117,7 +117,8 @@ async def _request_over(
         raise proxy_refused(request.url, network)
     if "Content-Encoding" in response.headers:
         body = unpacked(response.status, response.headers, body, max_body)
-    return Response(response.status, response.headers, body)
+    forwarder = "" if network is None else network.forwarding_proxy(request.url)
+    return Response(response.status, response.headers, body, forwarder)
 
 
 class OwnSessionTransport(ConnectorTransport):

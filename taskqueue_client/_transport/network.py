@@ -47,6 +47,14 @@ class Proxy:
     userinfo: str = field(default="", repr=False)
 
     @property
+    def is_socks(self) -> bool:
+        return self.url.startswith(SOCKS_PROXIES)
+
+    def forwards(self, url: str) -> bool:
+        """Return whether requests for a URL are sent to the proxy itself, and not through a tunnel."""
+        return url.startswith("http:") and not self.is_socks
+
+    @property
     def headers(self) -> dict[str, str]:
         if not self.userinfo:
             return {}
@@ -72,9 +80,14 @@ class NetworkSettings:
         if origin not in self._proxies:
             self._proxies[origin] = _environment_proxy(origin)
         proxy = self._proxies[origin]
-        if proxy is not None and not socks and proxy.url.startswith(SOCKS_PROXIES):
+        if proxy is not None and not socks and proxy.is_socks:
             raise InvalidArgument(proxy_variable(origin), proxy.url, f"{_HTTP}; SOCKS is not supported here")
         return proxy
+
+    def forwarding_proxy(self, url: str) -> str:
+        """Return the URL of the proxy that responds to requests for a URL, or passes them on; else empty."""
+        proxy = self.proxy(url, socks=True)
+        return proxy.url if proxy is not None and proxy.forwards(url) else ""
 
     def has_socks(self) -> bool:
         """Return whether a proxy of the environment is a SOCKS proxy, which aiohttp cannot use."""
@@ -120,7 +133,7 @@ class NetworkSettings:
         proxy = self.proxy(url, socks=True)
         if proxy is None:
             return urllib3.PoolManager(**options)
-        if proxy.url.startswith(SOCKS_PROXIES):
+        if proxy.is_socks:
             from urllib3.contrib.socks import SOCKSProxyManager  # noqa: PLC0415 - needs PySocks
 
             user, _, password = proxy.userinfo.partition(":")
@@ -161,9 +174,6 @@ def proxy_variable(url: str) -> str:
 
 WANTS_USER = HTTPStatus.PROXY_AUTHENTICATION_REQUIRED
 """The status with which a proxy refuses a user and password, or none."""
-
-TUNNEL_REFUSED = f"Tunnel connection failed: {WANTS_USER}"
-"""The beginning of the text of `http.client`'s error for such a response to CONNECT."""
 
 
 def proxy_refused(url: str, network: NetworkSettings | None) -> ProxyRefused:

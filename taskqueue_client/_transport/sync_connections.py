@@ -30,6 +30,10 @@ _LARGEST_JOINED = 64 * 1024  # bytes of a body that is sent together with the he
 _PIECE = 64 * 1024  # bytes that are passed to TLS at a time: all of them must be sent within the read timeout
 
 
+class TooLate(TimeoutError):
+    """The time of an attempt is over; the text says what that means."""
+
+
 @dataclass(eq=False, repr=False)
 class Attempt:
     """Bounds the time that one request and its response take.
@@ -45,10 +49,10 @@ class Attempt:
     late: str
 
     def left(self) -> float:
-        """Return the seconds until the end, or raise `TimeoutError`."""
+        """Return the seconds until the end, or raise `TooLate`."""
         left = self.ends - time.monotonic()
         if left <= 0:
-            raise TimeoutError(self.late)
+            raise TooLate(self.late)
         return left
 
     def received(self, count: int, begun: float) -> None:

@@ -14,7 +14,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from urllib3.connectionpool import HTTPConnectionPool
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, ReadTimeoutError
+from urllib3.exceptions import HTTPError
 
 from taskqueue_client._protocol.api_responses import (
     MAX_RESPONSE,
@@ -27,15 +27,9 @@ from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import InvalidArgument
 
-from .network import (
-    TUNNEL_REFUSED,
-    USER_AGENT,
-    WANTS_USER,
-    NetworkSettings,
-    forget_in_children,
-    proxy_refused,
-)
+from .network import USER_AGENT, WANTS_USER, NetworkSettings, forget_in_children, proxy_refused
 from .sync_connections import Attempt, add_deadline, current_attempt
+from .urllib3_errors import request_failure
 
 POOL_SIZE = 32
 """Idle connections that are kept for the threads of one client; a worker has fewer busy ones."""
@@ -52,9 +46,11 @@ class SyncTransport:
     def __init__(self, session: requests.Session | None, root_url: str, network: NetworkSettings) -> None:
         self.owns_session = session is None
         self._network = network if session is None else None
+        self._forwarder = ""
         self._settings: dict[str, Any] = {}
         if session is None:
             network.check(root_url, socks=True)
+            self._forwarder = network.forwarding_proxy(root_url)
             self._session = _own_session(network)
         else:
             self._session = session
@@ -83,7 +79,7 @@ class SyncTransport:
             raise proxy_refused(request.url, self._network)
         if "content-encoding" in headers:
             body = unpacked(status, headers, body, MAX_RESPONSE)
-        return Response(status, headers, body)
+        return Response(status, headers, body, self._forwarder)
 
     def _send(self, request: Request, timeouts: Timeouts) -> requests.Response:
         prepared = requests.PreparedRequest()
@@ -220,29 +216,6 @@ def _drop_unsent(headers: CaseInsensitiveDict[Any], request: Request) -> None:
 def _failure(
     error: Exception, url: str, network: NetworkSettings | None
 ) -> TransportFailed | ResponseRefused:
-    cause = _innermost(error)
-    timed_out = isinstance(error, requests.Timeout) or isinstance(cause, TimeoutError)
     if isinstance(error, requests.RequestException):
         error.request = error.response = None  # the request, and so the signature, of an error that is logged
-    if str(cause).startswith(TUNNEL_REFUSED):
-        return proxy_refused(url, network)
-    # The text of the former is for people who know urllib3; the latter is the end of the whole attempt.
-    if isinstance(cause, ReadTimeoutError) or str(cause) == TransportFailed.LATE:
-        return TransportFailed.late()
-    text = cause.args[-1] if isinstance(cause, ConnectTimeoutError) else cause  # the first is the connection
-    reason = f"{type(cause).__name__}: {text}".rstrip()
-    proxy = None if network is None else network.proxy(url, socks=True)
-    # the error's own text may name only the server
-    through = "" if proxy is None else f" (through the proxy {proxy.url})"
-    return TransportFailed(f"{reason}{through}", timed_out=timed_out)
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """Return the first cause: requests wraps urllib3's errors several times, and each repeats the URL."""
-    while True:
-        inner = getattr(error, "reason", None) or next(
-            (each for each in error.args if isinstance(each, BaseException)), None
-        )
-        if not isinstance(inner, BaseException):
-            return error
-        error = inner
+    return request_failure(error, url, network)

@@ -16,6 +16,7 @@ from .artifact_errors import (
     SourceChanged,
     StorageFailed,
     StorageRefused,
+    StorageUntrusted,
     StreamInterrupted,
     UploadAlreadyBegun,
 )
@@ -29,6 +30,7 @@ from .uploading import UploadResult
 __all__ = [
     "ArtifactError", "ChainOfTrust", "ChainOfTrustError", "Content", "DownloadCorrupt", "DownloadResult",
     "DownloadTooLarge", "HashMismatch", "NotOffered", "RedirectRefused", "SourceChanged", "StorageFailed",
-    "StorageRefused", "StreamInterrupted", "UploadAlreadyBegun", "UploadOutcome", "UploadReport",
+    "StorageRefused", "StorageUntrusted", "StreamInterrupted", "UploadAlreadyBegun", "UploadOutcome",
+    "UploadReport",
     "UploadResult", "content_type_of", "is_compressed",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 ArtifactError
 ├── StorageFailed          content could not be sent to storage, or read from it
 │   ├── StorageRefused         the response is an error
+│   ├── StorageUntrusted       an untrusted certificate; nothing was sent
 │   └── RedirectRefused        the response redirects to a URL that is not followed
 ├── NotOffered             the service's response has no URL to continue with
 ├── SourceChanged          the file was changed while it was read
@@ -24,7 +25,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from urllib.parse import urlsplit, urlunsplit
 
-from taskqueue_client._protocol.api_responses import retry_after, text_of_page
+from taskqueue_client._protocol.api_responses import retry_after, sender, text_of_page
 from taskqueue_client.errors import TaskQueueError
 
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
@@ -70,6 +71,12 @@ class StorageFailed(ArtifactError):
         return True
 
 
+class StorageUntrusted(StorageFailed):
+    """The certificate of the storage service, or of a proxy before it, is not trusted: nothing was sent."""
+
+    is_untrusted = True
+
+
 class StorageRefused(StorageFailed):
     """The response of the storage service is an error.
 
@@ -103,11 +110,11 @@ class StorageRefused(StorageFailed):
 
 
 def storage_refused(
-    method: str, url: str, status: int, headers: Mapping[str, str], response: str
+    method: str, url: str, status: int, headers: Mapping[str, str], response: str, proxy: str = ""
 ) -> StorageRefused:
-    """Return the error for a response: S3's XML, or any other text."""
+    """Return the error for a response: S3's XML, or any other text, which a proxy may have sent."""
     code, message = _CODE.search(response), _MESSAGE.search(response)
-    text = message[1] if message else "" if code else text_of_page(response)
+    text = message[1] if message else "" if code else sender(proxy) + text_of_page(response)
     redacted = _QUERY.sub("?<redacted>", text)
     if method == "PUT" and (location := headers.get("Location")):
         redacted = f"redirected to {without_query(location)}, but uploads do not follow redirects"

@@ -14,27 +14,28 @@ from http.client import IncompleteRead
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from urllib3.exceptions import HTTPError, ProtocolError, ProxyError, SSLError
+from urllib3.exceptions import HTTPError
 
 from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
 from taskqueue_client._protocol.retry import RetryPolicy, Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client._transport.network import (
-    TUNNEL_REFUSED,
     USER_AGENT,
     WANTS_USER,
     NetworkSettings,
     forget_in_children,
     proxy_refused,
 )
-from taskqueue_client._transport.sync_connections import (
-    Cancellation,
-    StorageAttempt,
-    TooSlow,
-    storage_connection,
-)
+from taskqueue_client._transport.sync_connections import Cancellation, StorageAttempt, storage_connection
+from taskqueue_client._transport.urllib3_errors import first_cause, request_failure
 
-from .artifact_errors import RedirectRefused, StorageFailed, StorageRefused, storage_refused
+from .artifact_errors import (
+    RedirectRefused,
+    StorageFailed,
+    StorageRefused,
+    StorageUntrusted,
+    storage_refused,
+)
 from .compression import GZIP
 from .sources import Block, Hashes, Source, hexdigests
 
@@ -261,14 +262,11 @@ class Storage:
         request = Request("PUT", url.geturl(), {"User-Agent": USER_AGENT, **put.headers}, content)
         try:
             response = await self._async_transport().request(request, put.timeouts, _LONGEST_RESPONSE)
-        except TransportFailed as error:
-            raise StorageFailed("PUT", put.url, error.reason) from error.__cause__
-        except ResponseRefused as error:
-            raise storage_refused("PUT", put.url, error.status, {}, error.reason) from error
+        except (TransportFailed, ResponseRefused) as error:
+            raise _failed("PUT", put.url, error) from error.__cause__
         if response.status not in _SUCCESS:
-            raise storage_refused(
-                "PUT", put.url, response.status, response.headers, response.body.decode(errors="replace")
-            )
+            text = response.body.decode(errors="replace")
+            raise self._refused("PUT", put.url, response.status, response.headers, text)
         if put.progress is not silently:
             put.progress(len(content), len(content))
             await asyncio.sleep(0)  # now it is told, and not after the upload
@@ -336,7 +334,8 @@ class Storage:
     ) -> StorageRefused:
         if status == WANTS_USER and self._network.proxy(url, socks=True) is not None:
             text = proxy_refused(url, self._network).reason
-        return storage_refused(method, url, status, headers, text)
+            return storage_refused(method, url, status, headers, text)
+        return storage_refused(method, url, status, headers, text, self._network.forwarding_proxy(url))
 
     def _pool(self, method: str, url: str) -> HTTPConnectionPool:
         parts = _parts_of(method, url)
@@ -351,30 +350,23 @@ class Storage:
 
 def _failure(method: str, url: str, error: Exception, network: NetworkSettings) -> StorageFailed:
     """Return the failure that an error of the network or of urllib3 stands for."""
-    cause = _cause(error)
-    if str(cause).startswith(TUNNEL_REFUSED):
-        return storage_refused(method, url, WANTS_USER, {}, proxy_refused(url, network).reason)
-    return StorageFailed(method, url, _reason(cause))
+    cause = first_cause(error)
+    if isinstance(cause, IncompleteRead):
+        return StorageFailed(method, url, _missing(cause))
+    return _failed(method, url, request_failure(error, url, network))
 
 
-def _reason(cause: BaseException) -> str:
-    if isinstance(cause, TooSlow):
-        return str(cause)
-    if not isinstance(cause, IncompleteRead):
-        return f"{type(cause).__name__}: {cause}".rstrip(": \r\n")
+def _failed(method: str, url: str, failure: TransportFailed | ResponseRefused) -> StorageFailed:
+    if isinstance(failure, ResponseRefused):
+        return storage_refused(method, url, failure.status, {}, failure.reason)
+    kind = StorageUntrusted if failure.is_untrusted else StorageFailed
+    return kind(method, url, failure.reason)
+
+
+def _missing(cause: IncompleteRead) -> str:
     if cause.expected is None:  # in its head, or in place of a chunk
         return "the response is incomplete"
     return f"the response is incomplete: {cause.expected} bytes are missing at its end"
-
-
-def _cause(error: BaseException) -> BaseException:
-    """Return the error that urllib3's error is about."""
-    found: object = error.__cause__
-    if isinstance(error, (ProtocolError, SSLError)):
-        found = error.args[-1]
-    elif isinstance(error, ProxyError):
-        found = error.original_error
-    return _cause(found) if isinstance(found, Exception) and isinstance(error, HTTPError) else error
 
 
 def _parts_of(method: str, url: str) -> SplitResult:

@@ -25,8 +25,6 @@ _NO_THREAD = "can't start new thread"  # the text of Python's RuntimeError
 _OF_OUTPUT = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
 """The errors of standard output, such as one on a full disk. Those of other files have a file name."""
 
-_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
-
 
 class ExitStatus(IntEnum):
     """How a command ended; the group's help says the same."""
@@ -141,11 +139,16 @@ def _without_code(error: errors.ApiError) -> str:
 
 
 def _suspects(error: errors.ConnectionFailed) -> str:
-    if _UNTRUSTED in error.reason:
-        return "TASKCLUSTER_ROOT_URL and the trusted certificates (REQUESTS_CA_BUNDLE)"
+    if isinstance(error, errors.ConnectionUntrusted):
+        return f"{_variables(error)} and the trusted certificates (REQUESTS_CA_BUNDLE)"
+    return f"{_variables(error)} and the network"
+
+
+def _variables(error: errors.CallFailed) -> str:
+    """Return the names of the variables that say where a call was sent."""
     url = error.attempted.url
     proxy = f", {proxy_variable(url)}" if NetworkSettings().proxy(url, socks=True) else ""
-    return f"TASKCLUSTER_ROOT_URL{proxy} and the network"
+    return f"TASKCLUSTER_ROOT_URL{proxy}"
 
 
 def _of_response(error: errors.ApiError) -> str:
@@ -170,7 +173,7 @@ def _of_response(error: errors.ApiError) -> str:
 def _of_another_server(error: errors.ApiError | errors.UnreadableResponse, response: str) -> str:
     return (
         f"{_root_url(error)} responded to {error.endpoint} with HTTP {error.status} and {response}: "
-        "check TASKCLUSTER_ROOT_URL"
+        f"check {_variables(error)}"
     )
 
 

@@ -20,6 +20,7 @@ from pamqp.exceptions import PAMQPException
 from yarl import URL
 
 from taskqueue_client._protocol.threads_and_tasks import is_canceled
+from taskqueue_client._transport.connection_errors import reason
 from taskqueue_client.errors import BrokerLost, BrokerRefused, QueueDeleted
 from taskqueue_client.slugid import slugid
 
@@ -250,4 +251,8 @@ def _message(error: BaseException) -> str:
         return "the virtual host does not exist, or the user has no access to it"
     if isinstance(error, aiormq.ChannelInvalidStateError):
         return "the channel was closed"
+    if isinstance(error.__cause__, EOFError):
+        return "the broker closed the connection"
+    if isinstance(error.__cause__, OSError):
+        return reason(error.__cause__)
     return ", ".join(str(each) for each in error.args) or type(error).__name__

@@ -88,7 +88,7 @@ async def test_a_body_without_length_ends_with_the_connection() -> None:
 )
 async def test_a_response_that_is_cut_is_an_error(cut: bytes) -> None:
     async with saying(cut) as origin, aiohttp.TCPConnector() as connector:
-        with pytest.raises(TransportFailed):
+        with pytest.raises(aiohttp.ServerDisconnectedError):
             await exchange(connector, origin)
 
 
@@ -101,7 +101,7 @@ async def test_a_server_that_speaks_first_is_an_error() -> None:
         assert opened.protocol is not None
         while not opened.protocol.should_close:  # noqa: ASYNC110 - aiohttp has no event for it
             await asyncio.sleep(0)
-        with pytest.raises(aiohttp.ClientError, match="before the request"):
+        with pytest.raises(TransportFailed, match="before the request"):
             HttpConnection(opened, ConnectionDeadlines({}), {})
         assert opened.closed
 

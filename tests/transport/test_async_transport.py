@@ -462,7 +462,7 @@ async def test_a_place_where_nobody_listens_is_an_error(
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         server.origin = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(TransportFailed, match="cannot connect"):
+        with pytest.raises(TransportFailed, match="Connection refused"):
             await get(transport, server)
 
 
@@ -700,7 +700,7 @@ async def test_a_connection_that_ended_with_the_response_is_not_kept(
 
 async def test_nothing_is_sent_to_a_server_that_tls_does_not_trust(tls_server: Server) -> None:
     async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
-        with pytest.raises(TransportFailed, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(TransportFailed, match="certificate verify failed"):
             await get(transport, tls_server)
     await turns()
     assert tls_server.accepted == []
@@ -715,8 +715,7 @@ async def test_the_error_of_a_connection_that_fails_says_where_to_and_why() -> N
         async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
             with pytest.raises(TransportFailed) as failed:
                 await transport.request(request, Timeouts(FOREVER, FOREVER, FOREVER))
-    start = f"ClientConnectorError: cannot connect to 127.0.0.1:{port}: ConnectionRefusedError: "
-    assert failed.value.reason.startswith(start)
+    assert failed.value.reason == f"the connection to 127.0.0.1:{port} failed: Connection refused"
 
 
 async def test_a_closed_transport_leaves_nothing_in_memory(server: Server) -> None:

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +18,18 @@ import pytest
 import requests
 
 from taskqueue_client import AsyncQueue, Queue, RetryPolicy
-from taskqueue_client._protocol.conversation import Call
-from taskqueue_client._transport.sync_connections import Cancellation
 from taskqueue_client.artifacts.artifact_errors import StorageFailed, StorageRefused
-from taskqueue_client.artifacts.sources import open_source
-from taskqueue_client.artifacts.storage import Put, Storage, silently
-from taskqueue_client.errors import ApiError, CallTimedOut, ConnectionFailed
+from taskqueue_client.errors import (
+    ApiError,
+    CallTimedOut,
+    ConnectionFailed,
+)
 from tests.certificates import Authority
 from tests.servers import listening, want_a_password
 
-CALL = Call("createTask", "PUT", "/task/x", dict[str, Any], body={"a": "body"})
-BODY = b'{"a":"body"}'
+from .every_transport import CALL, only_variables, put_to_storage
+
 FAILED = (ConnectionFailed, StorageFailed)
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
-
-
-async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The API: an empty object for every call with its body."""
-    with contextlib.suppress(OSError, EOFError):
-        while await reader.readuntil(b"\r\n\r\n"):
-            assert await reader.readexactly(len(BODY)) == BODY
-            writer.write(OK)
-    writer.close()
 
 
 class ConnectProxy:
@@ -73,15 +61,6 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-@pytest.fixture(scope="module")
-def api(authority: Authority) -> Iterator[str]:
-    """The root URL of an API over TLS, which only the private authority vouches for."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(authority.server)
-    with listening(respond, context) as port:
-        yield f"https://localhost:{port}"
-
-
 @pytest.fixture
 def hashed(authority: Authority, tmp_path: Path) -> Path:
     """A folder of certificates as OpenSSL reads them."""
@@ -90,54 +69,11 @@ def hashed(authority: Authority, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture(params=["sync", "async", "async over ClientSession", "storage", "async storage"])
-def put(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """A function that makes a client of a root URL, and one call or one upload to storage."""
-    if request.param == "async over ClientSession":
-        monkeypatch.setattr("taskqueue_client._transport.asynchronous.is_supported", lambda: False)
-
-    def sync(root_url: str, attempts: int = 1) -> Any:
-        with Queue(root_url, retry=RetryPolicy(attempts=attempts)) as queue:
-            return queue.send(CALL)
-
-    async def asynchronous(root_url: str, attempts: int = 1) -> Any:
-        async with AsyncQueue(root_url, retry=RetryPolicy(attempts=attempts)) as queue:
-            return await queue.send(CALL)
-
-    def storage(root_url: str, _: int = 1) -> Any:
-        return _put_to_storage(root_url)
-
-    def async_storage(root_url: str, _: int = 1) -> Any:
-        return asyncio.run(_put_to_storage_async(root_url))
-
-    functions = {"sync": sync, "storage": storage, "async storage": async_storage}
-    return functions.get(request.param, lambda *given: asyncio.run(asynchronous(*given)))
-
-
-_POLICY = RetryPolicy()
-
-
-def _put_to_storage(root_url: str, policy: RetryPolicy = _POLICY) -> dict[str, Any]:
-    with closing(Storage()) as storage:
-        storage.put(_upload(root_url, policy), Cancellation())
-    return {}
-
-
-async def _put_to_storage_async(root_url: str) -> dict[str, Any]:
-    async with aclosing(Storage()) as storage:
-        await storage.put_small(_upload(root_url, _POLICY))
-    return {}
-
-
-def _upload(root_url: str, policy: RetryPolicy) -> Put:
-    return Put(f"{root_url}/bucket/x", {}, open_source(BODY), ("sha256",), silently, policy)
-
-
 @pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"])
 def test_an_authority_in_a_file_is_trusted(
     put: Callable[[str], Any], api: str, authority: Authority, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    _only(monkeypatch, **{variable: str(authority.certificate)})
+    only_variables(monkeypatch, **{variable: str(authority.certificate)})
     assert put(api) == {}
 
 
@@ -145,7 +81,7 @@ def test_an_authority_in_a_file_is_trusted(
 def test_an_authority_in_a_folder_is_trusted(
     put: Callable[[str], Any], api: str, hashed: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    _only(monkeypatch, **{variable: str(hashed)})
+    only_variables(monkeypatch, **{variable: str(hashed)})
     assert put(api) == {}
 
 
@@ -155,7 +91,7 @@ def test_an_authority_in_the_systems_store_is_trusted(
     def load(context: ssl.SSLContext, *_: object) -> None:
         context.load_verify_locations(authority.certificate)
 
-    _only(monkeypatch)
+    only_variables(monkeypatch)
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", load)
     assert put(api) == {}
 
@@ -165,16 +101,16 @@ def test_the_first_variable_that_names_a_bundle_is_the_only_one_that_counts(
 ) -> None:
     import certifi
 
-    _only(monkeypatch, REQUESTS_CA_BUNDLE=certifi.where(), SSL_CERT_FILE=str(authority.certificate))
-    with pytest.raises(FAILED, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+    only_variables(monkeypatch, REQUESTS_CA_BUNDLE=certifi.where(), SSL_CERT_FILE=str(authority.certificate))
+    with pytest.raises(FAILED, match="certificate verify failed"):
         put(api)
 
 
 def test_an_unknown_authority_is_not_trusted(
     put: Callable[[str], Any], api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _only(monkeypatch)
-    with pytest.raises(FAILED, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+    only_variables(monkeypatch)
+    with pytest.raises(FAILED, match="certificate verify failed"):
         put(api)
 
 
@@ -198,7 +134,7 @@ def test_calls_go_through_the_proxy_of_the_environment(
 ) -> None:
     tunnels, address = proxy
     trust = str(authority.certificate)
-    _only(monkeypatch, **{variable: f"http://{user}{address}", "REQUESTS_CA_BUNDLE": trust})
+    only_variables(monkeypatch, **{variable: f"http://{user}{address}", "REQUESTS_CA_BUNDLE": trust})
     assert put(api) == {}
     (head,) = tunnels.heads
     assert head.startswith(f"CONNECT {api.removeprefix('https://')} HTTP/1.")
@@ -210,7 +146,7 @@ def test_the_authority_is_trusted_for_an_https_proxy_of_an_http_root_url(
     put: Callable[[str], Any], api: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server behind `api` responds as a proxy would."""
-    _only(monkeypatch, HTTP_PROXY=api, REQUESTS_CA_BUNDLE=str(authority.certificate))
+    only_variables(monkeypatch, HTTP_PROXY=api, REQUESTS_CA_BUNDLE=str(authority.certificate))
     assert put("http://tc.example.com") == {}
 
 
@@ -226,7 +162,7 @@ def test_calls_go_past_the_proxy_where_no_proxy_says_so(
     tunnels, address = proxy
     exception = exception.replace("PORT", api.rpartition(":")[2])
     trust = str(authority.certificate)
-    _only(monkeypatch, HTTPS_PROXY=f"http://{address}", NO_PROXY=exception, REQUESTS_CA_BUNDLE=trust)
+    only_variables(monkeypatch, HTTPS_PROXY=f"http://{address}", NO_PROXY=exception, REQUESTS_CA_BUNDLE=trust)
     assert put(api) == {}
     assert tunnels.heads == []
 
@@ -244,7 +180,7 @@ def test_a_proxy_that_wants_another_password_is_named_without_it_and_not_asked_a
 ) -> None:
     variable = f"{scheme.upper()}_PROXY"
     with listening(want_a_password) as port:
-        _only(monkeypatch, **{variable: f"http://{user}127.0.0.1:{port}"})
+        only_variables(monkeypatch, **{variable: f"http://{user}127.0.0.1:{port}"})
         with pytest.raises((ApiError, StorageRefused)) as failed:
             put(f"{scheme}://tc.example.com", 3)
     error = failed.value
@@ -290,7 +226,7 @@ def test_a_proxy_that_does_not_respond_is_waited_for_as_long_as_a_connection(
 
     patient = RetryPolicy(attempts=1, connect_timeout=0.1, read_timeout=3600, timeout=3600)
     with listening(wait) as port:
-        _only(monkeypatch, HTTPS_PROXY=f"http://127.0.0.1:{port}")
+        only_variables(monkeypatch, HTTPS_PROXY=f"http://127.0.0.1:{port}")
         with Queue(api, retry=patient) as queue, pytest.raises(CallTimedOut):
             queue.send(CALL)
 
@@ -309,52 +245,34 @@ def test_a_proxy_that_trickles_its_response_is_not_waited_for(
                 await asyncio.sleep(0.02)
 
     with listening(trickle) as port:
-        _only(monkeypatch, HTTPS_PROXY=f"http://127.0.0.1:{port}")
+        only_variables(monkeypatch, HTTPS_PROXY=f"http://127.0.0.1:{port}")
         with Queue(api, retry=RetryPolicy(attempts=1, timeout=0.3)) as queue, pytest.raises(CallTimedOut):
             queue.send(CALL)
         with pytest.raises(StorageFailed, match=r"the response did not come within 0\.3 s"):
-            _put_to_storage(api, RetryPolicy(connect_timeout=1, read_timeout=0.3, min_rate_window=0.3))
+            put_to_storage(api, RetryPolicy(connect_timeout=1, read_timeout=0.3, min_rate_window=0.3))
 
 
-@pytest.mark.parametrize("scheme", ["http", "https"])
-def test_the_error_of_a_connection_through_a_proxy_names_the_proxy(
-    api: str, monkeypatch: pytest.MonkeyPatch, scheme: str
+@pytest.mark.parametrize(
+    "reply", [b"\x05\xff", b"\x05\x02\x01\x01"], ids=["wants a user", "refuses the password"]
+)
+def test_a_socks_proxy_that_wants_another_password_is_named_without_it_and_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch, reply: bytes
 ) -> None:
-    """The cause may be the proxy or the server: TLS says only that a certificate is not trusted.
+    """Only the synchronous client and its storage use SOCKS proxies."""
 
-    For `AsyncQueue`, the errors of aiohttp have the address that was connected to.
-    """
-    proxy = f"{scheme}://127.0.0.1:{api.rpartition(':')[2]}"  # which speaks TLS, and is not trusted
-    _only(monkeypatch, HTTP_PROXY=proxy.replace("://", "://me:hidden@"))
-    with (
-        Queue("http://tc.example.com", retry=RetryPolicy(attempts=1)) as queue,
-        pytest.raises(ConnectionFailed, match=rf" \(through the proxy {proxy}\)$"),
-    ):
-        queue.send(CALL)
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(2)
+        writer.write(reply)
+        await reader.read()
 
-
-def test_the_error_of_a_connection_that_takes_too_long_says_where_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For `AsyncQueue`, the tests of its transport have the same."""
-
-    def time_out(*_: object, **__: object) -> None:
-        raise TimeoutError
-
-    _only(monkeypatch)
-    monkeypatch.setattr("urllib3.util.connection.create_connection", time_out)
-    with (
-        Queue("http://tc.example.com", retry=RetryPolicy(attempts=1, connect_timeout=7)) as queue,
-        pytest.raises(CallTimedOut) as failed,
-    ):
-        queue.send(CALL)
-    why = "no response: ConnectTimeoutError: Connection to tc.example.com timed out. (connect timeout=7)"
-    assert str(failed.value).endswith(why)
-
-
-def _only(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
-    """The environment has no network settings but these."""
-    settings = {"REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"}
-    for name in list(os.environ):
-        if name in settings or name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    with listening(refuse) as port:
+        only_variables(monkeypatch, HTTPS_PROXY=f"socks5h://me:hidden@127.0.0.1:{port}")
+        said = (
+            f"the proxy socks5h://127.0.0.1:{port} refuses the user and password in HTTPS_PROXY: correct them"
+        )
+        with Queue("https://tc.example.com") as queue, pytest.raises(ApiError, match=said) as failed:
+            queue.send(CALL)
+        with pytest.raises(StorageRefused, match=said) as refused:
+            put_to_storage("https://tc.example.com")
+    assert (failed.value.status, failed.value.attempts) == (407, 1)
+    assert not refused.value.is_temporary

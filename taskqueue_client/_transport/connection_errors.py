@@ -1,0 +1,93 @@
+"""The failures of connections, in the same words for each transport: what failed, where and why.
+
+The errors of urllib3 and aiohttp name classes and objects of these libraries, and often only one of the proxy
+and the server.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from http.client import HTTPException, IncompleteRead, RemoteDisconnected
+from socket import gaierror
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from taskqueue_client._protocol.api_responses import TransportFailed
+
+from .sync_connections import TooLate, TooSlow
+
+if TYPE_CHECKING:
+    from .network import Proxy
+
+CUT = "the connection was closed before the response was complete"
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def connection_failed(cause: BaseException, url: str, proxy: Proxy | None) -> TransportFailed:
+    """Return the failure of a request that the operating system, TLS or `http.client` gives as its cause."""
+    if text := _without_place(cause):
+        text += f" ({through(proxy).strip()})" if proxy else ""
+    else:
+        text = f"the connection to {_place(cause, url, proxy)} failed: {reason(cause)}"
+    return TransportFailed(
+        text,
+        timed_out=isinstance(cause, TimeoutError),
+        is_untrusted=isinstance(cause, ssl.SSLCertVerificationError),
+    )
+
+
+def _without_place(cause: BaseException) -> str:
+    """Return what is wrong with the response; empty if that is the connection."""
+    if isinstance(cause, (RemoteDisconnected, IncompleteRead)):
+        return CUT
+    if isinstance(cause, HTTPException):
+        return f"the response is not HTTP: {str(cause).strip().partition(chr(10))[0]}"
+    if isinstance(cause, (TooLate, TooSlow)):
+        return str(cause)
+    return TransportFailed.LATE if isinstance(cause, TimeoutError) and cause.errno is None else ""
+
+
+def not_connected_in_time(url: str, proxy: Proxy | None) -> TransportFailed:
+    """Return the failure of a request for which no connection was opened in time."""
+    return TransportFailed(f"could not connect to {_address(url)} in time{through(proxy)}", timed_out=True)
+
+
+def tunnel_refused(url: str, proxy: Proxy | None, response: str) -> TransportFailed:
+    """Return the failure of a request after the response of a proxy to CONNECT, such as `403 Forbidden`."""
+    who = "the proxy" if proxy is None else f"the proxy {proxy.url}"
+    return TransportFailed(f"{who} did not connect to {_address(url)}: {response}")
+
+
+def through(proxy: Proxy | None) -> str:
+    """Return the end of a sentence about a connection."""
+    return "" if proxy is None else f" through the proxy {proxy.url}"
+
+
+def _place(cause: BaseException, url: str, proxy: Proxy | None) -> str:
+    """Return where a connection leads: to a proxy, as far as is known, or through it."""
+    is_refused = isinstance(cause, ConnectionRefusedError)
+    is_unknown = isinstance(cause, gaierror) and proxy is not None and not proxy.is_socks
+    if proxy is not None and (is_refused or is_unknown or proxy.forwards(url)):
+        return f"the proxy {proxy.url}"
+    return _address(url) + through(proxy)
+
+
+def _address(url: str) -> str:
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return host if parts.port else f"{host}:{_PORTS[parts.scheme]}"
+
+
+def reason(cause: BaseException) -> str:
+    """Return why a connection failed, for an error of the operating system or of TLS."""
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {cause.verify_message.rstrip('.')}"
+    if isinstance(cause, ssl.SSLError) and cause.reason:
+        return f"TLS: {cause.reason.replace('_', ' ').lower()}"
+    if isinstance(cause, gaierror):
+        return str(cause.strerror)
+    if isinstance(cause, OSError) and cause.errno:
+        return os.strerror(cause.errno)  # asyncio adds the address to it
+    return str(cause) or type(cause).__name__

@@ -1,0 +1,190 @@
+"""What is said about connections that fail: the same, in plain words, over each of the transports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskqueue_client import Queue, RetryPolicy
+from taskqueue_client.artifacts.artifact_errors import StorageFailed, StorageRefused, StorageUntrusted
+from taskqueue_client.errors import (
+    CallFailed,
+    CallTimedOut,
+    ConnectionFailed,
+    ConnectionUntrusted,
+    UnreadableResponse,
+)
+from tests.certificates import make_authority
+from tests.servers import listening
+
+from .every_transport import BODY, CALL, only_variables, respond
+
+FAILED = (ConnectionFailed, StorageFailed)
+UNTRUSTED = (ConnectionUntrusted, StorageUntrusted)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_is_down_is_named(
+    put: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    proxy = f"http://127.0.0.1:{_unused_port()}"
+    only_variables(monkeypatch, **{f"{scheme}_proxy": proxy.replace("://", "://me:hidden@")})
+    with pytest.raises(FAILED, match=rf": the connection to the proxy {proxy} failed: Connection refused$"):
+        put(f"{scheme}://tc.example.com")
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_is_not_trusted_is_named_and_not_asked_again(
+    put: Callable[..., Any], api: str, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """TLS through a proxy says only that a certificate is not trusted: of the proxy or of the server."""
+    only_variables(monkeypatch, **{f"{scheme}_proxy": api.replace("://", "://me:hidden@")})
+    place = f"the proxy {api}" if scheme == "http" else f"tc.example.com:443 through the proxy {api}"
+    with pytest.raises(
+        UNTRUSTED, match=rf": the connection to {place} failed: certificate verify failed"
+    ) as failed:
+        put(f"{scheme}://tc.example.com", 3)
+    _check_sent_once(failed.value)
+
+
+def test_a_server_whose_name_is_unknown_is_named(
+    put: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_variables(monkeypatch)
+    with pytest.raises(
+        FAILED, match=r": the connection to no-such-host\.invalid:8080 failed: \w.*$"
+    ) as failed:
+        put("http://no-such-host.invalid:8080")
+    assert "Error" not in str(failed.value)
+
+
+def test_a_server_that_is_down_is_named(put: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    only_variables(monkeypatch)
+    address = f"127.0.0.1:{_unused_port()}"
+    with pytest.raises(FAILED, match=rf": the connection to {address} failed: Connection refused$"):
+        put(f"http://{address}")
+
+
+def test_a_server_that_closes_the_connection_is_an_error_without_names_of_classes(
+    put: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(len(BODY))
+        writer.close()
+
+    why = "the connection was closed before the response was complete"
+    with listening(close) as port:
+        only_variables(monkeypatch)
+        with pytest.raises(FAILED, match=rf": {why}$"):
+            put(f"http://127.0.0.1:{port}")
+        only_variables(monkeypatch, HTTP_PROXY=f"http://127.0.0.1:{port}")
+        with pytest.raises(FAILED, match=rf": {why} \(through the proxy http://127\.0\.0\.1:{port}\)$"):
+            put("http://tc.example.com")
+
+
+@pytest.mark.parametrize(
+    ("host", "age", "why"),
+    [
+        ("localhost", timedelta(days=3), "certificate has expired"),
+        ("tc.example.com", timedelta(days=1), "Hostname mismatch, certificate is not valid for 'localhost'"),
+    ],
+)
+def test_a_certificate_that_is_not_valid_is_explained(
+    put: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    host: str,
+    age: timedelta,
+    why: str,
+) -> None:
+    authority = make_authority(tmp_path, host=host, age=age)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.server)
+    only_variables(monkeypatch, REQUESTS_CA_BUNDLE=str(authority.certificate))
+    with listening(respond, context) as port:
+        text = rf": the connection to localhost:{port} failed: certificate verify failed: {why}$"
+        with pytest.raises(UNTRUSTED, match=text) as failed:
+            put(f"https://localhost:{port}", 3)
+    _check_sent_once(failed.value)
+
+
+PAGE = b"<html><title>ERROR</title><body>Access <b>denied</b></body></html>"
+
+
+@pytest.mark.parametrize("status", [401, 403, 502])
+def test_a_proxy_that_may_have_responded_in_place_of_the_service_is_named(
+    put: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    async def deny(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                await reader.readexactly(len(BODY))
+                head = (
+                    f"HTTP/1.1 {status} X\r\nContent-Type: text/html\r\nContent-Length: {len(PAGE)}\r\n\r\n"
+                )
+                writer.write(head.encode() + PAGE)
+        writer.close()
+
+    with listening(deny) as port:
+        only_variables(monkeypatch, HTTP_PROXY=f"http://me:hidden@127.0.0.1:{port}")
+        proxy = rf"the proxy http://127\.0\.0\.1:{port}"
+        said = rf"HTTP {status}:? {proxy} may have responded, and not the service: "
+        with pytest.raises((CallFailed, StorageRefused), match=f"{said}ERROR Access denied$"):
+            put("http://tc.example.com")
+
+
+def test_a_success_that_is_not_the_services_names_the_proxy_that_may_have_responded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def log_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n<html></html>")
+        writer.close()
+
+    with listening(log_in) as port:
+        only_variables(monkeypatch, HTTP_PROXY=f"http://127.0.0.1:{port}")
+        with (
+            Queue("http://tc.example.com") as queue,
+            pytest.raises(UnreadableResponse, match="may have responded"),
+        ):
+            queue.ping()
+
+
+def test_the_error_of_a_connection_that_takes_too_long_says_where_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For `AsyncQueue`, the tests of its transport have the same."""
+
+    def time_out(*_: object, **__: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr("urllib3.util.connection.create_connection", time_out)
+    for proxy, through in ("", ""), ("http://h:3128", " through the proxy http://h:3128"):
+        only_variables(monkeypatch, HTTPS_PROXY=proxy)
+        with (
+            Queue("https://tc.example.com", retry=RetryPolicy(attempts=1)) as queue,
+            pytest.raises(
+                CallTimedOut, match=rf": could not connect to tc\.example\.com:443 in time{through}$"
+            ),
+        ):
+            queue.send(CALL)
+
+
+def _unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def _check_sent_once(error: BaseException) -> None:
+    """A transfer of storage is retried by its caller."""
+    if isinstance(error, ConnectionUntrusted):
+        assert error.attempts == 1
+        assert not error.attempted.outcome_unknown  # nothing was sent
