@@ -103,6 +103,36 @@ class TestClaiming:
             keeper.use_credentials(world.local.credentials)
             assert [each.task_id for each in told.runs(1)] == [task_id]
 
+    def test_claims_at_once_with_credentials_that_came_while_the_old_ones_were_being_refused(
+        self, world: World, told: Told
+    ) -> None:
+        """Also at the start, where a refusal ends a worker."""
+        outdated = Credentials("worker", "outdated-access-token")
+        world.local.faults.add(Delay(endpoint="queue.claimWork", seconds=30))
+        task_id = world.create()
+        with running_keeper(world, told, credentials=outdated) as keeper:
+            until(lambda: not world.local.faults.waiting())
+            keeper.use_credentials(world.local.credentials)
+            world.local.clock.advance(30)
+            assert told.runs(1)[0].task_id == task_id
+        assert told.failures.qsize() == 1
+        assert told.refusals.empty()
+
+    def test_credentials_that_came_meanwhile_and_are_refused_as_well_are_used_once_at_once(
+        self, world: World, told: Told, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        world.create()
+        with running_keeper(world, told) as keeper:
+            (first,) = told.runs(1)
+            keeper.use_credentials(Credentials("worker", "outdated-access-token"))
+            world.local.faults.add(Delay(endpoint="queue.claimWork", seconds=30))
+            keeper.release_slot(first)
+            until(lambda: not world.local.faults.waiting())
+            keeper.use_credentials(Credentials("worker", "another-access-token"))
+            world.local.clock.advance(30)
+            until(lambda: "cannot claim work, retrying in" in caplog.text)
+            assert told.failures.qsize() == 2
+
     def test_missing_scopes_at_the_start_end_it(self, told: Told) -> None:
         client = Client("worker", "secret-of-the-worker", ["queue:claim-work:*"])
         with LocalQueue(clients=[client], anonymous_scopes=[]) as local:

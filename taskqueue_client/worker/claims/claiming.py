@@ -159,6 +159,7 @@ class Claiming:
         self._is_refused = False
         self._failures = 0
         self._refused_wait: asyncio.Task[None] | None = None  # ends as soon as there are other credentials
+        self._has_others = False  # which came while a request was open
         self.has_claimed = False
         self._due_since: float | None = None
         self._recovered = -math.inf
@@ -182,6 +183,7 @@ class Claiming:
 
     def retry_refused(self) -> None:
         """End the wait that follows a refusal of the credentials, as there are others now."""
+        self._has_others = True
         if self._refused_wait is not None:
             self._failures = 0
             self._refused_wait.cancel()
@@ -254,7 +256,7 @@ class Claiming:
 
     async def _claim(self, count: int) -> float:
         """Call the source once; return how many seconds after the start of the call the next may follow."""
-        self._is_open = True
+        self._is_open, self._has_others = True, False
         began = time.time_ns()
         try:
             claims = await self._source.claim(count)
@@ -282,6 +284,9 @@ class Claiming:
         is_refusal = isinstance(error, errors.ApiError) and not is_temporary(error)
         self._is_refused = is_refusal
         self._events.claim_failed(self._context.identity.task_queue_id, error)
+        if is_refusal and self._has_others:
+            log.warning("cannot claim work, retrying with the credentials that came meanwhile: %s", error)
+            return 0.0
         if is_refusal and not self.has_claimed:
             self._stopping = True
             self._events.claiming_refused(error)
