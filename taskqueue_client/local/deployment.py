@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import time
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -73,6 +74,8 @@ class Deployment:
         self._cleanup = AsyncExitStack()
         self._wake_up: asyncio.TimerHandle | None = None
         self._due: float = 0
+        self._failure = ""  # of the background work that is retried
+        self._failing_since: float = 0
 
     async def __aenter__(self) -> Self:
         try:
@@ -208,9 +211,29 @@ class Deployment:
         try:
             self.run_due()
         except Exception as error:  # noqa: BLE001 - without a retry the background work would never run again
-            cause = None if is_of_machine(error) else error
-            _log.error("background work failed, retrying in %g s: %s", _RETRY_INTERVAL, error, exc_info=cause)
+            self._note_failure(error)
             self._wake_up = asyncio.get_running_loop().call_later(_RETRY_INTERVAL, self._wake)
+        else:
+            self._note_success()
+
+    def _note_failure(self, error: Exception) -> None:
+        """Log a failure, unless it is the one of the attempt before: a disk may stay full for hours."""
+        if not self._failure:
+            self._failing_since = time.monotonic()
+        if str(error) == self._failure:
+            return
+        self._failure = str(error)
+        _log.error(
+            "background work of %s failed, retrying every %g s: %s",
+            *(self._settings.db, _RETRY_INTERVAL, error),
+            exc_info=None if is_of_machine(error) else error,
+        )
+
+    def _note_success(self) -> None:
+        if self._failure:
+            seconds = time.monotonic() - self._failing_since
+            _log.info("background work of %s works again after %.0f s", self._settings.db, seconds)
+            self._failure = ""
 
     def _cancel_wake_up(self) -> None:
         if self._wake_up is not None:

@@ -8,8 +8,10 @@ import random
 import sqlite3
 import stat
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 from urllib.parse import quote
 
 import pytest
@@ -20,6 +22,7 @@ from taskqueue_client.local import LocalQueue, deployment
 from taskqueue_client.local.engine.store import Store
 from taskqueue_client.local.http.server import Server
 from tests.local.local_http import QUEUE, Key, Wire
+from tests.worker.queue_world import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -280,8 +283,34 @@ def test_background_work_that_failed_is_done_a_little_later(
             corner.get(f"/task/{task_id}/status").json["status"]["runs"][0]["reasonResolved"]
             == "claim-expired"
         )
-    assert "background work failed, retrying in 1 s: database or disk is full" in caplog.text
+    assert "background work of :memory: failed, retrying every 1 s: database or disk is full" in caplog.text
     assert "Traceback" not in caplog.text
+
+
+def test_a_full_disk_is_logged_when_background_work_fails_and_when_it_works_again(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("taskqueue_client.local.deployment._RETRY_INTERVAL", 0.01)
+    caplog.set_level("INFO", "taskqueue_client.local.deployment")
+    database, filler = small_disk / "queue.db", small_disk / "filler"
+    with LocalQueue(db=database, claim_timeout=1) as local:
+        background: Any = local._running.background  # pyright: ignore[reportPrivateUsage] - to count its work
+        attempts = Mock(side_effect=background.run_due)
+        monkeypatch.setattr(background, "run_due", attempts)
+        corner = Corner(local)
+        task_id = corner.create()
+        corner.claim()
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        until(lambda: attempts.call_count > 10)
+        filler.unlink()
+        until(lambda: "works again" in caplog.text)
+        status = corner.get(f"/task/{task_id}/status").json["status"]
+        assert status["runs"][0]["reasonResolved"] == "claim-expired"
+    began, ended = (each.getMessage() for each in caplog.records)
+    assert began == f"background work of {database} failed, retrying every 0.01 s: database or disk is full"
+    assert ended.startswith(f"background work of {database} works again after ")
 
 
 def test_a_full_disk_is_a_line_without_traceback_in_the_log(

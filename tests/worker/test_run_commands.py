@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -114,20 +113,6 @@ def test_an_access_token_that_replaces_it_during_a_run_is_masked(world: World) -
     with Working(world, worker_for(world, handler, max_tasks=1)) as working:
         working.wait_for_end()
     assert "token: [masked]" in log_of(world, task_id)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 kB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a small file system: {mounted.stderr.decode().strip()}")
-    yield disk
-    subprocess.run(["umount", disk], check=True)
 
 
 def test_a_log_that_a_full_disk_has_cut_says_so_and_the_run_is_not_completed(
