@@ -25,6 +25,7 @@ from taskqueue_client.events.settings import PulseSettings, unless_text
 from .claims.claiming import QueueTaskSource, SeveralTaskQueues, TaskSourceFactory
 from .config import TimeoutOutcome, WorkerConfig, settings_described
 from .config_sources import load_config, load_custom_settings
+from .outcomes import NO_THREAD, thread_refused
 from .payload import PayloadSchema
 from .run.lifecycle import TaskEnd
 from .run.task_run import TaskRun
@@ -237,7 +238,8 @@ class WorkerLoop(ABC):
 
         Raises:
             ApiError: The Queue refused the first claim request: wrong credentials, missing scopes, …
-            InternalError: `max_internal_errors` in a row had the same cause.
+            InternalError: `max_internal_errors` in a row had the same cause, or the system does not start
+                the threads of the worker.
             InvalidArgument: Commands of tasks can read the file of `signing_key`, or `work_directory` cannot
                 be used.
             RuntimeError: An event loop runs in this thread: `await asyncio.to_thread(worker.serve)`. Or this
@@ -311,6 +313,10 @@ class WorkerLoop(ABC):
             try:
                 with asyncio.Runner(loop_factory=WorkerEventLoop) as loop:
                     loop.run(self.__live(last if signals else None))
+            except RuntimeError as error:
+                if str(error) == NO_THREAD:
+                    raise thread_refused() from error
+                raise
             finally:
                 last.call("on_stop", self.on_stop)
 

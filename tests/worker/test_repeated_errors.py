@@ -5,9 +5,14 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import taskqueue_client
 from taskqueue_client.worker.outcomes import InternalError, TaskFailed
 from taskqueue_client.worker.run.task_run import TaskRun
 from taskqueue_client.worker.threads import DaemonThreads
@@ -96,3 +101,58 @@ def test_claimed_runs_may_end(world: World) -> None:
         with pytest.raises(InternalError):
             working.wait_for_end()
     assert world.status(long).state == "completed"
+
+
+WORKER = """
+from taskqueue_client.worker import WorkerLoop
+
+class Idle(WorkerLoop):
+    def run_task(self, task): pass
+"""
+SERVE = """
+from idle import Idle
+try:
+    Idle(task_queue_id="a/b", worker_group="g", worker_id="w").serve()
+except Exception as error:
+    print(type(error).__name__, error, sep=": ")
+"""
+OPTIONS = ("--task-queue-id=a/b", "--worker-group=g", "--worker-id=w")
+
+
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize("starts", ["serve", "command line"])
+def test_a_worker_that_cannot_start_its_threads_says_which_limit_to_raise(
+    world: World, tmp_path: Path, starts: str, others: int
+) -> None:
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("only root, with setpriv, can start a worker of a user who has no other processes")
+    (tmp_path / "idle.py").write_text(WORKER)
+    command = (
+        ("-c", SERVE) if starts == "serve" else ("-m", "taskqueue_client", "work", "idle:Idle", *OPTIONS)
+    )
+    reads = "+dac_override"  # the files of root: Python may be there
+    user = ["setpriv", "--reuid=64000", "--regid=64000", "--clear-groups", f"--inh-caps={reads}"]
+    limited = [*user, f"--ambient-caps={reads}", "prlimit", f"--nproc={1 + others}"]
+    own = world.local.credentials
+    done = subprocess.run(
+        [*limited, sys.executable, *command],
+        env={
+            **os.environ,
+            "TASKCLUSTER_ROOT_URL": world.local.root_url,
+            "TASKCLUSTER_CLIENT_ID": own.client_id,
+            "TASKCLUSTER_ACCESS_TOKEN": own.access_token,
+            "PYTHONPATH": os.pathsep.join([str(Path(taskqueue_client.__file__).parents[1]), str(tmp_path)]),
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    limit = "raise the limit of processes (`ulimit -u`, or that of the container)"
+    kind = "InternalError" if starts == "serve" else "Error"
+    assert (done.stdout + done.stderr).splitlines()[
+        -1
+    ] == f"{kind}: the worker cannot start a thread: {limit}"
+    assert "Traceback" not in done.stderr
+    assert done.returncode == (0 if starts == "serve" else 1)

@@ -19,7 +19,14 @@ from functools import partial
 from typing import Any, NamedTuple, Self, cast
 
 from taskqueue_client.worker.config import INTERVAL
-from taskqueue_client.worker.outcomes import IntermittentTask, InternalError, Outcome, outcome_for, text_of
+from taskqueue_client.worker.outcomes import (
+    IntermittentTask,
+    InternalError,
+    Outcome,
+    outcome_for,
+    text_of,
+    thread_refused,
+)
 from taskqueue_client.worker.payload import check_payload, outcome_of
 from taskqueue_client.worker.threads import DaemonThreads, EventThread, Job, ThreadsafeCalls, watch_loop
 from taskqueue_client.worker.worker_log import UnlockedHandler, log
@@ -96,8 +103,7 @@ class Handlers:
             try:
                 return ThreadCall(name, partial(context.run, handler), self._threads, self._calls)
             except RuntimeError as error:
-                advice = "raise the limit of processes (`ulimit -u`, or that of the container)"
-                raise InternalError(f"the worker cannot start a thread: {advice}") from error
+                raise thread_refused() from error
         function = cast("Callable[[TaskRun], Coroutine[Any, Any, object]]", self._run_task)
         return CoroutineCall(
             name, partial(_raised_by_coroutine, function, resources), self._thread, self._calls, context
