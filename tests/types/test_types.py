@@ -13,7 +13,7 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-MYPY = [sys.executable, "-m", "mypy", "--no-error-summary", "--no-incremental"]
+MYPY = [sys.executable, "-m", "mypy", "--no-error-summary"]
 PYRIGHT = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable]
 FILES = ("accepted.py", "rejected.py")
 Complaints = dict[str, set[int]]
