@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Iterator
 from http.client import HTTPException, IncompleteRead, RemoteDisconnected
 from socket import gaierror
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from taskqueue_client._protocol.api_responses import TransportFailed
+from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
 
+from .network import WANTS_USER, NetworkSettings, Proxy, proxy_refused
 from .sync_connections import TooLate, TooSlow
-
-if TYPE_CHECKING:
-    from .network import Proxy
 
 CUT = "the connection was closed before the response was complete"
 
 _PORTS = {"http": 80, "https": 443}
+
+_TUNNEL = "Tunnel connection failed: "
+"""The beginning of the text of `http.client`'s error for a refusal of CONNECT; status and phrase follow."""
 
 
 def connection_failed(cause: BaseException, url: str, proxy: Proxy | None) -> TransportFailed:
@@ -91,3 +92,59 @@ def reason(cause: BaseException) -> str:
     if isinstance(cause, OSError) and cause.errno:
         return os.strerror(cause.errno)  # asyncio adds the address to it
     return str(cause) or type(cause).__name__
+
+
+# urllib3, of API calls and of transfers of artifacts
+
+
+def failure_of_urllib3(
+    error: BaseException, url: str, network: NetworkSettings | None
+) -> TransportFailed | ResponseRefused:
+    """Return the failure that an error stands for; `network` is None for an injected session."""
+    chain = list(_chain(error))
+    text = str(chain[-1])
+    proxy = None if network is None else network.proxy(url, socks=True)
+    if text.startswith(f"{_TUNNEL}{WANTS_USER}") or any(map(_is_socks_refusal, chain)):
+        return proxy_refused(url, network)
+    if text.startswith(_TUNNEL):
+        return tunnel_refused(url, proxy, text.removeprefix(_TUNNEL).strip())
+    if any(map(_is_late_connection, chain)):
+        return not_connected_in_time(url, proxy)
+    return connection_failed(chain[-1], url, proxy)
+
+
+def _is_socks_refusal(error: BaseException) -> bool:
+    """Return whether a SOCKS proxy has refused the user and password; the class is of PySocks."""
+    return type(error).__name__ == "SOCKS5AuthError"
+
+
+def _is_late_connection(error: BaseException) -> bool:
+    from urllib3.exceptions import ConnectTimeoutError, NewConnectionError  # noqa: PLC0415 - asynchronous clients do without
+
+    is_other = isinstance(error, NewConnectionError)  # a subclass
+    return isinstance(error, ConnectTimeoutError) and not is_other
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """Return the error that errors of requests and urllib3 are about."""
+    return list(_chain(error))[-1]
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Return an error and its causes, down to the first one: requests, urllib3 and PySocks wrap errors."""
+    from urllib3.exceptions import NewConnectionError  # noqa: PLC0415 - asynchronous clients do without
+
+    while True:
+        yield error
+        inner = [
+            getattr(error, "reason", None),
+            getattr(error, "socket_err", None),
+            error.__cause__,
+            *error.args,
+        ]
+        if isinstance(error, NewConnectionError):
+            inner.append(error.__context__)  # PySocks's error is not its cause
+        found = next((each for each in inner if isinstance(each, BaseException)), None)
+        if found is None:
+            return
+        error = found

@@ -27,9 +27,9 @@ from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import InvalidArgument
 
+from .connection_errors import failure_of_urllib3
 from .network import USER_AGENT, WANTS_USER, NetworkSettings, forget_in_children, proxy_refused
 from .sync_connections import Attempt, add_deadline, current_attempt
-from .urllib3_errors import request_failure
 
 POOL_SIZE = 32
 """Idle connections that are kept for the threads of one client; a worker has fewer busy ones."""
@@ -218,4 +218,4 @@ def _failure(
 ) -> TransportFailed | ResponseRefused:
     if isinstance(error, requests.RequestException):
         error.request = error.response = None  # the request, and so the signature, of an error that is logged
-    return request_failure(error, url, network)
+    return failure_of_urllib3(error, url, network)

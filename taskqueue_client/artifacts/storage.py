@@ -19,6 +19,7 @@ from urllib3.exceptions import HTTPError
 from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
 from taskqueue_client._protocol.retry import RetryPolicy, Timeouts
 from taskqueue_client._protocol.wire import Request
+from taskqueue_client._transport.connection_errors import failure_of_urllib3, first_cause
 from taskqueue_client._transport.network import (
     USER_AGENT,
     WANTS_USER,
@@ -27,7 +28,6 @@ from taskqueue_client._transport.network import (
     proxy_refused,
 )
 from taskqueue_client._transport.sync_connections import Cancellation, StorageAttempt, storage_connection
-from taskqueue_client._transport.urllib3_errors import first_cause, request_failure
 
 from .artifact_errors import (
     RedirectRefused,
@@ -353,7 +353,7 @@ def _failure(method: str, url: str, error: Exception, network: NetworkSettings) 
     cause = first_cause(error)
     if isinstance(cause, IncompleteRead):
         return StorageFailed(method, url, _missing(cause))
-    return _failed(method, url, request_failure(error, url, network))
+    return _failed(method, url, failure_of_urllib3(error, url, network))
 
 
 def _failed(method: str, url: str, failure: TransportFailed | ResponseRefused) -> StorageFailed:

@@ -293,7 +293,7 @@ def test_a_full_disk_is_logged_when_background_work_fails_and_when_it_works_agai
     monkeypatch.setattr("taskqueue_client.local.deployment._RETRY_INTERVAL", 0.01)
     caplog.set_level("INFO", "taskqueue_client.local.deployment")
     database, filler = small_disk / "queue.db", small_disk / "filler"
-    with LocalQueue(db=database, claim_timeout=1) as local:
+    with LocalQueue(db=str(database), claim_timeout=1) as local:
         background: Any = local._running.background  # pyright: ignore[reportPrivateUsage] - to count its work
         attempts = Mock(side_effect=background.run_due)
         monkeypatch.setattr(background, "run_due", attempts)
