@@ -41,6 +41,8 @@ AREAS = {
             "tests/worker/test_queue_outages.py",
             "tests/worker/test_attempt_limits.py",
             "tests/worker/test_keeper.py",
+            "tests/worker/test_several_queues.py",
+            "tests/worker/test_task_source.py",
             "tests/worker/test_tracing.py",
             "tests/worker/test_cancellation_interval.py",
             "tests/events/test_worker_cancellations.py",
