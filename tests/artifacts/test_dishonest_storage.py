@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,7 @@ def test_taskqueue_artifacts_get_fails_when_the_head_is_cut(
     assert len(gets) == 6
 
 
+@cache
 def zeros(megabytes: int) -> bytes:
     """Gzip of so many MB: about a thousandth of that."""
     packer = zlib.compressobj(9, wbits=31)

@@ -6,6 +6,7 @@ import copy
 import inspect
 import socket
 import urllib.request
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -74,18 +75,28 @@ def test_calls_do_not_change_their_arguments(queue: Any) -> None:
     assert (given, claim, claim.task) == (before, claimed, queue.task(task_id))
 
 
-def test_all_artifacts_of_a_run_are_listed_though_a_page_has_a_thousand(
-    make_client: Any, local: LocalQueue
-) -> None:
-    with Queue(local.root_url, local.credentials) as setup:
+MANY = [f"public/{number:04}" for number in range(1001)]
+
+
+@pytest.fixture(scope="module")
+def local_with_many() -> Iterator[tuple[LocalQueue, str]]:
+    """A local queue, and the id of a task whose run has many artifacts."""
+    with LocalQueue() as local, Queue(local.root_url, local.credentials) as setup:
         setup.create_task(task_id := slugid(), definition())
         (claim,) = setup.claim_work("prov/wt", worker_group="wg", worker_id="w1").tasks
-        run, names = as_run(setup, claim), [f"public/{number:04}" for number in range(1001)]
-        for name in names:
+        run = as_run(setup, claim)
+        for name in MANY:
             run.create_reference_artifact(task_id, 0, name, "https://example.com", expires="1 day")
+        yield local, task_id
+
+
+def test_all_artifacts_of_a_run_are_listed_though_a_page_has_a_thousand(
+    make_client: Any, local_with_many: tuple[LocalQueue, str]
+) -> None:
+    local, task_id = local_with_many
     queue = make_client(local.root_url, local.credentials)
     assert len(queue.list_artifacts(task_id, 0).artifacts) == 1000
-    assert [each.name for each in queue.all("iter_artifacts", task_id, 0)] == names
+    assert [each.name for each in queue.all("iter_artifacts", task_id, 0)] == MANY
 
 
 def test_a_run_that_is_shut_down_is_retried(queue: Any) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import aiohttp
@@ -227,8 +228,14 @@ def test_requests_of_an_injected_sessions_owner_have_no_deadline_of_ours() -> No
         assert session.get(root_url, timeout=None).json() == {}
 
 
+@cache
+def _packed() -> bytes:
+    """Gzip of 80 MB."""
+    return gzip.compress(b'"' + b" " * 80_000_000 + b'"')
+
+
 def test_a_small_response_is_not_unpacked_to_a_huge_one(make: Make, server: ScriptedServer) -> None:
-    packed = gzip.compress(b'"' + b" " * 80_000_000 + b'"')
+    packed = _packed()
     assert len(packed) < 100_000
     server.otherwise = Say(200, packed, {"Content-Encoding": "gzip"})
     with pytest.raises(UnreadableResponse, match="larger than 64 MiB"):
