@@ -48,6 +48,17 @@ LONGEST = (
     "tests/events/test_listener_outages.py",
     "tests/fuzz/test_fuzz_requests.py",
     "tests/legacy/test_mixed_workers.py",
+    "tests/local/page/test_page_views.py",
+    "tests/worker/test_shutdown_timeout.py",
+    "tests/worker/test_proxy.py",
+    "tests/worker/test_upstream.py",
+    "tests/worker/test_upload_retries.py",
+    "tests/worker/test_command_ending.py",
+    "tests/worker/test_runner.py",
+    "tests/worker/test_shutdown.py",
+    "tests/cli/test_failing_output.py",
+    "tests/cli/test_cli_work.py",
+    "tests/local/http/test_local_command.py",
 )
 """The modules that take longest. They come first: at the end, only one process would be at work on each."""
 

@@ -488,7 +488,7 @@ def test_no_more_than_asked_for_are_downloaded_at_the_same_time(
     world: World, run: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task_id = world.create()
-    names = [f"public/{each}" for each in range(300)]
+    names = [f"public/{each}" for each in range(100)]
 
     def upload(task: TaskRun) -> None:
         for name in names:
