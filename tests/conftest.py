@@ -54,7 +54,7 @@ LONGEST = (
     "tests/worker/test_upstream.py",
     "tests/worker/test_upload_retries.py",
     "tests/worker/test_command_ending.py",
-    "tests/worker/test_runner.py",
+    "tests/worker/test_worker_runner.py",
     "tests/worker/test_shutdown.py",
     "tests/cli/test_failing_output.py",
     "tests/cli/test_cli_work.py",

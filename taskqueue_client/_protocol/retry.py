@@ -207,9 +207,9 @@ def is_temporary(error: BaseException) -> bool:
 
 
 def is_untrusted(error: BaseException | None) -> bool:
-    """Return whether a certificate is not trusted: until somebody mends that, every attempt is in vain.
+    """Return whether a certificate is not trusted: retries are in vain, until somebody mends that.
 
-    Only workers retry then, which have nothing to lose.
+    Workers wait for that, as in any outage.
     """
     return getattr(error, "is_untrusted", False)  # `StorageUntrusted` has it, too
 

@@ -44,7 +44,8 @@ def _without_place(cause: BaseException) -> str:
     if isinstance(cause, (RemoteDisconnected, IncompleteRead)):
         return CUT
     if isinstance(cause, HTTPException):
-        return f"the response is not HTTP: {str(cause).strip().partition(chr(10))[0]}"
+        first, *_ = f"the response is not HTTP: {cause}".rstrip().splitlines()
+        return first
     if isinstance(cause, (TooLate, TooSlow)):
         return str(cause)
     return TransportFailed.LATE if isinstance(cause, TimeoutError) and cause.errno is None else ""
@@ -68,9 +69,11 @@ def through(proxy: Proxy | None) -> str:
 
 def _place(cause: BaseException, url: str, proxy: Proxy | None) -> str:
     """Return where a connection leads: to a proxy, as far as is known, or through it."""
+    if proxy is None:
+        return _address(url)
     is_refused = isinstance(cause, ConnectionRefusedError)
-    is_unknown = isinstance(cause, gaierror) and proxy is not None and not proxy.is_socks
-    if proxy is not None and (is_refused or is_unknown or proxy.forwards(url)):
+    is_unresolved = isinstance(cause, gaierror) and not proxy.is_socks  # with SOCKS, that may be the server
+    if is_refused or is_unresolved or proxy.forwards(url):
         return f"the proxy {proxy.url}"
     return _address(url) + through(proxy)
 
@@ -131,20 +134,16 @@ def first_cause(error: BaseException) -> BaseException:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Return an error and its causes, down to the first one: requests, urllib3 and PySocks wrap errors."""
+    """Return an error and its causes: requests, urllib3 and PySocks wrap errors, some several times."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = None if isinstance(found, HTTPException) else next(_wrapped(found), None)
+
+
+def _wrapped(error: BaseException) -> Iterator[BaseException]:
     from urllib3.exceptions import NewConnectionError  # noqa: PLC0415 - asynchronous clients do without
 
-    while True:
-        yield error
-        inner = [
-            getattr(error, "reason", None),
-            getattr(error, "socket_err", None),
-            error.__cause__,
-            *error.args,
-        ]
-        if isinstance(error, NewConnectionError):
-            inner.append(error.__context__)  # PySocks's error is not its cause
-        found = next((each for each in inner if isinstance(each, BaseException)), None)
-        if found is None:
-            return
-        error = found
+    named = (getattr(error, name, None) for name in ("reason", "socket_err", "__cause__"))
+    hidden = error.__context__ if isinstance(error, NewConnectionError) else None  # PySocks's
+    return (each for each in (*named, *error.args, hidden) if isinstance(each, BaseException))

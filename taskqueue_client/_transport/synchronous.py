@@ -218,4 +218,7 @@ def _failure(
 ) -> TransportFailed | ResponseRefused:
     if isinstance(error, requests.RequestException):
         error.request = error.response = None  # the request, and so the signature, of an error that is logged
-    return failure_of_urllib3(error, url, network)
+    failure = failure_of_urllib3(error, url, network)
+    if isinstance(error, requests.Timeout) and isinstance(failure, TransportFailed):
+        failure.timed_out = True  # also if an injected session has raised it without a cause
+    return failure
