@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from taskqueue_client import Queue, RetryPolicy
+from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from taskqueue_client.artifacts.artifact_errors import StorageFailed, StorageRefused, StorageUntrusted
 from taskqueue_client.errors import (
     CallFailed,
@@ -22,6 +23,7 @@ from taskqueue_client.errors import (
     ConnectionUntrusted,
     UnreadableResponse,
 )
+from taskqueue_client.events import AsyncListener, PulseSettings, StateChange, task_completed
 from tests.certificates import make_authority
 from tests.servers import listening
 
@@ -188,3 +190,37 @@ def _check_sent_once(error: BaseException) -> None:
     if isinstance(error, ConnectionUntrusted):
         assert error.attempts == 1
         assert not error.attempted.outcome_unknown  # nothing was sent
+
+
+class TestBroker:
+    """Listeners use the same words after the URL of the broker."""
+
+    async def test_a_broker_that_is_down_is_an_error_without_names_of_classes(self) -> None:
+        port = _unused_port()
+        assert await _reason(port) == f"amqp://me:***@127.0.0.1:{port}/%2F: Connection refused"
+
+    async def test_a_server_that_closes_the_connection_is_an_error_without_names_of_classes(self) -> None:
+        async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(8)
+            writer.close()
+
+        with listening(close) as port:
+            assert (await _reason(port)).endswith(": the broker closed the connection")
+
+
+async def _reason(port: int) -> str:
+    """Why a listener is not connected."""
+    settings = PulseSettings(host="127.0.0.1", port=port, tls=False, user="me", password="hidden")
+    lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def note(change: StateChange) -> None:
+        if change.reason is not None and not lost.done():
+            lost.set_result(str(change.reason))
+
+    listener = AsyncListener(settings, [task_completed()], on_state=note, wait_initial=3600)
+    entering = asyncio.create_task(listener.__aenter__())
+    try:
+        return await lost
+    finally:
+        await end_tasks(entering)
+        await listener.__aexit__(None, None, None)

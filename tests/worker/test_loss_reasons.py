@@ -158,6 +158,21 @@ def test_polling_without_the_scope_is_logged_once_in_one_line(caplog: pytest.Log
     assert "\n" not in lines[0]
 
 
+def test_a_proxy_that_refuses_to_poll_is_not_taken_for_a_missing_scope(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "taskqueue_client.worker")
+    world.local.faults.add(Respond(endpoint="queue.statuses", status=403, html=True, times=1000))
+    world.create()
+    polled = threading.Event()
+    worker = worker_for(world, lambda _: polled.wait(WAIT), max_tasks=1, cancellation_poll_interval=0.01)
+    with Working(world, worker) as working:
+        until(lambda: "cannot poll for canceled runs, retrying: " in caplog.text)
+        polled.set()
+        working.wait_for_end()
+    assert "queue:status:" not in caplog.text
+
+
 @pytest.mark.parametrize(("used", "reclaims"), [(0.0, 0), (0.1, 1)])
 def test_a_run_is_reclaimed_before_an_exception_unless_nearly_a_whole_lease_is_left(
     world: World, used: float, reclaims: int

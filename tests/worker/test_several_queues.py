@@ -180,6 +180,19 @@ def test_metrics_and_spans_name_the_task_queue_whose_claim_request_failed(
     assert [each for each in counts if each not in page] == []
 
 
+def test_a_proxy_that_refuses_to_count_tasks_is_not_taken_for_a_missing_scope(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "taskqueue_client.worker")
+    world.local.faults.add(Respond(endpoint="queue.pendingTasks", status=403, html=True, times=1000))
+    worker = worker_for(world, lambda _: None, task_queue_id=[FIRST, SECOND])
+    with Working(world, worker):
+        until(lambda: world.queue.list_workers(FIRST).workers)
+        world.local.clock.advance(seconds=1)
+        until(lambda: "cannot count the pending tasks of proj/second, retrying: " in caplog.text)
+    assert "no scope" not in caplog.text
+
+
 def test_without_the_scope_to_count_tasks_the_task_queues_take_turns_after_one_warning(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from random import uniform
 from typing import TYPE_CHECKING
 
+from taskqueue_client._protocol.retry import is_foreign
 from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
@@ -81,10 +82,11 @@ class CancellationWatch:
                 for run in by_task[each.task_id]:
                     _compare(run, each.status)
             self._is_refused = False
-        except InsufficientScopes as error:
-            self._say_refused(error)
         except CallFailed as error:
-            log.info("cannot poll for canceled runs, retrying: %s", error)
+            if isinstance(error, InsufficientScopes) and not is_foreign(error):  # not a proxy's 403
+                self._say_refused(error)
+            else:
+                log.info("cannot poll for canceled runs, retrying: %s", error)
 
     def _say_refused(self, error: InsufficientScopes) -> None:
         """Say it once: the scopes do not change from one poll to the next."""

@@ -15,7 +15,7 @@ from random import random
 from typing import Protocol
 
 from taskqueue_client import errors
-from taskqueue_client._protocol.retry import asked_to_wait, is_temporary
+from taskqueue_client._protocol.retry import asked_to_wait, is_foreign, is_temporary
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.models import ClaimWorkResponse, TaskClaim
@@ -443,10 +443,11 @@ class SeveralTaskQueues:
         """Return whether a task queue has pending tasks; False if that is not known."""
         try:
             return (await self._queue.pending_tasks(task_queue_id)).pending_tasks > 0
-        except errors.InsufficientScopes as error:
-            self._warn(task_queue_id, error)
         except errors.CallFailed as error:
-            log.info("cannot count the pending tasks of %s, retrying: %s", task_queue_id, error)
+            if isinstance(error, errors.InsufficientScopes) and not is_foreign(error):  # not a proxy's 403
+                self._warn(task_queue_id, error)
+            else:
+                log.info("cannot count the pending tasks of %s, retrying: %s", task_queue_id, error)
         return False
 
     def _warn(self, task_queue_id: str, error: errors.InsufficientScopes) -> None:
