@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import os
 import ssl
 import subprocess
@@ -143,6 +144,21 @@ def test_the_variable_of_a_proxy_that_is_not_there_is_named(monkeypatch: pytest.
     with Queue("http://tc.example.com", retry=ONCE) as queue, pytest.raises(CallFailed) as failed:
         queue.ping()
     assert in_one_line(failed.value).endswith(": check TASKCLUSTER_ROOT_URL, HTTP_PROXY and the network")
+
+
+def test_the_variable_of_a_proxy_that_may_have_responded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def deny(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 6\r\n\r\ndenied")
+        writer.close()
+
+    with listening(deny) as port:
+        monkeypatch.setenv("HTTP_PROXY", f"http://me:hidden@127.0.0.1:{port}")
+        with Queue("http://tc.example.com", retry=ONCE) as queue, pytest.raises(CallFailed) as failed:
+            queue.ping()
+    said = in_one_line(failed.value)
+    assert f"(the proxy http://127.0.0.1:{port} may have responded, and not the service: denied)" in said
+    assert said.endswith(": check TASKCLUSTER_ROOT_URL, HTTP_PROXY")
 
 
 def test_the_variable_of_trusted_certificates_is_named(
