@@ -7,7 +7,7 @@ BIN = $(VENV)/bin
 # Everything that is checked; the type checkers read the same list from pyproject.toml.
 SOURCES = taskqueue_client tests examples benchmarks docs/conf.py
 
-# Where it is set, each process compiles all tests again.
+# With PYTHONDONTWRITEBYTECODE set, each process would compile all tests again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint types mypy pyright collected tests docs benchmarks campaign soak fuzz mutants clean
@@ -77,15 +77,16 @@ mutants: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'mutmut>=3.8'
 	$(BIN)/python -m tests.mutation --tenths $(TENTHS) $(if $(SEED),--seed $(SEED)) $(AREAS)
 
-# One recipe for both: what the demo needs, and all that the tests need on top. scriptworker asks for an optional
-# part of jsonschema that nothing uses here, and that takes two seconds in each process that imports jsonschema.
+# One recipe for both: what the demo needs, and all that the tests need on top. scriptworker, which the tests install,
+# asks for an optional part of jsonschema that nothing uses here, and that each import of jsonschema takes two seconds
+# for.
 $(VENV)/.demo: EXTRAS = cli,events,fast
 $(VENV)/.test: EXTRAS = cli,events,fast,test,lint,docs
 $(VENV)/.demo $(VENV)/.test: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 …")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
-	$(BIN)/python -m pip uninstall --quiet --quiet --yes rfc3987-syntax
+	case $@ in *.test) $(BIN)/python -m pip uninstall --quiet --quiet --yes rfc3987-syntax;; esac
 	touch $@
 
 clean:

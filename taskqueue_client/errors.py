@@ -6,8 +6,7 @@ TaskQueueError
 ├── ClientUnusable (RuntimeError)     refused before any request; the client is closed
 ├── CallFailed                        a call failed; has the number of attempts
 │   ├── ConnectionFailed              no response; the call may have taken effect
-│   │   ├── CallTimedOut              no response within the timeout
-│   │   └── ConnectionUntrusted       an untrusted certificate; the call was not sent
+│   │   └── CallTimedOut              no response within the timeout
 │   ├── UnreadableResponse            a response that is not what the endpoint returns
 │   └── ApiError                      the service refused the call: below
 ├── artifacts.ArtifactError           an upload or download failed
@@ -55,9 +54,8 @@ from .scopes import ScopeExpression, in_words, leaves
 
 __all__ = [
     "ApiError", "Attempted", "AuthenticationFailed", "BadRequest", "BrokerLost", "BrokerRefused",
-    "CallFailed", "CallTimedOut", "ClientUnusable", "ConnectionFailed", "ConnectionUntrusted",
-    "ErrorArtifact", "InputError", "InputTooLarge", "InputValidationError", "InsufficientScopes",
-    "InternalServerError", "InvalidArgument",
+    "CallFailed", "CallTimedOut", "ClientUnusable", "ConnectionFailed", "ErrorArtifact", "InputError",
+    "InputTooLarge", "InputValidationError", "InsufficientScopes", "InternalServerError", "InvalidArgument",
     "InvalidDefinition", "InvalidRequestArguments", "MalformedRequestBody", "NoMatchingBackend",
     "NoMatchingMethod", "NotFound", "Problem", "QueueDeleted", "ReconcileFailed", "Refused",
     "RequestConflict", "ResourceExpired", "ResourceNotFound", "ServerError", "TaskQueueError",
@@ -210,12 +208,6 @@ class ConnectionFailed(CallFailed):
 
 class CallTimedOut(ConnectionFailed):
     """No response came within the timeout. The call may or may not have taken effect."""
-
-
-class ConnectionUntrusted(ConnectionFailed):
-    """The certificate of the service, or of a proxy before it, is not trusted: the call was not sent."""
-
-    is_untrusted = True
 
 
 class UnreadableResponse(CallFailed):

@@ -47,15 +47,12 @@ class TransportFailed(Exception):
 
     LATE = "the response was not complete in time"
 
-    def __init__(self, reason: str, *, timed_out: bool = False, is_untrusted: bool = False) -> None:
+    def __init__(self, reason: str, *, timed_out: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.timed_out = timed_out
-        self.is_untrusted = is_untrusted
 
     def of_call(self, attempted: errors.Attempted) -> errors.CallFailed:
-        if self.is_untrusted:
-            return errors.ConnectionUntrusted(attempted, self.reason)
         failed = errors.CallTimedOut if self.timed_out else errors.ConnectionFailed
         return failed(attempted, self.reason)
 
@@ -212,7 +209,7 @@ def error_of_response(attempted: errors.Attempted, response: Response, now: floa
 
 
 def sender(proxy: str) -> str:
-    """Return the beginning of a text about a response that is not the service's; empty without a proxy."""
+    """Return how a text about a response without an error code begins, if it came through a proxy."""
     return f"the proxy {proxy} may have responded, and not the service: " if proxy else ""
 
 

@@ -15,7 +15,6 @@ from taskqueue_client.errors import (
     ApiError,
     CallFailed,
     ConnectionFailed,
-    ConnectionUntrusted,
     InvalidArgument,
     ServerError,
     TooManyRequests,
@@ -158,7 +157,7 @@ class PolicyRetries:
         return Timeouts(min(policy.connect_timeout, left), min(policy.read_timeout, left), left)
 
     def may_retry(self, call: Call[Any], error: BaseException) -> bool:
-        return may_repeat(call) and is_temporary(error) and not is_untrusted(error)
+        return may_repeat(call) and is_temporary(error)
 
     def of_call(self, call: Call[Any], elapsed: Callable[[], float]) -> Schedule:
         policy = self.policy
@@ -174,9 +173,8 @@ class PolicyRetries:
         policy = self.policy
 
         def stop(state: tenacity.RetryCallState) -> bool:
-            error = error_of(state)
-            is_in_vain = asked_to_wait(error) >= policy.timeout or is_untrusted(error)
-            return state.attempt_number >= policy.attempts or is_in_vain
+            is_too_long = asked_to_wait(error_of(state)) >= policy.timeout
+            return state.attempt_number >= policy.attempts or is_too_long
 
         return self._schedule(may_retry, stop)
 
@@ -197,21 +195,13 @@ class PolicyRetries:
 
 def is_ambiguous(error: CallFailed) -> bool:
     """Return whether a failure leaves the outcome of the call unknown."""
-    return isinstance(error, (ConnectionFailed, ServerError)) and not isinstance(error, ConnectionUntrusted)
+    return isinstance(error, (ConnectionFailed, ServerError))
 
 
 def is_temporary(error: BaseException) -> bool:
     """Return whether the same call may succeed later; a 408 comes from a load balancer."""
     is_timeout = isinstance(error, ApiError) and error.status == HTTPStatus.REQUEST_TIMEOUT
     return is_timeout or isinstance(error, (ConnectionFailed, ServerError, TooManyRequests))
-
-
-def is_untrusted(error: BaseException | None) -> bool:
-    """Return whether a certificate is not trusted: retries are in vain, until somebody mends that.
-
-    Workers wait for that, as in any outage.
-    """
-    return getattr(error, "is_untrusted", False)  # `StorageUntrusted` has it, too
 
 
 def is_foreign(error: BaseException) -> bool:

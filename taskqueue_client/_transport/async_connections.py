@@ -495,6 +495,8 @@ def _standard(error: BaseException) -> BaseException:
         return RemoteDisconnected("")
     if isinstance(error, aiohttp.ClientResponseError):
         return HTTPException(error.message)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return error.certificate_error  # it has no `os_error` before aiohttp 3.13.5
     return error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
 
 

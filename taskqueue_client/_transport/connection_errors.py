@@ -20,6 +20,10 @@ from .sync_connections import TooLate, TooSlow
 
 CUT = "the connection was closed before the response was complete"
 
+UNTRUSTED = "certificate verify failed"
+
+_LONGEST = 200  # letters of a text that a server has sent
+
 _PORTS = {"http": 80, "https": 443}
 
 _TUNNEL = "Tunnel connection failed: "
@@ -32,20 +36,16 @@ def connection_failed(cause: BaseException, url: str, proxy: Proxy | None) -> Tr
         text += f" ({through(proxy).strip()})" if proxy else ""
     else:
         text = f"the connection to {_place(cause, url, proxy)} failed: {reason(cause)}"
-    return TransportFailed(
-        text,
-        timed_out=isinstance(cause, TimeoutError),
-        is_untrusted=isinstance(cause, ssl.SSLCertVerificationError),
-    )
+    return TransportFailed(text, timed_out=isinstance(cause, TimeoutError))
 
 
 def _without_place(cause: BaseException) -> str:
-    """Return what is wrong with the response; empty if that is the connection."""
+    """Return what is wrong with the response; empty if the connection failed, and not the response."""
     if isinstance(cause, (RemoteDisconnected, IncompleteRead)):
         return CUT
     if isinstance(cause, HTTPException):
-        first, *_ = f"the response is not HTTP: {cause}".rstrip().splitlines()
-        return first
+        first, *_ = f"the response is not HTTP: {cause}".splitlines()
+        return first[:_LONGEST].rstrip(": ")
     if isinstance(cause, (TooLate, TooSlow)):
         return str(cause)
     return TransportFailed.LATE if isinstance(cause, TimeoutError) and cause.errno is None else ""
@@ -63,12 +63,12 @@ def tunnel_refused(url: str, proxy: Proxy | None, response: str) -> TransportFai
 
 
 def through(proxy: Proxy | None) -> str:
-    """Return the end of a sentence about a connection."""
+    """Return ` through the proxy`, with its URL, or nothing without a proxy."""
     return "" if proxy is None else f" through the proxy {proxy.url}"
 
 
 def _place(cause: BaseException, url: str, proxy: Proxy | None) -> str:
-    """Return where a connection leads: to a proxy, as far as is known, or through it."""
+    """Return the address to name in an error: that of the proxy if it is known to have failed."""
     if proxy is None:
         return _address(url)
     is_refused = isinstance(cause, ConnectionRefusedError)
@@ -86,15 +86,21 @@ def _address(url: str) -> str:
 
 def reason(cause: BaseException) -> str:
     """Return why a connection failed, for an error of the operating system or of TLS."""
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"certificate verify failed: {cause.verify_message.rstrip('.')}"
-    if isinstance(cause, ssl.SSLError) and cause.reason:
-        return f"TLS: {cause.reason.replace('_', ' ').lower()}"
+    if isinstance(cause, ssl.SSLError):
+        return _reason_of_tls(cause)
     if isinstance(cause, gaierror):
-        return str(cause.strerror)
+        return str(cause.strerror or cause)
     if isinstance(cause, OSError) and cause.errno:
         return os.strerror(cause.errno)  # asyncio adds the address to it
     return str(cause) or type(cause).__name__
+
+
+def _reason_of_tls(cause: ssl.SSLError) -> str:
+    said = str(cause.args[-1]) if cause.args else "TLS"  # all that an error made by Python code has
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"{UNTRUSTED}: {getattr(cause, 'verify_message', said).rstrip('.')}"
+    name: str | None = getattr(cause, "reason", None)
+    return f"TLS: {name.replace('_', ' ').lower()}" if name else said
 
 
 # urllib3, of API calls and of transfers of artifacts
@@ -124,8 +130,8 @@ def _is_socks_refusal(error: BaseException) -> bool:
 def _is_late_connection(error: BaseException) -> bool:
     from urllib3.exceptions import ConnectTimeoutError, NewConnectionError  # noqa: PLC0415 - asynchronous clients do without
 
-    is_other = isinstance(error, NewConnectionError)  # a subclass
-    return isinstance(error, ConnectTimeoutError) and not is_other
+    is_failure = isinstance(error, NewConnectionError)  # urllib3 makes it a subclass of the other
+    return isinstance(error, ConnectTimeoutError) and not is_failure
 
 
 def first_cause(error: BaseException) -> BaseException:
@@ -145,5 +151,5 @@ def _wrapped(error: BaseException) -> Iterator[BaseException]:
     from urllib3.exceptions import NewConnectionError  # noqa: PLC0415 - asynchronous clients do without
 
     named = (getattr(error, name, None) for name in ("reason", "socket_err", "__cause__"))
-    hidden = error.__context__ if isinstance(error, NewConnectionError) else None  # PySocks's
+    hidden = error.__context__ if isinstance(error, NewConnectionError) else None  # the error of PySocks
     return (each for each in (*named, *error.args, hidden) if isinstance(each, BaseException))

@@ -103,7 +103,7 @@ class _BoundedReader(io.RawIOBase):
         try:
             while left and (count := self._connection.recv_into(left)):
                 left = left[count:]
-        except OSError:  # there are no more for now; the next read meets an error of the connection again
+        except OSError:  # there are no more for now; if the connection has failed, so does the next read
             pass
         finally:
             self._connection.settimeout(timeout)

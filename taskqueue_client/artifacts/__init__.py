@@ -16,7 +16,6 @@ from .artifact_errors import (
     SourceChanged,
     StorageFailed,
     StorageRefused,
-    StorageUntrusted,
     StreamInterrupted,
     UploadAlreadyBegun,
 )
@@ -30,7 +29,6 @@ from .uploading import UploadResult
 __all__ = [
     "ArtifactError", "ChainOfTrust", "ChainOfTrustError", "Content", "DownloadCorrupt", "DownloadResult",
     "DownloadTooLarge", "HashMismatch", "NotOffered", "RedirectRefused", "SourceChanged", "StorageFailed",
-    "StorageRefused", "StorageUntrusted", "StreamInterrupted", "UploadAlreadyBegun", "UploadOutcome",
-    "UploadReport",
+    "StorageRefused", "StreamInterrupted", "UploadAlreadyBegun", "UploadOutcome", "UploadReport",
     "UploadResult", "content_type_of", "is_compressed",
 ]  # fmt: skip

@@ -3,7 +3,6 @@
 ArtifactError
 ├── StorageFailed          content could not be sent to storage, or read from it
 │   ├── StorageRefused         the response is an error
-│   ├── StorageUntrusted       an untrusted certificate; nothing was sent
 │   └── RedirectRefused        the response redirects to a URL that is not followed
 ├── NotOffered             the service's response has no URL to continue with
 ├── SourceChanged          the file was changed while it was read
@@ -69,12 +68,6 @@ class StorageFailed(ArtifactError):
     def is_temporary(self) -> bool:
         """Whether a retry of the transfer may succeed."""
         return True
-
-
-class StorageUntrusted(StorageFailed):
-    """The certificate of the storage service, or of a proxy before it, is not trusted: nothing was sent."""
-
-    is_untrusted = True
 
 
 class StorageRefused(StorageFailed):

@@ -326,7 +326,7 @@ class BlockThread:
         return self
 
     def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
-        """Raise the function's error, also in place of another one, after which a stream could go on."""
+        """Raise the function's error, also if the stream has failed: it would go on after lost blocks."""
         try:
             self.finish()
         except Exception:
@@ -338,7 +338,8 @@ class BlockThread:
         self._blocks.append(block)
         self._size += len(block)
         if self._size >= _BATCH:
-            self._thread = self._thread or self._started()
+            if self._thread is None:
+                self._start()
             self._room.get()
             self._batches.put(self._batch())
             self._check()
@@ -348,18 +349,25 @@ class BlockThread:
         if self._thread is None:
             self._take_batch(self._batch())
         else:
-            self._batches.put(self._batch())
-            self._batches.put(None)
+            try:
+                self._batches.put(self._batch())
+            finally:  # also if Ctrl-C comes: the thread would wait for ever
+                self._batches.put(None)
             self._thread.join()
             self._thread = None
         self._check()
 
-    def _started(self) -> Thread:
-        thread = Thread(target=self._run, name=self._name, daemon=True)
-        thread.start()
+    def _start(self) -> None:
         for _ in range(AHEAD):
             self._room.put(None)
-        return thread
+        self._thread = Thread(target=self._run, name=self._name, daemon=True)
+        try:
+            self._thread.start()
+        except BaseException:  # Ctrl-C, perhaps after the thread has begun, or too many threads
+            self._batches.put(None)
+            if not self._thread.is_alive():
+                self._thread = None
+            raise
 
     def _run(self) -> None:
         while (batch := self._batches.get()) is not None:
@@ -412,7 +420,7 @@ class Hashes:
         return {algorithm: hasher.hexdigest() for algorithm, hasher in self._hashers.items()}
 
     def _finish(self) -> None:
-        with ExitStack() as ends:  # a Ctrl-C while one ends leaves no other one
+        with ExitStack() as ends:  # Ctrl-C while waiting for one thread must not keep the others from ending
             for thread in self._threads:
                 ends.callback(thread.finish)
 

@@ -29,13 +29,7 @@ from taskqueue_client._transport.network import (
 )
 from taskqueue_client._transport.sync_connections import Cancellation, StorageAttempt, storage_connection
 
-from .artifact_errors import (
-    RedirectRefused,
-    StorageFailed,
-    StorageRefused,
-    StorageUntrusted,
-    storage_refused,
-)
+from .artifact_errors import RedirectRefused, StorageFailed, StorageRefused, storage_refused
 from .compression import GZIP
 from .sources import Block, Hashes, Source, hexdigests
 
@@ -359,8 +353,7 @@ def _failure(method: str, url: str, error: Exception, network: NetworkSettings) 
 def _failed(method: str, url: str, failure: TransportFailed | ResponseRefused) -> StorageFailed:
     if isinstance(failure, ResponseRefused):
         return storage_refused(method, url, failure.status, {}, failure.reason)
-    kind = StorageUntrusted if failure.is_untrusted else StorageFailed
-    return kind(method, url, failure.reason)
+    return StorageFailed(method, url, failure.reason)
 
 
 def _missing(cause: IncompleteRead) -> str:

@@ -11,6 +11,7 @@ from http import HTTPStatus
 import click
 
 from taskqueue_client import errors
+from taskqueue_client._transport.connection_errors import UNTRUSTED
 from taskqueue_client._transport.network import NetworkSettings, proxy_variable
 from taskqueue_client.artifacts import ArtifactError
 from taskqueue_client.scopes import in_words
@@ -139,7 +140,7 @@ def _without_code(error: errors.ApiError) -> str:
 
 
 def _suspects(error: errors.ConnectionFailed) -> str:
-    if isinstance(error, errors.ConnectionUntrusted):
+    if UNTRUSTED in error.reason:
         return f"{_variables(error)} and the trusted certificates (REQUESTS_CA_BUNDLE)"
     return f"{_variables(error)} and the network"
 

@@ -18,7 +18,7 @@ import pytest
 from benchmarks.sink import running
 from taskqueue_client import Credentials, Queue, RetryPolicy, slugid
 from taskqueue_client._transport.sync_connections import Cancellation, TransferCanceled
-from taskqueue_client.artifacts import RedirectRefused, StorageFailed, StorageRefused, StorageUntrusted
+from taskqueue_client.artifacts import RedirectRefused, StorageFailed, StorageRefused
 from taskqueue_client.artifacts.sources import open_source
 from taskqueue_client.artifacts.storage import Put, Storage, silently
 from taskqueue_client.local import LocalQueue
@@ -114,22 +114,6 @@ def test_the_records_of_tls_that_have_arrived_are_read_together(
 def test_a_certificate_that_nobody_vouches_for_is_refused(storage: Storage, tls_server: RawServer) -> None:
     with pytest.raises(StorageFailed, match="certificate verify failed"):
         put(storage, tls_server.url)
-
-
-def test_storage_that_is_not_trusted_is_not_asked_again(
-    raw_client: EitherClient, server: RawServer, tls_server: RawServer, tmp_path: Path
-) -> None:
-    content = {"storageType": "s3", "url": tls_server.url, "putUrl": tls_server.url}
-    created = {"contentType": "a/b", "expires": "2099-01-01T00:00:00.000Z", **content}
-    server.respond = lambda request: json_response(content if request.method == "GET" else created)
-    (tmp_path / "x").write_bytes(b"content")
-    raw_client.clock.sleeps_at_least = 1000
-    began = raw_client.clock.monotonic()
-    with pytest.raises(StorageUntrusted):
-        raw_client.upload("public/x", tmp_path / "x")
-    with pytest.raises(StorageUntrusted):
-        raw_client.download("public/x")
-    assert raw_client.clock.monotonic() < began + 1000
 
 
 def test_the_error_about_a_server_of_another_protocol_is_one_line(

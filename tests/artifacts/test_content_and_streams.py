@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event, current_thread
+from threading import Event, Thread, current_thread
 from typing import Any, ClassVar
 
 import pytest
@@ -202,6 +202,22 @@ def test_a_stream_does_not_go_on_where_it_was_cut_if_its_blocks_could_not_be_wri
 ) -> None:
     with pytest.raises(OSError, match="No space left"):
         taken(blocks, on_a_full_disk, error)
+
+
+def test_ctrl_c_while_a_thread_starts_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Thread] = []
+    start = Thread.start
+
+    def interrupted(thread: Thread) -> None:
+        start(thread)
+        started.append(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        taken(16, lambda _: None)
+    started[0].join(10)
+    assert not started[0].is_alive()
 
 
 def test_ctrl_c_is_not_hidden_by_an_error_of_the_disk() -> None:

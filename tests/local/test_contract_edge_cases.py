@@ -259,11 +259,20 @@ def test_an_argument_must_not_be_empty(name: str) -> None:
         LocalQueue(**{name: ""})  # type: ignore[arg-type] # both are texts
 
 
+FULL = sqlite3.OperationalError("database or disk is full")
+FULL.sqlite_errorcode = sqlite3.SQLITE_FULL
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (FULL, "retrying every 1 s: database or disk is full\n"),
+        (AssertionError(), "retrying every 1 s: \nTraceback"),
+    ],
+)
 def test_background_work_that_failed_is_done_a_little_later(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, line: str
 ) -> None:
-    full = sqlite3.OperationalError("database or disk is full")
-    full.sqlite_errorcode = sqlite3.SQLITE_FULL
     with LocalQueue(claim_timeout=0.05) as local:
         corner, tries, done = Corner(local), iter([True]), threading.Event()
         background: Any = local._running.background  # pyright: ignore[reportPrivateUsage] - to break it
@@ -271,7 +280,7 @@ def test_background_work_that_failed_is_done_a_little_later(
 
         def fail_once() -> None:
             if next(tries, False):
-                raise full
+                raise error
             run_due()
             done.set()
 
@@ -283,8 +292,7 @@ def test_background_work_that_failed_is_done_a_little_later(
             corner.get(f"/task/{task_id}/status").json["status"]["runs"][0]["reasonResolved"]
             == "claim-expired"
         )
-    assert "background work of :memory: failed, retrying every 1 s: database or disk is full" in caplog.text
-    assert "Traceback" not in caplog.text
+    assert f"background work of :memory: failed, {line}" in caplog.text
 
 
 def test_a_full_disk_is_logged_when_background_work_fails_and_when_it_works_again(

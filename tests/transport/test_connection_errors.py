@@ -8,21 +8,18 @@ import socket
 import ssl
 from collections.abc import Callable
 from datetime import timedelta
+from http.client import BadStatusLine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from taskqueue_client import Queue, RetryPolicy
+from taskqueue_client._protocol.api_responses import TransportFailed
 from taskqueue_client._protocol.threads_and_tasks import end_tasks
-from taskqueue_client.artifacts.artifact_errors import StorageFailed, StorageRefused, StorageUntrusted
-from taskqueue_client.errors import (
-    CallFailed,
-    CallTimedOut,
-    ConnectionFailed,
-    ConnectionUntrusted,
-    UnreadableResponse,
-)
+from taskqueue_client._transport.connection_errors import failure_of_urllib3
+from taskqueue_client.artifacts.artifact_errors import StorageFailed, StorageRefused
+from taskqueue_client.errors import CallFailed, CallTimedOut, ConnectionFailed, UnreadableResponse
 from taskqueue_client.events import AsyncListener, PulseSettings, StateChange, task_completed
 from tests.certificates import make_authority
 from tests.servers import listening
@@ -30,7 +27,6 @@ from tests.servers import listening
 from .every_transport import BODY, CALL, only_variables, respond
 
 FAILED = (ConnectionFailed, StorageFailed)
-UNTRUSTED = (ConnectionUntrusted, StorageUntrusted)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
@@ -44,17 +40,14 @@ def test_a_proxy_that_is_down_is_named(
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_proxy_that_is_not_trusted_is_named_and_not_asked_again(
+def test_a_proxy_that_is_not_trusted_is_named(
     put: Callable[..., Any], api: str, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
     """TLS through a proxy says only that a certificate is not trusted: of the proxy or of the server."""
     only_variables(monkeypatch, **{f"{scheme}_proxy": api.replace("://", "://me:hidden@")})
     place = f"the proxy {api}" if scheme == "http" else f"tc.example.com:443 through the proxy {api}"
-    with pytest.raises(
-        UNTRUSTED, match=rf": the connection to {place} failed: certificate verify failed"
-    ) as failed:
-        put(f"{scheme}://tc.example.com", 3)
-    _check_sent_once(failed.value)
+    with pytest.raises(FAILED, match=rf": the connection to {place} failed: certificate verify failed"):
+        put(f"{scheme}://tc.example.com")
 
 
 def test_a_server_whose_name_is_unknown_is_named(
@@ -114,9 +107,8 @@ def test_a_certificate_that_is_not_valid_is_explained(
     only_variables(monkeypatch, REQUESTS_CA_BUNDLE=str(authority.certificate))
     with listening(respond, context) as port:
         text = rf": the connection to localhost:{port} failed: certificate verify failed: {why}$"
-        with pytest.raises(UNTRUSTED, match=text) as failed:
-            put(f"https://localhost:{port}", 3)
-    _check_sent_once(failed.value)
+        with pytest.raises(FAILED, match=text):
+            put(f"https://localhost:{port}")
 
 
 PAGE = b"<html><title>ERROR</title><body>Access <b>denied</b></body></html>"
@@ -185,11 +177,28 @@ def _unused_port() -> int:
         return port
 
 
-def _check_sent_once(error: BaseException) -> None:
-    """A transfer of storage is retried by its caller."""
-    if isinstance(error, ConnectionUntrusted):
-        assert error.attempts == 1
-        assert not error.attempted.outcome_unknown  # nothing was sent
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (ssl.SSLCertVerificationError("unknown"), "certificate verify failed: unknown"),
+        (ssl.SSLError("no shared cipher"), "no shared cipher"),
+        (socket.gaierror("no name"), "no name"),
+    ],
+)
+def test_errors_that_an_adapter_of_an_injected_session_has_made_are_explained(
+    error: OSError, why: str
+) -> None:
+    """Those of Python's own have further attributes."""
+    failure = failure_of_urllib3(error, "https://tc.example.com/x", None)
+    assert isinstance(failure, TransportFailed)
+    assert failure.reason == f"the connection to tc.example.com:443 failed: {why}"
+
+
+def test_what_a_server_sends_in_place_of_http_is_cut_off() -> None:
+    failure = failure_of_urllib3(BadStatusLine(f"220: {'x' * 10_000}"), "http://tc.example.com", None)
+    assert isinstance(failure, TransportFailed)
+    assert failure.reason.startswith("the response is not HTTP: 220: xxx")
+    assert len(failure.reason) == 200
 
 
 class TestBroker:

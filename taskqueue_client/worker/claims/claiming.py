@@ -159,7 +159,7 @@ class Claiming:
         self._is_refused = False
         self._failures = 0
         self._refused_wait: asyncio.Task[None] | None = None  # ends as soon as there are other credentials
-        self._has_others = False  # which came while a request was open
+        self._has_others = False  # other credentials have come during the request
         self.has_claimed = False
         self._due_since: float | None = None
         self._recovered = -math.inf
@@ -285,7 +285,7 @@ class Claiming:
         self._is_refused = is_refusal
         self._events.claim_failed(self._context.identity.task_queue_id, error)
         if is_refusal and self._has_others:
-            log.warning("cannot claim work, retrying with the credentials that came meanwhile: %s", error)
+            log.warning("cannot claim work, retrying with credentials that have come meanwhile: %s", error)
             return 0.0
         if is_refusal and not self.has_claimed:
             self._stopping = True
