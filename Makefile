@@ -77,9 +77,8 @@ mutants: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'mutmut>=3.8'
 	$(BIN)/python -m tests.mutation --tenths $(TENTHS) $(if $(SEED),--seed $(SEED)) $(AREAS)
 
-# One recipe for both: what the demo needs, and all that the tests need on top. scriptworker, which the tests install,
-# asks for an optional part of jsonschema that nothing uses here, and that each import of jsonschema takes two seconds
-# for.
+# One recipe for both: what the demo needs, and all that the tests need on top. With scriptworker, the tests install
+# rfc3987-syntax, which nothing uses here; without it, each import of jsonschema takes two seconds less.
 $(VENV)/.demo: EXTRAS = cli,events,fast
 $(VENV)/.test: EXTRAS = cli,events,fast,test,lint,docs
 $(VENV)/.demo $(VENV)/.test: pyproject.toml

@@ -196,7 +196,8 @@ def error_of_response(attempted: errors.Attempted, response: Response, now: floa
     document = _json_object(response.body)
     code, info = document.get("code"), document.get("requestInfo")
     kind = _kind(response.status, code if isinstance(code, str) else None)
-    is_foreign = not isinstance(code, str) and kind is not errors.ErrorArtifact  # which has no code
+    # The Queue's own response about an error artifact has no code.
+    is_foreign = not isinstance(code, str) and kind is not errors.ErrorArtifact
     refused = errors.Refused(
         status=response.status,
         code=code if isinstance(code, str) else None,

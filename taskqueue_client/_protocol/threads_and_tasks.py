@@ -26,7 +26,13 @@ if MYPY:
 else:
     from types import CoroutineType as AsyncResult
 
-__all__ = ["AsyncResult", "call_on_threads", "end_other_tasks", "end_tasks", "is_canceled", "running_loop"]
+__all__ = [
+    "NO_THREAD", "AsyncResult", "call_on_threads", "end_other_tasks", "end_tasks", "is_canceled",
+    "running_loop",
+]  # fmt: skip
+
+NO_THREAD = "can't start new thread"
+"""The text of Python's `RuntimeError` when the system does not start another thread."""
 
 _TICK = 0.01  # seconds between two looks whether threads have ended, after an error
 

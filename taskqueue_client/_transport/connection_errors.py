@@ -18,7 +18,7 @@ from taskqueue_client._protocol.api_responses import ResponseRefused, TransportF
 from .network import WANTS_USER, NetworkSettings, Proxy, proxy_refused
 from .sync_connections import TooLate, TooSlow
 
-CUT = "the connection was closed before the response was complete"
+_CUT = "the connection was closed before the response was complete"
 
 UNTRUSTED = "certificate verify failed"
 
@@ -42,7 +42,7 @@ def connection_failed(cause: BaseException, url: str, proxy: Proxy | None) -> Tr
 def _without_place(cause: BaseException) -> str:
     """Return what is wrong with the response; empty if the connection failed, and not the response."""
     if isinstance(cause, (RemoteDisconnected, IncompleteRead)):
-        return CUT
+        return _CUT
     if isinstance(cause, HTTPException):
         first, *_ = f"the response is not HTTP: {cause}".splitlines()
         return first[:_LONGEST].rstrip(": ")

@@ -74,12 +74,15 @@ class _BoundedReader(io.RawIOBase):
         self._patience = self._timeout = connection.gettimeout() or math.inf
         self._file = cast("io.RawIOBase", connection.makefile("rb", buffering=0))
         self._attempt = attempt
+        self._failure: OSError | None = None  # after data that is returned first
         self.at_end = False
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
+        if self._failure is not None:
+            raise self._failure
         timeout = min(self._attempt.left(), self._patience)
         if timeout != self._timeout:
             self._connection.settimeout(timeout)
@@ -103,8 +106,10 @@ class _BoundedReader(io.RawIOBase):
         try:
             while left and (count := self._connection.recv_into(left)):
                 left = left[count:]
-        except OSError:  # there are no more for now; if the connection has failed, so does the next read
-            pass
+        except ssl.SSLWantReadError:
+            pass  # there are no more for now
+        except OSError as error:
+            self._failure = error
         finally:
             self._connection.settimeout(timeout)
         return len(buffer) - len(left)

@@ -11,6 +11,7 @@ from http import HTTPStatus
 import click
 
 from taskqueue_client import errors
+from taskqueue_client._protocol.threads_and_tasks import NO_THREAD
 from taskqueue_client._transport.connection_errors import UNTRUSTED
 from taskqueue_client._transport.network import NetworkSettings, proxy_variable
 from taskqueue_client.artifacts import ArtifactError
@@ -20,8 +21,6 @@ from .output import printable
 
 _EXPIRED = re.compile(r"has expired|\.expiry < now")
 """The texts of the auth service about expired clients and certificates."""
-
-_NO_THREAD = "can't start new thread"  # the text of Python's RuntimeError
 
 _OF_OUTPUT = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
 """The errors of standard output, such as one on a full disk. Those of other files have a file name."""
@@ -63,7 +62,7 @@ def failure_of(error: Exception) -> Failure | None:
         return Failure(in_one_line(error) + _effect(error), status_of(error))
     if isinstance(error, RecursionError):
         return Failure("the input is nested too deeply")
-    if str(error) == _NO_THREAD:
+    if str(error) == NO_THREAD:
         message = "the system starts no more threads: raise the limit (`ulimit -u`, or that of the container)"
         return Failure(message, ExitStatus.NOT_COMPLETED)
     return None

@@ -30,7 +30,7 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
 
 
 def is_given(value: object) -> bool:
-    """Return whether JavaScript takes the value for true: an empty list is one."""
+    """Return whether JavaScript takes the value for true, as it does an empty list."""
     return value not in (None, False, 0, "")
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack
 
 from taskqueue_client._arguments import check_callback, check_kind, check_kinds, seconds
+from taskqueue_client._protocol.threads_and_tasks import NO_THREAD
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.credentials import Credentials, checked, checked_root_url, from_environment
 from taskqueue_client.definitions import StorageName
@@ -25,7 +26,7 @@ from taskqueue_client.events.settings import PulseSettings, unless_text
 from .claims.claiming import QueueTaskSource, SeveralTaskQueues, TaskSourceFactory
 from .config import TimeoutOutcome, WorkerConfig, settings_described
 from .config_sources import load_config, load_custom_settings
-from .outcomes import NO_THREAD, thread_refused
+from .outcomes import thread_refused
 from .payload import PayloadSchema
 from .run.lifecycle import TaskEnd
 from .run.task_run import TaskRun

@@ -52,12 +52,8 @@ class InternalError(Outcome):
     """The worker, not the task, is at fault. The Queue does not retry the task."""
 
 
-NO_THREAD = "can't start new thread"
-"""The text of Python's `RuntimeError` when the system does not start another thread."""
-
-
 def thread_refused() -> InternalError:
-    """Return what is raised instead of that error."""
+    """Return the error to raise when the system does not start another thread."""
     limit = "the limit of processes (`ulimit -u`, or that of the container)"
     return InternalError(f"the worker cannot start a thread: raise {limit}")
 

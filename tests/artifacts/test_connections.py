@@ -11,6 +11,7 @@ import ssl
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,30 @@ def test_the_records_of_tls_that_have_arrived_are_read_together(
             blocks.extend(bytes(block) for block in incoming.blocks())
     assert b"".join(blocks) == body
     assert len(blocks) <= 2  # the first one came with the head
+
+
+@pytest.mark.usefixtures("trusting")
+def test_what_came_before_an_error_of_tls_is_kept(storage: Storage, authority: Authority) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.server)
+    sent, body, blocks = threading.Event(), os.urandom(60_000), list[bytes]()
+
+    def serve() -> None:
+        with context.wrap_socket(server.accept()[0], server_side=True) as connection:
+            connection.recv(10_000)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + body)
+            socket.socket.sendall(connection, b"\x17\x03\x03\x00\x20" + bytes(32))  # a record of nonsense
+            sent.set()
+            connection.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as threads:
+        threads.submit(serve)
+        url = f"https://localhost:{server.getsockname()[1]}"
+        with storage.get(url, {}, POLICY, Cancellation()) as incoming:
+            assert sent.wait(10)
+            with pytest.raises(StorageFailed, match="failed: TLS: decryption failed or bad record mac"):
+                blocks.extend(bytes(block) for block in incoming.blocks())
+    assert b"".join(blocks) == body
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(storage: Storage, tls_server: RawServer) -> None:

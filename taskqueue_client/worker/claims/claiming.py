@@ -182,7 +182,7 @@ class Claiming:
             self._task.cancel()
 
     def retry_refused(self) -> None:
-        """End the wait that follows a refusal of the credentials, as there are others now."""
+        """Try again at once after a refusal, also of an open request: there are other credentials."""
         self._has_others = True
         if self._refused_wait is not None:
             self._failures = 0
