@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import queue
 import threading
 from typing import Any
 
@@ -37,8 +38,16 @@ class Waiting(WorkerLoop):
 
 @pytest.mark.parametrize("whole_group", [False, True])
 def test_a_message_about_cancellation_stops_the_run(
-    local: LocalQueue, settings: PulseSettings, *, whole_group: bool
+    local: LocalQueue, settings: PulseSettings, monkeypatch: pytest.MonkeyPatch, *, whole_group: bool
 ) -> None:
+    hints: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    hint_canceled = Keeper.hint_canceled
+
+    def hint(keeper: Keeper, task_id: str | None = None) -> None:
+        hints.put(task_id)
+        hint_canceled(keeper, task_id)
+
+    monkeypatch.setattr(Keeper, "hint_canceled", hint)
     worker = Waiting(
         task_queue_id="prov/wt",
         worker_group="wg",
@@ -51,18 +60,20 @@ def test_a_message_about_cancellation_stops_the_run(
     thread = threading.Thread(target=worker.serve)
     thread.start()
     try:
-        with Queue(local.root_url, local.credentials) as queue:
+        with Queue(local.root_url, local.credentials) as client:
             task_id = slugid()
             made = task_definition("prov/wt", {}, name="n", owner="o", source="https://example.com")
-            queue.create_task(task_id, made)
+            client.create_task(task_id, made)
             assert worker.started.wait(FUSE)
+            assert hints.get(timeout=FUSE) is None  # consuming has begun
             if whole_group:
-                queue.seal_task_group(task_id)
-                queue.cancel_task_group(task_id)
+                client.seal_task_group(task_id)
+                client.cancel_task_group(task_id)
             else:
-                queue.cancel_task(task_id)
+                client.cancel_task(task_id)
+            assert hints.get(timeout=FUSE) == task_id
             assert worker.stopped.wait(FUSE)
-            assert queue.status(task_id).status.runs[0].reason_resolved is ReasonResolved.CANCELED
+            assert client.status(task_id).status.runs[0].reason_resolved is ReasonResolved.CANCELED
     finally:
         worker.shutdown()
         worker.shutdown()  # hurry: the claim call under way is not waited for

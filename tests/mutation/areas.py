@@ -45,6 +45,11 @@ AREAS = {
             "tests/worker/test_task_source.py",
             "tests/worker/test_tracing.py",
             "tests/worker/test_cancellation_interval.py",
+            *_tests(
+                "tests/worker/test_loss_reasons.py",
+                "test_polling_without_the_scope_is_logged_once_in_one_line",
+                "test_a_proxy_that_refuses_to_poll_is_not_taken_for_a_missing_scope",
+            ),
             "tests/events/test_worker_cancellations.py",
         ),
     ),

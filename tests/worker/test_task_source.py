@@ -12,7 +12,14 @@ from taskqueue_client import Credentials
 from taskqueue_client.errors import InsufficientScopes
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.models import TaskClaim
-from taskqueue_client.worker import SourceContext, TaskRun, TaskSource, TaskSourceFactory, WorkerLoop
+from taskqueue_client.worker import (
+    SourceContext,
+    TaskRun,
+    TaskSource,
+    TaskSourceFactory,
+    WorkerLoop,
+    shutdown,
+)
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Working
 
@@ -149,7 +156,10 @@ class TestWorkersWithASourceOfTheirOwn:
             working.wait_for_end()
         assert world.run(task_id).reason_resolved == "worker-shutdown"
 
-    def test_do_not_wait_long_for_it_after_a_second_request_to_shut_down(self, world: World) -> None:
+    def test_do_not_wait_long_for_it_after_a_second_request_to_shut_down(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(shutdown, "HURRIED", 10 * WAIT)  # after it, a worker ends whatever hangs
         make = Made(Hanging)
         with Working(world, builder(world, make)) as working:
             make.called()
