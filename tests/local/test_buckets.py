@@ -246,6 +246,18 @@ async def test_a_full_disk_is_an_error_that_clients_retry_and_leaves_nothing() -
         assert served.files() == []
 
 
+async def test_a_disk_that_is_full_only_when_the_upload_is_recorded_is_the_same_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as served:
+        served.store.rows(f"PRAGMA max_page_count = {served.store.value('PRAGMA page_count')}")
+        replies = [await put(served.put_url("x" * 900 + str(number)), b"x") for number in range(6)]
+        assert has_error(replies[-1], 500, "InternalError")
+        assert len(served.files()) == [reply.status_code for reply in replies].count(200)
+    assert caplog.messages[-1] == "an upload could not be stored: database or disk is full"
+    assert not any(record.exc_info for record in caplog.records)
+
+
 async def test_a_body_that_is_replaced_leaves_no_file_and_no_download_short() -> None:
     async with serving() as served, aiohttp.ClientSession() as session:
         await put(served.put_url("public/x"), b"a" * (8 * MIB))

@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import logging
 import re
+import sqlite3
 from calendar import timegm
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from taskqueue_client.clock import Clock
+from taskqueue_client.local.engine.store import is_of_machine
 from taskqueue_client.local.http.request_bodies import say_continue
 
 from .body_store import BLOCK, Body, BodyStore
@@ -196,8 +198,10 @@ class Buckets:
         except (ConnectionError, web.RequestPayloadError):
             message = "You did not provide the number of bytes specified by the Content-Length HTTP header."
             return s3_error(400, "IncompleteBody", message)
-        except OSError as error:
-            _log.error("an upload could not be stored: %s", error.strerror)
+        except (OSError, sqlite3.Error) as error:
+            if not is_of_machine(error):
+                raise
+            _log.error("an upload could not be stored: %s", error)
             return s3_error(500, "InternalError", "We encountered an internal error. Please try again.")
         return web.Response(headers={"ETag": body.etag})
 
