@@ -59,7 +59,7 @@ HELD_BY = {
         "test_differences.py",
         "test_a_run_whose_number_is_too_large_is_not_found",
     ),
-    "`declareWorker` with `expires` in the past": (
+    "`declareWorker` with `expires` in the past, of a worker that is unknown or expired": (
         "test_service_defects.py",
         "test_requests_that_the_service_cannot_digest_get_its_500",
     ),

@@ -138,7 +138,7 @@ def quarantine_worker(
             "clientId": caller.client_id,
             "updatedAt": times.text(now),
             "quarantineUntil": times.text(until),
-            "quarantineInfo": body.get("quarantineInfo", _UNSPECIFIED),
+            "quarantineInfo": body.get("quarantineInfo") or _UNSPECIFIED,
         }
         known.quarantine_until = until
         known.quarantine_details.append(entry)
@@ -163,7 +163,8 @@ def declare_worker(
         refuse("InputError", f"`{worker_type}` is not a worker type that a task can have")
     expires = times.parse(body["expires"], "expires")
     with core.transition() as now:
-        if expires <= now:
+        known = _find(core, task_queue_id, worker)
+        if expires <= now and not (known and known.is_visible(now)):
             refuse("InputError", "`expires` must be in the future")
         touch_task_queue(core, task_queue_id, expires, now)
         return _refresh(core, task_queue_id, worker, expires, now).shown()

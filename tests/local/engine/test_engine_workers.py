@@ -152,6 +152,22 @@ def test_declaring_makes_known_and_never_shortens(world: World) -> None:
     assert refusal.status == 403
 
 
+def test_declaring_a_known_worker_until_a_past_date_only_notes_its_activity(world: World) -> None:
+    """The service stores the later of both dates, and responds with the worker unless that has passed."""
+    declare(world, WORKER, HOUR)
+    world.clock.advance(HOUR / 2)
+    worker = declare(world, WORKER, -1)
+    assert worker["expires"] == world.now(HOUR / 2)
+    assert worker["lastDateActive"] == world.now()
+    quarantine(world, 3 * DAY)
+    world.clock.advance(2 * DAY)
+    assert declare(world, WORKER, -1)["quarantineUntil"] == world.now(DAY)
+    world.clock.advance(2 * DAY)
+    body = {"expires": world.now()}
+    expired = refused(world.engine.declare_worker, world.caller, QUEUE, (GROUP, WORKER), body)
+    assert expired.code == "InputError"
+
+
 @pytest.mark.parametrize("worker_type", ["Linux", "linux_64", "linux-", "9", "-", "x\n"])
 def test_a_worker_of_a_type_that_no_task_can_have_is_not_declared(world: World, worker_type: str) -> None:
     body = {"expires": world.now(HOUR)}
@@ -186,7 +202,7 @@ def test_quarantine_is_for_known_workers(world: World) -> None:
 def test_each_quarantine_is_remembered(world: World) -> None:
     declare(world, WORKER, HOUR)
     quarantine(world, 2 * DAY, quarantineInfo="disk is full")
-    quarantine(world, -1)
+    quarantine(world, -1, quarantineInfo="")
     details = world.store.value("SELECT quarantine_details FROM workers")
     first = f'[{{"clientId":"tester","updatedAt":"{world.now()}","quarantineUntil":"{world.now(2 * DAY)}"'
     assert details.decode().startswith(first + ',"quarantineInfo":"disk is full"}')
