@@ -148,9 +148,9 @@ def rerun_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
 def cancel_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
     """Cancel a task that is not resolved; a repeated call sends the message again."""
     with _changing(core, caller, task_id) as (task, now):
-        if cancel(core, task, "canceled", now):
-            drop_claims(core, task_id, task.runs[-1].run_id)
+        cancel(core, task, "canceled", now)
         if task.runs[-1].reason_resolved == "canceled":
+            drop_claims(core, task_id, task.runs[-1].run_id)
             note_resolution(core, task, "exception", now)
             core.send(messages.resolved, task, task.runs[-1])
     return {"status": task.status()}

@@ -8,7 +8,7 @@ import pytest
 
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
-from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, WORKER, Asker
+from tests.local.engine.engine_world import GROUP, HOUR, QUEUE, WORKER, Asker, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,6 +192,16 @@ def test_cancel_again_repeats_its_message(world: World) -> None:
     world.sent()
     assert world.cancel(task_id) == first
     assert world.sent()[0] == "task-exception"
+
+
+def test_cancel_again_drops_the_claim_records_that_refused_calls_have_left(world: World) -> None:
+    """Each cancelTask of a canceled task resolves its run's claims, as the first one does."""
+    task_id = world.running()
+    world.cancel(task_id)
+    refused(world.engine.reclaim_task, world.caller, task_id, 0)
+    assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 1
+    world.cancel(task_id)
+    assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 0
 
 
 def test_cancel_of_a_completed_task_is_silent(world: World) -> None:
