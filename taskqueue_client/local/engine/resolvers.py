@@ -87,9 +87,12 @@ class BackgroundWork:
             core.store.change("DELETE FROM claims WHERE task_id NOT IN (SELECT task_id FROM tasks)")
 
     def _expire_at_night(self) -> None:
-        """Run the jobs as they ran in the last night: what has expired since stays until the next one."""
+        """Run the jobs as they ran in the last night: what has expired since stays until the next one.
+
+        The next night comes first again if the clock was set back by more than a day.
+        """
         now = self._core.now()
-        if now >= self._night:
+        if not self._night - times.DAY <= now < self._night:
             night = _next_night(now)
             with self._core.as_of(night - times.DAY):
                 self.expire()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from taskqueue_client.clock import MovableClock
 from taskqueue_client.local import times
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.slugid import slugid
@@ -349,6 +350,19 @@ def test_nightly_jobs_that_failed_are_repeated_at_once(world: World) -> None:
         world.clock.advance(days=2)
     world.store.connection.execute("DROP TRIGGER full")
     assert world.background.next_due() < world.clock.now()
+    world.background.run_due()
+    assert refused(world.engine.status, gone).status == 404
+
+
+def test_the_nightly_jobs_go_on_when_a_clock_that_was_a_year_ahead_is_set_right(world: World) -> None:
+    """The service's jobs run every night of the clock, whatever it showed before."""
+    night = world.background.next_due()
+    world.clock.advance(days=365)
+    world.core.clock = world.clock = MovableClock(START, held=True)
+    world.background.run_due()
+    assert world.background.next_due() == night
+    gone = world.completed(expires=world.now(2 * HOUR))
+    world.clock.advance(days=2)
     world.background.run_due()
     assert refused(world.engine.status, gone).status == 404
 
