@@ -43,7 +43,7 @@ HELD_BY = {
         "http/test_local_negotiation.py",
         "test_what_is_not_http_is_malformed",
     ),
-    "charsets that Python does not have; `br` without the package `brotli`": (
+    "charsets that Python does not have; `br` without the package `brotli`, 1.2 or newer": (
         "http/test_local_negotiation.py",
         "test_an_unknown_charset_is_refused",
     ),

@@ -25,10 +25,13 @@ LARGEST_BODY = 10 * 1024 * 1024
 """The service's limit, in bytes; counted after decompression."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_BLOCK = 1024  # bytes of a brotli body unpacked at once: so few that they stay small when unpacked
+_BLOCK = 1024  # bytes of a gzip body unpacked at once: zlib copies those that belong to the next member
 
 brotli: Any = import_module("brotli") if find_spec("brotli") else None
 """Brotli bodies are read and written where the package is installed."""
+
+if not hasattr(getattr(brotli, "Decompressor", None), "can_accept_more_data"):
+    brotli = None  # before 1.2, a kilobyte becomes gigabytes: it has no `output_buffer_limit`
 
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _QUOTED = r'"(?:[\x0b\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\x0b\x20-\xff])*"'
@@ -105,40 +108,49 @@ def _decompress(body: bytes, encoding: str) -> bytes:
 
 
 def _gunzip(body: bytes) -> bytes:
-    unpacked = b""
-    while len(unpacked) <= LARGEST_BODY:
-        member, body = _unpack_all(zlib.decompressobj(zlib.MAX_WBITS | 16), body)
-        unpacked += member
-        if not body.startswith(_GZIP_MAGIC):  # what follows the last member is ignored
-            break
-    return unpacked
+    """Return what the members contain; what follows the last one is ignored."""
+    unpacked, start = bytearray(), 0
+    while start == 0 or (body.startswith(_GZIP_MAGIC, start) and len(unpacked) <= LARGEST_BODY):
+        start = _gunzip_member(body, start, unpacked)
+    return bytes(unpacked)
 
 
-def _unpack_all(unpacker: Any, body: bytes) -> tuple[bytes, bytes]:
-    unpacked = unpacker.decompress(body, LARGEST_BODY + 1)
-    if not unpacker.eof and len(unpacked) <= LARGEST_BODY:
-        raise EOFError("the compressed data ends too early")
-    return unpacked, unpacker.unused_data
+def _gunzip_member(body: bytes, start: int, unpacked: bytearray) -> int:
+    """Add what a member contains, or more than may be sent; return where the next one starts."""
+    member = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    while not member.eof and len(unpacked) <= LARGEST_BODY:
+        block = body[start : start + _BLOCK]
+        if not block:
+            raise EOFError("the compressed data ends too early")
+        unpacked += member.decompress(block, LARGEST_BODY + 1 - len(unpacked))
+        start += len(block) - len(member.unused_data)
+    return start
+
+
+def _inflate(body: bytes) -> bytes:
+    unpacker = zlib.decompressobj()
+    return _complete(unpacker.decompress(body, LARGEST_BODY + 1), is_end=unpacker.eof)
 
 
 def _unbrotli(body: bytes) -> bytes:
     unpacker = brotli.Decompressor()
-    unpacked = bytearray()
     try:
-        for start in range(0, len(body), _BLOCK):
-            unpacked += unpacker.process(body[start : start + _BLOCK])
-            if len(unpacked) > LARGEST_BODY:
-                _too_large()
+        unpacked = unpacker.process(body, output_buffer_limit=LARGEST_BODY + 1)
     except brotli.error as error:
         raise ValueError(str(error)) from None
-    if not unpacker.is_finished():
+    return _complete(unpacked, is_end=unpacker.is_finished())
+
+
+def _complete(unpacked: bytes, *, is_end: bool) -> bytes:
+    """Return what was unpacked: all of the body, or more than may be sent."""
+    if not is_end and len(unpacked) <= LARGEST_BODY:
         raise EOFError("the compressed data ends too early")
-    return bytes(unpacked)
+    return unpacked
 
 
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {
     "gzip": _gunzip,
-    "deflate": lambda body: _unpack_all(zlib.decompressobj(), body)[0],
+    "deflate": _inflate,
     **({} if brotli is None else {"br": _unbrotli}),
 }
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import resource
 import socket
+import time
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from taskqueue_client import slugid
 from taskqueue_client.local import LocalQueue
+from taskqueue_client.local.http.request_bodies import LARGEST_BODY
 from tests.local.local_http import NO_SUCH_TASK, QUEUE, Wire
 
 if TYPE_CHECKING:
@@ -70,8 +73,12 @@ def test_request_codings_are_undone(wire: Wire, coding: str, encode: Callable[[b
     assert _post(wire, encode(json.dumps(DEFINITION).encode()), coding=coding) == 200
 
 
+def _brotli() -> Any:
+    return pytest.importorskip("brotli", minversion="1.2", reason="without brotli 1.2, `br` is not offered")
+
+
 def test_brotli_is_read_and_written_where_it_is_installed(wire: Wire, task_factory: TaskFactory) -> None:
-    brotli = pytest.importorskip("brotli", reason="brotli is not installed, so it is not offered")
+    brotli = _brotli()
     packed = brotli.compress(json.dumps(DEFINITION).encode())
     assert _post(wire, packed, coding="br") == 200
     assert _post(wire, packed[:-3], coding="br") == 400
@@ -80,6 +87,21 @@ def test_brotli_is_read_and_written_where_it_is_installed(wire: Wire, task_facto
     reply = wire.send("GET", path, headers={"Accept-Encoding": "gzip, br"})
     assert reply.headers["content-encoding"] == "br"
     assert brotli.decompress(reply.body) == wire.send("GET", path).body
+
+
+def test_of_a_body_that_is_unpacked_to_gigabytes_little_more_than_the_limit_is_unpacked(wire: Wire) -> None:
+    packer = _brotli().Compressor(quality=5, lgwin=24)
+    bomb = b"".join(packer.process(bytes(1 << 24)) for _ in range(64)) + packer.finish()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert _post(wire, bomb, coding="br") == 413
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
+
+
+def test_half_a_million_gzip_members_are_read_in_a_time_that_grows_with_their_number_only(wire: Wire) -> None:
+    members = gzip.compress(b"", mtime=0) * (LARGEST_BODY // 20)
+    before = time.process_time()
+    assert _post(wire, members, coding="gzip") == 200
+    assert time.process_time() - before < 20  # copying the rest of the body for each member takes minutes
 
 
 @pytest.mark.parametrize("coding", ["zstd", "gzip, gzip", "x"])
