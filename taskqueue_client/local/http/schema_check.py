@@ -211,15 +211,23 @@ _DATE_TIME = re.compile(
     re.ASCII,
 )
 _SHORTEST_MONTH = 28
-_PCHAR = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
-_HOST = r"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)"
-_PATH = f"{_PCHAR}+(?:/{_PCHAR}*)*"
+
+
+def _uri_chars(more: str) -> str:
+    """Return an expression for the characters of URIs and `more`; it takes little memory for megabytes."""
+    return rf"(?:[A-Za-z0-9._~!$&'()*+,;={more}-]++|%[0-9A-Fa-f]{{2}})*+"
+
+
+_HOST = rf"(?:\[[0-9A-Fa-f:.]+\]|{_uri_chars('')})"
+_SEGMENTS = rf"(?:/{_uri_chars(':@')})*+"
+_PATH = rf"(?=[^/?#]){_uri_chars(':@')}{_SEGMENTS}"
 _URI = re.compile(
-    rf"[A-Za-z][A-Za-z0-9+.-]*:(?:/?/(?:(?:(?!@){_PCHAR})*@)?{_HOST}(?::\d*)?(?:/{_PCHAR}*)*|/(?:{_PATH})?|{_PATH})"
-    rf"(?:\?(?:{_PCHAR}|[/?])*)?(?:#(?:{_PCHAR}|[/?])*)?",
+    rf"[A-Za-z][A-Za-z0-9+.-]*:(?:/?/(?:{_uri_chars(':')}@)?{_HOST}(?::\d*)?{_SEGMENTS}|/(?:{_PATH})?|{_PATH})"
+    rf"(?:\?{_uri_chars(':@/?')})?(?:#{_uri_chars(':@/?')})?",
     re.ASCII,
 )
 """A URI with a scheme, by RFC 3986, but as loosely as the service: an authority may follow one slash."""
+_LONGEST_REGEX = 4096
 _JS_GROUP = re.compile(r"\(\?<(?![=!])")
 _PYTHON_ONLY = re.compile(r"\(\?[P#(>aiLmsux]|\\[AZ]")
 """Groups and escapes that JavaScript does not have."""
@@ -241,7 +249,12 @@ def is_date_time(text: str) -> bool:
 
 
 def is_regex(text: str) -> bool:
-    """Return whether a text is a regular expression of JavaScript, as far as Python can tell."""
+    """Return whether a text is a regular expression of JavaScript, as far as Python can tell.
+
+    One that is too long for every schema is not read: that would take minutes.
+    """
+    if len(text) > _LONGEST_REGEX:
+        return True
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # odd expressions are the caller's business
         try:

@@ -6,6 +6,8 @@ import asyncio
 import copy
 import gzip
 import json
+import resource
+import time
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -471,3 +473,18 @@ def test_our_schemas_accept_exactly_what_the_contracts_do(contract: Path, named:
     errors: list[str] = []
     compile_schema(REQUEST_SCHEMAS[name])(body, "data", errors)
     assert bool(errors) == bool(violations(contract, name, body)), errors
+
+
+@pytest.mark.parametrize("text", ["git@" + "a*" * 4_900_000, "http://x" + "/a" * 4_900_000 + " "])
+def test_megabytes_where_a_url_is_wanted_are_refused_at_once(wire: Wire, text: str) -> None:
+    before = time.process_time()
+    reply = wire.json("PUT", f"{QUEUE}/task/{NO_SUCH_TASK}", {"metadata": {"source": text}})
+    assert "data/metadata/source must NOT have more than 4096 characters" in reply.words
+    assert time.process_time() - before < 8
+
+
+def test_a_url_may_be_megabytes_long_and_takes_little_memory_to_check() -> None:
+    url = "http://x/" + "%41" * 3_300_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert FORMATS["uri"](url)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
