@@ -15,6 +15,7 @@ from taskqueue_client.errors import (
     ApiError,
     CallFailed,
     ConnectionFailed,
+    ErrorArtifact,
     InvalidArgument,
     ServerError,
     TooManyRequests,
@@ -205,8 +206,12 @@ def is_temporary(error: BaseException) -> bool:
 
 
 def is_foreign(error: BaseException) -> bool:
-    """Return whether another server responded in the service's place, such as a load balancer."""
-    return isinstance(error, UnreadableResponse) or (isinstance(error, ApiError) and error.code is None)
+    """Return whether another server responded in the service's place, such as a load balancer.
+
+    The Queue's own response about an error artifact has no code.
+    """
+    has_no_code = isinstance(error, ApiError) and error.code is None
+    return isinstance(error, UnreadableResponse) or (has_no_code and not isinstance(error, ErrorArtifact))
 
 
 def is_outage(error: BaseException) -> bool:

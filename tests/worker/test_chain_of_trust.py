@@ -614,6 +614,15 @@ def test_upstream_artifacts_of_a_worker_that_is_not_trusted_are_not_downloaded(
     assert names == []
 
 
+def test_what_a_proxy_responds_in_the_place_of_storage_is_not_the_task_s_fault(uploader: Uploader) -> None:
+    uploader.upload("public/a.txt", b"a")
+    uploader.sign()
+    of_cdn_and_of_storage = Respond("storage.get", status=403, html=True, times=2)
+    uploader.world.local.faults.add(of_cdn_and_of_storage)
+    task_id, _ = upstream(uploader, {"paths": ["public/a.txt"]})
+    assert uploader.world.run(task_id).reason_resolved == "internal-error"
+
+
 @pytest.mark.parametrize("hashes", [{}, {"md5": "0" * 32}, {"md5": "0" * 32, "sha256": "0" * 64}])
 def test_hashes_by_other_algorithms_prove_nothing(
     consumer: Consumer, uploader: Uploader, hashes: dict[str, str]

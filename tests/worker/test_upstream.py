@@ -411,6 +411,17 @@ def test_an_expired_artifact_of_the_payload_is_unavailable(
     assert reasons(world, task_id) == ["resource-unavailable"]
 
 
+@pytest.mark.parametrize("endpoint", ["queue.statuses", "queue.listArtifacts", "queue.artifact"])
+@pytest.mark.parametrize("status", [403, 410])
+def test_what_a_proxy_responds_in_the_place_of_the_queue_is_not_the_task_s_fault(
+    world: World, build: str, run: Callable[..., str], endpoint: str, status: int
+) -> None:
+    payload = {"upstreamArtifacts": [{"taskId": build, "paths": ["public/build/*"]}]}
+    world.local.faults.add(Respond(endpoint, status=status, html=True))
+    task_id = run("upstream_artifacts", payload=payload, dependencies=[build], seen=keep([]))
+    assert reasons(world, task_id) == ["internal-error"]
+
+
 @pytest.mark.parametrize(
     ("endpoint", "of_upstream"),
     [("queue.latestArtifact", "queue.artifact"), ("storage.get", "storage.get")],

@@ -19,6 +19,7 @@ import msgspec
 from taskqueue_client import calls
 from taskqueue_client._arguments import number, slugid
 from taskqueue_client._protocol.conversation import Conversation, Together, Work
+from taskqueue_client._protocol.retry import is_foreign
 from taskqueue_client.artifacts.artifact_errors import ChainOfTrustError
 from taskqueue_client.artifacts.chain_verification import ChainOfTrust, PublicKeys, verify_chain_of_trust
 from taskqueue_client.artifacts.download_methods import checked_path, download_artifact
@@ -169,14 +170,17 @@ def upstream_of_payload(payload: Mapping[str, Any], allowed: Container[str]) -> 
 def as_the_payload_asks(steps: Conversation[R]) -> Conversation[R]:
     """Download the artifacts that the payload lists; a failure is the outcome of the task, not of the worker.
 
-    Otherwise a few tasks with a wrong list would shut the worker down, as repeated internal errors do.
+    Otherwise a few tasks with a wrong list would shut the worker down, as repeated internal errors do. What a
+    proxy responds in the place of the service is a failure of the worker.
     """
     try:
         return (yield from steps)
-    except (ResourceNotFound, ResourceExpired, ErrorArtifact) as error:
-        raise ResourceUnavailable(f"payload.upstreamArtifacts: {error}") from error
-    except (InsufficientScopes, ChainOfTrustError) as error:
-        raise MalformedPayload(f"payload.upstreamArtifacts: {error}") from error
+    except (ResourceNotFound, ResourceExpired, ErrorArtifact, InsufficientScopes, ChainOfTrustError) as error:
+        if is_foreign(error):
+            raise
+        is_refused = isinstance(error, (InsufficientScopes, ChainOfTrustError))
+        outcome = MalformedPayload if is_refused else ResourceUnavailable
+        raise outcome(f"payload.upstreamArtifacts: {error}") from error
     except InvalidArgument as error:
         if error.argument != "paths":
             raise
@@ -238,7 +242,9 @@ def _latest_runs(tasks: Iterable[UpstreamTask]) -> Conversation[dict[str, int]]:
         return {}
     try:
         found = yield from calls.iter_statuses([*task_ids]).everything()
-    except InsufficientScopes:
+    except InsufficientScopes as error:
+        if is_foreign(error):
+            raise
         return {}
     return {each.task_id: each.status.runs[-1].run_id for each in found if each.status.runs}
 
