@@ -148,7 +148,7 @@ class Attempted:
         url: Without the signature of a signed URL.
         attempts: Number of times the request was sent.
         elapsed: Seconds from the first attempt's start to the last one's end.
-        outcome_unknown: An attempt ended without a response that says whether it took effect.
+        outcome_unknown: An attempt was sent, and ended without a response that says whether it took effect.
     """
 
     endpoint: str
@@ -196,7 +196,7 @@ class CallFailed(TaskQueueError):
 
 
 class ConnectionFailed(CallFailed):
-    """No response came. The call may or may not have taken effect."""
+    """No response came. The call may or may not have taken effect; see `Attempted.outcome_unknown`."""
 
     def __init__(self, attempted: Attempted, reason: str) -> None:
         super().__init__(attempted, reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -43,18 +44,23 @@ class Response(NamedTuple):
 
 
 class TransportFailed(Exception):
-    """A transport has no response, or an incomplete one."""
+    """A transport has no response, or an incomplete one.
+
+    Attributes:
+        is_unsent: Nothing was sent to the service, so the call has no effect.
+    """
 
     LATE = "the response was not complete in time"
 
-    def __init__(self, reason: str, *, timed_out: bool = False) -> None:
+    def __init__(self, reason: str, *, timed_out: bool = False, is_unsent: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.timed_out = timed_out
+        self.is_unsent = is_unsent
 
     def of_call(self, attempted: errors.Attempted) -> errors.CallFailed:
         failed = errors.CallTimedOut if self.timed_out else errors.ConnectionFailed
-        return failed(attempted, self.reason)
+        return failed(replace(attempted, outcome_unknown=not self.is_unsent), self.reason)
 
 
 class ResponseRefused(Exception):

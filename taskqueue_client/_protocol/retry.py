@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from taskqueue_client.errors import (
     ApiError,
-    CallFailed,
     ConnectionFailed,
     ErrorArtifact,
     InvalidArgument,
@@ -192,11 +191,6 @@ class PolicyRetries:
             return max(backoff(state), asked_to_wait(error_of(state)))
 
         return {"wait": wait, "stop": stop, "retry": tenacity.retry_if_exception(may_retry)}
-
-
-def is_ambiguous(error: CallFailed) -> bool:
-    """Return whether a failure leaves the outcome of the call unknown."""
-    return isinstance(error, (ConnectionFailed, ServerError))
 
 
 def is_temporary(error: BaseException) -> bool:

@@ -46,7 +46,7 @@ from .api_responses import (
     sender,
 )
 from .conversation import Call
-from .retry import Retries, Timeouts, is_ambiguous, retried
+from .retry import Retries, Timeouts, retried
 
 if TYPE_CHECKING:
     from .call_spans import CallSpans
@@ -289,7 +289,7 @@ class Wire:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             if "truncated" in str(error) and not is_framed(response):
                 why = f"the response is incomplete: {error}"
-                raise errors.ConnectionFailed(self.attempted(call), why) from error
+                raise TransportFailed(why).of_call(self.attempted(call)) from error
             why = f"{sender(response.proxy)}{error}"
             raise errors.UnreadableResponse(self.attempted(call), response.status, why) from error
         except RecursionError as error:
@@ -450,7 +450,7 @@ class _Tally:
     def count(self, error: errors.CallFailed) -> None:
         """Count a failed attempt, and tell its error of all attempts."""
         self.made += 1
-        self._outcome_unknown = self._outcome_unknown or is_ambiguous(error)
+        self._outcome_unknown |= error.attempted.outcome_unknown or isinstance(error, errors.ServerError)
         error.attempted = replace(
             error.attempted, attempts=self.made, elapsed=self.elapsed(), outcome_unknown=self._outcome_unknown
         )

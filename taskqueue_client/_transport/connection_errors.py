@@ -30,13 +30,18 @@ _TUNNEL = "Tunnel connection failed: "
 """The beginning of the text of `http.client`'s error for a refusal of CONNECT; status and phrase follow."""
 
 
+_BEFORE_SENDING = (ConnectionRefusedError, gaierror, ssl.SSLCertVerificationError)
+"""The errors of connections that are never opened."""
+
+
 def connection_failed(cause: BaseException, url: str, proxy: Proxy | None) -> TransportFailed:
     """Return the failure of a request that the operating system, TLS or `http.client` gives as its cause."""
     if text := _without_place(cause):
         text += f" ({through(proxy).strip()})" if proxy else ""
     else:
         text = f"the connection to {_place(cause, url, proxy)} failed: {reason(cause)}"
-    return TransportFailed(text, timed_out=isinstance(cause, TimeoutError))
+    is_unsent = isinstance(cause, _BEFORE_SENDING)
+    return TransportFailed(text, timed_out=isinstance(cause, TimeoutError), is_unsent=is_unsent)
 
 
 def _without_place(cause: BaseException) -> str:
@@ -53,13 +58,14 @@ def _without_place(cause: BaseException) -> str:
 
 def not_connected_in_time(url: str, proxy: Proxy | None) -> TransportFailed:
     """Return the failure of a request for which no connection was opened in time."""
-    return TransportFailed(f"could not connect to {_address(url)} in time{through(proxy)}", timed_out=True)
+    text = f"could not connect to {_address(url)} in time{through(proxy)}"
+    return TransportFailed(text, timed_out=True, is_unsent=True)
 
 
 def tunnel_refused(url: str, proxy: Proxy | None, response: str) -> TransportFailed:
     """Return the failure of a request after the response of a proxy to CONNECT, such as `403 Forbidden`."""
     who = "the proxy" if proxy is None else f"the proxy {proxy.url}"
-    return TransportFailed(f"{who} did not connect to {_address(url)}: {response}")
+    return TransportFailed(f"{who} did not connect to {_address(url)}: {response}", is_unsent=True)
 
 
 def through(proxy: Proxy | None) -> str:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from taskqueue_client import _arguments as arguments
 from taskqueue_client import calls, errors
 from taskqueue_client._protocol.conversation import Call, CallAs, Conversation, on_thread
-from taskqueue_client._protocol.retry import is_ambiguous, is_foreign
+from taskqueue_client._protocol.retry import is_foreign
 from taskqueue_client.definitions import (
     CreateArtifactRequest,
     ProposedUploadMethods,
@@ -394,7 +394,7 @@ def _stored_length(transfer: Transfer, url: str, encoding: str | None) -> int | 
 
 
 def _is_lost(error: BaseException) -> bool:
-    return is_foreign(error) or (isinstance(error, errors.CallFailed) and is_ambiguous(error))
+    return is_foreign(error) or isinstance(error, (errors.ConnectionFailed, errors.ServerError))
 
 
 def _renewed(create: CallAs[CreateUploadResponse]) -> Conversation[Target]:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http.client import BadStatusLine
 from pathlib import Path
@@ -19,6 +19,7 @@ from taskqueue_client._protocol.api_responses import TransportFailed
 from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from taskqueue_client._transport.connection_errors import failure_of_urllib3
 from taskqueue_client.artifacts.artifact_errors import StorageFailed, StorageRefused
+from taskqueue_client.cli.failures import failure_of
 from taskqueue_client.errors import CallFailed, CallTimedOut, ConnectionFailed, UnreadableResponse
 from taskqueue_client.events import AsyncListener, PulseSettings, StateChange, task_completed
 from tests.certificates import make_authority
@@ -109,6 +110,32 @@ def test_a_certificate_that_is_not_valid_is_explained(
         text = rf": the connection to localhost:{port} failed: certificate verify failed: {why}$"
         with pytest.raises(FAILED, match=text):
             put(f"https://localhost:{port}")
+
+
+@pytest.fixture(params=["refused tunnel", "refused connection", "unknown name"])
+def not_connected(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The root URL of a deployment to which there is no connection."""
+
+    async def forbid(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    with listening(forbid) as port:
+        proxy = {"HTTPS_PROXY": f"http://127.0.0.1:{port}"} if request.param == "refused tunnel" else {}
+        only_variables(monkeypatch, **proxy)
+        unknown = "http://no-such-host.invalid"
+        refused = f"http://127.0.0.1:{_unused_port()}"
+        yield {"refused connection": refused, "unknown name": unknown}.get(request.param, "https://h")
+
+
+def test_a_call_that_was_never_sent_has_no_effect(put: Callable[..., Any], not_connected: str) -> None:
+    with pytest.raises(FAILED) as failed:
+        put(not_connected, 2)
+    if isinstance(failed.value, ConnectionFailed):
+        assert failed.value.attempts == 2
+        assert not failed.value.attempted.outcome_unknown
+        assert "may have taken effect" not in str(failure_of(failed.value))
 
 
 PAGE = b"<html><title>ERROR</title><body>Access <b>denied</b></body></html>"
