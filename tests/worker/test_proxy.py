@@ -391,7 +391,7 @@ def test_no_response_at_all_is_a_500_that_says_why() -> None:
     with Upstream(hang_up) as upstream, scripted(upstream) as proxy:
         response = requests.get(f"{proxy.url}/api/queue/v1/ping?bewit=hidden", timeout=60)
     assert response.status_code == 500
-    assert response.text.startswith("Failed during proxy request: ServerDisconnected")
+    assert response.text.startswith("Failed during proxy request: the connection was closed before")
     assert "hidden" not in response.text
     assert len(upstream.requests) == proxy_module.ATTEMPTS
 
@@ -425,7 +425,7 @@ def test_an_http_proxy_that_does_not_respond_is_waited_for_as_long_as_a_connecti
         with TaskProxy("https://tc.example.com", Credentials("me", "token"), [], lambda: 1e9) as url:
             found = requests.get(f"{url}/api/queue/v1/ping", timeout=60)
     assert found.status_code == 500
-    assert "ConnectionTimeoutError" in found.text
+    assert "could not connect to tc.example.com:443 in time through the proxy http://127.0.0.1:" in found.text
 
 
 @pytest.mark.parametrize("is_proxied", [False, True], ids=["nobody listens", "the HTTP proxy refuses"])
@@ -435,11 +435,12 @@ def test_the_reason_why_there_is_no_response_is_told(
     monkeypatch.setattr(proxy_module, "ATTEMPTS", 1)
     with Upstream(lambda handler: respond(handler, 407)) as http_proxy:
         if is_proxied:
-            root_url, cause = "https://tc.example.com", "ClientHttpProxyError (407)"
+            root_url = "https://tc.example.com"
+            cause = f"the proxy {http_proxy.url} refuses the user and password in HTTPS_PROXY: correct them"
             monkeypatch.setenv("https_proxy", http_proxy.url.replace("://", "://me:hidden@"))
         else:
             root_url = "http://127.0.0.1:9"
-            cause = "ClientConnectorError (Connect call failed ('127.0.0.1', 9))"
+            cause = "the connection to 127.0.0.1:9 failed: Connection refused"
         with TaskProxy(root_url, Credentials("me", "token"), [], lambda: 1e9) as url:
             found = requests.get(f"{url}/api/queue/v1/ping?bewit=hidden", timeout=60)
     assert found.text == f"Failed during proxy request: {cause}: {root_url}/api/queue/v1/ping\n"
@@ -467,7 +468,7 @@ def test_a_deployment_that_does_not_take_the_body_of_a_call_is_not_waited_for_wi
         with TaskProxy(root_url, Credentials("me", "token"), [], lambda: 1e9) as url:
             found = requests.put(f"{url}/api/queue/v1/task/x", body, timeout=60)
     assert found.status_code == 500
-    assert "TimeoutError" in found.text
+    assert "the response was not complete in time" in found.text
 
 
 def test_a_response_that_is_cut_does_not_look_whole() -> None:
@@ -489,13 +490,13 @@ def test_a_response_that_is_cut_does_not_look_whole() -> None:
 @pytest.mark.parametrize(
     ("head", "reason"),
     [
-        (b"200 OK\r\nX-Odd: a\x01b", "OSError (a header of the response contains a control character)"),
-        (b"200 O\x7fK", "OSError (a header of the response contains a control character)"),
+        (b"200 OK\r\nX-Odd: a\x01b", "a header of the response contains a control character: "),
+        (b"200 O\x7fK", "a header of the response contains a control character: "),
         (
             b"101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c",
-            "OSError (the response switches to another protocol)",
+            "the response switches to another protocol: ",
         ),
-        (b"200 OK\r\nno colon", "ClientResponseError (400)"),
+        (b"200 OK\r\nno colon", "the response is not HTTP"),
     ],
 )
 def test_a_call_whose_response_cannot_be_passed_back_is_not_repeated_and_a_500_says_why(
@@ -510,7 +511,7 @@ def test_a_call_whose_response_cannot_be_passed_back_is_not_repeated_and_a_500_s
     with Upstream(answer) as upstream, scripted(upstream) as proxy:
         found = requests.post(f"{proxy.url}/api/notify/v1/email", timeout=60)
     assert found.status_code == 500
-    assert found.text.startswith(f"Failed during proxy request: {reason}: ")
+    assert found.text.startswith(f"Failed during proxy request: {reason}")
     assert calls == ["/api/notify/v1/email"]
 
 
@@ -698,12 +699,13 @@ def test_nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert not any(secret in line for line in ours for secret in ("secret-token", "signature", prefix))
 
 
+@pytest.mark.parametrize("error", [(104, "Connection reset by peer"), ("Cannot write to closing transport",)])
 def test_a_long_body_that_is_not_taken_shows_no_signature(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: tuple[object, ...]
 ) -> None:
     async def broken(beginning: bytes, _: object) -> AsyncIterator[bytes]:
         yield beginning
-        raise ConnectionResetError(104, "Connection reset by peer")  # as writing does if a server hangs up
+        raise ConnectionResetError(*error)  # as writing does if a server hangs up
 
     def swallow(handler: BaseHTTPRequestHandler) -> None:
         handler.rfile.read()
@@ -712,7 +714,7 @@ def test_a_long_body_that_is_not_taken_shows_no_signature(
     body = bytes(proxy_module.RETRIED_BODY + 1)
     with Upstream(swallow) as upstream, scripted(upstream) as proxy:
         found = requests.put(f"{proxy.url}/api/queue/v1/x?bewit=hidden", body, timeout=60)
-    assert "ConnectionResetError (Connection reset by peer)" in found.text
+    assert f" failed: {error[-1]}: " in found.text
     ours = [each.getMessage() for each in caplog.records if not each.name.startswith("urllib3")]
     assert not any("hidden" in text for text in (found.text, *ours))
 

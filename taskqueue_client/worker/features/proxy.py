@@ -8,7 +8,6 @@ taskcluster-proxy, described in Taskcluster's documents on the task environment.
 from __future__ import annotations
 
 import asyncio
-import errno
 import hmac
 import re
 import secrets
@@ -26,7 +25,9 @@ from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from taskqueue_client._protocol.api_responses import TransportFailed
 from taskqueue_client._protocol.wire import Origin, Signer, nonce
+from taskqueue_client._transport.async_connections import connection_failure
 from taskqueue_client._transport.network import WANTS_USER, NetworkSettings
 from taskqueue_client._version import __version__
 from taskqueue_client.credentials import Credentials, certificate_of, checked
@@ -222,12 +223,21 @@ class TaskProxy:
         try:
             received = await (send() if once else _with_retries(send))
             _check(received)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            log.warning("proxy: %s %s failed: %s", request.method, _shown(target), _cause(error))
-            failed = _text(500, f"Failed during proxy request: {_cause(error)}: {_shown(target)}")
+        except (TransportFailed, aiohttp.ClientError, OSError, ValueError) as error:
+            why = self._reason(error, target)
+            log.warning("proxy: %s %s failed: %s", request.method, _shown(target), why)
+            failed = _text(500, f"Failed during proxy request: {why}: {_shown(target)}")
             failed.headers["X-Taskcluster-Endpoint"] = target
             return failed
         return await self._pass_back(request, received, target)
+
+    def _reason(self, error: Exception, target: str) -> str:
+        """Return why there is no response, without a signature that the URL may have."""
+        if isinstance(error, TransportFailed):
+            return error.reason
+        if isinstance(error, ValueError):
+            return "the URL or a header of the request is not valid"
+        return connection_failure(error, error, target, self._network).reason
 
     async def _send(
         self, request: web.BaseRequest, target: str, body: bytes, *, whole: bool
@@ -328,7 +338,7 @@ def _check(received: aiohttp.ClientResponse) -> None:
     else:
         return
     received.close()
-    raise OSError(errno.EPROTO, refused)
+    raise TransportFailed(refused)
 
 
 def _shown(target: str) -> str:
@@ -375,12 +385,3 @@ async def _with_retries(send: Callable[[], Awaitable[aiohttp.ClientResponse]]) -
             received.release()
         await asyncio.sleep(BACKOFF * (2**failures + random()))  # noqa: S311 - spreads calls, keeps no secret
     return await send()
-
-
-def _cause(error: Exception) -> str:
-    """Return an error's kind, and what is safe to show of its reason: its text may have a signed URL."""
-    if type(error) is aiohttp.ClientOSError and isinstance(error.__cause__, OSError):
-        error = error.__cause__  # the reason of the other one may have the URL, too
-    reasons = (getattr(error, name, None) for name in ("status", "certificate_error", "strerror"))
-    reason = next(filter(None, reasons), None)
-    return type(error).__name__ + (f" ({reason})" if reason else "")
