@@ -148,10 +148,7 @@ class FinalResponse(HTTPResponse):
         self._refuse_if(b"", truncated=True)
 
     def read(self, amt: int | None = None) -> bytes:
-        try:
-            data = super().read(amt)
-        except ValueError as error:  # the size of a chunk is negative, which http.client does not check
-            raise HTTPException(str(error)) from error
+        data = super().read(amt)
         self._refuse_if(data, truncated=self.chunked)
         return data
 
@@ -159,6 +156,17 @@ class FinalResponse(HTTPResponse):
         data = super().read1(n)
         self._refuse_if(data, truncated=self.chunked and not data)
         return data
+
+    def _read_next_chunk_size(self) -> int:
+        """Return the size of a chunk. `http.client` takes a wrong one for the end of the connection."""
+        try:
+            size: int = cast("Any", super())._read_next_chunk_size()  # noqa: SLF001 - `read` and `read1` call it
+        except ValueError:
+            size = -1
+        if size < 0:
+            self._refuse_if(b"", truncated=True)
+            raise HTTPException("the size of a chunk is not valid")
+        return size
 
     def _refuse_if(self, data: bytes, *, truncated: bool) -> None:
         """Raise `IncompleteRead` if the connection has ended where only a truncated response ends."""

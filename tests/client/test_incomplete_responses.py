@@ -36,6 +36,7 @@ CUT = {
     "between chunks": b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"a":\r\n',
     "in the size of a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n00",
     "after a negative size of a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-2\r\n{}\r\n",
+    "after a wrong size of a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n",
     "in the trailers": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX-Tra",
     "in a body without length": b'HTTP/1.1 200 OK\r\n\r\n{"a":',
 }
@@ -129,6 +130,16 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
         if asyncio.iscoroutine(closing):
             runner.run(closing)
     runner.close()
+
+
+@pytest.mark.parametrize("size", [b"zz", b"-2", b""])
+def test_a_wrong_size_of_a_chunk_is_called_so(make: Make, size: bytes) -> None:
+    response = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + size + b"\r\n{}\r\n"
+    with (
+        RawServer(sends(response)).serving() as root_url,
+        pytest.raises(ConnectionFailed, match=r"the response is not HTTP: .*chunk"),
+    ):
+        make(root_url, attempts=1).send(PING)
 
 
 @pytest.mark.parametrize("cut", CUT.values(), ids=CUT)
