@@ -270,6 +270,22 @@ class TestServer:
             hanging.open("wb").close()
         until(lambda: "live logs" not in {each.name for each in threading.enumerate()})
 
+    def test_a_server_that_starts_no_thread_leaves_no_port_taken(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> None:
+            message = "can't start new thread"
+            raise RuntimeError(message)
+
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="new thread") as failed:  # it keeps the frame
+                LiveLogs("127.0.0.1", port)
+        LiveLogs("127.0.0.1", port).close()
+        del failed
+
     def test_a_port_that_is_taken_is_an_error_that_names_the_setting(self, live_logs: LiveLogs) -> None:
         port = urlsplit(live_logs.url).port
         assert port is not None

@@ -107,16 +107,13 @@ class LiveLogs:
     def __init__(self, host: str, port: int, public_url: str | None = None) -> None:
         self._logs: dict[str, _ServedLog] = {}
         self.readers = 0
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            self._socket = socket.create_server((host, port), family=family)
-        except OSError as error:
-            raise cannot_listen("live_log", host, port, error) from error
-        netloc = f"[{host}]" if family == socket.AF_INET6 else host
-        own_url = f"http://{netloc}:{self._socket.getsockname()[1]}"
-        self.url: Final = (public_url or own_url).rstrip("/")
         self._thread = EventThread("live logs")
-        self._thread.submit(self._start()).result()
+        try:
+            own_url = self._thread.submit(self._start(host, port)).result()
+        except BaseException:
+            self._thread.stop()
+            raise
+        self.url: Final = (public_url or own_url).rstrip("/")
 
     def add(self, path: Path) -> str:
         """Serve the log in a file; return its URL, which cannot be guessed. May be called from any thread."""
@@ -137,9 +134,17 @@ class LiveLogs:
         if not self._thread.end(self._server.stop(), TO_END):
             log.warning("the file system of a log does not respond; the server of live logs is abandoned")
 
-    async def _start(self) -> None:
+    async def _start(self, host: str, port: int) -> str:
+        """Listen; return the URL of the server."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            listener = socket.create_server((host, port), family=family)
+        except OSError as error:
+            raise cannot_listen("live_log", host, port, error) from error
         self._server = BoundedServer(self._serve)
-        await self._server.start(self._socket, CLOSING)
+        await self._server.start(listener, CLOSING)
+        netloc = f"[{host}]" if family == socket.AF_INET6 else host
+        return f"http://{netloc}:{listener.getsockname()[1]}"
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method != "GET":
