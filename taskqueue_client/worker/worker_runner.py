@@ -182,6 +182,7 @@ class WorkerRunner:
         self._outbox: SimpleQueue[bytes | threading.Event] = SimpleQueue()
         self._is_broken = False
         self._writer: threading.Thread | None = None
+        self._reader: threading.Thread | None = None
         forget_in_children(self)
 
     def forget(self) -> None:
@@ -211,15 +212,13 @@ class WorkerRunner:
         on_credentials: Callable[[Credentials], object],
         on_closed: Callable[[], object],
     ) -> None:
-        """Read and write in two daemon threads; called again, does nothing.
+        """Read and write in two daemon threads; called again, start those that could not be started.
 
         Args:
             on_termination: Called with whether running tasks may finish.
             on_credentials: Called with the worker's new credentials.
             on_closed: Called when the runner has closed its end.
         """
-        if self._writer is not None:
-            return
 
         def handle(event: RunnerEvent) -> None:
             match event:
@@ -232,10 +231,10 @@ class WorkerRunner:
                 case Reply():
                     log.info("connected to worker-runner")
 
-        reading = partial(self._read, handle, on_closed)
-        self._writer = threading.Thread(target=self._write, name="taskqueue runner writer", daemon=True)
-        self._writer.start()
-        threading.Thread(target=reading, name="taskqueue runner reader", daemon=True).start()
+        if self._writer is None:
+            self._writer = _started("writer", self._write)
+        if self._reader is None:
+            self._reader = _started("reader", partial(self._read, handle, on_closed))
 
     def send_log(self, body: Mapping[str, Any]) -> bool:
         """Send a log line; return whether the runner takes it. Its text is the body's `textPayload`."""
@@ -315,6 +314,12 @@ class WorkerRunner:
             log.warning("cannot write to worker-runner, logging to standard error: %s", error)
         if rest:
             _log_unsent(line)
+
+
+def _started(name: str, work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, name=f"taskqueue runner {name}", daemon=True)
+    thread.start()
+    return thread
 
 
 def _log_unsent(line: bytes) -> None:

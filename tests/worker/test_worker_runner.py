@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -440,6 +442,33 @@ def welcomed(monkeypatch: pytest.MonkeyPatch) -> Generator[tuple[RunnerLog, Work
     runner.start(on_termination=print, on_credentials=print, on_closed=(closed := threading.Event()).set)
     os.write(to_worker, WELCOME)
     yield handler, runner, from_worker
+    os.close(to_worker)
+    assert closed.wait(WAIT)
+
+
+@pytest.mark.parametrize("name", ["writer", "reader"])
+def test_a_thread_that_could_not_be_started_is_started_by_the_next_run_of_the_worker(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.endswith(name):
+            message = "can't start new thread"
+            raise RuntimeError(message)
+        start(thread)
+
+    (reading, to_worker), (from_worker, writing) = os.pipe(), os.pipe()
+    runner, closed = WorkerRunner(reading, writing), threading.Event()
+    begin = partial(runner.start, on_termination=print, on_credentials=print, on_closed=closed.set)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            begin()
+    begin()
+    os.write(to_worker, WELCOME)
+    assert select.select([from_worker], [], [], WAIT)[0]
+    assert os.read(from_worker, 2**16).startswith(b'~{"type": "hello"')
     os.close(to_worker)
     assert closed.wait(WAIT)
 
