@@ -74,7 +74,7 @@ class Deployment:
         self._cleanup = AsyncExitStack()
         self._wake_up: asyncio.TimerHandle | None = None
         self._due: float = 0
-        self._failure: str | None = None  # of the background work that is retried
+        self._failures: set[str] = set()  # of the background work that is retried
         self._failing_since: float = 0
 
     async def __aenter__(self) -> Self:
@@ -217,12 +217,12 @@ class Deployment:
             self._note_success()
 
     def _note_failure(self, error: Exception) -> None:
-        """Log a failure, unless the attempt before failed alike: a disk may stay full for hours."""
-        if self._failure is None:
+        """Log a failure, unless an attempt before failed alike: a disk may stay full for hours."""
+        if not self._failures:
             self._failing_since = time.monotonic()
-        if repr(error) == self._failure:
+        if repr(error) in self._failures:
             return
-        self._failure = repr(error)
+        self._failures.add(repr(error))
         _log.error(
             "background work of %s failed, retrying every %g s: %s",
             *(self._settings.db, _RETRY_INTERVAL, error),
@@ -230,10 +230,10 @@ class Deployment:
         )
 
     def _note_success(self) -> None:
-        if self._failure is not None:
+        if self._failures:
             seconds = time.monotonic() - self._failing_since
             _log.info("background work of %s works again after %.0f s", self._settings.db, seconds)
-            self._failure = None
+            self._failures.clear()
 
     def _cancel_wake_up(self) -> None:
         if self._wake_up is not None:

@@ -295,6 +295,23 @@ def test_background_work_that_failed_is_done_a_little_later(
     assert f"background work of :memory: failed, {line}" in caplog.text
 
 
+def test_failures_of_background_work_that_alternate_are_logged_once_each(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("taskqueue_client.local.deployment._RETRY_INTERVAL", 0.01)
+    caplog.set_level("INFO", "taskqueue_client.local.deployment")
+    with LocalQueue(claim_timeout=0.05) as local:
+        background: Any = local._running.background  # pyright: ignore[reportPrivateUsage] - to break it
+        failing = Mock(side_effect=[FULL, AssertionError("b")] * 3 + [None] * 1000)
+        monkeypatch.setattr(background, "run_due", failing)
+        corner = Corner(local)
+        corner.create()
+        corner.claim()
+        until(lambda: "works again" in caplog.text)
+    first, second, _ = (each.getMessage() for each in caplog.records)
+    assert (first[-12:], second[-3:]) == ("disk is full", ": b")
+
+
 def test_a_full_disk_is_logged_when_background_work_fails_and_when_it_works_again(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
