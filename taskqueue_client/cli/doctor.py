@@ -12,6 +12,7 @@ from functools import partial
 import click
 import msgspec
 
+from taskqueue_client._protocol.retry import is_foreign
 from taskqueue_client._transport.network import SOCKS_PROXIES, NetworkSettings
 from taskqueue_client.artifacts import ArtifactError
 from taskqueue_client.client import Queue
@@ -175,11 +176,11 @@ def _access(queue: Queue, subject: Subject) -> Iterator[Finding]:
             return
     try:
         held = queue.current_scopes().scopes
-    except InsufficientScopes:
-        held = None
     except CallFailed as error:
-        yield Finding("credentials", Verdict.WRONG, in_one_line(error))
-        return
+        if is_foreign(error) or not isinstance(error, InsufficientScopes):
+            yield Finding("credentials", Verdict.WRONG, in_one_line(error))
+            return
+        held = None
     yield Finding("credentials", *_credentials(queue, held))
     if not subject.task_queue_ids:
         yield Finding("scopes", Verdict.NOTE, "not checked: give a task queue id")

@@ -19,7 +19,7 @@ from taskqueue_client import Credentials, Queue, temporary_credentials
 from taskqueue_client.cli.doctor import Finding, Subject, Verdict, findings
 from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.local import Client, LocalQueue
-from taskqueue_client.local.faults import ExpireUrl
+from taskqueue_client.local.faults import ExpireUrl, Respond
 from taskqueue_client.worker import WorkerConfig
 from tests.cli.command import run, run_json
 from tests.cli.terminal import on_a_terminal
@@ -305,6 +305,15 @@ def test_the_proxy_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch
     assert found["proxy"] == ("good", "http://127.0.0.1:1")
     assert found["service"][0] == "wrong"
     assert "s3cret" not in str(found)
+
+
+def test_what_a_proxy_responds_does_not_show_that_the_credentials_are_accepted(
+    deployment: LocalQueue,
+) -> None:
+    deployment.faults.add(Respond("auth.currentScopes", status=403, html=True))
+    verdict, message = verdicts()["credentials"]
+    assert verdict == "wrong"
+    assert "HTTP 403 and no error code of Taskcluster" in message
 
 
 @pytest.mark.usefixtures("deployment")
