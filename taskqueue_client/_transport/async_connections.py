@@ -400,7 +400,7 @@ class ConnectorTransport:
             async with asyncio.timeout(seconds):
                 await self._places.acquire()
         except TimeoutError as error:  # which has no text
-            raise TransportFailed(_BUSY, timed_out=True) from error
+            raise TransportFailed(_BUSY, timed_out=True, is_unsent=True) from error
 
     async def aclose(self) -> None:
         for each in self._connections:
@@ -459,7 +459,7 @@ class _Destination:
             lines.append(f"Content-Length: {len(body)}")
         text = "".join(lines)
         if not (text.isascii() and text.isprintable()) or " " in target or not _are_names(tuple(headers)):
-            raise TransportFailed(_INVALID)
+            raise TransportFailed(_INVALID, is_unsent=True)
         return "\r\n".join((*lines, "", "")).encode() + body
 
     def _headers_without(self, headers: Mapping[str, str]) -> list[str]:

@@ -742,6 +742,7 @@ async def test_a_request_that_gets_no_connection_in_time_says_so(
         with pytest.raises(TransportFailed, match="connections of the client were in use") as failed:
             await get(transport, server, total=0.0)
         assert failed.value.timed_out
+        assert failed.value.is_unsent
         going.cancel()
 
 
