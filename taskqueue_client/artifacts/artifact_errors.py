@@ -97,6 +97,16 @@ class StorageRefused(StorageFailed):
         return is_delayed or self.status >= HTTPStatus.INTERNAL_SERVER_ERROR or self.code == "RequestTimeout"
 
     @property
+    def is_absence(self) -> bool:
+        """Whether storage does not have the content: S3 responds with 403 where nobody may list the bucket.
+
+        A 403 without an error code of S3 is a proxy's.
+        """
+        return self.status == HTTPStatus.NOT_FOUND or (
+            self.status == HTTPStatus.FORBIDDEN and bool(self.code)
+        )
+
+    @property
     def is_too_large(self) -> bool:
         """Whether storage does not take as many bytes."""
         return self.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or self.code == "EntityTooLarge"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any, Literal
 
 import msgspec
@@ -17,7 +16,7 @@ from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotF
 from taskqueue_client.models._base import prepare
 
 from .artifact_errors import ChainOfTrustError, StorageRefused
-from .downloading import ABSENT, Destination, DownloadRequest, downloading
+from .downloading import Destination, DownloadRequest, downloading
 from .storage import VERIFIABLE, silently
 from .transfers import TransferClient
 
@@ -125,15 +124,10 @@ def _content(client: TransferClient, request: DownloadRequest) -> Conversation[b
     try:
         return (yield from downloading(client, request, Destination(), silently)).content
     except (ResourceNotFound, ErrorArtifact, StorageRefused) as error:
-        if isinstance(error, StorageRefused) and not _is_absence(error):
+        if isinstance(error, StorageRefused) and not error.is_absence:
             raise
         reason = f"run {request.run_id} has no {request.name!r}: {error}"
         raise ChainOfTrustError(request.task_id, reason) from error
-
-
-def _is_absence(error: StorageRefused) -> bool:
-    """Return whether storage does not have the content; a 403 without S3's error code is a proxy's."""
-    return error.status in ABSENT and (error.status != HTTPStatus.FORBIDDEN or bool(error.code))
 
 
 def _checked_keys(public_keys: PublicKeys) -> dict[str, bytes]:

@@ -50,8 +50,8 @@ FILE = "the path of a file, not of a folder, device or FIFO"
 """The allowed destinations, in words."""
 
 _WITH_URL = frozenset({StorageType.S3, StorageType.REFERENCE})
-ABSENT = frozenset({403, 404})
-"""S3 responds with 403 where the reader may not list the bucket."""
+_ABSENT = frozenset({403, 404})
+"""S3 responds with 403 where the reader may not list the bucket, and so does a CDN before it."""
 
 _PARTIAL = 206
 _NO_SUCH_RANGE = 416
@@ -262,7 +262,7 @@ class _Download:
             is_on_s3 = self.artifact.storage_type == StorageType.S3
             if is_expiry(error, location.expires, self.transfer.settings.server_time()):
                 self.location = None
-            elif error.status in ABSENT and is_on_s3 and not self.skips_cdn:
+            elif error.status in _ABSENT and is_on_s3 and not self.skips_cdn:
                 self.skips_cdn, self.location = True, None  # a CDN keeps responses from before the upload
             raise
 

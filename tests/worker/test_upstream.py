@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 import re
 import resource
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
+from taskqueue_client._dates import timestamp
 from taskqueue_client._protocol.conversation import Conversation, Work
 from taskqueue_client.artifacts import DownloadResult
 from taskqueue_client.artifacts.download_methods import download_artifact
@@ -25,7 +28,7 @@ from taskqueue_client.models import StorageType
 from taskqueue_client.worker.features import upstream
 from taskqueue_client.worker.features.upstream import UpstreamArtifact
 from taskqueue_client.worker.run.task_run import TaskRun
-from tests.worker.queue_world import World
+from tests.worker.queue_world import WAIT, World
 from tests.worker.run_outcomes import reasons
 from tests.worker.worker_world import log_of, work
 
@@ -409,6 +412,37 @@ def test_an_expired_artifact_of_the_payload_is_unavailable(
     world.local.faults.add(Respond("queue.artifact", status=410))
     task_id = run("upstream_artifacts", payload=payload, dependencies=[build], seen=keep([]))
     assert reasons(world, task_id) == ["resource-unavailable"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "why"),
+    [
+        (None, "HTTP 404 NoSuchKey"),
+        (b"nonsense", "gzip"),
+        (gzip.compress(b"x")[:-1], "the gzip stream is truncated"),
+        (gzip.compress(bytes(2**27)), "unpacked from"),
+    ],
+    ids=["none", "no gzip", "truncated", "bomb"],
+)
+def test_an_artifact_of_the_payload_whose_content_is_missing_or_damaged_is_unavailable(
+    world: World, stored: bytes | None, why: str
+) -> None:
+    """An upstream task stores what it likes: some of them shut the worker down."""
+
+    def build(task: TaskRun) -> None:
+        request = {"storageType": "s3", "expires": timestamp(task.expires), "contentType": "text/plain"}
+        created = task.queue.create_artifact(task.task_id, task.run_id, "public/x", request)  # type: ignore[arg-type]
+        if stored is not None:
+            headers = {"Content-Type": "text/plain", "Content-Encoding": "gzip"}
+            requests.put(str(created.put_url), stored, headers=headers, timeout=WAIT).raise_for_status()
+
+    dependency = world.create()
+    work(world, build)
+    payload = {"upstreamArtifacts": [{"taskId": dependency, "paths": ["public/x"]}]}
+    task_id = world.create(payload, dependencies=[dependency])
+    work(world, lambda task: task.upstream_artifacts())
+    assert reasons(world, task_id) == ["resource-unavailable"]
+    assert why in log_of(world, task_id)
 
 
 @pytest.mark.parametrize("endpoint", ["queue.statuses", "queue.listArtifacts", "queue.artifact"])

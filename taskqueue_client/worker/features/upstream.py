@@ -20,7 +20,12 @@ from taskqueue_client import calls
 from taskqueue_client._arguments import number, slugid
 from taskqueue_client._protocol.conversation import Conversation, Together, Work
 from taskqueue_client._protocol.retry import is_foreign
-from taskqueue_client.artifacts.artifact_errors import ChainOfTrustError
+from taskqueue_client.artifacts.artifact_errors import (
+    ChainOfTrustError,
+    DownloadCorrupt,
+    DownloadTooLarge,
+    StorageRefused,
+)
 from taskqueue_client.artifacts.chain_verification import ChainOfTrust, PublicKeys, verify_chain_of_trust
 from taskqueue_client.artifacts.download_methods import checked_path, download_artifact
 from taskqueue_client.artifacts.downloading import FILE, DownloadResult
@@ -167,6 +172,13 @@ def upstream_of_payload(payload: Mapping[str, Any], allowed: Container[str]) -> 
     return tasks
 
 
+_ABOUT_THE_PAYLOAD = (
+    *(ResourceNotFound, ResourceExpired, ErrorArtifact, InsufficientScopes),
+    *(ChainOfTrustError, DownloadCorrupt, DownloadTooLarge, StorageRefused),
+)
+"""The errors that any worker would get for the same list."""
+
+
 def as_the_payload_asks(steps: Conversation[R]) -> Conversation[R]:
     """Download the artifacts that the payload lists; a failure is the outcome of the task, not of the worker.
 
@@ -175,8 +187,8 @@ def as_the_payload_asks(steps: Conversation[R]) -> Conversation[R]:
     """
     try:
         return (yield from steps)
-    except (ResourceNotFound, ResourceExpired, ErrorArtifact, InsufficientScopes, ChainOfTrustError) as error:
-        if is_foreign(error):
+    except _ABOUT_THE_PAYLOAD as error:
+        if is_foreign(error) or (isinstance(error, StorageRefused) and not error.is_absence):
             raise
         is_refused = isinstance(error, (InsufficientScopes, ChainOfTrustError))
         outcome = MalformedPayload if is_refused else ResourceUnavailable
