@@ -3,7 +3,7 @@
 ArtifactError
 ├── StorageFailed          content could not be sent to storage, or read from it
 │   ├── StorageRefused         the response is an error
-│   └── RedirectRefused        the response redirects to a URL that is not followed
+│   └── RedirectRefused        a response leads to a URL that is not followed
 ├── NotOffered             the service's response has no URL to continue with
 ├── SourceChanged          the file was changed while it was read
 ├── UploadAlreadyBegun     an object artifact of this name exists, and cannot be finished
@@ -140,7 +140,7 @@ def is_expiry(error: StorageRefused, url_expires: float | None, now: float) -> b
 
 
 class RedirectRefused(StorageFailed):
-    """A redirect from HTTPS to another scheme, to a malformed URL, or one too many."""
+    """A redirect from HTTPS to another scheme, one too many, or a URL that is malformed or not of HTTP."""
 
     @property
     def is_temporary(self) -> bool:

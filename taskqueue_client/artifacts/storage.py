@@ -363,13 +363,13 @@ def _missing(cause: IncompleteRead) -> str:
 
 
 def _parts_of(method: str, url: str) -> SplitResult:
-    """Return the parts of a URL, without a user and a fragment."""
+    """Return the parts of a URL, which may be that of a reference, without a user and a fragment."""
     with suppress(ValueError):
         parts = urlsplit(url)
         if _URL.fullmatch(url) and parts.hostname and parts.port != 0:
             host = parts.netloc.rpartition("@")[2]
             return parts._replace(netloc=host, path=parts.path or "/", fragment="")
-    raise StorageFailed(method, url, "expected an http or https URL with a host")
+    raise RedirectRefused(method, url, "expected an http or https URL with a host")
 
 
 class _LocalError(Exception):

@@ -474,9 +474,10 @@ def test_a_reference_that_is_not_a_url_is_an_error(
     raw_client: EitherClient, server: RawServer, url: str, shown: str
 ) -> None:
     server.respond = lambda _: json_response({"storageType": "reference", "url": url})
-    with pytest.raises(StorageFailed) as caught:
+    with pytest.raises(RedirectRefused) as caught:
         raw_client.download("x")
     assert str(caught.value) == f"GET {shown}: expected an http or https URL with a host"
+    assert not caught.value.is_temporary
 
 
 def test_a_response_without_a_url_is_an_error(raw_client: EitherClient, server: RawServer) -> None:

@@ -445,6 +445,20 @@ def test_an_artifact_of_the_payload_whose_content_is_missing_or_damaged_is_unava
     assert why in log_of(world, task_id)
 
 
+def test_a_reference_of_the_payload_that_is_not_a_url_of_http_is_unavailable_at_once(world: World) -> None:
+    def build(task: TaskRun) -> None:
+        task.queue.create_reference_artifact(
+            *(task.task_id, task.run_id, "public/x", "ftp://example.com/x"), expires=task.expires
+        )
+
+    dependency = world.create()
+    work(world, build)
+    payload = {"upstreamArtifacts": [{"taskId": dependency, "paths": ["public/x"]}]}
+    task_id = world.create(payload, dependencies=[dependency])
+    work(world, lambda task: task.upstream_artifacts())
+    assert reasons(world, task_id) == ["resource-unavailable"]
+
+
 @pytest.mark.parametrize("endpoint", ["queue.statuses", "queue.listArtifacts", "queue.artifact"])
 @pytest.mark.parametrize("status", [403, 410])
 def test_what_a_proxy_responds_in_the_place_of_the_queue_is_not_the_task_s_fault(

@@ -24,6 +24,7 @@ from taskqueue_client.artifacts.artifact_errors import (
     ChainOfTrustError,
     DownloadCorrupt,
     DownloadTooLarge,
+    RedirectRefused,
     StorageRefused,
 )
 from taskqueue_client.artifacts.chain_verification import ChainOfTrust, PublicKeys, verify_chain_of_trust
@@ -174,7 +175,7 @@ def upstream_of_payload(payload: Mapping[str, Any], allowed: Container[str]) -> 
 
 _ABOUT_THE_PAYLOAD = (
     *(ResourceNotFound, ResourceExpired, ErrorArtifact, InsufficientScopes),
-    *(ChainOfTrustError, DownloadCorrupt, DownloadTooLarge, StorageRefused),
+    *(ChainOfTrustError, DownloadCorrupt, DownloadTooLarge, StorageRefused, RedirectRefused),
 )
 """The errors that any worker would get for the same list."""
 
