@@ -146,7 +146,7 @@ class Attempted:
         endpoint: The name in the service's reference.
         method: The HTTP method.
         url: Without the signature of a signed URL.
-        attempts: Number of times the request was sent.
+        attempts: Number of attempts; one without a connection has sent nothing.
         elapsed: Seconds from the first attempt's start to the last one's end.
         outcome_unknown: An attempt was sent, and ended without a response that says whether it took effect.
     """
@@ -160,7 +160,7 @@ class Attempted:
 
     def __str__(self) -> str:
         tries = "once" if self.attempts == 1 else f"{self.attempts} times"
-        return f"{self.endpoint} ({self.method} {self.url}, sent {tries} in {self.elapsed:.1f} s)"
+        return f"{self.endpoint} ({self.method} {self.url}, attempted {tries} in {self.elapsed:.1f} s)"
 
 
 class CallFailed(TaskQueueError):
@@ -186,7 +186,7 @@ class CallFailed(TaskQueueError):
 
     @property
     def attempts(self) -> int:
-        """Number of times the request was sent."""
+        """Number of attempts at the call."""
         return self.attempted.attempts
 
     @property

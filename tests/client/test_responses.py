@@ -49,7 +49,9 @@ def test_each_code_has_a_class(client: Any, server: ScriptedServer, code: str) -
     assert error.endpoint == "status"
     assert error.attempted.method == "GET"
     assert error.attempted.url == f"{server.root_url}/api/queue/v1/task/x/status"
-    assert str(error).startswith(f"status (GET {server.root_url}/api/queue/v1/task/x/status, sent once in ")
+    assert str(error).startswith(
+        f"status (GET {server.root_url}/api/queue/v1/task/x/status, attempted once in "
+    )
 
 
 @pytest.mark.parametrize(

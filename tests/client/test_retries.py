@@ -236,7 +236,9 @@ def test_the_traceback_of_a_refusal_shows_no_retry_loop(client: Any, server: Scr
 def test_an_error_tells_of_all_attempts(make_client: Any, server: ScriptedServer, clock: Any) -> None:
     server.otherwise = html_502
     policy = RetryPolicy(attempts=3, wait_initial=1, wait_jitter=0)
-    with pytest.raises(ServerError, match=r"sent 3 times in 3\.0 s.*HTTP 502: 502 Bad Gateway") as caught:
+    with pytest.raises(
+        ServerError, match=r"attempted 3 times in 3\.0 s.*HTTP 502: 502 Bad Gateway"
+    ) as caught:
         make_client(clock=clock, retry=policy).send(DECLARE)
     assert caught.value.attempted.attempts == 3
     assert caught.value.attempted.outcome_unknown

@@ -346,7 +346,7 @@ def test_calls_of_the_handler_go_to_the_worker_s_deployment_and_no_secret_is_in_
 def test_without_a_deployment_calls_fail_at_once() -> None:
     result = run_handler(Caller, {})
     assert result.outcome == "internal-error"
-    assert "sent once" in str(result.error)
+    assert "attempted once" in str(result.error)
 
 
 def test_it_leaves_nothing_behind(tmp_path: Path) -> None:
