@@ -9,13 +9,14 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, TypeVar
 
 from taskqueue_client.errors import (
     ApiError,
     ConnectionFailed,
     ErrorArtifact,
     InvalidArgument,
+    RequestConflict,
     ServerError,
     TooManyRequests,
     UnreadableResponse,
@@ -206,6 +207,11 @@ def is_foreign(error: BaseException) -> bool:
     """
     has_no_code = isinstance(error, ApiError) and error.code is None
     return isinstance(error, UnreadableResponse) or (has_no_code and not isinstance(error, ErrorArtifact))
+
+
+def is_conflict(error: BaseException) -> TypeGuard[RequestConflict]:
+    """Return whether the Queue refused a change (409). A proxy's 409, such as Squid's, is no JSON object."""
+    return isinstance(error, RequestConflict) and bool(error.refused.document)
 
 
 def is_outage(error: BaseException) -> bool:

@@ -193,6 +193,7 @@ class TestReclaiming:
             Respond(endpoint="queue.reclaimTask", status=500, after=True),
             Respond(endpoint="queue.reclaimTask", status=401),
             Respond(endpoint="queue.reclaimTask", status=404, html=True),
+            Respond(endpoint="queue.reclaimTask", status=409, html=True),
             Drop(endpoint="queue.reclaimTask"),
             Drop(endpoint="queue.reclaimTask", after=True),
         ],
@@ -273,6 +274,7 @@ FAULTS: dict[str, list[Respond | Drop]] = {
     "502 after the change": [Respond(endpoint="queue.report*", status=502, after=True, html=True)],
     "502 before the change": [Respond(endpoint="queue.report*", status=502, times=2)],
     "connection cut": [Drop(endpoint="queue.report*"), Drop(endpoint="queue.report*", after=True)],
+    "conflict of a proxy": [Respond(endpoint="queue.report*", status=409, html=True)],
     "conflict after the change": [Respond(endpoint="queue.report*", status=409, after=True)],
 }
 

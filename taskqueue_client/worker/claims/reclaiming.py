@@ -7,9 +7,9 @@ from bisect import bisect_left, insort
 from random import random
 from typing import NamedTuple
 
+from taskqueue_client._protocol.retry import is_conflict
 from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from taskqueue_client.clock import Clock
-from taskqueue_client.errors import RequestConflict
 from taskqueue_client.worker.outcomes import LossReason
 from taskqueue_client.worker.worker_log import counted, log
 
@@ -80,10 +80,11 @@ class Reclaiming:
                 response = await run.queue.reclaim_task(run.task_id, run.run_id)
             run.use_credentials(response.credentials)
             run.lease = run.lease.reclaimed(response, asked)
-        except RequestConflict as error:
-            if run.apply(ClaimEvent.RECLAIM_REFUSED, error.message, LossReason.RECLAIM_REFUSED):
-                self._events.reclaim_ended("refused")
         except Exception as error:  # noqa: BLE001 - whatever happens, the claim lasts until its lease ends
+            if is_conflict(error):
+                if run.apply(ClaimEvent.RECLAIM_REFUSED, error.message, LossReason.RECLAIM_REFUSED):
+                    self._events.reclaim_ended("refused")
+                return None
             self._events.reclaim_ended("failed")
             log.warning("cannot reclaim %s, retrying: %s", run, cause_of(error))
             return error

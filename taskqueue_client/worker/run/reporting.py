@@ -10,7 +10,7 @@ from typing import cast
 from taskqueue_client import calls
 from taskqueue_client._client_base import with_retries
 from taskqueue_client._protocol.conversation import Call
-from taskqueue_client._protocol.retry import PolicyRetries, RetryPolicy
+from taskqueue_client._protocol.retry import PolicyRetries, RetryPolicy, is_conflict
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.errors import CallFailed, RequestConflict
@@ -96,9 +96,10 @@ class Reporter:
         try:
             async with asyncio.timeout(timeout):
                 await self._queue.send(report_of(run.task_id, run.run_id, reason))
-        except RequestConflict as error:
-            await self._check_conflict(reason, error)
         except Exception as error:  # noqa: BLE001 - whatever happens, the claim lasts until its lease ends
+            if is_conflict(error):
+                await self._check_conflict(reason, error)
+                return None
             cause = cause_of(error)
             log.warning("cannot report %s as %s, retrying: %s", run, reason, cause)
             return cause
