@@ -55,6 +55,7 @@ def _list(description: str, items: Schema, **rules: object) -> Schema:
 _SLUGID = _text("a slugid of 22 characters, as slugid() returns", pattern=rf"^{SLUGID.pattern}\Z")
 _IDENTIFIER = _text("1 to 38 of a-z A-Z 0-9 - _", pattern=r"^[a-zA-Z0-9_-]{1,38}\Z")
 _DATE_TIME = _text("a date-time like 2026-11-21T09:20:53.649Z", format="date-time")
+_MOMENT = f"a duration like 2 hours, or {_DATE_TIME['description']}"
 _OBJECT: Schema = {"type": "object", "description": "an object"}
 
 DEFINITION: Schema = {
@@ -163,12 +164,16 @@ def check_definition(definition: TaskDefinition, now: float) -> bytes:
 
 
 def definition_problems(path: str, definition: TaskDefinition) -> Iterator[Problem]:
-    """Yield what the Queue would refuse at any time in the definition at a path of a document."""
+    """Yield what the Queue would refuse at any time in the definition at a path of a graph's document.
+
+    Dates in such a document may be durations.
+    """
     try:
         size = len(check_definition(definition, math.nan))
     except InvalidDefinition as error:
         for problem in error.problems:
-            yield replace(problem, path=path + problem.path[1:])
+            allowed = _MOMENT if problem.allowed == _DATE_TIME["description"] else problem.allowed
+            yield replace(problem, path=path + problem.path[1:], allowed=allowed)
     else:
         if size > MAX_BODY:
             yield Problem(path, None, f"at most {MAX_BODY:,}", f"the definition has {size:,} bytes as JSON")
@@ -392,7 +397,7 @@ def _relation_problems(document: dict[str, Any], now: float) -> Iterator[Problem
             yield Problem(json_path("scopes", index), scope, "a scope that ends in at most one *")
     created, deadline, expires = (_seconds(document.get(key)) for key in ("created", "deadline", "expires"))
     for key, allowed in _broken_date_rules(created, deadline, expires, now):
-        yield Problem(f"$.{key}", document[key], allowed)
+        yield Problem(f"$.{key}", document[key], allowed.format_map(document))
 
 
 def _task_queue_problem(task_queue_id: object, *pair: object) -> Problem | None:
@@ -406,13 +411,13 @@ def _task_queue_problem(task_queue_id: object, *pair: object) -> Problem | None:
 
 
 def _broken_date_rules(created: float, deadline: float, expires: float, now: float) -> list[tuple[str, str]]:
-    """Return the keys of dates that break a rule, each with the rule; NaN breaks none."""
+    """Return the keys of dates that break a rule, each with the rule as a format; NaN breaks none."""
     rules = [
         ("created", created < now - _WINDOW - _UNCERTAIN, "at most 15 minutes ago"),
         ("created", created > now + _WINDOW + _UNCERTAIN, "at most 15 minutes from now"),
-        ("created", created > deadline, "at or before deadline"),
+        ("deadline", deadline < created, "at or after created, {created}"),
         ("deadline", deadline < now - _UNCERTAIN, "in the future"),
-        ("expires", expires < deadline, "at or after deadline"),
+        ("expires", expires < deadline, "at or after deadline, {deadline}"),
     ]
     return [(key, allowed) for key, is_broken, allowed in rules if is_broken]
 

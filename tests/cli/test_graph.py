@@ -297,6 +297,27 @@ def test_problems_of_a_single_task_are_named_by_their_paths() -> None:
     assert {problem.path for problem in caught.value.problems} == {"$.retries", "$.deadline"}
 
 
+@pytest.mark.parametrize("key", ["deadline", "expires"])
+def test_the_error_of_a_date_says_that_durations_are_allowed(key: str) -> None:
+    with pytest.raises(InvalidDefinition) as caught:
+        plan_task({**DEFAULTS, "metadata": {**DEFAULTS["metadata"], "name": "one"}, key: "2 hors"})
+    assert str(caught.value.problems[0]) == (
+        f"$.{key}: '2 hors' is not valid; expected a duration like 2 hours, or a date-time like "
+        "2026-11-21T09:20:53.649Z"
+    )
+
+
+def test_the_error_of_a_date_in_the_wrong_order_shows_the_other_date() -> None:
+    created = "2026-11-21T09:20:53.649Z"
+    task = {**DEFAULTS, "metadata": {**DEFAULTS["metadata"], "name": "one"}}
+    with pytest.raises(InvalidDefinition, match=rf"^.*\n  \$\.deadline: .* at or after created, {created}$"):
+        plan_task({**task, "deadline": "-2 hours"}, created=created)
+    with pytest.raises(
+        InvalidDefinition, match=r"^.*\n  \$\.expires: .* deadline, 2026-11-22T09:20:53.649Z$"
+    ):
+        plan_task({**task, "expires": "1 minute"}, created=created)
+
+
 def test_all_tasks_are_created_in_one_group(queue: Queue) -> None:
     graph = plan_graph(document(a={}, b={"dependencies": ["a"]}))
     statuses = submit_graph(queue, graph)
