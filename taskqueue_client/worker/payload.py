@@ -306,7 +306,7 @@ def _each_once(problems: Iterable[Problem]) -> Iterator[Problem]:
 
 
 _ALLOWED = {
-    "type": "of type {}",
+    "type": "a value of type {}",
     "enum": "one of {}",
     "const": "only {}",
     "minimum": "at least {}",
@@ -314,14 +314,14 @@ _ALLOWED = {
     "exclusiveMinimum": "more than {}",
     "exclusiveMaximum": "less than {}",
     "multipleOf": "a multiple of {}",
-    "minLength": "at least {} characters",
+    "minLength": "{} or more characters",
     "maxLength": "at most {} characters",
     "pattern": "a string that matches the pattern {}",
     "format": "a string in the format {}",
-    "minItems": "at least {} elements",
+    "minItems": "{} or more elements",
     "maxItems": "at most {} elements",
     "uniqueItems": "a list without duplicates",
-    "minProperties": "at least {} keys",
+    "minProperties": "{} or more keys",
     "maxProperties": "at most {} keys",
 }
 """The phrases for the values that keywords allow; for other keywords, the message of jsonschema is used."""

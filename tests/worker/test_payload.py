@@ -41,8 +41,8 @@ def test_every_violation_is_explained() -> None:
     payload = {"command": ["make", "", 3], "max time": 0, "since": "noon", "colour": "red", "size": 1}
     assert sorted(words(BUILD, payload)) == [
         "$.colour: unknown key; known keys: command, target, max time, since, child, ^x-",
-        "$.command[1]: '' is not valid; expected at least 1 characters",
-        '$.command[2]: 3 is not valid; expected of type "string"',
+        "$.command[1]: '' is not valid; expected 1 or more characters",
+        '$.command[2]: 3 is not valid; expected a value of type "string"',
         "$.since: 'noon' is not valid; expected a string in the format \"date-time\"",
         "$.size: unknown key; known keys: command, target, max time, since, child, ^x-",
         "$.target: missing",
@@ -53,7 +53,7 @@ def test_every_violation_is_explained() -> None:
 @pytest.mark.parametrize(
     ("schema", "payload", "explanation"),
     [
-        ({"type": ["string", "null"]}, 1, '$: 1 is not valid; expected of type ["string", "null"]'),
+        ({"type": ["string", "null"]}, 1, '$: 1 is not valid; expected a value of type ["string", "null"]'),
         ({"const": 1}, 2, "$: 2 is not valid; expected only 1"),
         ({"exclusiveMinimum": 1}, 1, "$: 1 is not valid; expected more than 1"),
         ({"multipleOf": 2}, 3, "$: 3 is not valid; expected a multiple of 2"),
@@ -70,7 +70,7 @@ def test_every_violation_is_explained() -> None:
             ["x"],
             (
                 "$: ['x'] is not valid; expected one of the alternatives: "
-                '$: of type "integer" | $[0]: of type "integer"'
+                '$: a value of type "integer" | $[0]: a value of type "integer"'
             ),
         ),
         (
@@ -252,7 +252,7 @@ def test_millions_of_violations_are_cut_off() -> None:
 def test_a_payload_of_ten_megabytes_is_explained_in_few_words() -> None:
     payload = json.loads(json.dumps({"command": "x" * 10_000_000, "target": "all"}))
     (problem,) = PayloadSchema(BUILD).violations(payload)
-    assert str(problem).endswith('of type "array"')
+    assert str(problem).endswith('expected a value of type "array"')
     assert len(str(problem)) < 1000
 
 
