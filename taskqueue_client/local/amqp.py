@@ -163,6 +163,13 @@ class _Link(ABC):
             raise ConnectionError("the broker sent no heartbeat") from error
 
 
+def _cause(error: Exception) -> str:
+    """Return why there is no connection. aiormq hides what the broker says about a virtual host."""
+    if "Connection.OpenOk" in str(error):
+        return "the virtual host does not exist, or the user has no access to it"
+    return str(error) or type(error).__name__
+
+
 class AmqpPublisher(_Link):
     """Sends messages in the background.
 
@@ -223,9 +230,9 @@ class AmqpPublisher(_Link):
             _log.warning("cannot remove delivered messages, retrying: %s", error)
             return
         _log.warning(
-            "RabbitMQ at %s is unreachable (%s): %d messages wait",
+            "not connected to RabbitMQ at %s: %s; %d messages wait",
             self._host,
-            type(error).__name__,
+            _cause(error),
             len(self._outbox),
         )
 
@@ -311,8 +318,8 @@ class WorkerRemovals(_Link):
 
     def _note_loss(self, error: Exception) -> None:
         _log.warning(
-            "not consuming worker-manager messages: RabbitMQ at %s is unreachable (%s)",
-            *(self._host, type(error).__name__),
+            "not consuming worker-manager messages: not connected to RabbitMQ at %s: %s",
+            *(self._host, _cause(error)),
         )
 
     async def _use(self, channel: AbstractChannel) -> None:

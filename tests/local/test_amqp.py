@@ -393,18 +393,24 @@ class Warned(logging.Handler):
         self.event.set()
 
 
-async def test_the_password_is_never_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("url", "cause"),
+    [
+        (URL(BROKER).with_user("nobody").with_password("hunter-2-secret"), "ACCESS_REFUSED - Login was refused"),
+        (URL(BROKER).with_path("no-such-vhost"), "the virtual host does not exist, or the user has no access"),
+    ],
+)
+async def test_a_refused_connection_is_logged_with_the_cause_and_without_the_password(
+    url: URL, cause: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(amqp, "_PATIENCE", 0.05)
     caplog.set_level(logging.DEBUG)
-    url = str(URL(BROKER).with_user("nobody").with_password("hunter-2-secret"))
     warned = Warned()
     logging.getLogger(amqp.__name__).addHandler(warned)
-    async with Publisher(url) as publisher:
+    async with Publisher(str(url)) as publisher:
         await asyncio.wait_for(warned.event.wait(), 30)
     logging.getLogger(amqp.__name__).removeHandler(warned)
-    assert "RabbitMQ at" in caplog.text
+    assert f"not connected to RabbitMQ at {url.host}: {cause}" in caplog.text
     assert "hunter-2" not in caplog.text
     assert "hunter-2" not in repr(publisher)
 
