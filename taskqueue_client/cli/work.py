@@ -125,8 +125,9 @@ def _errors_of_machine() -> Generator[None]:
 def _worker_class(name: str, given: Mapping[str, object]) -> type[WorkerLoop]:
     """Return the class of a name, which can be called with the arguments `given`."""
     module_name, _, class_name = name.partition(":")
-    if not (module_name and class_name) or module_name.startswith("."):
-        raise Failure(f"{name!r} is not a worker; expected MODULE:CLASS, such as my_workers.build:Builder")
+    if not (module_name and class_name) or module_name.startswith(".") or module_name.endswith(".py"):
+        example = "my_workers.build:Builder for a class in my_workers/build.py"
+        raise Failure(f"{name!r} is not a worker; expected MODULE:CLASS, such as {example}")
     sys.path.insert(0, _current_directory())
     try:
         module = importlib.import_module(module_name)

@@ -177,6 +177,7 @@ def test_a_worker_whose_log_nobody_reads_goes_on(queue: Queue, task_factory: Any
     [
         ("greeting", "'greeting' is not a worker; expected MODULE:CLASS"),
         (".greeting:Greeter", "'.greeting:Greeter' is not a worker; expected MODULE:CLASS"),
+        ("greeting.py:Greeter", "'greeting.py:Greeter' is not a worker; expected MODULE:CLASS, such as my_"),
         ("taskqueue_client.worker:WorkerLoop", "'WorkerLoop' in taskqueue_client.worker lacks run_task"),
         ("nothing:Greeter", "cannot import 'nothing': No module named 'nothing'"),
         ("broken:Greeter", "cannot import 'broken': No module named 'no_such_module'"),
