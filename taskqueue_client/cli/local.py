@@ -167,7 +167,9 @@ def command(
         )
         local.start()
     except sqlite3.Error as error:
-        raise Failure(f"{settings['db']}: {error}") from None
+        is_in_use = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+        finding = "another process uses this file; stop it, or use another file" if is_in_use else error
+        raise Failure(f"{settings['db']}: {finding}") from None
     except (ValueError, OSError, ImportError) as error:
         raise Failure(str(error)) from None
     try:

@@ -396,8 +396,14 @@ class Warned(logging.Handler):
 @pytest.mark.parametrize(
     ("url", "cause"),
     [
-        (URL(BROKER).with_user("nobody").with_password("hunter-2-secret"), "ACCESS_REFUSED - Login was refused"),
-        (URL(BROKER).with_path("no-such-vhost"), "the virtual host does not exist, or the user has no access"),
+        (
+            URL(BROKER).with_user("nobody").with_password("hunter-2-secret"),
+            "ACCESS_REFUSED - Login was refused",
+        ),
+        (
+            URL(BROKER).with_path("no-such-vhost"),
+            "the virtual host does not exist, or the user has no access",
+        ),
     ],
 )
 async def test_a_refused_connection_is_logged_with_the_cause_and_without_the_password(

@@ -275,7 +275,8 @@ def check_host(host: str, *, allow_remote: bool) -> None:
     """Raise a ValueError for an address that other machines can reach, unless that is allowed."""
     addresses = _addresses(host)
     if not (allow_remote or all(ip_address(address).is_loopback for address in addresses)):
-        raise ValueError(f"{host} can be reached from other machines: set allow_remote, or use 127.0.0.1")
+        remedy = "set allow_remote (--allow-remote), or use 127.0.0.1"
+        raise ValueError(f"{host} can be reached from other machines: {remedy}")
 
 
 def _addresses(host: str) -> list[str]:

@@ -100,6 +100,16 @@ def test_state_in_a_file_is_there_again_the_next_time(tmp_path: Path, task_facto
         assert _official(_settings(process)).status(task_id)["status"]["state"] == "pending"
 
 
+def test_a_file_that_another_queue_uses_is_refused_as_such(tmp_path: Path) -> None:
+    options = ("--db", str(tmp_path / "tasks.sqlite"))
+    with running("local", *options) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        done = subprocess.run([*_COMMAND, *options], capture_output=True, text=True, timeout=60, check=False)
+    finding = "another process uses this file; stop it, or use another file"
+    assert (done.returncode, done.stderr) == (2, f"Error: {options[1]}: {finding}\n")
+
+
 def test_clients_and_roles_come_from_options_and_a_file(tmp_path: Path) -> None:
     config = tmp_path / "config.yml"
     config.write_text(
@@ -136,7 +146,7 @@ def test_the_claim_timeout_and_the_admin_routes_can_be_set(task_factory: TaskFac
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--host", "0.0.0.0"], "can be reached from other machines"),
+        (["--host", "0.0.0.0"], "can be reached from other machines: set allow_remote (--allow-remote), or"),
         (["--client", "nonsense"], "CLIENT_ID=ACCESS_TOKEN=SCOPE"),
         (["--client", "a b=t"], "clientId 'a b'"),
         (["--config", "/nowhere"], "No such file"),
