@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack
 
@@ -111,7 +111,8 @@ class WorkerLoop(ABC):
 
     Raises:
         InvalidArgument: A setting, the URL, the credentials or `payload_schema` is not allowed,
-            `signing_key` cannot be read, or a hook is declared as `async def`.
+            `signing_key` cannot be read, a hook is declared as `async def`, or the worker cannot call
+            `run_task` or a hook, because it has other parameters.
         ImportError: There is a `signing_key`, and cryptography is not installed (the extra `trust`); or
             `tracing` is on, and opentelemetry-api is not (the extra `otel`); or there is `pulse`, and
             aio-pika is not (the extra `events`).
@@ -138,7 +139,7 @@ class WorkerLoop(ABC):
         task_source: TaskSourceFactory = QueueTaskSource,
         **settings: Unpack[WorkerSettings],
     ) -> None:
-        _check_hooks(self)
+        _check_methods(self)
         check_kind("pulse", unless_text(pulse), PulseSettings | None)
         check_kinds(
             locals(), config_file=str | os.PathLike | None, clock=Clock | None, runner=WorkerRunner | None
@@ -354,15 +355,32 @@ def check_has_settings(worker: WorkerLoop) -> None:
         )
 
 
-_HOOKS = ("on_start", "on_stop", "on_task_end", "run_time_limit", "on_idle", "termination_notice")
+_PARAMETERS = {
+    "run_task": ["task"],
+    "on_start": [],
+    "on_stop": [],
+    "on_task_end": ["end"],
+    "run_time_limit": ["task"],
+    "on_idle": ["seconds"],
+    "termination_notice": [],
+}
+"""The methods that the worker calls, each with the names of its arguments."""
 
 
-def _check_hooks(worker: WorkerLoop) -> None:
-    """Refuse coroutine functions as hooks: nothing would run them."""
-    for name in _HOOKS:
-        if iscoroutinefunction(hook := getattr(worker, name)):
+def _check_methods(worker: WorkerLoop) -> None:
+    """Refuse methods that cannot be called, which each run would notice, and coroutine functions as hooks."""
+    for name, parameters in _PARAMETERS.items():
+        method = getattr(worker, name)
+        if name != "run_task" and iscoroutinefunction(method):
             allowed = "a plain function (`def`); only run_task may be declared as `async def`"
-            raise InvalidArgument(name, hook, allowed)
+            raise InvalidArgument(name, method, allowed)
+        try:
+            signature(method).bind(*parameters)
+        except (TypeError, ValueError) as error:
+            if "builtin" in str(error):  # it has no signature, as some compiled methods
+                continue
+            allowed = f"def {name}({', '.join(['self', *parameters])})"
+            raise InvalidArgument(name, method, allowed, f"wrong parameters ({error})") from error
 
 
 def _check_no_event_loop() -> None:

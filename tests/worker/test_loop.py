@@ -192,6 +192,54 @@ def test_a_hook_that_is_a_coroutine_function_is_refused(
         worker_for(world, lambda _: None)
 
 
+def without_self() -> None:
+    """A method whose author has forgotten `self`."""
+
+
+def with_self(_: object) -> None:
+    """A method that takes nothing."""
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "message"),
+    [
+        (
+            "run_task",
+            with_self,
+            "(too many positional arguments); expected def run_task(self, task)",
+        ),
+        ("on_stop", without_self, "(invalid method signature); expected def on_stop(self)"),
+        (
+            "on_idle",
+            with_self,
+            "(too many positional arguments); expected def on_idle(self, seconds)",
+        ),
+        ("on_start", None, "(None is not a callable object); expected def on_start(self)"),
+    ],
+)
+def test_a_method_that_the_worker_cannot_call_is_refused_before_a_run_notices_it(
+    name: str, method: object, message: str
+) -> None:
+    class Odd(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            """Complete every task."""
+
+    setattr(Odd, name, method)
+    with pytest.raises(InvalidArgument) as refused:
+        Odd(root_url="https://tc.example.com", task_queue_id="proj/linux", worker_group="g", worker_id="w")
+    assert str(refused.value) == f"{name}: wrong parameters {message}"
+
+
+def test_a_method_without_a_signature_is_accepted() -> None:
+    class Compiled(WorkerLoop):
+        on_idle: Any = min
+
+        def run_task(self, task: TaskRun) -> None:
+            """Complete every task."""
+
+    Compiled(root_url="https://tc.example.com", task_queue_id="proj/linux", worker_group="g", worker_id="w")
+
+
 class Unprintable(Exception):
     """Has a `__str__` that fails, as one does that returns an attribute which is None."""
 
