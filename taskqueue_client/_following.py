@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, cast
 
+from taskqueue_client._arguments import check_kind
 from taskqueue_client._dates import instant
 from taskqueue_client._protocol.conversation import (
     AsyncClient,
@@ -20,6 +22,7 @@ from taskqueue_client._protocol.conversation import (
 )
 from taskqueue_client.calls import iter_task_group
 from taskqueue_client.clock import Clock, SystemClock
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models import RunState, TaskAndStatus, TaskState, TaskStatus
 from taskqueue_client.models.tasks import RESOLVED
 
@@ -45,6 +48,7 @@ def follow_group(
         clock: The clock to wait on; default: the machine's.
 
     Raises:
+        InvalidArgument: `interval` is not a number of seconds.
         CallFailed: A call failed.
     """
     return iterate(queue, _changes(lambda: iter_task_group(task_group_id).everything(), interval, clock))
@@ -70,8 +74,17 @@ def follow(
 def _changes(
     look: Callable[[], Conversation[list[TaskAndStatus]]], interval: float, clock: Clock | None
 ) -> Conversation[None]:
-    """Yield the tasks that `look` reads, at first and after each change."""
-    clock = clock or SystemClock()
+    """Yield the tasks that `look` reads, at first and after each change; checks the interval at once."""
+    allowed = "a number of seconds, 0 or more"
+    check_kind("interval", interval, int | float, allowed)
+    if not 0 <= interval < math.inf:
+        raise InvalidArgument("interval", interval, allowed)
+    return _changes_seen(look, interval, clock or SystemClock())
+
+
+def _changes_seen(
+    look: Callable[[], Conversation[list[TaskAndStatus]]], interval: float, clock: Clock
+) -> Conversation[None]:
     last: list[TaskStatus] | None = None
     while True:
         begun = clock.monotonic()

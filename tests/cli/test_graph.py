@@ -580,6 +580,16 @@ def test_following_a_group_yields_each_change_and_ends_when_all_tasks_are_settle
     assert seen == [{"pending", "unscheduled"}, {"completed", "failed"}]
 
 
+@pytest.mark.parametrize("interval", ["2 seconds", None, True, -1, float("nan"), float("inf")])
+def test_an_interval_that_is_no_number_of_seconds_is_refused_at_once(
+    queue: Queue, async_queue: AsyncQueue, interval: Any
+) -> None:
+    both: list[tuple[Any, Any]] = [(follow_group, queue), (follow_group_async, async_queue)]
+    for function, client in both:
+        with pytest.raises(InvalidArgument, match=r"^interval: .* expected a number of seconds, 0 or more$"):
+            function(client, slugid(), interval=interval)
+
+
 async def test_the_asynchronous_client_follows_groups_too(async_queue: AsyncQueue) -> None:
     graph = plan_graph(document(a={}, b={"dependencies": ["a"]}))
     await submit_graph_async(async_queue, graph)
