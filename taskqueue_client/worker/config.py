@@ -10,7 +10,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, cast, get_args
@@ -204,8 +204,8 @@ class WorkerConfig:
     )
     live_log_url: str | None = _optional(
         _HTTP_URL,
-        "The URL by which readers reach that server, as through a reverse proxy; None: http:// with its "
-        "address and port.",
+        "The URL by which readers reach the server of `live_log`, as through a reverse proxy; None: http:// "
+        "with its address and port.",
     )
     live_log_host: str = _setting(
         "127.0.0.1", _HOST, "The address to serve logs on; other machines cannot reach the default."
@@ -248,7 +248,9 @@ class WorkerConfig:
         _PORT, "The port of /metrics, /live and /ready; 0: a free port; None: no server."
     )
     metrics_host: str = _setting(
-        "127.0.0.1", _HOST, "The address to serve them on; other machines cannot reach the default."
+        "127.0.0.1",
+        _HOST,
+        "The address of /metrics, /live and /ready; other machines cannot reach the default.",
     )
 
     tracing: bool = _switch("Make OpenTelemetry spans of claims, runs and API calls (extra `otel`).")
@@ -273,6 +275,24 @@ class WorkerConfig:
     def identities(self) -> tuple[WorkerIdentity, ...]:
         """The worker with each of its task queues."""
         return tuple(WorkerIdentity(each, self.worker_group, self.worker_id) for each in self.task_queue_ids)
+
+
+_NEEDED = {
+    "live_log_url": "live_log",
+    "live_log_host": "live_log",
+    "live_log_port": "live_log",
+    "chain_of_trust": "signing_key",
+    "metrics_host": "metrics_port",
+}
+_DEFAULTS = {each.name: each.default for each in fields(WorkerConfig)}
+
+
+def without_effect(config: WorkerConfig) -> Iterator[tuple[str, str]]:
+    """Yield the settings that were given and have no effect, each with the setting that is missing."""
+    for name, needed in _NEEDED.items():
+        is_off = getattr(config, needed) is _DEFAULTS[needed]
+        if is_off and getattr(config, name) != _DEFAULTS[name]:
+            yield name, needed
 
 
 def _several(given: object) -> str | tuple[str, ...]:

@@ -40,7 +40,7 @@ from taskqueue_client.worker.run.upload_retries import RetryClock
 from . import shutdown
 from .commands.linux_processes import check_proc
 from .commands.run_processes import Guardian
-from .config import WorkerConfig
+from .config import WorkerConfig, without_effect
 from .outcomes import text_of
 from .shutdown import Hooks
 from .threads import DaemonThreads, ThreadsafeCalls
@@ -302,6 +302,8 @@ class Session:
             *(config.worker_group, config.worker_id, __version__, self._worker.root_url),
             *(", ".join(config.task_queue_ids), config.concurrency, config.artifact_storage),
         )
+        for name, missing in without_effect(config):
+            log.warning("the setting %s has no effect without %s", name, missing)
         if os.getpid() == 1:
             log.warning(
                 "the worker is the first process of its container: processes that commands leave behind stay "

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -132,6 +133,28 @@ def test_a_limit_of_file_descriptors_that_is_too_low_is_named_at_the_start(
     assert (
         "50 runs at a time may need 450 file descriptors, and the limit is 200" in caplog.text
     ) == is_warned
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({}, []),
+        ({"metrics_host": "localhost", "metrics_port": 0}, []),
+        ({"live_log": True, "live_log_url": "http://logs.example.com"}, []),
+        ({"metrics_host": "localhost"}, ["the setting metrics_host has no effect without metrics_port"]),
+        ({"chain_of_trust": "requested"}, ["the setting chain_of_trust has no effect without signing_key"]),
+        (
+            {"live_log_port": 1, "live_log_host": "localhost"},
+            [f"the setting live_log_{each} has no effect without live_log" for each in ("host", "port")],
+        ),
+    ],
+)
+def test_a_setting_without_effect_is_named_at_the_start(
+    world: World, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], named: list[str]
+) -> None:
+    with Working(world, worker_for(world, lambda _: None, max_idle=0.01, **settings)) as working:
+        working.wait_for_end()
+    assert [each for each in caplog.messages if "has no effect" in each] == named
 
 
 @pytest.mark.parametrize(("shown", "is_warned"), [("its own", False), ("1", True), ("nothing", True)])
