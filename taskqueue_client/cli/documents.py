@@ -99,7 +99,9 @@ def _read_yaml(path: Path, text: str) -> object:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise Failure(f"{shown(path)}{where}: {error.problem or error.context}") from error
+        problem = error.problem or error.context or ""
+        problem = f"{error.context}, {problem}" if problem.startswith("but ") else problem
+        raise Failure(f"{shown(path)}{where}: {problem}") from error
     except yaml.reader.ReaderError as error:
         raise Failure(
             f"{_place(path, text[: error.position])}: {error.reason}: #x{error.character:04x}"

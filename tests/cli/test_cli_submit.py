@@ -115,6 +115,11 @@ def test_dates_in_yaml_stay_text(definition: dict[str, Any], queue: Queue) -> No
         ("a.yml", "a: {010: 2}\n", "a.yml, line 1, column 5: key '010' is 8 in YAML"),
         ("a.yml", "a: {<<: {off: 2}}\n", "a.yml, line 1, column 10: key 'off' is false in YAML"),
         ("a.yml", "a: [.inf]\n", "a.yml, line 1, column 5: cannot be read as float"),
+        (
+            "a.yml",
+            "a: 1\n---\nb: 2\n",
+            "a.yml, line 2, column 1: expected a single document in the stream, but found another document",
+        ),
         ("a.yml", "b: 1\na: &a [1, *a]\n", "a.yml, line 2, column 4: contains itself, by an alias"),
         ("a.yml", "&a\nb: {c: *a}\n", "a.yml, line 1, column 1: contains itself, by an alias"),
         ("a.yml", "a: &a {<<: *a}\n", "a.yml, line 1, column 4: contains itself, by an alias"),
