@@ -238,20 +238,25 @@ def _decoded(file: Path) -> Any:
     if file.suffix in {".yml", ".yaml"}:
         content = file.read_bytes()
         try:
-            document = msgspec.yaml.decode(content)
+            _check_yaml(content)
         except ImportError as error:
             missing = 'settings in YAML need PyYAML: pip install "taskqueue_client[cli]"'
             raise ImportError(missing) from error
-        _check_keys(content)
-        return document
+        return msgspec.yaml.decode(content)
     raise ValueError("its name must end in .yml, .yaml or .toml")
 
 
-def _check_keys(content: bytes) -> None:
-    """Raise a ValueError for duplicate keys: YAML's loaders take the last one, and TOML's none."""
-    import yaml  # noqa: PLC0415 - msgspec has imported it, and only for YAML
+def _check_yaml(content: bytes) -> None:
+    """Raise a ValueError for text that is not YAML, and for duplicate keys: YAML takes the last one."""
+    import yaml  # noqa: PLC0415 - optional
 
-    nodes: list[yaml.Node | None] = [yaml.compose(content, yaml.SafeLoader)]
+    try:
+        nodes: list[yaml.Node | None] = [yaml.compose(content, yaml.SafeLoader)]
+    except yaml.YAMLError as error:
+        if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
+            problem = ", ".join(filter(None, [error.context, error.problem]))
+            raise ValueError(f"line {mark.line + 1}, column {mark.column + 1}: {problem}") from error
+        raise ValueError(error) from error
     for node in nodes:  # which grows, by each node once: aliases may repeat a node without end
         parts: list[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) else []
         if isinstance(node, yaml.MappingNode):
