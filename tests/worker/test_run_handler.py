@@ -130,6 +130,7 @@ def test_a_value_of_the_payload_that_a_method_refuses_makes_it_malformed(kind: t
     result = run_handler(kind, {"name": "../up"})
     assert result.outcome == "malformed-payload"
     assert "$.name: '../up' is not valid; expected a path inside" in result.log
+    assert "unless the handler sets allow_outside=True" in result.log  # the author of a task cannot do that
 
 
 @pytest.mark.parametrize("given", [5, [1], {"a": 1}], ids=["number", "list", "object"])

@@ -136,11 +136,11 @@ class CommandEnvironment:
 
 
 _NO_CREDENTIALS = (
-    "variables without credentials, or pass_credentials=True; "
+    "variables without credentials, unless the handler sets pass_credentials=True; "
     "with proxy=True a command calls Taskcluster through a proxy, without credentials"
 )
 _NO_SECRETS = (
-    "variables that are not secrets of the worker, or pass_credentials=True; "
+    "variables that are not secrets of the worker, unless the handler sets pass_credentials=True; "
     "env adds to the environment of the command, so it needs no copy of os.environ"
 )
 

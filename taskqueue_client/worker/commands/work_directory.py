@@ -331,7 +331,8 @@ def path_inside(
         return absolute
     real = Path(os.path.realpath(absolute))
     if not real.is_relative_to(os.path.realpath(directory)):
-        allowed = f"a path inside {directory}, also after following symbolic links, or allow_outside=True"
+        allowed = f"a path inside {directory}, also after following symbolic links"
+        allowed += ", unless the handler sets allow_outside=True"
         raise InvalidArgument(argument, os.fspath(path), allowed)
     return real
 
