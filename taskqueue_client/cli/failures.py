@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -147,8 +148,9 @@ def _suspects(error: errors.ConnectionFailed) -> str:
 def _variables(error: errors.CallFailed) -> str:
     """Return the names of the variables that say where a call was sent."""
     url = error.attempted.url
+    server = "TASKCLUSTER_PROXY_URL" if os.environ.get("TASKCLUSTER_PROXY_URL") else "TASKCLUSTER_ROOT_URL"
     proxy = f", {proxy_variable(url)}" if NetworkSettings().proxy(url, socks=True) else ""
-    return f"TASKCLUSTER_ROOT_URL{proxy}"
+    return f"{server}{proxy}"
 
 
 def _of_response(error: errors.ApiError) -> str:

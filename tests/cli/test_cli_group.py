@@ -94,6 +94,16 @@ def test_a_root_url_of_another_server_is_named(
     )
 
 
+@pytest.mark.usefixtures("deployment")
+@pytest.mark.parametrize("arguments", [["status", "fN1SbArXTPSVFNUvaOlinQ"], ["doctor"]])
+def test_a_proxy_of_the_worker_that_is_not_there_is_named(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKCLUSTER_PROXY_URL", "http://127.0.0.1:1")
+    result = run(*arguments)
+    assert "refused): check TASKCLUSTER_PROXY_URL and the network\n" in result.stdout + result.stderr
+
+
 @pytest.mark.parametrize("arguments", [["status", "fN1SbArXTPSVFNUvaOlinQ"], ["doctor"]])
 def test_a_root_url_of_a_server_that_responds_with_a_web_page_is_named(
     arguments: list[str], deployment: LocalQueue
