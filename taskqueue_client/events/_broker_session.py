@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import aiormq
+import msgspec
 from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
 from pamqp.commands import Basic
 from pamqp.exceptions import PAMQPException
@@ -52,6 +53,11 @@ class Delivery:
     tag: int
     event: Event
 
+    def again(self) -> Delivery:
+        """Return what the broker would deliver after a rejection."""
+        event = msgspec.structs.replace(self.event, redeliveries=self.event.redeliveries + 1)
+        return Delivery(self.session, self.tag, event)
+
 
 class BrokerSession:
     """A connection with a queue and a consumer.
@@ -67,6 +73,7 @@ class BrokerSession:
         self.queue = plan.queue or f"queue/{plan.settings.user}/{slugid()}"
         self.queue_was_lost = False
         self.backlog_at_start = 0
+        self._is_durable = plan.queue is not None
         self._connection = connection
         self._channel = channel
         self._verdicts: asyncio.Queue[tuple[int, bool, bool]] = asyncio.Queue()
@@ -120,6 +127,13 @@ class BrokerSession:
 
         await self._channel.basic_qos(prefetch_count=prefetch)
         await self._channel.basic_consume(self.queue, on_message)
+
+    @property
+    def is_queue_gone(self) -> bool:
+        """Whether the session has ended, and its queue, too: the broker cannot deliver messages again."""
+        if not self.ended.done():
+            return False
+        return not self._is_durable or isinstance(self.ended.result(), QueueDeleted)
 
     async def backlog(self) -> int:
         """Return the number of messages in the queue, without those that were delivered."""

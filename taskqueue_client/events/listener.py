@@ -178,7 +178,11 @@ class _Consumer(ABC, Generic[HookResult]):
             self._counts.dropped += 1
             before = delivery.event.redeliveries
             _LOG.error("message dropped: handler failed after %d redeliveries: %s", before, delivery.event)
-        if not (leaving and requeue):  # closing returns it; if rejected now, it would be delivered here again
+        if leaving and requeue:
+            return  # closing returns it; if rejected now, it would be delivered here again
+        if requeue and delivery.session.is_queue_gone:
+            self._supervisor.buffer.appendleft(delivery.again())
+        else:
             delivery.session.reject(delivery.tag, requeue=requeue)
 
     async def _is_available(self, timeout: float | None) -> bool:  # noqa: ASYNC109 - measured on `clock`

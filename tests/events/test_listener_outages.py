@@ -330,6 +330,38 @@ async def test_buffered_events_are_yielded_when_the_queue_was_deleted_with_the_c
     assert len(names) == 3
 
 
+async def test_an_event_that_fails_after_its_queue_ended_is_yielded_again_and_then_dropped(
+    through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, states: States
+) -> None:
+    poison, good = task_ids(2)
+    binding = events.task_completed(task_queue_id=pool)
+    async with AsyncListener(through_wire, [binding], on_state=states, wait_initial=0.01) as listener:
+        await publisher.complete([poison, good], pool)
+        await until_buffered(listener, 2)
+        wire.cut()
+        await states.until(lambda names: names.count(State.LISTENING) == 2)
+        for redeliveries in (0, 1):
+            event = await anext(listener)
+            assert (task_of(event), event.redeliveries) == (poison, redeliveries)
+            listener.reject()
+        assert task_of(await anext(listener)) == good
+    assert (listener.counts.returned, listener.counts.dropped) == (1, 1)
+
+
+async def test_an_event_that_fails_after_its_queue_was_deleted_is_yielded_again(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str, states: States
+) -> None:
+    (sent,) = task_ids(1)
+    async with durable(settings, pool, queue, states, Gaps().note) as listener:
+        await publisher.complete([sent], pool)
+        await anext(listener)
+        await publisher.channel.queue_delete(listener.queue or "")
+        await states.until(lambda names: State.QUEUE_DELETED in names)
+        listener.reject()
+        event = await anext(listener)
+        assert (task_of(event), event.redeliveries) == (sent, 1)
+
+
 async def test_reconcile_is_called_with_the_gap_and_retried_until_it_succeeds(
     through_wire: PulseSettings, wire: Proxy, pool: str, states: States
 ) -> None:
