@@ -159,3 +159,19 @@ def test_a_task_that_removes_the_directory_of_the_worker_keeps_its_log(world: Wo
     log = log_of(world, task_id)
     assert "x" * KEPT_IN_MEMORY in log
     assert "Z gone\n" in log
+
+
+def test_the_log_is_complete_of_a_task_that_removes_the_worker_s_directory(
+    world: World, tmp_path: Path
+) -> None:
+    """As by `rm -rf "$TMPDIR"/*`: the run would end as internal-error, which counts against the worker."""
+
+    def handler(task: TaskRun) -> None:
+        task.run_command(["rm", "-r", str(task.work_directory.parent)])
+        task.log.info("%s", "x" * 2 * KEPT_IN_MEMORY)
+
+    task_id = world.create()
+    work(world, handler, work_directory=tmp_path)
+    assert reasons(world, task_id) == ["completed"]
+    assert "x" * 2 * KEPT_IN_MEMORY in log_of(world, task_id)
+    assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ import os
 import re
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import accumulate
@@ -51,6 +51,12 @@ class TaskLog:
     can be written again. A line tells how much is missing; readers get that line even if there is no room for
     it in the file. After `remove`, everything is dropped. A file that is there before is replaced.
 
+    Args:
+        path: The file.
+        secrets: Texts to mask.
+        kept_in_memory: Bytes up to which there is no file.
+        before_file: Called before the file is created; may raise an OSError.
+
     Attributes:
         error: Why bytes are missing; None if no bytes are.
         lost: The number of missing bytes.
@@ -65,8 +71,10 @@ class TaskLog:
         secrets: Secrets | None = None,
         *,
         kept_in_memory: int = KEPT_IN_MEMORY,
+        before_file: Callable[[], object] | None = None,
     ) -> None:
         self.path = path
+        self._before_file = before_file
         self.error: OSError | None = None
         self.lost = 0
         self.secrets = Secrets(secrets)
@@ -220,6 +228,8 @@ class TaskLog:
         before = self._size
         try:
             if isinstance(self._file, io.BytesIO) and before + len(rest) > self._kept_in_memory:
+                if self._before_file is not None:
+                    self._before_file()
                 self._file = _file_with(self.path, self._file.getvalue())
             while rest:
                 count = self._file.write(rest)

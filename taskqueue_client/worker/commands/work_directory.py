@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Self
 from uuid import uuid4
 
@@ -61,7 +61,7 @@ class WorkDirectories:
 
     def __init__(self, parent: Path | None = None, *, keep: bool = False) -> None:
         self._keep = keep
-        self._restoring = Lock()
+        self._restoring = RLock()  # a finalizer that logs may come here, too
         try:
             self.path, self._lock = self._create(parent)
         except OSError as error:
@@ -90,17 +90,24 @@ class WorkDirectories:
         Raises:
             OSError: It cannot be created, for example because it exists or the disk is full.
         """
-        with self._restoring:
-            if not self.path.exists():
-                self._restore()
-        self._restore_permissions()
+        self.restore()
         path = self.path / name
         path.mkdir(0o700)
         return path
 
-    def _restore(self) -> None:
-        """Create the worker's directory again, which a task or a cleaner of temporary files has removed."""
-        self.path.mkdir(0o700, parents=True)
+    def restore(self) -> None:
+        """Make sure that files can be created in the worker's directory, whatever a task has done to it.
+
+        Raises:
+            OSError: A task or a cleaner of temporary files has removed it, and it cannot be created again.
+        """
+        with self._restoring:
+            if self._lock >= 0 and not self.path.exists():  # not after `close`
+                self._create_again()
+        self._restore_permissions()
+
+    def _create_again(self) -> None:
+        self.path.mkdir(0o700, parents=True, exist_ok=True)
         lock = os.open(self.path, _DIRECTORY)
         os.dup2(lock, self._lock, inheritable=False)
         os.close(lock)

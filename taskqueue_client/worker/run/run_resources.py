@@ -223,9 +223,14 @@ class RunResources:
             return self._log
         with self._lock:
             if self._log is None:
-                path = self.shared.directories.path / f"{self._name}.log"
-                kept = KEPT_IN_MEMORY if self.shared.live_logs is None else 0
-                self._log = TaskLog(path, self.shared.clock, self.shared.secrets, kept_in_memory=kept)
+                directories = self.shared.directories
+                self._log = TaskLog(
+                    directories.path / f"{self._name}.log",
+                    self.shared.clock,
+                    self.shared.secrets,
+                    kept_in_memory=KEPT_IN_MEMORY if self.shared.live_logs is None else 0,
+                    before_file=directories.restore,
+                )
                 self.run.watch_credentials(self._log.secrets.add_credentials)
                 config, queue = self.shared.config, self.run.claim.status.task_queue_id
                 self._log.say(
