@@ -35,7 +35,7 @@ from taskqueue_client.worker.commands.command import (
 from taskqueue_client.worker.commands.command_process import ProcessTree, end_processes
 from taskqueue_client.worker.commands.linux_processes import ControlGroup, path_of
 from taskqueue_client.worker.commands.run_processes import MARK, RunProcesses, kill_marked
-from taskqueue_client.worker.outcomes import ClaimLost, TaskFailed, WorkerShutdown
+from taskqueue_client.worker.outcomes import ClaimLost, InternalError, TaskFailed, WorkerShutdown
 from tests.artifacts.conftest import file_size_limit
 from tests.worker.queue_world import until
 from tests.worker.running_commands import (
@@ -954,3 +954,34 @@ def test_a_program_that_is_not_python_is_not_started_as_a_guardian(
     assert run_command(["true"], context).exit_code == 0
     assert guardians() == []
     assert "sys.executable is not a Python interpreter" in caplog.text
+
+
+class EndedMeanwhile(RunProcesses):
+    """The processes of a run that ends while a thread that is left behind starts a command."""
+
+    pid = 0
+
+    def watch(self) -> None:
+        super().watch()
+        self.end(0)
+
+    def adopt(self, pid: int) -> None:
+        self.pid = pid
+        super().adopt(pid)
+
+
+def test_a_command_that_starts_when_its_run_has_just_ended_is_ended(
+    context: CommandContext, tmp_path: Path
+) -> None:
+    processes = EndedMeanwhile(f"{tmp_path}/{slugid()}", context.guardian)
+    with pytest.raises(InternalError, match=r"^the handler has ended: no more commands can be run$"):
+        run_command(["sleep", "2"], replace(context, processes=processes))
+    assert processes.pid
+    wait_until_gone(processes.pid)
+
+
+def test_no_command_is_started_when_its_run_has_ended(context: CommandContext) -> None:
+    context.processes.end(0)
+    with pytest.raises(InternalError, match=r"^the handler has ended: no more commands can be run$"):
+        run_command(["touch", "started"], context)
+    assert not (context.work_directory / "started").exists()

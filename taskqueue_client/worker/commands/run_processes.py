@@ -20,6 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
+from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.worker_log import log
 
 from . import linux_processes as linux
@@ -57,12 +58,18 @@ class RunProcesses:
         self._guardian = guardian
         self._group: ControlGroup | None = None
         self._is_watched = False
+        self._has_ended = False
         self._lock = threading.Lock()
         self._first_look = 0
 
     def watch(self) -> None:
-        """Prepare for the first process."""
+        """Prepare for the first process.
+
+        Raises:
+            InternalError: `end` was called; nobody would end this process.
+        """
         with self._lock:
+            self._check_open()
             if not self._is_watched:
                 self._first_look = linux.listing.looks + 1
                 self._guardian.begin_run(self._marked)
@@ -70,16 +77,30 @@ class RunProcesses:
                 self._is_watched = True
 
     def adopt(self, pid: int) -> None:
-        """Put a new process, and with it its future children, into the run's control group."""
-        if self._group is not None:
-            self._group.add(pid)
+        """Put a new process, and with it its future children, into the run's control group.
+
+        Raises:
+            InternalError: `end` was called before, and may not have found the process.
+        """
+        with self._lock:
+            self._check_open()
+            if self._group is not None:
+                self._group.add(pid)
+
+    def _check_open(self) -> None:
+        if self._has_ended:
+            raise InternalError("the handler has ended: no more commands can be run")
 
     def end(self, grace: float) -> int:
         """End all processes, with `grace` seconds between SIGTERM and SIGKILL; return how many there were.
 
+        A handler may have left behind a thread that is just starting a command: see `adopt`.
+
         Raises:
             OSError: No file descriptor is free to look for them; they are killed when this process ends.
         """
+        with self._lock:
+            self._has_ended = True
         if not self._is_watched:
             return 0
         count = end_processes(self._living, grace, partial(time.sleep, TICK))

@@ -351,7 +351,7 @@ class RunResources:
         """Return what a command needs of the run.
 
         Raises:
-            InternalError: This is a forked child.
+            InternalError: This is a forked child, or the run has ended.
         """
         self._check_process()
         protect_process()
@@ -364,6 +364,8 @@ class RunResources:
             **(self._proxy_variables() if proxy else {}),
         }
         with self._lock:
+            if self._work_directory is None:  # since then, the run has ended, or its next attempt has begun
+                raise InternalError(f"the handler of run {self.run} has ended: no more commands can be run")
             if self.processes is None:
                 mark = f"{self.shared.directories.path}/{self.run}/"
                 self.processes = RunProcesses(mark, self.shared.guardian)
