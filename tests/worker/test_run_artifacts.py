@@ -561,6 +561,25 @@ def test_the_log_of_a_run_whose_artifact_is_missing_does_not_say_that_the_task_i
     assert log.index("the handler succeeded") < log.index("cannot upload public/x")
 
 
+@pytest.mark.parametrize("name", ["public/x", "public/logs/live.log", "public/logs/live_backing.log"])
+def test_a_name_under_which_the_task_has_created_another_artifact_fails_the_task_and_not_the_worker(
+    world: World, name: str
+) -> None:
+    def handler(task: TaskRun) -> None:
+        other: Any = {
+            "storageType": "error",
+            "reason": "file-missing-on-worker",
+            "message": "no",
+            "expires": "1 hour",
+        }
+        task.queue.create_artifact(task.task_id, task.run_id, name, other)
+        task.upload_artifact("public/x", b"content")
+
+    task_id = world.create()
+    work(world, handler)
+    assert reasons(world, task_id) == ["failed"]
+
+
 def test_secrets_are_masked_in_error_artifacts(world: World) -> None:
     def handler(task: TaskRun) -> None:
         task.register_secret("hunter2")

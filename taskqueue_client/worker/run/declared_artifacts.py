@@ -36,7 +36,7 @@ from taskqueue_client.artifacts.sources import (
 )
 from taskqueue_client.artifacts.uploading import UploadOptions
 from taskqueue_client.definitions import StorageName
-from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.errors import InvalidArgument, RequestConflict
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
 from taskqueue_client.worker.commands.work_directory import open_real, path_inside
 from taskqueue_client.worker.outcomes import InternalError, Outcome, ResourceUnavailable, TaskFailed
@@ -322,8 +322,9 @@ def _declared_file(
 def outcome_of_failed_upload(name: str, error: Exception) -> Outcome:
     """Return the outcome of a run whose artifact could not be uploaded.
 
-    - The file is missing, unreadable, not a file, was changed meanwhile, or is larger than storage allows:
-      `TaskFailed`, as it is the task's doing.
+    - The file is missing, unreadable, not a file, was changed meanwhile, or is larger than storage allows; or
+      the task has created another artifact with the name, with `task.queue` or through the proxy:
+      `TaskFailed`, as it is the task's doing. If the run is resolved, its report is refused as well.
     - Storage or the Queue cannot be reached, or is out of order, or its one response that says how to upload
       an object was lost: `ResourceUnavailable`.
     - Anything else, such as another refusal or a full disk: `InternalError`.
@@ -332,7 +333,8 @@ def outcome_of_failed_upload(name: str, error: Exception) -> Outcome:
     is_lost = isinstance(error, UploadAlreadyBegun)
     if is_lost or is_outage(error) or (isinstance(error, StorageFailed) and error.is_temporary):
         return ResourceUnavailable(message)
-    if _is_about_the_file(error) or (isinstance(error, StorageRefused) and error.is_too_large):
+    is_too_large = isinstance(error, StorageRefused) and error.is_too_large
+    if _is_about_the_file(error) or is_too_large or isinstance(error, RequestConflict):
         return TaskFailed(message)
     outcome = InternalError(message)
     outcome.__cause__ = error.with_traceback(None)  # which holds the run

@@ -217,9 +217,9 @@ class TaskRun:
 
         A run is completed only if all its artifacts are uploaded. A file that is missing, unreadable, not a
         regular file, changed during the upload or too large for storage makes the run `failed`, and so does a
-        link that leads out of the work directory. If storage cannot be reached for `upload_timeout`, the run
-        ends as `resource-unavailable`, and otherwise as `internal-error`. An error artifact says why there is
-        no content. To upload at once, use `queue`.
+        link that leads out of the work directory, or another artifact that the task has given this name. If
+        storage cannot be reached for `upload_timeout`, the run ends as `resource-unavailable`, and otherwise
+        as `internal-error`. An error artifact says why there is no content. To upload at once, use `queue`.
 
         Args:
             name: The artifact's name, such as `public/build.zip`. Declaring a name again replaces it.
