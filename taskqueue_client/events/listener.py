@@ -167,6 +167,12 @@ class _Consumer(ABC, Generic[HookResult]):
             self._duplicates.remember(delivery.event)
         delivery.session.acknowledge(delivery.tag)
 
+    def _put_back(self) -> None:
+        """Neither acknowledge nor reject the current event: it is the next one, or returns to the queue."""
+        if self._current is not None:
+            self._supervisor.buffer.appendleft(self._current)
+            self._current = None
+
     def _fail(self, *, leaving: bool) -> None:
         delivery, self._current = self._current, None
         if delivery is None:
@@ -308,10 +314,11 @@ class AsyncListener(_Consumer[Awaitable[object]]):
     async def run(self, handler: Callable[[Event], Awaitable[object]]) -> None:
         """Await `handler` for each event until the listener is stopped.
 
-        If the handler raises, the error is logged and the event rejected; see `reject`.
+        If the handler raises, the error is logged and the event rejected; see `reject`. If it is canceled,
+        the event is the next one, or returns to the queue.
         """
         async for event in self:
-            with _rejecting(self.reject, event):
+            with _settling(event, self.reject, self._put_back):
                 await _awaitable("handler", handler(event))
 
     def reject(self) -> None:
@@ -396,10 +403,11 @@ class Listener(_Consumer[object]):
     def run(self, handler: Callable[[Event], object]) -> None:
         """Call `handler` on this thread for each event until the listener is stopped.
 
-        If the handler raises, the error is logged and the event rejected; see `reject`.
+        If the handler raises, the error is logged and the event rejected; see `reject`. If it is interrupted,
+        as by Ctrl-C, the event is the next one, or returns to the queue.
         """
         for event in self:
-            with _rejecting(self.reject, event):
+            with _settling(event, self.reject, lambda: self._on_loop_thread(self._put_back)):
                 _finished("handler", handler(event))
 
     def reject(self) -> None:
@@ -414,9 +422,12 @@ class Listener(_Consumer[object]):
     def _acknowledge(self) -> None:
         """Acknowledge the current event; keep it for the next `get` if a Ctrl-C kept it from the program."""
         if self._current is not None and self._current.event is not self._returned:
-            self._supervisor.buffer.appendleft(self._current)
-            self._current = None
+            self._put_back()
         super()._acknowledge()
+
+    def _put_back(self) -> None:
+        self._returned = None
+        super()._put_back()
 
     def _call(self, method: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = self._running_loop()
@@ -481,11 +492,13 @@ def _finished(argument: str, returned: object) -> None:
 
 
 @contextmanager
-def _rejecting(reject: Callable[[], None], event: Event) -> Generator[None]:
+def _settling(event: Event, reject: Callable[[], None], put_back: Callable[[], None]) -> Generator[None]:
+    """Reject an event whose handler fails, and put back one whose handler is interrupted, as by Ctrl-C."""
     try:
         yield
-    except WrongFunction:  # another event would end in the same way
-        raise
-    except Exception:  # noqa: BLE001 - errors of any type are the handler's, and are logged
+    except BaseException as error:
+        if isinstance(error, WrongFunction) or not isinstance(error, Exception):
+            put_back()
+            raise
         _LOG.exception("handler failed for %s", event)
         reject()

@@ -362,6 +362,26 @@ async def test_an_event_that_fails_after_its_queue_was_deleted_is_yielded_again(
         assert (task_of(event), event.redeliveries) == (sent, 1)
 
 
+async def test_an_event_whose_handler_is_canceled_is_handled_again_although_the_program_goes_on(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str, states: States
+) -> None:
+    (sent,) = task_ids(1)
+    at_work = asyncio.Event()
+
+    async def handler(_: events.Event) -> None:
+        at_work.set()
+        await asyncio.Event().wait()
+
+    async with durable(settings, pool, queue, states, Gaps().note) as listener:
+        await publisher.complete([sent], pool)
+        running = asyncio.create_task(listener.run(handler))
+        await at_work.wait()
+        await end_tasks(running)
+    async with durable(settings, pool, queue, states, Gaps().note) as listener:
+        event = await anext(listener)
+        assert (task_of(event), event.redeliveries) == (sent, 1)
+
+
 async def test_reconcile_is_called_with_the_gap_and_retried_until_it_succeeds(
     through_wire: PulseSettings, wire: Proxy, pool: str, states: States
 ) -> None:

@@ -140,6 +140,24 @@ def test_a_failed_handler_is_called_again_and_other_events_are_processed(
     assert listener.stopped
 
 
+def test_an_event_whose_handler_is_interrupted_is_handled_again_although_the_program_goes_on(
+    settings: PulseSettings, publish: Publish, pool: str, durable: str
+) -> None:
+    sent = task_ids(2)
+    bindings = [events.task_completed(task_queue_id=pool)]
+
+    def interrupted(_: Event) -> None:
+        raise KeyboardInterrupt
+
+    with Listener(settings, bindings, queue=durable) as listener:
+        publish(sent, pool)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                listener.run(interrupted)
+    with Listener(settings, bindings, queue=durable) as listener:
+        assert sorted(task_of(next(listener)) for _ in sent) == sorted(sent)
+
+
 def test_a_synchronous_listener_can_be_stopped_from_another_thread(
     settings: PulseSettings, publish: Publish, pool: str
 ) -> None:
