@@ -606,6 +606,24 @@ class TestNotAwaited:
         assert reasons(world, task_id) == ["internal-error"]
         assert f"TypeError: {name} was called and not awaited" in log_of(world, task_id)
 
+    def test_an_upload_that_has_begun_and_not_ended_is_an_internal_error(self, world: World) -> None:
+        class Leaving(WorkerLoop):
+            async def run_task(self, task: TaskRun) -> None:
+                reading = asyncio.Event()
+
+                async def source() -> AsyncIterator[bytes]:
+                    reading.set()
+                    await asyncio.Event().wait()
+                    yield b""
+
+                self.call = asyncio.create_task(task.upload_artifact_async("public/x", source()))
+                await reading.wait()
+
+        task_id = world.create()
+        serve_one(world, Leaving)
+        assert reasons(world, task_id) == ["internal-error"]
+        assert "TypeError: upload_artifact_async was called and not awaited" in log_of(world, task_id)
+
     def test_a_call_that_was_canceled_before_it_began_is_none_of_them(self, world: World) -> None:
         class Canceling(WorkerLoop):
             async def run_task(self, task: TaskRun) -> None:

@@ -8,7 +8,15 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mappin
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial, wraps
-from inspect import CORO_CREATED, getcoroutinestate, isasyncgen, isawaitable, iscoroutine, isgenerator
+from inspect import (
+    CORO_CLOSED,
+    CORO_CREATED,
+    getcoroutinestate,
+    isasyncgen,
+    isawaitable,
+    iscoroutine,
+    isgenerator,
+)
 from os import PathLike
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
@@ -53,8 +61,15 @@ DOWNLOAD_ATTEMPTS = 12
 end the run as `internal-error`, which the Queue does not retry."""
 
 
+_AWAITED_TO_THE_END = {"upload_artifact_async"}
+"""Methods whose calls must have ended with the handler. A command may go on: the worker ends it."""
+
+
 class UnawaitedCalls:
-    """Calls of asynchronous methods that have not begun: a task without its command must not be completed."""
+    """Calls of asynchronous methods that have not begun, or not ended.
+
+    A task without its command or its artifact must not be completed.
+    """
 
     __slots__ = ("_names",)
 
@@ -62,27 +77,34 @@ class UnawaitedCalls:
         self._names: dict[Coroutine[Any, Any, Any], str] = {}
 
     def note(self, name: str, method: Callable[[], AsyncResult[Any, Any, T]]) -> AsyncResult[Any, Any, T]:
-        """Return the call of a method, which is noted until it begins."""
+        """Return the call of a method, which is noted until it begins, or ends."""
 
         async def begin() -> T:
-            del names[call]
-            return await method()
+            if name not in _AWAITED_TO_THE_END:
+                del names[call]
+                return await method()
+            try:
+                return await method()
+            finally:
+                del names[call]
 
         names, call = self._names, begin()
         names[call] = name
         return call
 
     def check(self, returned: object) -> None:
-        """Raise a TypeError if a handler left a call that has not begun, or `returned` work to be done."""
+        """Raise a TypeError if a handler left a call that must be awaited, or `returned` work to be done."""
         is_awaitable = isawaitable(returned)
         if is_awaitable or isgenerator(returned) or isasyncgen(returned):
             if iscoroutine(returned):
                 returned.close()  # or Python warns that it was never awaited
             advice = "declare run_task as `async def`" if is_awaitable else "run_task must not `yield`"
             raise TypeError(f"run_task returned a {type(returned).__name__} that was not run; {advice}")
-        for call, name in self._names.items():
-            if getcoroutinestate(call) == CORO_CREATED:  # one that was canceled before it began is closed
+        for call, name in list(self._names.items()):  # another thread may end one
+            state = getcoroutinestate(call)
+            if state == CORO_CREATED:
                 call.close()  # or Python warns that it was never awaited
+            if state != CORO_CLOSED:  # as one is that was canceled before it began
                 raise TypeError(f"{name} was called and not awaited; write `await task.{name}(…)`")
 
 
