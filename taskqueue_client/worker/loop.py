@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
-from inspect import iscoroutinefunction, signature
+from inspect import Signature, iscoroutinefunction, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack
 
@@ -375,12 +375,28 @@ def _check_methods(worker: WorkerLoop) -> None:
             allowed = "a plain function (`def`); only run_task may be declared as `async def`"
             raise InvalidArgument(name, method, allowed)
         try:
-            signature(method).bind(*parameters)
-        except (TypeError, ValueError) as error:
-            if "builtin" in str(error):  # it has no signature, as some compiled methods
-                continue
+            _signature(method).bind(*parameters)
+        except TypeError as error:
             allowed = f"def {name}({', '.join(['self', *parameters])})"
             raise InvalidArgument(name, method, allowed, f"wrong parameters ({error})") from error
+
+
+def _signature(method: object) -> Signature:
+    """Return how a method is called; any arguments if that cannot be known.
+
+    A compiled method may have no signature. Annotations may be names that only type checkers import, which
+    raise an error when they are read (Python 3.14). A decorator may add arguments to those of the worker, so
+    the function that it wraps does not count.
+    """
+    if not callable(method):
+        message = f"{method} is not callable"
+        raise TypeError(message)
+    try:
+        return signature(method, follow_wrapped=False)
+    except Exception as error:
+        if str(error) == "invalid method signature":  # it has no parameter for `self`
+            raise TypeError(error) from error
+        return signature(lambda *_: None)
 
 
 def _check_no_event_loop() -> None:

@@ -8,9 +8,11 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partialmethod, singledispatchmethod, wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import pytest
 
@@ -214,7 +216,7 @@ def with_self(_: object) -> None:
             with_self,
             "(too many positional arguments); expected def on_idle(self, seconds)",
         ),
-        ("on_start", None, "(None is not a callable object); expected def on_start(self)"),
+        ("on_start", None, "(None is not callable); expected def on_start(self)"),
     ],
 )
 def test_a_method_that_the_worker_cannot_call_is_refused_before_a_run_notices_it(
@@ -230,14 +232,53 @@ def test_a_method_that_the_worker_cannot_call_is_refused_before_a_run_notices_it
     assert str(refused.value) == f"{name}: wrong parameters {message}"
 
 
-def test_a_method_without_a_signature_is_accepted() -> None:
-    class Compiled(WorkerLoop):
-        on_idle: Any = min
+def with_database(handler: Callable[[Any, TaskRun, str], None]) -> Any:
+    """A decorator of a user's, which adds an argument."""
 
-        def run_task(self, task: TaskRun) -> None:
-            """Complete every task."""
+    @wraps(handler)
+    def run_task(worker: WorkerLoop, task: TaskRun) -> None:
+        handler(worker, task, "database")
 
-    Compiled(root_url="https://tc.example.com", task_queue_id="proj/linux", worker_group="g", worker_id="w")
+    return run_task
+
+
+def of_task(worker: WorkerLoop, task: TaskRun) -> None:
+    """A handler."""
+
+
+def of_database(worker: WorkerLoop, task: TaskRun, database: str) -> None:
+    """A handler that needs one more argument."""
+
+
+class Unreadable:
+    """Annotated with a name that only type checkers import, as Python 3.14 allows."""
+
+    def __call__(self, _: object) -> None:
+        """Accept the task."""
+
+    @property
+    def __signature__(self) -> object:
+        message = "name 'TaskRun' is not defined"
+        raise NameError(message)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        with_database(of_database),
+        singledispatchmethod(of_task),
+        partialmethod(of_database, database="database"),
+        Mock(),
+        Unreadable(),
+        min,
+    ],
+    ids=["decorated", "singledispatchmethod", "partialmethod", "mock", "annotations", "no signature"],
+)
+def test_a_method_that_the_worker_can_call_is_accepted(handler: Any) -> None:
+    class Unusual(WorkerLoop):
+        run_task: Any = handler
+
+    Unusual(root_url="https://tc.example.com", task_queue_id="proj/linux", worker_group="g", worker_id="w")
 
 
 class Unprintable(Exception):
