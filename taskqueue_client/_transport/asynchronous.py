@@ -9,7 +9,13 @@ from typing import Protocol
 import aiohttp
 from yarl import URL
 
-from taskqueue_client._protocol.api_responses import MAX_RESPONSE, Response, ResponseRefused, unpacked
+from taskqueue_client._protocol.api_responses import (
+    MAX_RESPONSE,
+    Response,
+    ResponseRefused,
+    TransportFailed,
+    unpacked,
+)
 from taskqueue_client._protocol.retry import Timeouts
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import ClientUnusable
@@ -112,7 +118,10 @@ async def _request_over(
                 body = await _read(response.status, response.content, max_body)
     except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
         cause = error.__cause__ if isinstance(error, _SentOnceError) and error.__cause__ else error
-        raise connection_failure(error, cause, request.url, network) from error
+        failure = connection_failure(error, cause, request.url, network)
+        if network is None and isinstance(failure, TransportFailed):
+            failure.is_unsent = False  # a middleware of an injected session may retry
+        raise failure from error
     if response.status == WANTS_USER:
         raise proxy_refused(request.url, network)
     if "Content-Encoding" in response.headers:

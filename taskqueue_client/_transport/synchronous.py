@@ -221,4 +221,6 @@ def _failure(
     failure = failure_of_urllib3(error, url, network)
     if isinstance(error, requests.Timeout) and isinstance(failure, TransportFailed):
         failure.timed_out = True  # also if an injected session has raised it without a cause
+    if network is None and isinstance(failure, TransportFailed):
+        failure.is_unsent = False  # an injected session may retry: only its last attempt was not sent
     return failure

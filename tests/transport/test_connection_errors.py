@@ -6,15 +6,20 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http.client import BadStatusLine
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
 
-from taskqueue_client import Queue, RetryPolicy
+from taskqueue_client import AsyncQueue, Queue, RetryPolicy
 from taskqueue_client._protocol.api_responses import TransportFailed
 from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from taskqueue_client._transport.connection_errors import failure_of_urllib3
@@ -136,6 +141,51 @@ def test_a_call_that_was_never_sent_has_no_effect(put: Callable[..., Any], not_c
         assert failed.value.attempts == 2
         assert not failed.value.attempted.outcome_unknown
         assert "may have taken effect" not in str(failure_of(failed.value))
+
+
+@pytest.fixture
+def sent_once() -> Iterator[str]:
+    """The root URL of a server that reads one request, and is down from then on."""
+
+    def serve() -> None:
+        with server:
+            connection, _ = server.accept()
+        with connection:
+            received = b""
+            while not received.endswith(BODY):
+                received += connection.recv(2**16)
+
+    server = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield f"http://127.0.0.1:{server.getsockname()[1]}"
+    thread.join()
+
+
+def test_a_call_that_the_retries_of_an_injected_session_have_sent_may_have_an_effect(sent_once: str) -> None:
+    with requests.Session() as session:
+        session.mount("http://", HTTPAdapter(max_retries=Retry(1, backoff_factor=0)))
+        queue = Queue(sent_once, session=session, retry=RetryPolicy(attempts=1))
+        with pytest.raises(ConnectionFailed, match="Connection refused") as failed:
+            queue.send(CALL)
+    assert failed.value.attempted.outcome_unknown
+
+
+async def test_a_call_that_a_middleware_of_an_injected_session_has_sent_may_have_an_effect(
+    sent_once: str,
+) -> None:
+    async def again(
+        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        with contextlib.suppress(aiohttp.ClientError):
+            return await handler(request)
+        return await handler(request)
+
+    async with aiohttp.ClientSession(middlewares=[again]) as session:
+        queue = AsyncQueue(sent_once, session=session, retry=RetryPolicy(attempts=1))
+        with pytest.raises(ConnectionFailed, match="Connection refused") as failed:
+            await queue.send(CALL)
+    assert failed.value.attempted.outcome_unknown
 
 
 PAGE = b"<html><title>ERROR</title><body>Access <b>denied</b></body></html>"
