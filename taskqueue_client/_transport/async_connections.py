@@ -497,8 +497,8 @@ def _standard(error: BaseException) -> BaseException:
         return HTTPException(error.message)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return error.certificate_error  # it has no `os_error` before aiohttp 3.13.5
-    cause = getattr(error, "os_error", error.__cause__)  # the text of another error may have the URL
-    return cause if isinstance(error, aiohttp.ClientOSError) and isinstance(cause, OSError) else error
+    cause = getattr(error, "os_error", error.__cause__)  # the text of the error may have the URL
+    return cause if isinstance(error, aiohttp.ClientConnectionError) and cause is not None else error
 
 
 def _forget_request(error: BaseException) -> None:

@@ -26,6 +26,7 @@ import psutil
 import pytest
 import requests
 import taskcluster
+from aiohttp import web
 
 from taskqueue_client import Credentials, Queue, slugid
 from taskqueue_client.errors import InsufficientScopes
@@ -699,13 +700,20 @@ def test_nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert not any(secret in line for line in ours for secret in ("secret-token", "signature", prefix))
 
 
-@pytest.mark.parametrize("error", [(104, "Connection reset by peer"), ("Cannot write to closing transport",)])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionResetError(104, "Connection reset by peer"),  # as writing does if a server hangs up
+        ConnectionResetError("Cannot write to closing transport"),
+        web.RequestPayloadError("the body is incomplete"),  # as reading does if the command ends
+    ],
+)
 def test_a_long_body_that_is_not_taken_shows_no_signature(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: tuple[object, ...]
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     async def broken(beginning: bytes, _: object) -> AsyncIterator[bytes]:
         yield beginning
-        raise ConnectionResetError(*error)  # as writing does if a server hangs up
+        raise error
 
     def swallow(handler: BaseHTTPRequestHandler) -> None:
         handler.rfile.read()
@@ -714,7 +722,7 @@ def test_a_long_body_that_is_not_taken_shows_no_signature(
     body = bytes(proxy_module.RETRIED_BODY + 1)
     with Upstream(swallow) as upstream, scripted(upstream) as proxy:
         found = requests.put(f"{proxy.url}/api/queue/v1/x?bewit=hidden", body, timeout=60)
-    assert f" failed: {error[-1]}: " in found.text
+    assert f" failed: {error.args[-1]}: " in found.text
     ours = [each.getMessage() for each in caplog.records if not each.name.startswith("urllib3")]
     assert not any("hidden" in text for text in (found.text, *ours))
 
