@@ -8,18 +8,31 @@ import json
 import os
 import socket
 import time
+import tracemalloc
 from base64 import b64encode, urlsafe_b64encode
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPResponse
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from taskqueue_client.local import LocalQueue
 
 Certificate = dict[str, Any]
+
+
+@contextmanager
+def little_memory() -> Generator[None]:
+    """Assert that this process, with its local queue, needs less than 500 MB more at any time."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < 500_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @dataclass(frozen=True)

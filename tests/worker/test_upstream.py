@@ -414,6 +414,16 @@ def test_an_expired_artifact_of_the_payload_is_unavailable(
     assert reasons(world, task_id) == ["resource-unavailable"]
 
 
+def downloading_x_of(world: World, build: Callable[[TaskRun], object]) -> str:
+    """Run a task that downloads `public/x` of the task that `build` handles, as its payload asks."""
+    dependency = world.create()
+    work(world, build)
+    payload = {"upstreamArtifacts": [{"taskId": dependency, "paths": ["public/x"]}]}
+    task_id = world.create(payload, dependencies=[dependency])
+    work(world, lambda task: task.upstream_artifacts())
+    return task_id
+
+
 @pytest.mark.parametrize(
     ("stored", "why"),
     [
@@ -436,11 +446,7 @@ def test_an_artifact_of_the_payload_whose_content_is_missing_or_damaged_is_unava
             headers = {"Content-Type": "text/plain", "Content-Encoding": "gzip"}
             requests.put(str(created.put_url), stored, headers=headers, timeout=WAIT).raise_for_status()
 
-    dependency = world.create()
-    work(world, build)
-    payload = {"upstreamArtifacts": [{"taskId": dependency, "paths": ["public/x"]}]}
-    task_id = world.create(payload, dependencies=[dependency])
-    work(world, lambda task: task.upstream_artifacts())
+    task_id = downloading_x_of(world, build)
     assert reasons(world, task_id) == ["resource-unavailable"]
     assert why in log_of(world, task_id)
 
@@ -451,11 +457,7 @@ def test_a_reference_of_the_payload_that_is_not_a_url_of_http_is_unavailable_at_
             *(task.task_id, task.run_id, "public/x", "ftp://example.com/x"), expires=task.expires
         )
 
-    dependency = world.create()
-    work(world, build)
-    payload = {"upstreamArtifacts": [{"taskId": dependency, "paths": ["public/x"]}]}
-    task_id = world.create(payload, dependencies=[dependency])
-    work(world, lambda task: task.upstream_artifacts())
+    task_id = downloading_x_of(world, build)
     assert reasons(world, task_id) == ["resource-unavailable"]
 
 

@@ -6,8 +6,6 @@ import asyncio
 import copy
 import gzip
 import json
-import resource
-import time
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +23,7 @@ from taskqueue_client.local.javascript_values import is_list, is_object
 from taskqueue_client.local.refusal import Refusal
 from taskqueue_client.local.request_schemas import REQUEST_SCHEMAS
 from tests.local.contract_schemas import violations
-from tests.local.local_http import NO_SUCH_TASK, QUEUE, Wire
+from tests.local.local_http import NO_SUCH_TASK, QUEUE, Wire, little_memory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -476,15 +474,13 @@ def test_our_schemas_accept_exactly_what_the_contracts_do(contract: Path, named:
 
 
 @pytest.mark.parametrize("text", ["git@" + "a*" * 4_900_000, "http://x" + "/a" * 4_900_000 + " "])
-def test_megabytes_where_a_url_is_wanted_are_refused_at_once(wire: Wire, text: str) -> None:
-    before = time.process_time()
-    reply = wire.json("PUT", f"{QUEUE}/task/{NO_SUCH_TASK}", {"metadata": {"source": text}})
+def test_megabytes_where_a_url_is_wanted_are_refused_and_take_little_memory(wire: Wire, text: str) -> None:
+    with little_memory():
+        reply = wire.json("PUT", f"{QUEUE}/task/{NO_SUCH_TASK}", {"metadata": {"source": text}})
     assert "data/metadata/source must NOT have more than 4096 characters" in reply.words
-    assert time.process_time() - before < 8
 
 
 def test_a_url_may_be_megabytes_long_and_takes_little_memory_to_check() -> None:
     url = "http://x/" + "%41" * 3_300_000
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert FORMATS["uri"](url)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
+    with little_memory():
+        assert FORMATS["uri"](url)
