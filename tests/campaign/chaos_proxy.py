@@ -27,6 +27,7 @@ _BAD_GATEWAY = (
 )
 _SLOW_DOWN = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Reduce your rate</Message></Error>"
 _RECLAIM = re.compile(r"/task/[\w-]{22}/runs/\d+/reclaim")
+_CREATES_OBJECT = re.compile(rb'"storageType": ?"object"')
 _LIMIT = 1 << 16
 
 FAULTS = (
@@ -145,6 +146,9 @@ class _Exchange(NamedTuple):
 
 class ChaosProxy:
     """Forwards HTTP, and breaks a share of the exchanges.
+
+    The creation of an object artifact is never repeated: the service would respond with 500 to the second
+    request, but the local queue responds with 409, as if the task itself had created the artifact.
 
     Args:
         port: The port of the queue, and of the proxy.
@@ -270,7 +274,7 @@ class ChaosProxy:
             await client.send(_page(503, _SLOW_DOWN) if fault[0:3] == "503" else _page(502, _BAD_GATEWAY))
             return
         body = await self._forward_request(exchange, length)
-        if fault == "repeated" and body is not None:
+        if fault == "repeated" and body is not None and not _CREATES_OBJECT.search(body):
             response = await queue.head()
             claims.note(head, await _whole(queue, response))
             if claims.runs:

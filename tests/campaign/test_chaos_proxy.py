@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Generator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiohttp import ClientError, ClientSession, web
 
@@ -149,6 +150,16 @@ async def test_a_repeated_request_arrives_twice(
     async with client.post("/api", data=b"x") as response:
         assert response.status == 200
     assert behind.bodies == [b"x", b"x"]
+
+
+async def test_the_creation_of_an_object_is_not_repeated(
+    proxy: ChaosProxy, behind: Behind, client: ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(proxy, "repeated", monkeypatch)
+    body = msgspec.json.encode({"storageType": "object", "expires": "2030-01-01T00:00:00.000Z"})
+    async with client.post("/api", data=body) as response:
+        assert response.status == 200
+    assert behind.bodies == [body]
 
 
 @pytest.mark.parametrize("path", ["/api", "/storage/x"])
