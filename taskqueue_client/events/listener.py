@@ -182,8 +182,8 @@ class _Consumer(ABC, Generic[HookResult]):
             self._counts.returned += 1
         else:
             self._counts.dropped += 1
-            before = delivery.event.redeliveries
-            _LOG.error("message dropped: handler failed after %d redeliveries: %s", before, delivery.event)
+            deliveries = delivery.event.redeliveries + 1
+            _LOG.error("message dropped: its handler failed in delivery %d: %s", deliveries, delivery.event)
         if leaving and requeue:
             return  # closing returns it; if rejected now, it would be delivered here again
         if requeue and delivery.session.is_queue_gone:
