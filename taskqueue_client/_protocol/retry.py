@@ -210,8 +210,8 @@ def is_foreign(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> TypeGuard[RequestConflict]:
-    """Return whether the Queue refused a change (409). A proxy's 409, such as Squid's, is no JSON object."""
-    return isinstance(error, RequestConflict) and bool(error.refused.document)
+    """Return whether the Queue refused a change (409). A proxy's 409 is that of another server."""
+    return isinstance(error, RequestConflict) and not is_foreign(error)
 
 
 def is_outage(error: BaseException) -> bool:
