@@ -359,7 +359,7 @@ async def _respond_with_500(call: _StruckCall, fault: RespondWith500) -> web.Str
     strikes = (
         response.status == fault.instead_of
         and body
-        and fault.text in msgspec.json.decode(body, type=_Message).message
+        and fault.text in _message_in(body)
         and (not fault.query or fault.query in call.request.query_string.split("&"))
     )
     return call.error(500) if strikes else response
@@ -367,6 +367,14 @@ async def _respond_with_500(call: _StruckCall, fault: RespondWith500) -> web.Str
 
 class _Message(msgspec.Struct):
     message: str = ""
+
+
+def _message_in(body: bytes) -> str:
+    """Return the message of an error; all of the text if it is not JSON, as with errors of storage."""
+    try:
+        return msgspec.json.decode(body, type=_Message).message
+    except msgspec.DecodeError:
+        return body.decode(errors="replace")
 
 
 async def _delay(call: _StruckCall, fault: Delay) -> web.StreamResponse:

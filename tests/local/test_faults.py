@@ -20,6 +20,7 @@ from taskqueue_client.local.faults import (
     ExpireUrl,
     FaultInjector,
     Respond,
+    RespondWith500,
     SlowDownload,
 )
 from tests.local.storage_server import Served, serving
@@ -123,6 +124,17 @@ async def test_a_response_of_a_service_has_the_services_form() -> None:
     body = got.json()
     assert (got.status_code, body["code"]) == (500, "InternalServerError")
     assert body["requestInfo"]["method"] == "createTask"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("", 500), ("key does not exist", 500), ("lone surrogate", 404)]
+)
+async def test_an_error_of_storage_becomes_a_500_only_if_it_has_the_text(text: str, expected: int) -> None:
+    async with serving() as served:
+        served.faults.add(RespondWith500("storage.get", instead_of=404, text=text))
+        response = await asyncio.to_thread(get, served)
+    assert response.status_code == expected
+    assert ("<Code>InternalError</Code>" if expected == 500 else "<Code>NoSuchKey</Code>") in response.text
 
 
 @pytest.mark.parametrize("after", [False, True])
