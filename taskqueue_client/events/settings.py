@@ -6,9 +6,10 @@ import os
 import re
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Self
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from taskqueue_client import _arguments as arguments
 from taskqueue_client.errors import InvalidArgument
@@ -114,31 +115,24 @@ class PulseSettings:
 
     @classmethod
     def _of_url(cls, argument: str, url: str) -> Self:
-        try:
-            return cls._of_parts(urlsplit(url))
-        except InvalidArgument as error:
-            problem = error.allowed if error.argument == "url" else _ALLOWED
-        except ValueError:
-            problem = _ALLOWED
-        raise InvalidArgument(argument, "<not shown>", problem)
-
-    @classmethod
-    def _of_parts(cls, parts: SplitResult) -> Self:
-        parameters = {name: value for name, value in parse_qsl(parts.query) if name not in _IGNORED}
-        if unknown := parameters.keys() - {"heartbeat", "cafile"}:
-            raise InvalidArgument("url", "<not shown>", f"{_ALLOWED}, not {', '.join(sorted(unknown))}")
-        if parts.scheme not in _PORTS or not (parts.hostname and parts.username and parts.password):
-            raise InvalidArgument("url", "<not shown>", _ALLOWED)
-        return cls(
-            host=parts.hostname,
-            user=unquote(parts.username),
-            password=unquote(parts.password),
-            vhost=unquote(parts.path[1:]) or "/",
-            tls=parts.scheme == "amqps",
-            port=parts.port,
-            heartbeat=int(parameters.get("heartbeat", "60")),
-            ca_file=parameters.get("cafile"),
-        )
+        allowed = _ALLOWED
+        with suppress(ValueError):  # of a part: its own error would show it
+            parts = urlsplit(url)
+            parameters = {name: value for name, value in parse_qsl(parts.query) if name not in _IGNORED}
+            if unknown := parameters.keys() - {"heartbeat", "cafile"}:
+                allowed = f"{_ALLOWED}, not {', '.join(sorted(unknown))}"
+            elif parts.scheme in _PORTS and parts.hostname and parts.username and parts.password:
+                return cls(
+                    host=parts.hostname,
+                    user=unquote(parts.username),
+                    password=unquote(parts.password),
+                    vhost=unquote(parts.path[1:]) or "/",
+                    tls=parts.scheme == "amqps",
+                    port=parts.port,
+                    heartbeat=int(parameters.get("heartbeat", "60")),
+                    ca_file=parameters.get("cafile"),
+                )
+        raise InvalidArgument(argument, "<not shown>", allowed)
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """Return the TLS settings; None without TLS.
