@@ -118,22 +118,16 @@ def _required(schema: Schema) -> Check:
 
 def _additional_properties(schema: Schema) -> Check:
     known = frozenset(schema.get("properties", ()))
-    if schema["additionalProperties"] is False:
-        return _no_additional_properties(known)
-    check_value = compile_schema(schema["additionalProperties"])
+    allowed = schema["additionalProperties"]
+    check_value = None if allowed is False else compile_schema(allowed)
 
     def check(value: Any, path: str, errors: list[str]) -> None:
         for name in value:
-            if name not in known:
+            if name in known:
+                continue
+            if check_value is not None:
                 check_value(value[name], f"{path}/{_pointer(name)}", errors)
-
-    return check
-
-
-def _no_additional_properties(known: frozenset[str]) -> Check:
-    def check(value: Any, path: str, errors: list[str]) -> None:
-        for name in value:
-            if name not in known:
+            else:
                 which = ": " + json.dumps(name, ensure_ascii=False) if name else ""
                 errors.append(f"{path} must NOT have additional properties{which}")
 
