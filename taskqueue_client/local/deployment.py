@@ -115,8 +115,8 @@ class Deployment:
         self._injector = FaultInjector(self._clock, named)
         self.faults = self._injector.faults
         if self._settings.page:
-            self.page = self._open_page(self.core)
-        server = self._server(self.core)
+            self.page = self._open_page()
+        server = self._server()
         self._cleanup.push_async_callback(server.stop)
         self.root_url = await server.start(self._settings.host, self._settings.port)
         self.run_due()
@@ -139,19 +139,19 @@ class Deployment:
             WorkerRemovals(amqp_url, name, self.remove_worker)
         )
 
-    def _server(self, core: Core) -> Server:
+    def _server(self) -> Server:
         clients = {**self._settings.clients, _QUEUE_CLIENT: self._issuer}
         expand = self._settings.roles.expand
         authenticate = SignatureValidator(clients.get, expand, self.faults.now).authenticate
         services = {
-            "queue": core,
-            "object": core.storage.objects,
+            "queue": self.core,
+            "object": self.core.storage.objects,
             "auth": AuthService(authenticate, clients, expand),
-            LEGACY: core,
+            LEGACY: self.core,
         }
         return Server(
             api=Api(services, authenticate, self.faults.now, lambda: self.root_url),
-            buckets=core.storage.buckets,
+            buckets=self.core.storage.buckets,
             injector=self._injector,
             admin=self._admin(),
             page=self.page,
@@ -170,11 +170,11 @@ class Deployment:
         key, expire_claim = self._issuer.access_token, self.background.expire_claim
         return LegacyPolling(connection_string, self.core, key, expire_claim)
 
-    def _open_page(self, core: Core) -> Page:
+    def _open_page(self) -> Page:
         from .page import Page  # noqa: PLC0415 - a queue without a page does not load it
 
         secret, host = self._issuer.access_token, self._settings.host
-        page = Page(core, self._injector, secret=secret, host=host, root_url=lambda: self.root_url)
+        page = Page(self.core, self._injector, secret=secret, host=host, root_url=lambda: self.root_url)
         self._audience.listeners.append(page.note_message)
         return page
 
