@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from dataclasses import dataclass
 from email.utils import formatdate
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from http.client import responses
 from typing import Annotated, Any, assert_never
 
@@ -292,7 +292,9 @@ class FaultInjector:
         else:
             if self.on_strike is not None:
                 self.on_strike(request, fault)
-            response = await _strike(_StruckCall(endpoint, request, handler, self._clock), fault)
+            response = await _strike(
+                _StruckCall(endpoint, request, partial(handler, request), self._clock), fault
+            )
         response.headers["Date"] = _http_date(int(self.faults.now()))
         return response
 
@@ -301,12 +303,8 @@ class FaultInjector:
 class _StruckCall:
     endpoint: str
     request: web.BaseRequest
-    handler: Handler
+    run: Callable[[], Awaitable[web.StreamResponse]]  # handles the request as usual
     clock: Clock
-
-    async def run(self) -> web.StreamResponse:
-        """Handle the request as usual."""
-        return await self.handler(self.request)
 
     def error(self, status: int) -> web.Response:
         """Return an error in the form of the service, or of storage."""
