@@ -32,6 +32,7 @@ from taskqueue_client.local.times import SECOND, milliseconds
 _SHOWN = 200  # how many task queues, workers and groups an overview has
 _SAMPLES = 60
 _SAMPLE_SECONDS = 1.0  # the history of a task queue: so many samples, so far apart at least
+_NAME_OF_TASK = "json_extract(CAST(definition AS TEXT), '$.metadata.name')"
 _STATE = "ifnull(json_extract(CAST(runs AS TEXT), '$[#-1].state'), 'unscheduled')"
 _IS_HELD = f"""
 {_STATE} = 'running' AND run_id = json_array_length(CAST(runs AS TEXT)) - 1
@@ -56,8 +57,7 @@ SELECT task_queue_id, worker_group, worker_id, quarantine_until, last_date_activ
 FROM workers WHERE max(expires, quarantine_until) > ? ORDER BY last_date_active DESC, worker_id LIMIT ?
 """
 _RUNNING = f"""
-SELECT task_queue_id, worker_group, worker_id, task_id, run_id, taken_until,
-    json_extract(CAST(definition AS TEXT), '$.metadata.name')
+SELECT task_queue_id, worker_group, worker_id, task_id, run_id, taken_until, {_NAME_OF_TASK}
 FROM claims JOIN tasks USING (task_queue_id, task_id) WHERE taken_until > ? AND {_IS_HELD}
 ORDER BY task_id
 """  # noqa: S608 - constants
@@ -65,11 +65,12 @@ _GROUPS = f"""
 SELECT task_group_id, {_STATE} AS state, count(*), max(rowid), min(rowid)
 FROM tasks GROUP BY task_group_id, state
 """  # noqa: S608 - constants
-_NAME = "SELECT json_extract(CAST(definition AS TEXT), '$.metadata.name') FROM tasks WHERE rowid = ?"
-_TASKS = """
-SELECT task_id, task_queue_id, priority, retries_left, deadline, runs, definition FROM tasks
-WHERE task_group_id = ? ORDER BY rowid
-"""
+_NAME = f"SELECT {_NAME_OF_TASK} FROM tasks WHERE rowid = ?"  # noqa: S608 - constants
+_TASKS = f"""
+SELECT task_id, task_queue_id, priority, retries_left, deadline, runs, {_NAME_OF_TASK},
+    json_extract(CAST(definition AS TEXT), '$.dependencies')
+FROM tasks WHERE task_group_id = ? ORDER BY rowid
+"""  # noqa: S608 - constants
 _MOMENTS = f"""
 SELECT (SELECT min(taken_until) FROM claims JOIN tasks USING (task_id)
         WHERE taken_until > ? AND taken_until < deadline AND {_IS_HELD}),
@@ -77,18 +78,6 @@ SELECT (SELECT min(taken_until) FROM claims JOIN tasks USING (task_id)
         WHERE deadline_open AND deadline > ? AND {_STATE} IN ('unscheduled', 'pending', 'running')),
     (SELECT min(inserted) FROM resolved)
 """  # noqa: S608 - constants
-
-
-class _Metadata(msgspec.Struct):
-    name: str
-
-
-class _Definition(msgspec.Struct):
-    metadata: _Metadata
-    dependencies: list[str]
-
-
-_decode_definition = msgspec.json.Decoder(_Definition).decode
 
 
 @dataclass(slots=True)
@@ -196,16 +185,15 @@ class Views:
 
 
 def _task(row: tuple[Any, ...]) -> dict[str, Any]:
-    task_id, task_queue_id, priority, retries_left, deadline, runs, definition = row
-    known = _decode_definition(definition)
+    task_id, task_queue_id, priority, retries_left, deadline, runs, name, dependencies = row
     return {
         "taskId": task_id,
         "taskQueueId": task_queue_id,
         "priority": PRIORITIES[priority],
         "retriesLeft": retries_left,
         "deadline": deadline / SECOND,
-        "name": known.metadata.name,
-        "dependencies": known.dependencies,
+        "name": name,
+        "dependencies": msgspec.Raw(dependencies),
         "runs": msgspec.Raw(runs),
     }
 
