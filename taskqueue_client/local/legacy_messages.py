@@ -205,16 +205,10 @@ _log = logging.getLogger(__name__)
 
 
 class _Wanted(NamedTuple):
-    """The message that a task should have: its run, and when it becomes visible."""
+    """The message that a task should have, or has: its run, and when it becomes visible."""
 
     run_id: int
     visible: int
-
-
-class _Known(NamedTuple):
-    run_id: int
-    visible: int
-    receipt: Receipt
 
 
 class MessageSync:
@@ -327,22 +321,21 @@ class MessageSync:
         self._store.change("DELETE FROM azure_due WHERE seq = ?", seq)
 
     async def _bring_up_to_date(self, task_id: str) -> None:
-        task = find_task(self._store, task_id)
-        wanted = None if task is None else _wanted(task, self._core.now())
         known = self._known(task_id)
-        queues = self._queues(task) if task and wanted else []
-        for queue in {*known, *queues}:
-            if task and wanted and queue in queues:
-                await self._keep(task, queue, wanted, known.get(queue))
-            else:
-                await self._remove(task_id, queue, known[queue].receipt)
+        task = find_task(self._store, task_id)
+        wanted = task and _wanted(task, self._core.now())
+        if task and wanted:
+            for queue in self._queues(task):
+                found, receipt = known.pop(queue, (None, None))
+                if found != wanted:
+                    await self._keep(task, queue, wanted, receipt)
+        for queue, (_, receipt) in known.items():
+            await self._remove(task_id, queue, receipt)
 
-    async def _keep(self, task: Task, queue: str, wanted: _Wanted, known: _Known | None) -> None:
-        if known is not None and (known.run_id, known.visible) == wanted:
-            return
+    async def _keep(self, task: Task, queue: str, wanted: _Wanted, known: Receipt | None) -> None:
         now = self._core.now()
         text, hidden = self._encode(task.task_id, wanted.run_id), max(_seconds(wanted.visible - now), 0)
-        receipt = known and await self._azure.update(queue, known.receipt, text, hidden=hidden)
+        receipt = known and await self._azure.update(queue, known, text, hidden=hidden)
         if receipt is None:
             lifetime = max(_seconds(task.deadline - now), 1)
             receipt = await self._azure.put(queue, text, hidden=hidden, lifetime=lifetime)
@@ -357,10 +350,10 @@ class MessageSync:
         suffixes = [SINGLE if form == SINGLE else str(task.priority + 1) for (form,) in forms]
         return queue_names(task.task_queue_id, suffixes)
 
-    def _known(self, task_id: str) -> dict[str, _Known]:
+    def _known(self, task_id: str) -> dict[str, tuple[_Wanted, Receipt]]:
         sql = "SELECT queue, run_id, visible, message_id, pop_receipt FROM azure_messages WHERE task_id = ?"
         return {
-            queue: _Known(run_id, visible, Receipt(*receipt))
+            queue: (_Wanted(run_id, visible), Receipt(*receipt))
             for queue, run_id, visible, *receipt in self._store.rows(sql, task_id)
         }
 
