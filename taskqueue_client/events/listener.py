@@ -147,9 +147,12 @@ class _Consumer(ABC, Generic[HookResult]):
         self._waiting = waiting = asyncio.current_task()
         try:
             self._acknowledge()
-            if await self._is_available(timeout):
-                return self._take()
-            return None
+            if not await self._is_available(timeout):
+                return None
+            self._current = delivery = self._supervisor.buffer.popleft()
+            self._counts.received += 1
+            self._counts.unreadable += isinstance(delivery.event.message, UnreadableMessage)
+            return delivery.event
         finally:
             if self._waiting is waiting:
                 self._waiting = None
@@ -202,13 +205,6 @@ class _Consumer(ABC, Generic[HookResult]):
             except TimeoutError:
                 self._supervisor.raise_if_over()  # it may be a TimeoutError of `on_state`
         return bool(self._supervisor.buffer) and not self._stopped
-
-    def _take(self) -> Event:
-        self._current = self._supervisor.buffer.popleft()
-        event = self._current.event
-        self._counts.received += 1
-        self._counts.unreadable += isinstance(event.message, UnreadableMessage)
-        return event
 
     async def _until_available(self) -> None:
         """Wait until there is an event to hand over, or the listener is stopped."""
