@@ -263,25 +263,21 @@ def cancel_task_group(core: Core, caller: Caller, task_group_id: str) -> dict[st
     if "sealed" not in record:
         conflict(f"Task group `{task_group_id}` is not sealed: only a sealed group can be canceled.")
     _authorize(caller, record)
+    in_order = f"SELECT {COLUMNS} FROM tasks WHERE task_group_id = ? AND deadline > ? ORDER BY rowid"  # noqa: S608 - constants
     size = "SELECT count(*) FROM tasks WHERE task_group_id = ?"
     with core.transition() as now:
-        tasks = [task for task in _created_tasks(core, task_group_id, now) if _cancel(core, task, now)]
+        tasks = [task_of(row) for row in core.store.rows(in_order, task_group_id, now)]
+        task_ids = [task.task_id for task in tasks if _cancel(core, task, now)]
     return {
         "taskGroupSize": core.store.value(size, task_group_id),
-        "taskIds": [task.task_id for task in tasks],
-        "cancelledCount": len(tasks),
+        "taskIds": task_ids,
+        "cancelledCount": len(task_ids),
         "taskGroupId": task_group_id,
     }
 
 
 def _authorize(caller: Caller, record: dict[str, Any]) -> None:
     caller.require(schedulerId=record["schedulerId"], taskGroupId=record["taskGroupId"])
-
-
-def _created_tasks(core: Core, task_group_id: str, now: int) -> list[Task]:
-    """Return the group's tasks whose deadline is in the future, in the order of their creation."""
-    sql = f"SELECT {COLUMNS} FROM tasks WHERE task_group_id = ? AND deadline > ? ORDER BY rowid"  # noqa: S608 - constants
-    return [task_of(row) for row in core.store.rows(sql, task_group_id, now)]
 
 
 def _cancel(core: Core, task: Task, now: int) -> bool:
@@ -315,9 +311,14 @@ def change_task_group_priority(
     record = get_task_group(core, task_group_id)
     _authorize(caller, record)
     new_priority: str = body["newPriority"]
+    priority = PRIORITIES.index(new_priority)
+    changeable = (
+        "SELECT task_id FROM tasks WHERE task_group_id = ? AND ever_resolved = 0 AND deadline > ?"
+        " AND priority <> ? ORDER BY sort_key"
+    )
     with core.transition() as now:
-        task_ids = _changeable(core, task_group_id, PRIORITIES.index(new_priority), now)
-        _set(core, task_ids, PRIORITIES.index(new_priority))
+        task_ids = [task_id for (task_id,) in core.store.rows(changeable, task_group_id, now, priority)]
+        _set(core, task_ids, priority)
         outcome = {
             "taskGroupId": task_group_id,
             "schedulerId": record["schedulerId"],
@@ -326,9 +327,3 @@ def change_task_group_priority(
         }
         core.send(group_message, "task-group-priority-changed", outcome)
     return {**outcome, "taskIds": task_ids}
-
-
-def _changeable(core: Core, task_group_id: str, priority: int, now: int) -> list[str]:
-    where = "task_group_id = ? AND ever_resolved = 0 AND deadline > ? AND priority <> ? ORDER BY sort_key"
-    rows = core.store.rows(f"SELECT task_id FROM tasks WHERE {where}", task_group_id, now, priority)  # noqa: S608 - constants
-    return [task_id for (task_id,) in rows]
