@@ -121,11 +121,8 @@ def _shuffle(text: str, salt: str) -> str:
     return "".join(chars)
 
 
-def _alphabets() -> tuple[str, str]:
-    """Return the letters that digits are written in, and the guards that surround a short token."""
-    letters = _shuffle("".join(char for char in _ALPHABET if char not in _SEPARATORS), _SALT)
-    guards = -(-len(letters) // _GUARD_SHARE)
-    return letters[guards:], letters[:guards]
-
-
-_LETTERS, _GUARDS = _alphabets()
+_SHUFFLED = _shuffle("".join(char for char in _ALPHABET if char not in _SEPARATORS), _SALT)
+_GUARDS = _SHUFFLED[: -(-len(_SHUFFLED) // _GUARD_SHARE)]
+"""The letters that surround a short token."""
+_LETTERS = _SHUFFLED[len(_GUARDS) :]
+"""The letters that digits are written in."""
