@@ -193,7 +193,6 @@ _log = logging.getLogger(__name__)
 class _Call:
     def __init__(self, request: web.BaseRequest, match: Match) -> None:
         self.request = request
-        self.match = match
         self.endpoint = match.endpoint
         self.params = match.params
         self.content_type = request.headers.get("Content-Type")
