@@ -107,13 +107,11 @@ def done_for_all(task_ids: Sequence[str], act: Callable[[str], object]) -> bool:
 
 def in_one_line(error: BaseException | None) -> str:
     """Return an error as one printable line: what is wrong and, if known, what to do."""
-    return printable(" ".join(_text_of(error).split()))
-
-
-def _text_of(error: BaseException | None) -> str:
     if isinstance(error, errors.InvalidDefinition):
-        return "; ".join(map(str, error.problems))
-    return _of_call(error) if isinstance(error, errors.CallFailed) else str(error)
+        text = "; ".join(map(str, error.problems))
+    else:
+        text = _of_call(error) if isinstance(error, errors.CallFailed) else str(error)
+    return printable(" ".join(text.split()))
 
 
 def _of_call(error: errors.CallFailed) -> str:
