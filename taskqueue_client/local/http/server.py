@@ -112,7 +112,7 @@ class Server:
         await web.SockSite(self._runner, self._socket, backlog=1).start()
         self._socket.listen(_BACKLOG)
         taken: int = self._socket.getsockname()[1]
-        name = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - to replace it
+        name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - to replace it
         return f"http://[{name}]:{taken}" if ":" in name else f"http://{name}:{taken}"
 
     async def stop(self) -> None:
@@ -281,7 +281,7 @@ def check_host(host: str, *, allow_remote: bool) -> None:
 
 def _addresses(host: str) -> list[str]:
     try:
-        found = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:  # UnicodeError: the name has an empty part, such as `a..b`
         reason = error.strerror if isinstance(error, OSError) else error
         raise InvalidArgument("host", host, f"an address or a name of this machine ({reason})") from error
