@@ -139,6 +139,7 @@ class _Consumer(ABC, Generic[HookResult]):
             raise failure
 
     async def _get(self, timeout: float | None) -> Event | None:  # noqa: ASYNC109 - measured on `clock`
+        arguments.seconds("timeout", timeout)
         if self._waiting is not None and not self._waiting.cancelling():
             raise RuntimeError(
                 "the listener is already waiting for an event: use it in one task or thread, "
@@ -196,7 +197,6 @@ class _Consumer(ABC, Generic[HookResult]):
 
     async def _is_available(self, timeout: float | None) -> bool:  # noqa: ASYNC109 - measured on `clock`
         """Wait, and return whether there is an event to hand over."""
-        arguments.seconds("timeout", timeout)
         if timeout is None:
             await self._until_available()
         else:

@@ -385,6 +385,20 @@ async def test_an_invalid_timeout_is_refused(settings: PulseSettings, pool: str,
             await listener.get(given)
 
 
+async def test_an_invalid_timeout_acknowledges_nothing(
+    settings: PulseSettings, publisher: Publisher, pool: str
+) -> None:
+    wrong: Any = "5"
+    async with AsyncListener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
+        await publisher.complete(task_ids(1), pool)
+        event = await anext(listener)
+        with pytest.raises(InvalidArgument, match="timeout: "):
+            await listener.get(wrong)
+        assert listener.counts.acknowledged == 0
+        listener.reject()
+        assert task_of(await anext(listener)) == task_of(event)
+
+
 async def test_using_a_listener_outside_of_its_block_raises_an_error_that_says_so() -> None:
     listener = AsyncListener(PulseSettings(host="h", user="u", password="p"), [events.task_completed()])
     with pytest.raises(RuntimeError, match="within `async with`"):
