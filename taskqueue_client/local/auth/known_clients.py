@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from taskqueue_client._arguments import check_kinds
+from taskqueue_client._arguments import check_kind, check_kinds
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local.times import LATEST, SECOND
 from taskqueue_client.scopes import satisfies
@@ -72,7 +72,9 @@ def check_clients(clients: Iterable[Client]) -> dict[str, Client]:
     return by_id
 
 
-def _check_client(client: Client) -> None:
+def _check_client(client: object) -> None:
+    if not isinstance(client, Client):
+        raise InvalidArgument("clients", type(client), "Client")  # without what may be a secret
     given = {name: getattr(client, name) for name in ("client_id", "expires", "disabled")}
     check_kinds(given, client_id=str, expires=int | float | None, disabled=bool)
     if client.expires is not None and not 0 <= client.expires <= LATEST / SECOND:
@@ -100,6 +102,7 @@ def check_scopes(scopes: Iterable[str], owner: str) -> None:
     """
     if isinstance(scopes, str):
         raise ValueError(f"{owner}: scopes {scopes!r} must be a list of scopes")  # noqa: TRY004 - as for all other scopes that are not valid
+    check_kind(f"{owner}: scopes", scopes, Collection, "a list of scopes")
     for scope in scopes:
         if not is_scope(scope) or scope.endswith("**"):
             raise ValueError(f"{owner}: scope {scope!r} must be printable ASCII and must not end in `**`")
@@ -116,6 +119,7 @@ class Roles:
 
     def __init__(self, roles: Mapping[str, Sequence[str]]) -> None:
         for role_id, scopes in roles.items():
+            check_kind("roles", role_id, str)
             check_scopes(scopes, f"role {role_id!r}")
         _check_growth(roles)
         self._roles = {role_id: tuple(scopes) for role_id, scopes in roles.items()}

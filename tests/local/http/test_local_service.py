@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import aio_pika
@@ -221,6 +221,27 @@ def test_a_secret_of_another_type_is_refused_and_not_shown(argument: str) -> Non
         InvalidArgument, match=f"{argument}: .*bytes.* is not valid; expected str or None"
     ) as refused:
         LocalQueue(**options)
+    assert "the-secret" not in repr(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (
+            {"clients": [{"client_id": "x", "access_token": "the-secret"}]},
+            "clients: .*dict.*; expected Client",
+        ),
+        (
+            {"clients": [Client("x", "the-secret", cast("Any", None))]},
+            "client 'x': scopes: None is not valid",
+        ),
+        ({"roles": {"x": 5}}, "role 'x': scopes: 5 is not valid; expected a list of scopes"),
+        ({"roles": {5: ["x"]}}, "roles: 5 is not valid; expected str"),
+    ],
+)
+def test_clients_and_roles_of_other_types_are_refused(arguments: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidArgument, match=complaint) as refused:
+        LocalQueue(**arguments)
     assert "the-secret" not in repr(refused.value)
 
 
