@@ -51,6 +51,12 @@ def check_kinds(arguments: Mapping[str, object], /, **kinds: type | UnionType) -
         check_kind(name, arguments[name], kind)
 
 
+def check_function(argument: str, given: object) -> None:
+    """Raise InvalidArgument unless an argument is a function."""
+    if not callable(given):
+        raise InvalidArgument(argument, given, "a function")
+
+
 def check_callback(argument: str, given: object) -> None:
     """Raise InvalidArgument unless an argument is a function, not an asynchronous one: nobody awaits it."""
     if given is not None and (not callable(given) or iscoroutinefunction(given)):

@@ -25,7 +25,6 @@ from .settings import PulseSettings, make_plan
 if TYPE_CHECKING:
     from ._broker_session import Delivery
 
-
 _LOG = logging.getLogger(__name__)
 
 P = ParamSpec("P")
@@ -57,6 +56,8 @@ class _Consumer(ABC, Generic[HookResult]):
         arguments.check_kind("duplicates", duplicates, DuplicateFilter | None, "a DuplicateFilter, or None")
         arguments.check_kind("clock", clock, Clock | None)
         arguments.check_callback("on_state", on_state)
+        if reconcile is not None:
+            arguments.check_function("reconcile", reconcile)
         self._redeliveries = redeliveries
         self._duplicates = duplicates
         self._clock = clock or SystemClock()
@@ -312,7 +313,11 @@ class AsyncListener(_Consumer[Awaitable[object]]):
 
         If the handler raises, the error is logged and the event rejected; see `reject`. If it is canceled,
         the event is the next one, or returns to the queue.
+
+        Raises:
+            InvalidArgument: `handler` is not a function.
         """
+        arguments.check_function("handler", handler)
         async for event in self:
             with _settling(event, self.reject, self._put_back):
                 await _awaitable("handler", handler(event))
@@ -401,7 +406,11 @@ class Listener(_Consumer[object]):
 
         If the handler raises, the error is logged and the event rejected; see `reject`. If it is interrupted,
         as by Ctrl-C, the event is the next one, or returns to the queue.
+
+        Raises:
+            InvalidArgument: `handler` is not a function.
         """
+        arguments.check_function("handler", handler)
         for event in self:
             with _settling(event, self.reject, lambda: self._on_loop_thread(self._put_back)):
                 _finished("handler", handler(event))

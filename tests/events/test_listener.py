@@ -362,6 +362,7 @@ async def test_a_queue_that_another_connection_owns_raises_an_error(
         ({"redeliveries": 1.5}, "redeliveries: 1.5 is not valid; expected a whole number, 0 or more"),
         ({"duplicates": True}, "duplicates: True is not valid; expected a DuplicateFilter"),
         ({"wait_initial": "1"}, "wait_initial: '1'"),
+        ({"reconcile": "task"}, "reconcile: 'task' is not valid; expected a function"),
     ],
 )
 def test_invalid_arguments_of_a_listener_are_refused_before_connecting(
@@ -383,6 +384,17 @@ async def test_an_invalid_timeout_is_refused(settings: PulseSettings, pool: str,
     async with AsyncListener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
         with pytest.raises(InvalidArgument, match="timeout: "):
             await listener.get(given)
+
+
+async def test_a_handler_that_is_not_a_function_is_refused_and_rejects_nothing(
+    settings: PulseSettings, publisher: Publisher, pool: str
+) -> None:
+    wrong: Any = None
+    async with AsyncListener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
+        await publisher.complete(sent := task_ids(2), pool)
+        with pytest.raises(InvalidArgument, match="handler: None is not valid; expected a function"):
+            await listener.run(wrong)
+        assert await take(listener, 2) == sent
 
 
 async def test_an_invalid_timeout_acknowledges_nothing(

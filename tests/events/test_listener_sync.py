@@ -140,6 +140,17 @@ def test_a_failed_handler_is_called_again_and_other_events_are_processed(
     assert listener.stopped
 
 
+def test_a_handler_that_is_not_a_function_is_refused_and_rejects_nothing(
+    settings: PulseSettings, publish: Publish, pool: str
+) -> None:
+    wrong: Any = None
+    with Listener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
+        publish(sent := task_ids(2), pool)
+        with pytest.raises(InvalidArgument, match="handler: None is not valid; expected a function"):
+            listener.run(wrong)
+        assert [task_of(next(listener)) for _ in range(2)] == sent
+
+
 def test_an_event_whose_handler_is_interrupted_is_handled_again_although_the_program_goes_on(
     settings: PulseSettings, publish: Publish, pool: str, durable: str
 ) -> None:
