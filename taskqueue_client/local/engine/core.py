@@ -118,8 +118,7 @@ class Core:
     def _after_commit(self) -> None:
         outbox, pending, resolved = self._outbox, self._pending, self._resolved
         self._forget()
-        for task_queue_id in pending & self.long_polls.by_queue.keys():
-            self.long_polls.wake(task_queue_id)
+        self.long_polls.wake(pending)
         for message in outbox:
             self.audience.publish(message)
         if resolved:
@@ -140,20 +139,21 @@ class LongPolls:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.by_queue: defaultdict[str, deque[asyncio.Event]] = defaultdict(deque)
+        self._by_queue: defaultdict[str, deque[asyncio.Event]] = defaultdict(deque)
 
-    def wake(self, task_queue_id: str) -> None:
-        """Let the first request of a task queue look for tasks."""
-        self.by_queue[task_queue_id][0].set()
+    def wake(self, task_queue_ids: set[str]) -> None:
+        """Let the first request of each of these task queues look for tasks."""
+        for task_queue_id in task_queue_ids & self._by_queue.keys():
+            self._by_queue[task_queue_id][0].set()
 
     async def wait(
         self, task_queue_id: str, seconds: float, claim: Callable[[], list[Claims]]
     ) -> list[Claims]:
         """Call `claim` when it is this request's turn, until it returns claims; `[]` after `seconds`."""
-        if task_queue_id not in self.by_queue and (claims := claim()):
+        if task_queue_id not in self._by_queue and (claims := claim()):
             return claims
         turn = asyncio.Event()
-        self.by_queue[task_queue_id].append(turn)
+        self._by_queue[task_queue_id].append(turn)
         timer = asyncio.create_task(self._clock.sleep_async(seconds), name=f"long poll of {task_queue_id}")
         timer.add_done_callback(lambda _: turn.set())
         try:
@@ -168,9 +168,9 @@ class LongPolls:
             self._leave(task_queue_id, turn)
 
     def _leave(self, task_queue_id: str, turn: asyncio.Event) -> None:
-        turns = self.by_queue[task_queue_id]
+        turns = self._by_queue[task_queue_id]
         turns.remove(turn)
         if turns:
             turns[0].set()
         else:
-            del self.by_queue[task_queue_id]
+            del self._by_queue[task_queue_id]
