@@ -113,7 +113,7 @@ class Views:
         """Return when claims expire, deadlines pass and dependents become pending next, in seconds."""
         interval = max(1, milliseconds(self.core.settings.resolver_interval))
         now = self.core.now()
-        claim, deadline, resolved = self.core.store.row(_MOMENTS, now, now) or 3 * (None,)
+        ((claim, deadline, resolved),) = self.core.store.rows(_MOMENTS, now, now)
         look = resolved and -(-resolved // interval) * interval
         moments = {"claimExpiry": claim, "deadline": deadline, "dependencies": look}
         return {name: moment and moment / SECOND for name, moment in moments.items()}
