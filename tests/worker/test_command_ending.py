@@ -152,6 +152,15 @@ def test_a_program_that_was_started_to_clean_up_is_asked_to_end_once_its_parent_
         assert output.read() == "was asked\n"
 
 
+def test_a_stopped_process_can_clean_up_when_it_is_asked_to_end() -> None:
+    script = "trap 'echo has cleaned up; exit 0' TERM; echo; kill -STOP $$; :"
+    with shell(script, "") as (process, _, output):
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        end_and_do(process)
+        assert output.read() == "has cleaned up\n"
+        assert process.wait(30) == 0
+
+
 def test_a_command_is_not_started_in_a_run_that_is_cancelled(context: CommandContext) -> None:
     context.canceled.cancel(WorkerShutdown("leaving"))
     with pytest.raises(WorkerShutdown):

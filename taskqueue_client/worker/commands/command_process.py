@@ -323,6 +323,7 @@ def _signal(
         for pid in new:  # or the negative number of a group
             with suppress(ProcessLookupError, PermissionError):  # it is gone, or another user's
                 os.kill(pid, number)
+                os.kill(pid, signal.SIGCONT)  # a stopped process gets SIGTERM only when it continues
         told.update(new)
         wait()
     return told, left
