@@ -35,6 +35,7 @@ from .claims.claimed_run import ClaimedRun, Lease
 from .commands.environment import CommandEnvironment
 from .commands.masking import Secrets
 from .commands.run_processes import Guardian
+from .commands.task_log import TaskLog
 from .commands.work_directory import WorkDirectories
 from .loop import WorkerLoop, check_has_settings
 from .monitoring.tracing import NO_TRACING
@@ -160,8 +161,9 @@ def _run(worker: WorkerLoop, claim: TaskClaim, stack: ExitStack) -> TaskResult:
     stack.callback(thread.stop)
     error = thread.submit(_call(worker, resources)).result()
     explain(resources.log, error)
-    artifacts, failure = _contents(resources.artifacts.final())
     reason = resolution_of(error)
+    uploaded = () if reason is None else resources.artifacts.final()
+    artifacts, failure = _contents(uploaded, resources.log)
     if reason in UPLOADED_BEFORE:
         after_uploads = with_failed_upload(error, failure)
         if after_uploads is not error:
@@ -207,7 +209,9 @@ async def _call(worker: WorkerLoop, resources: RunResources) -> BaseException | 
         return await Attempts(resources, handlers.call).result()
 
 
-def _contents(declared: Iterable[DeclaredArtifact]) -> tuple[dict[str, bytes], Outcome | None]:
+def _contents(
+    declared: Iterable[DeclaredArtifact], task_log: TaskLog
+) -> tuple[dict[str, bytes], Outcome | None]:
     """Return the content of artifacts by name, and the outcome of those that cannot be read."""
     contents: dict[str, bytes] = {}
     failures: list[Outcome] = []
@@ -216,6 +220,7 @@ def _contents(declared: Iterable[DeclaredArtifact]) -> tuple[dict[str, bytes], O
             with closing(each.open()) as source:
                 contents[each.name] = b"".join(map(bytes, source.blocks()))
         except Exception as error:  # noqa: BLE001 - the error is how the run ends
+            task_log.logger.error("cannot upload %s: %s", each.name, error)  # noqa: TRY400 - as a worker does
             failures.append(outcome_of_failed_upload(each.name, error))
     return contents, max(failures, key=severity, default=None)
 
