@@ -41,7 +41,7 @@ from taskqueue_client._protocol.conversation import (
     converse,
     converse_async,
 )
-from taskqueue_client._protocol.schemas import definition_problems
+from taskqueue_client._protocol.schemas import definition_problems, expiry_problems
 from taskqueue_client.calls import create_task, status
 from taskqueue_client.calls import task as read_task
 from taskqueue_client.definitions import TaskDefinition, from_now, same_definition
@@ -130,8 +130,8 @@ def plan_graph(
 
     Raises:
         InvalidArgument: `created` cannot be parsed, or `seed` is empty.
-        InvalidDefinition: With every problem: an unknown dependency, a dependency cycle, and whatever the
-            Queue would refuse in a definition.
+        InvalidDefinition: With every problem: an unknown dependency, a dependency cycle, a task of the graph
+            that expires before a dependent's deadline, and whatever the Queue would refuse in a definition.
     """
     _check_object(document)
     if seed is not None:
@@ -150,6 +150,7 @@ def plan_graph(
         GraphTask(name, ids[name], writer.definition(name, tasks[name], f"$.tasks.{name}", group))
         for name in order
     ]
+    problems += expiry_problems({task.task_id: (task.name, task.definition) for task in planned})
     _raise_any(problems)
     return Graph(group, tuple(planned))
 

@@ -179,6 +179,24 @@ def definition_problems(path: str, definition: TaskDefinition) -> Iterator[Probl
             yield Problem(path, None, f"at most {MAX_BODY:,}", f"the definition has {size:,} bytes as JSON")
 
 
+def expiry_problems(tasks: Mapping[str, tuple[str, TaskDefinition]]) -> Iterator[Problem]:
+    """Yield the deadlines of a graph's tasks after the expiry of a dependency, one for each task.
+
+    The Queue refuses such a task when it has created the dependency.
+
+    Args:
+        tasks: The name and the definition of each task, by task id.
+    """
+    expiries = {task_id: _seconds(task.get("expires")) for task_id, (_, task) in tasks.items()}
+    for name, task in tasks.values():
+        deadline = _seconds(task["deadline"])
+        early = [each for each in task.get("dependencies", ()) if expiries.get(each, math.nan) < deadline]
+        if early:
+            dependency, first = tasks[min(early, key=expiries.__getitem__)]
+            allowed = f"at or before {first.get('expires')}, when the dependency {dependency!r} expires"
+            yield Problem(f"$.tasks.{name}.deadline", task["deadline"], allowed)
+
+
 def _is_valid(encoded: bytes, now: float) -> bool:
     """Return whether a definition is valid, as jsonschema and the rules after it judge."""
     try:

@@ -318,6 +318,19 @@ def test_the_error_of_a_date_in_the_wrong_order_shows_the_other_date() -> None:
         plan_task({**task, "expires": "1 minute"}, created=created)
 
 
+def test_a_dependency_that_expires_before_the_deadline_is_found_before_anything_is_created() -> None:
+    created = "2026-11-21T09:20:53.649Z"
+    late = {"dependencies": ["a", "b", "c"], "deadline": "3 hours", "expires": "1 day"}
+    graph = document(a={"expires": "2 hours"}, b={"expires": "1 hour"}, c={"expires": "3 hours"}, late=late)
+    with pytest.raises(InvalidDefinition) as caught:
+        plan_graph(with_defaults(graph, deadline="1 hour"), created=created)
+    assert str(caught.value) == (
+        "the task definition has 1 problem:\n"
+        "  $.tasks.late.deadline: '2026-11-21T12:20:53.649Z' is not valid; expected at or before "
+        "2026-11-21T10:20:53.649Z, when the dependency 'b' expires"
+    )
+
+
 def test_all_tasks_are_created_in_one_group(queue: Queue) -> None:
     graph = plan_graph(document(a={}, b={"dependencies": ["a"]}))
     statuses = submit_graph(queue, graph)
