@@ -84,6 +84,24 @@ def text(argument: str, given: object, pattern: re.Pattern[str], allowed: str) -
     return given
 
 
+def json_value(given: object) -> str | float:
+    """Return a text or number of a subclass as what JSON has; msgspec's encoders call it for others.
+
+    Libraries for YAML, TOML and templates make such texts, and numpy such numbers.
+
+    Raises:
+        TypeError: It is neither a text nor a number.
+    """
+    if isinstance(given, str):
+        return str.__str__(given)
+    if isinstance(given, int):
+        return int.__int__(given)
+    if isinstance(given, float):
+        return float.__float__(given)
+    message = f"Encoding objects of type {type(given).__name__} is unsupported"
+    raise TypeError(message)
+
+
 def encoded(argument: str, given: str) -> bytes:
     """Return text as UTF-8. Bytes that `os.fsdecode` could not decode are returned as they were."""
     try:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NotRequired, Required, TypedDict, Unpack, cast
 
 import msgspec
 
-from ._arguments import mapping
+from ._arguments import json_value, mapping
 from ._dates import a_year_after, instant, moment_of, normalised, shifted, timestamp
 from .models import Priority
 
@@ -252,7 +252,7 @@ def same_definition(given: TaskDefinition, task_id: str, stored: Mapping[str, An
     Compares as the Queue does when a task is created again: after its defaults are filled in, and with
     dates in UTC to the millisecond. A date without a time zone is read as UTC. Numbers are doubles.
     """
-    document = msgspec.json.decode(msgspec.json.encode(given))
+    document = msgspec.json.decode(msgspec.json.encode(given, enc_hook=json_value))
     return _canonical(_as_stored(document, task_id)) == _canonical(stored)
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 
+from taskqueue_client._arguments import json_value
 from taskqueue_client._dates import epoch_seconds, is_date_time
 from taskqueue_client.errors import InvalidDefinition, Problem
 from taskqueue_client.models import Priority
@@ -150,7 +151,7 @@ def check_definition(definition: TaskDefinition, now: float) -> bytes:
     `now` is the Queue's time in seconds since the epoch, or NaN if it is not known.
     """
     try:
-        encoded = msgspec.json.encode(definition)
+        encoded = msgspec.json.encode(definition, enc_hook=json_value)
         odd_numbers = _number_problems(definition) if b"null" in encoded else []
     except (TypeError, ValueError, RecursionError) as error:
         problems = _encoding_problems(definition) or [
@@ -346,9 +347,12 @@ def _encoding_problems(definition: object) -> list[Problem]:
     """Return the texts and values that cannot be encoded; none if something else prevents the encoding."""
     unknown: dict[object, object] = {}  # by what stands for them, in a document that can be walked to its end
 
-    def replaced(value: object) -> str:
-        unknown[stand_in := slugid()] = value
-        return stand_in
+    def replaced(value: object) -> str | float:
+        try:
+            return json_value(value)
+        except TypeError:
+            unknown[stand_in := slugid()] = value
+            return stand_in
 
     try:
         document = msgspec.to_builtins(definition, str_keys=True, enc_hook=replaced)
@@ -376,7 +380,7 @@ def _number_problems(definition: object) -> list[Problem]:
         return []
     return [
         Problem(json_path(*path), given, "a finite number")
-        for path, given in _everything_in(msgspec.to_builtins(definition, str_keys=True))
+        for path, given in _everything_in(msgspec.to_builtins(definition, str_keys=True, enc_hook=json_value))
         if isinstance(given, float) and not math.isfinite(given)
     ]
 
@@ -384,7 +388,7 @@ def _number_problems(definition: object) -> list[Problem]:
 def _may_have_odd_numbers(definition: object) -> bool:
     """Return whether there may be such numbers: MessagePack is searched ten times as fast as a document."""
     try:
-        return _ODD_NUMBER.search(msgspec.msgpack.encode(definition)) is not None
+        return _ODD_NUMBER.search(msgspec.msgpack.encode(definition, enc_hook=json_value)) is not None
     except OverflowError:  # an integer of more than 64 bits
         return True
 

@@ -30,6 +30,7 @@ import msgspec
 from msgspec.structs import replace as replace_fields
 
 from taskqueue_client import errors
+from taskqueue_client._arguments import json_value
 from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials, checked, checked_root_url
 from taskqueue_client.models import ClaimWorkResponse, Redirect, TaskClaim
@@ -365,7 +366,7 @@ def _encoded(body: object) -> bytes:
     if isinstance(body, msgspec.Raw):  # JSON already, and checked
         return bytes(body)
     try:
-        encoded = msgspec.json.encode(body)
+        encoded = msgspec.json.encode(body, enc_hook=json_value)
         if b"null" in encoded:  # which is also what msgspec makes of NaN and infinity
             json.dumps(body, allow_nan=False, default=str)
     except (TypeError, ValueError, RecursionError) as error:

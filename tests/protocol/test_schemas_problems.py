@@ -116,6 +116,39 @@ def test_a_value_that_json_does_not_have_is_reported_at_its_path() -> None:
     ]
 
 
+class Scalar(str):
+    """As libraries for YAML, TOML and templates make them."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return f"a scalar of {len(self)} characters"
+
+
+class Whole(int):
+    pass
+
+
+class Double(float):
+    """As numpy makes them."""
+
+
+def test_texts_and_numbers_of_subclasses_are_sent_as_what_they_are() -> None:
+    payload = {Scalar("command"): [Scalar("make\n")], "level": Whole(3), "ratio": Double(0.1)}
+    sent = json.loads(check_definition(cast("TaskDefinition", {**GOOD, "payload": payload}), NOW.timestamp()))
+    assert sent["payload"] == {"command": ["make\n"], "level": 3, "ratio": 0.1}
+
+
+def test_problems_with_texts_and_numbers_of_subclasses_are_found() -> None:
+    payload = {"a": [Scalar("\0")], "b": Double("nan"), "c": Scalar("\ud800")}
+    assert paths_of({**GOOD, "payload": payload}) == ["$.payload.a[0]", "$.payload.c"]
+    assert paths_of({**GOOD, "payload": {"b": Double("nan")}}) == ["$.payload.b"]
+    unknown = object()
+    assert problems_of({**GOOD, "payload": {"a": Scalar("x"), "b": unknown}}) == [
+        Problem("$.payload.b", unknown, "a value that JSON has")
+    ]
+
+
 def test_some_values_that_json_does_not_have_are_sent_as_text_or_lists() -> None:
     payload = {
         "bytes": b"ab",
