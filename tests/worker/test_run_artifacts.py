@@ -452,6 +452,12 @@ def test_a_prefix_that_no_artifact_may_have_is_refused(world: World) -> None:
     assert _refused(world, lambda task: task.upload_artifacts("ü", ".")).argument == "name"
 
 
+@pytest.mark.parametrize("prefix", [None, 0, b""])
+def test_a_prefix_that_is_no_text_is_refused(world: World, prefix: Any) -> None:
+    error = _refused(world, lambda task: task.upload_artifacts(prefix, "."))
+    assert str(error) == f"prefix: {prefix!r} is not valid; expected str"
+
+
 def test_without_a_prefix_names_are_paths_in_the_directory(world: World) -> None:
     def handler(task: TaskRun) -> None:
         (task.work_directory / "fine").touch()

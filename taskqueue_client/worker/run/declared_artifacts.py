@@ -183,6 +183,7 @@ class DeclaredArtifacts:
     ) -> list[str]:
         """Declare all files of a directory, as `TaskRun.upload_artifacts` describes."""
         is_outside = options.get("allow_outside", False)
+        check_kind("prefix", prefix, str)
         top, paths = _found_in(directory, work_directory, is_outside=is_outside)
         if prefix:
             new_name(prefix)
