@@ -122,6 +122,10 @@ def test_a_command_need_not_read_its_input(context: CommandContext) -> None:
         pytest.param("timeout", 10**400, id="timeout-too-large"),
         ("timeout", float("nan")),
         ("timeout", True),
+        ("check", None),
+        ("keep_children", "no"),
+        ("pass_credentials", "false"),
+        ("shell", 0),
     ],
 )
 def test_an_option_that_is_not_valid_is_refused(context: CommandContext, name: str, given: Any) -> None:
@@ -150,6 +154,18 @@ def test_an_argument_of_the_payload_that_is_not_text_makes_the_payload_malformed
     result = run_handler(Builder, {"value": given})
     assert result.outcome == "malformed-payload"
     assert "  $.value" in result.log
+
+
+def test_a_proxy_is_given_to_a_command_only_if_it_is_true() -> None:
+    class Builder(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            with pytest.raises(InvalidArgument, match=r"^plain: 'no' is not valid; expected bool$"):
+                task.proxy(plain=task.payload["no"])
+            task.run_command(["true"], proxy=task.payload["no"])
+
+    result = run_handler(Builder, {"no": "no"})
+    assert result.outcome == "malformed-payload"
+    assert "$.no: 'no' is not valid; expected bool" in str(result.error)
 
 
 def test_an_unknown_option_is_refused(context: CommandContext) -> None:

@@ -244,7 +244,7 @@ class _Run:
     """One command, from its arguments to its result."""
 
     def __init__(self, command: Command, context: CommandContext, options: CommandOptions) -> None:
-        _check_names(options)
+        _check_options(options)
         self._args = _arguments(command, shell=options.get("shell", False))
         self._shown = command if isinstance(command, str) else self._quoted(context)
         self._context = context
@@ -385,11 +385,16 @@ class _Stream(Output):
         return None if self._content is None else self._content.decode(errors="surrogateescape")
 
 
-def _check_names(options: Mapping[str, object]) -> None:
-    """Refuse options that do not exist: a mistyped `timeout` would be no time limit."""
+def _check_options(options: Mapping[str, object]) -> None:
+    """Refuse options that do not exist, as a mistyped `timeout` is no time limit, and text for truth."""
     known = CommandOptions.__optional_keys__
     for name in options.keys() - known:
         raise InvalidArgument("options", name, f"one of {', '.join(sorted(known))}")
+    for name in options.keys() & _TRUTH_VALUES:
+        check_kind(name, options[name], bool)
+
+
+_TRUTH_VALUES = {"check", "keep_children", "pass_credentials", "shell"}
 
 
 def _captured(capture: object) -> tuple[str, ...]:

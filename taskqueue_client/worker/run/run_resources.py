@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from taskqueue_client._arguments import check_kind
 from taskqueue_client._client_base import with_attributes
 from taskqueue_client._protocol.api_responses import MAX_RESPONSE, Response
 from taskqueue_client._protocol.retry import Timeouts
@@ -314,6 +315,7 @@ class RunResources:
         from taskqueue_client.worker.features.proxy import TaskProxy  # noqa: PLC0415 - few runs need it
 
         self._check_process()
+        check_kind("plain", plain, bool)
         run = self.run
         proxy = TaskProxy(
             self.shared.queue.root_url,
@@ -354,6 +356,7 @@ class RunResources:
             InternalError: This is a forked child, or the run has ended.
         """
         self._check_process()
+        check_kind("proxy", proxy, bool)
         protect_process()
         variables = {
             "TASK_ID": self.run.task_id,
