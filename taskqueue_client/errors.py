@@ -46,7 +46,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import msgspec
 
@@ -90,6 +90,32 @@ class InvalidArgument(TaskQueueError, ValueError):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"  # without the value, which may be secret or long
 
+    def __reduce__(self) -> tuple[type[Self], tuple[object, ...], dict[str, Any]]:
+        """Return what is pickled; a process pool would raise another error if the value could not be."""
+        given = _pickled(self.given)
+        args = tuple(given if each is self.given else each for each in self.args)
+        return type(self), args, {**vars(self), "given": given}
+
+
+class _Shown:
+    """What stands for a value that cannot be pickled, such as an open file, in the error's copy."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _pickled(given: object) -> object:
+    import pickle  # noqa: PLC0415 - few programs pickle errors, and they have imported it
+
+    try:
+        pickle.dumps(given)
+    except Exception:  # noqa: BLE001 - whatever the object's class raises
+        return _Shown(repr(given))
+    return given
+
 
 def _complaint(where: str, given: object, allowed: str, finding: str) -> str:
     """Return a text such as `retries: 50 is not valid; expected a whole number, 0 to 49`."""
@@ -115,6 +141,9 @@ class Problem:
 
     def __str__(self) -> str:
         return _complaint(self.path, self.given, self.allowed, self.finding)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[object, ...]]:
+        return type(self), (self.path, _pickled(self.given), self.allowed, self.finding)
 
 
 class InvalidDefinition(InvalidArgument):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from types import NoneType
 from typing import Any
 
@@ -170,6 +171,8 @@ def test_a_redirect_is_a_response_where_the_endpoint_says_so(client: Any, server
         errors.UnreadableResponse(errors.Attempted("a", "GET", "u"), 200, "why"),
         errors.InvalidArgument("run_id", -1, "0 or more"),
         errors.InvalidDefinition([errors.Problem("$.retries", 99, "at most 49")]),
+        errors.InvalidArgument("to", threading.Lock(), "a path"),
+        errors.InvalidDefinition([errors.Problem("$.payload", threading.Lock(), "an object")]),
     ],
     ids=lambda error: type(error).__name__,
 )
