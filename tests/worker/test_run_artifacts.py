@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.testing import run_handler
 from taskqueue_client.worker.commands.work_directory import path_inside
 from taskqueue_client.worker.loop import WorkerLoop
-from taskqueue_client.worker.outcomes import InternalError
+from taskqueue_client.worker.outcomes import IntermittentTask, InternalError
 from taskqueue_client.worker.run import declared_artifacts
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World
@@ -446,6 +447,52 @@ def test_several_names_in_a_directory_that_no_artifact_may_have_are_counted(worl
     log = log_of(world, task_id)
     assert "/ä' cannot be an artifact: name: 'public/ä' is not valid" in log
     assert log.endswith("; other files with such names: 2\n")
+
+
+def test_what_an_attempt_has_left_behind_cannot_use_what_belongs_to_the_next_one(world: World) -> None:
+    task_id = world.create()
+    is_reading, next_has_declared = threading.Event(), threading.Event()
+    attempts: list[TaskRun] = []
+    refused: list[InternalError] = []
+
+    def content() -> Iterator[bytes]:
+        is_reading.set()
+        yield b"of the first attempt"
+        next_has_declared.wait(30)
+
+    def declare_too_late() -> None:
+        try:
+            attempts[0].upload_artifact("public/x", content())
+        except InternalError as error:
+            refused.append(error)
+
+    left_behind = threading.Thread(target=declare_too_late)
+
+    def handler(task: TaskRun) -> None:
+        attempts.append(task)
+        if len(attempts) == 1:
+            left_behind.start()
+            is_reading.wait(30)
+            raise IntermittentTask
+        task.upload_artifact("public/x", b"of the second attempt")
+        next_has_declared.set()
+        left_behind.join()
+        first = attempts[0]
+        for call in (
+            lambda: first.work_directory,
+            lambda: first.upload_artifact("public/y", b""),
+            lambda: first.upload_artifacts("public", "."),
+            lambda: first.run_command(["touch", "x"]),
+            first.proxy,
+        ):
+            with pytest.raises(InternalError, match=r"^attempt 1 of run .* has ended: .* attempt 2 now$"):
+                call()
+
+    work(world, handler, intermittent_attempts=2)
+    assert reasons(world, task_id) == ["completed"]
+    assert artifact_names(world, task_id) == {*LOG, "public/x"}
+    assert artifact(world, task_id, "public/x") == "of the second attempt"
+    assert len(refused) == 1
 
 
 def test_a_prefix_that_no_artifact_may_have_is_refused(world: World) -> None:

@@ -121,7 +121,10 @@ class DeclaredArtifact:
 
 @dataclass(eq=False, repr=False)
 class DeclaredArtifacts:
-    """The declared artifacts of one run. Safe to use from any thread.
+    """The artifacts that one call of a run's handler has declared. Safe to use from any thread.
+
+    Args:
+        attempt: The number of the call.
 
     Attributes:
         directory: Where content is stored that cannot be read later; None: nowhere.
@@ -129,8 +132,8 @@ class DeclaredArtifacts:
 
     _run: ClaimedRun
     _shared: SharedResources
+    _attempt: int
     directory: Path | None = None
-    _directories: int = 0
     _files: int = 0
     _is_final: bool = False
     _declared: dict[str, DeclaredArtifact] = field(default_factory=dict[str, DeclaredArtifact])
@@ -142,14 +145,10 @@ class DeclaredArtifacts:
             self._is_final = True
             return [*self._declared.values()]
 
-    def clear(self, *, is_final: bool = False) -> Path | None:
-        """Forget all artifacts; return the directory to remove, if there is one.
-
-        Args:
-            is_final: No more can be declared.
-        """
+    def clear(self) -> Path | None:
+        """Forget all artifacts, and take no more; return the directory to remove, if there is one."""
         with self._lock:
-            self._is_final = self._is_final or is_final
+            self._is_final = True
             self._declared.clear()
             directory, self.directory = self.directory, None
         return directory
@@ -244,8 +243,7 @@ class DeclaredArtifacts:
         with self._lock:
             self._check_open()
             if self.directory is None:
-                self._directories += 1
-                name = f"{self._run.task_id}-{self._run.run_id}-artifacts-{self._directories}"
+                name = f"{self._run.task_id}-{self._run.run_id}-artifacts-{self._attempt}"
                 self.directory = self._shared.directories.make(name)
             self._files += 1
             return self.directory / str(self._files)

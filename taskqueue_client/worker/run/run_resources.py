@@ -146,6 +146,7 @@ class RunResources:
     A child that a handler forks may only use resources that exist: the worker would not see what it adds.
 
     Attributes:
+        attempt: The number of the present call of its handler: 1 for the first one.
         compressed_log: The log as gzip, from its first checkpoint on.
         processes: The processes of commands, some of which may still be there; None: it has started none.
     """
@@ -161,7 +162,7 @@ class RunResources:
         self.compressed_log: CompressedLog | None = None
         self._live_url: str | None = None
         self._work_directory: Path | None = None
-        self._attempts = 1
+        self.attempt = 1
         self.processes: RunProcesses | None = None
         self._proxies: list[TaskProxy] = []
         self._command_proxy: TaskProxy | None = None
@@ -182,6 +183,18 @@ class RunResources:
                 f"for run {self.run}; let the handler do it, or upload with task.queue"
             )
 
+    def check_attempt(self, attempt: int) -> None:
+        """Refuse to what a call of the handler has left behind what belongs to the next call.
+
+        Raises:
+            InternalError: The next call has begun.
+        """
+        if attempt != self.attempt:
+            raise InternalError(
+                f"attempt {attempt} of run {self.run} has ended: its work directory, artifacts, commands and "
+                f"proxies are those of attempt {self.attempt} now"
+            )
+
     @property
     def artifacts(self) -> DeclaredArtifacts:
         """The artifacts that its handler has declared.
@@ -190,11 +203,11 @@ class RunResources:
             InternalError: This is a forked child.
         """
         self._check_process()
-        if self._artifacts is not None:
-            return self._artifacts
+        if (found := self._artifacts) is not None:  # the next attempt may begin at any time
+            return found
         with self._lock:
             if self._artifacts is None:
-                self._artifacts = DeclaredArtifacts(self.run, self.shared)
+                self._artifacts = DeclaredArtifacts(self.run, self.shared, self.attempt)
             return self._artifacts
 
     @property
@@ -400,12 +413,13 @@ class RunResources:
 
     def start_over(self) -> None:
         """Discard what an attempt has left, before the next one; the log continues."""
+        with self._lock:  # first, as code that the attempt has left behind may still be running
+            artifacts, self._artifacts = self.artifacts, None
+            path, self._work_directory = self._work_directory, None
+            self.attempt += 1
         self.end_commands()
         self._close_proxies()
-        self._remove(self.artifacts.clear())
-        with self._lock:
-            path, self._work_directory = self._work_directory, None
-            self._attempts += 1
+        self._remove(artifacts.clear())
         self._remove(path)
 
     def close_at_once(self) -> bool:
@@ -426,7 +440,7 @@ class RunResources:
             self._has_ended = True
             # Before `end_commands`: a thread that is still running could start commands that nobody ends.
             path, self._work_directory = self._work_directory, None
-        directory = self.artifacts.clear(is_final=True)
+        directory = self.artifacts.clear()
         self.end_commands()
         self._close_proxies()
         self._remove(directory)
@@ -444,7 +458,7 @@ class RunResources:
     @property
     def _name(self) -> str:
         """The name of the run's files, which differs for each attempt: those of earlier ones may be kept."""
-        return f"{self.run.task_id}-{self.run.run_id}-{self._attempts}"
+        return f"{self.run.task_id}-{self.run.run_id}-{self.attempt}"
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

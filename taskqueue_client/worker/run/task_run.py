@@ -121,6 +121,7 @@ class TaskRun:
 
     def __init__(self, resources: RunResources, calls: UnawaitedCalls) -> None:
         self._resources = resources
+        self._attempt = resources.attempt
         self._calls = calls
         self._definition: dict[str, Any] | None = None
 
@@ -135,6 +136,12 @@ class TaskRun:
             return self._calls.note(method.__name__, partial(method, self, *args, **kwargs))
 
         return call
+
+    @property
+    def _current(self) -> RunResources:
+        """The resources, unless the next call of the handler uses them."""
+        self._resources.check_attempt(self._attempt)
+        return self._resources
 
     @property
     def _claim(self) -> TaskClaim:
@@ -215,7 +222,7 @@ class TaskRun:
     @property
     def work_directory(self) -> Path:
         """The run's directory, removed after the run."""
-        return self._resources.work_directory
+        return self._current.work_directory
 
     def register_secret(self, secret: str) -> None:
         """Mask a text, and each of its lines of 8 characters and more, in the task's log from now on.
@@ -260,7 +267,7 @@ class TaskRun:
             InternalError: The handler has ended: a thread that it has left behind declares the artifact.
         """
         content = _one_of(source, text)
-        self._resources.artifacts.declare(name, content, lambda: self.work_directory, options)
+        self._current.artifacts.declare(name, content, lambda: self.work_directory, options)
 
     @_noting_unawaited
     async def upload_artifact_async(
@@ -277,7 +284,7 @@ class TaskRun:
         """
         content = _one_of(source, text)
         if isinstance(content, AsyncIterable):
-            await self._resources.artifacts.declare_async(name, content, options)
+            await self._current.artifacts.declare_async(name, content, options)
         else:
             await asyncio.to_thread(self.upload_artifact, name, content, **options)
 
@@ -308,7 +315,7 @@ class TaskRun:
             OSError: A directory cannot be read for a reason that lies with the machine, such as too many
                 open files.
         """
-        return self._resources.artifacts.declare_directory(prefix, directory, self.work_directory, options)
+        return self._current.artifacts.declare_directory(prefix, directory, self.work_directory, options)
 
     def download_artifact(
         self, task_id: str, name: str, **options: Unpack[DownloadOptions]
@@ -409,7 +416,7 @@ class TaskRun:
             plain: Make the URL `http://127.0.0.1:PORT`, for programs that cannot keep a path in a root URL.
                 Every process of the machine can then make calls on behalf of the task.
         """
-        return self._resources.proxy(plain=plain)
+        return self._current.proxy(plain=plain)
 
     def run_command(
         self, command: Command, *, proxy: bool = False, **options: Unpack[CommandOptions]
@@ -439,14 +446,14 @@ class TaskRun:
                 its children.
             InvalidArgument: The command or an option is not valid, or `env` contains credentials.
         """
-        return run_command(command, self._resources.command_context(proxy=proxy), **options)
+        return run_command(command, self._current.command_context(proxy=proxy), **options)
 
     @_noting_unawaited
     async def run_command_async(
         self, command: Command, *, proxy: bool = False, **options: Unpack[CommandOptions]
     ) -> CommandResult:
         """Run a command as `run_command` does, without blocking the event loop."""
-        return await run_command_async(command, self._resources.command_context(proxy=proxy), **options)
+        return await run_command_async(command, self._current.command_context(proxy=proxy), **options)
 
     def __repr__(self) -> str:
         return f"<TaskRun {self._resources.run}>"
