@@ -75,7 +75,7 @@ class TaskRunner(Protocol):
 
         Raises:
             InvalidArgument: No worker with these arguments would claim the task.
-            RuntimeError: The worker ran another task, which was pending before.
+            RuntimeError: The worker ran another task, which was pending before, or has reported nothing.
         """
         ...
 

@@ -28,7 +28,7 @@ from taskqueue_client.definitions import (
     task_definition,
 )
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.models import ReasonResolved, StorageType, TaskClaim
+from taskqueue_client.models import ReasonResolved, StorageType, TaskClaim, TaskState
 from taskqueue_client.slugid import slugid
 
 from .claims.claimed_run import ClaimedRun, Lease
@@ -234,10 +234,10 @@ def result_of(queue: Queue, task_id: str) -> TaskResult:
     status = queue.status(task_id).status
     resolved = [each for each in status.runs if each.reason_resolved is not None]
     if not resolved:
-        raise RuntimeError(
-            f"task {task_id} is still {status.state}: the worker ran another task of {status.task_queue_id}, "
-            "which was pending before"
-        )
+        reason = "the worker has reported nothing"
+        if status.state is TaskState.PENDING:
+            reason = f"the worker ran another task of {status.task_queue_id}, which was pending before"
+        raise RuntimeError(f"task {task_id} is still {status.state}: {reason}")
     run = resolved[-1]
     contents = {
         each.name: queue.download_artifact(task_id, each.name, run_id=run.run_id).content or b""

@@ -497,6 +497,15 @@ def test_run_worker_says_that_its_worker_ran_another_task(run_worker: TaskRunner
         run_worker(Greeter, {"name": "Ada"})
 
 
+def test_run_worker_says_that_the_handler_has_given_up_its_claim(run_worker: TaskRunner) -> None:
+    class Loses(WorkerLoop):
+        def run_task(self, _: TaskRun) -> None:
+            raise ClaimLost
+
+    with pytest.raises(RuntimeError, match=r"^task .* is still running: the worker has reported nothing$"):
+        run_worker(Loses, {})
+
+
 @pytest.mark.parametrize("queue", ["what a project calls a queue"])
 def test_a_fixture_of_the_same_name_as_the_client_does_not_disturb_run_worker(
     queue: str, run_worker: TaskRunner
