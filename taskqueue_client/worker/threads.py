@@ -260,6 +260,14 @@ class EventThread:
         """Run a coroutine in the loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
+    def begin(self, first: Coroutine[Any, Any, T]) -> T:
+        """Run a first coroutine in the loop, and return its result; stop if it raises an error."""
+        try:
+            return self.submit(first).result()
+        except BaseException:
+            self.stop()
+            raise
+
     def end(self, closing: Coroutine[Any, Any, object], timeout: float) -> bool:
         """Run a last coroutine in the loop, and stop; return whether that took less than `timeout` seconds.
 

@@ -55,11 +55,7 @@ class Keeper:
         self._events = events
         self._clock = clock
         self._thread = EventThread("taskqueue keeper")
-        try:
-            self._thread.submit(self._start(make_queue, make_source)).result()
-        except BaseException:
-            self._thread.stop()
-            raise
+        self._thread.begin(self._start(make_queue, make_source))
 
     def stop_claiming(self) -> None:
         """Make no more claim requests; runs that an open one may still bring are handed over."""

@@ -108,11 +108,7 @@ class LiveLogs:
         self._logs: dict[str, _ServedLog] = {}
         self.readers = 0
         self._thread = EventThread("live logs")
-        try:
-            own_url = self._thread.submit(self._start(host, port)).result()
-        except BaseException:
-            self._thread.stop()
-            raise
+        own_url = self._thread.begin(self._start(host, port))
         self.url: Final = (public_url or own_url).rstrip("/")
 
     def add(self, path: Path) -> str:

@@ -111,11 +111,7 @@ class TaskProxy:
         self._is_closed = False
         self.use_credentials(credentials)
         self._thread = EventThread("task proxy")
-        try:
-            self.url: Final = self._thread.submit(self._start()).result()
-        except BaseException:
-            self._thread.stop()
-            raise
+        self.url: Final = self._thread.begin(self._start())
 
     def use_credentials(self, credentials: Credentials) -> None:
         """Sign with other credentials from the next attempt on. May be called from any thread."""
