@@ -153,39 +153,34 @@ class LiveLogs:
         self.readers += 1
         try:
             with served.path.open("rb", buffering=0) as file:
-                return await self._read(request, served, file)
+                if (rest := _REST.fullmatch(request.headers.get("Range", ""))) is not None:
+                    return await _send_rest(request, served, file, int(rest[1]))
+                return await _send(request, served, web.StreamResponse(headers=_HEADERS), served.blocks(file))
         except OSError as error:
             log.debug("cannot read a log for its live stream: %s", error)
             return _text(503, "The log cannot be read")
         finally:
             self.readers -= 1
 
-    async def _read(
-        self, request: web.BaseRequest, served: _ServedLog, file: io.FileIO
-    ) -> web.StreamResponse:
-        rest = _REST.fullmatch(request.headers.get("Range", ""))
-        if rest is None:
-            return await _send(request, served, web.StreamResponse(headers=_HEADERS), served.blocks(file))
-        return await self._read_rest(request, served, file, int(rest[1]))
 
-    async def _read_rest(
-        self, request: web.BaseRequest, served: _ServedLog, file: io.FileIO, begin: int
-    ) -> web.StreamResponse:
-        headers, wait = dict(_HEADERS), _WAIT.search(request.headers.get("Prefer", ""))
-        seconds = 0 if wait is None else min(int(wait[1]), LONGEST_WAIT)
-        if wait is not None:
-            headers["Preference-Applied"] = f"wait={seconds}"
-        size = _size(file)
-        if request.headers.get("If-None-Match") == _etag(size):
-            before, size = size, await served.grown(file, size, seconds)
-            if size == before:
-                return web.Response(status=304, headers={**headers, "ETag": _etag(size)})
-        if begin >= size:
-            return web.Response(status=416, headers={**headers, "Content-Range": f"bytes */{size}"})
-        headers |= {"ETag": _etag(size), "Content-Range": f"bytes {begin}-{size - 1}/*"}
-        response = web.StreamResponse(status=206, headers=headers)
-        response.content_length = size - begin
-        return await _send(request, served, response, _part(file, begin, size))
+async def _send_rest(
+    request: web.BaseRequest, served: _ServedLog, file: io.FileIO, begin: int
+) -> web.StreamResponse:
+    headers, wait = dict(_HEADERS), _WAIT.search(request.headers.get("Prefer", ""))
+    seconds = 0 if wait is None else min(int(wait[1]), LONGEST_WAIT)
+    if wait is not None:
+        headers["Preference-Applied"] = f"wait={seconds}"
+    size = _size(file)
+    if request.headers.get("If-None-Match") == _etag(size):
+        before, size = size, await served.grown(file, size, seconds)
+        if size == before:
+            return web.Response(status=304, headers={**headers, "ETag": _etag(size)})
+    if begin >= size:
+        return web.Response(status=416, headers={**headers, "Content-Range": f"bytes */{size}"})
+    headers |= {"ETag": _etag(size), "Content-Range": f"bytes {begin}-{size - 1}/*"}
+    response = web.StreamResponse(status=206, headers=headers)
+    response.content_length = size - begin
+    return await _send(request, served, response, _part(file, begin, size))
 
 
 async def _part(file: io.FileIO, begin: int, end: int) -> AsyncIterator[bytes]:
