@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from taskqueue_client import calls
 from taskqueue_client._dates import timestamp
 from taskqueue_client._protocol.conversation import converse_async
 from taskqueue_client.aio import AsyncQueue
@@ -19,7 +17,6 @@ from taskqueue_client.artifacts.sources import Source, open_source
 from taskqueue_client.artifacts.storage import silently
 from taskqueue_client.artifacts.transfers import Transfer
 from taskqueue_client.artifacts.uploading import RunArtifact, UploadOptions, uploading
-from taskqueue_client.definitions import CreateArtifactRequest
 from taskqueue_client.errors import RequestConflict, TaskQueueError
 from taskqueue_client.worker.commands.masking import masked_text
 from taskqueue_client.worker.commands.task_log import LogView
@@ -48,12 +45,11 @@ class ArtifactUploads:
 
     Args:
         resources: The run's log and declared artifacts.
-        queue: A client with the run's credentials.
         budget: How long uploads are retried.
         chain: The run's chain of trust; None: the run gets none.
 
     Attributes:
-        queue: The client.
+        queue: A client with the run's credentials.
         count: How many declared artifacts are uploaded.
     """
 
@@ -91,7 +87,9 @@ class ArtifactUploads:
         """Let the log's link lead to where the worker streams the log, until the log is complete."""
         self._is_streamed = True  # from now on, as the response may be lost
         try:
-            await self._create(self.queue, LOG_LINK, {"storageType": "reference", "url": url})
+            await self.queue.create_reference_artifact(
+                *self._key, LOG_LINK, url, expires=self._expires, content_type=_TEXT
+            )
         except TaskQueueError as error:
             self._is_streamed = False
             log.warning("the log of run %s is not streamed: %s", self._resources.run, error)
@@ -193,14 +191,10 @@ class ArtifactUploads:
 
     async def _link_log(self, client: AsyncQueue) -> None:
         if LOG_LINK not in self._uploaded:
-            await self._create(client, LOG_LINK, {"storageType": "link", "artifact": LOG_NAME})
+            await client.create_link_artifact(
+                *self._key, LOG_LINK, LOG_NAME, expires=self._expires, content_type=_TEXT
+            )
             self._uploaded.add(LOG_LINK)
-
-    async def _create(self, client: AsyncQueue, name: str, details: Mapping[str, str]) -> None:
-        """Create an artifact for the log that stores no content: a link or an error."""
-        request = {**details, "expires": self._expires, "contentType": _TEXT}
-        creation = cast("CreateArtifactRequest", request)
-        await client.send(calls.create_artifact(*self._key, name, creation))
 
     async def _artifact(self, declared: DeclaredArtifact) -> Outcome | None:
         async with self._at_once:
