@@ -24,7 +24,8 @@ from collections.abc import Mapping
 from copy import copy
 from enum import StrEnum
 
-from taskqueue_client.errors import InvalidArgument, TaskQueueError
+from taskqueue_client._arguments import one_of
+from taskqueue_client.errors import TaskQueueError
 from taskqueue_client.models import ReasonResolved
 
 
@@ -160,10 +161,8 @@ def outcome_for(reason: str) -> type[Outcome]:
     Raises:
         InvalidArgument: `reason` is not a reason for which a worker resolves a run.
     """
-    try:
-        return _BY_REASON[reason]
-    except KeyError:
-        raise InvalidArgument("reason", reason, f"one of {', '.join(_BY_REASON)}") from None
+    one_of("reason", reason, _BY_REASON)
+    return _BY_REASON[reason]
 
 
 class Canceled(threading.Event):

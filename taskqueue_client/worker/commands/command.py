@@ -20,7 +20,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Literal, TypedDict, Unpack
 
-from taskqueue_client._arguments import check_kind, check_path, encoded, seconds
+from taskqueue_client._arguments import check_kind, check_path, encoded, one_of, seconds
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Span, Tracing
 from taskqueue_client.worker.outcomes import Canceled, InternalError, TaskFailed
@@ -76,6 +76,9 @@ class CommandOptions(TypedDict, total=False):
     timeout: float | None
     check: bool
     keep_children: bool
+
+
+_OPTIONS = sorted(CommandOptions.__optional_keys__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,9 +390,8 @@ class _Stream(Output):
 
 def _check_options(options: Mapping[str, object]) -> None:
     """Refuse options that do not exist, as a mistyped `timeout` is no time limit, and text for truth."""
-    known = CommandOptions.__optional_keys__
-    for name in options.keys() - known:
-        raise InvalidArgument("options", name, f"one of {', '.join(sorted(known))}")
+    for name in options:
+        one_of("options", name, _OPTIONS)
     for name in options.keys() & _TRUTH_VALUES:
         check_kind(name, options[name], bool)
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
-from taskqueue_client._arguments import check_kind, check_path, new_name
+from taskqueue_client._arguments import check_kind, check_path, new_name, one_of
 from taskqueue_client._dates import moment_of
 from taskqueue_client._protocol.retry import is_outage
 from taskqueue_client.artifacts.artifact_errors import (
@@ -69,8 +69,7 @@ class ArtifactOptions(TypedDict, total=False):
     allow_outside: bool
 
 
-_OPTIONS = ArtifactOptions.__optional_keys__
-
+_OPTIONS = sorted(ArtifactOptions.__optional_keys__)
 
 MACHINE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.EIO}
 """An `OSError` with one of these is not about the file that it names; `EFBIG` limits what is written."""
@@ -203,8 +202,8 @@ class DeclaredArtifacts:
         return [each.name for each in found if each.source != top]
 
     def _checked(self, options: ArtifactOptions) -> UploadOptions:
-        if unknown := options.keys() - _OPTIONS:
-            raise InvalidArgument("options", min(unknown), f"one of {', '.join(sorted(_OPTIONS))}")
+        for name in sorted(options):
+            one_of("options", name, _OPTIONS)
         expires, now = options.get("expires"), self._shared.queue.now
         of_task = self._run.claim.status.expires
         if expires is not None and moment_of("expires", expires, now) < now():
