@@ -10,8 +10,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Container, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import IO, NamedTuple, Self
@@ -96,7 +96,11 @@ class CommandProcess:
         with ExitStack() as ends, ExitStack() as on_error:
             on_error.callback(self._close_pipes)
             end = self._new_pipe(stdout, ends)
-            stdin = ends.enter_context(_input_file(content)) if content else subprocess.DEVNULL
+            stdin: int | IO[bytes] = subprocess.DEVNULL
+            if content:
+                stdin = ends.enter_context(unnamed_file())
+                stdin.write(content)
+                stdin.seek(0)
             errors = end if stderr is None else self._new_pipe(stderr, ends)
             self._popen = _started(args, cwd, env, (stdin, end, errors))
             on_error.pop_all()
@@ -230,15 +234,6 @@ def _started(
             if error.errno not in _MOMENTARY or time.monotonic() > until:
                 raise
         time.sleep(TICK)
-
-
-@contextmanager
-def _input_file(content: bytes) -> Generator[IO[bytes]]:
-    """A file to read the content from."""
-    with unnamed_file() as file:
-        file.write(content)
-        file.seek(0)
-        yield file
 
 
 def unnamed_file() -> IO[bytes]:
