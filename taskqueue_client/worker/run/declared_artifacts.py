@@ -198,7 +198,9 @@ class DeclaredArtifacts:
             else:
                 found.append(DeclaredArtifact(name, path, checked, inside, is_folder=path == top))
         self._add(found)
-        _fail_if_any(refused)
+        if refused:  # not by an InvalidArgument: it is the task, not the worker, that has made these files
+            others = f"; other files with such names: {len(refused) - 1}" if refused[1:] else ""
+            raise TaskFailed(refused[0] + others)
         return [each.name for each in found if each.source != top]
 
     def _checked(self, options: ArtifactOptions) -> UploadOptions:
@@ -279,14 +281,6 @@ def _files_and_unreadable_folders_in(top: Path) -> list[Path]:
         unreadable.append(Path(error.filename))
 
     return sorted([*files_in(top, note), *unreadable])
-
-
-def _fail_if_any(refused: list[str]) -> None:
-    """Raise TaskFailed for files with wrong names: it is the task, not the worker, that has made them."""
-    if refused:
-        rest = len(refused) - 1
-        others = f"; other files with such names: {rest}" if rest else ""
-        raise TaskFailed(refused[0] + others)
 
 
 def _check_name(name: str) -> None:
