@@ -242,9 +242,7 @@ class ClaimedRun:
     def client(self, client: C, authorized_scopes: tuple[str, ...] | None = None) -> C:
         """Return a copy of a client that always signs with the current credentials.
 
-        Args:
-            client: The client to copy.
-            authorized_scopes: Restrict the copy to these scopes; None: do not restrict it.
+        It is restricted to `authorized_scopes`, unless they are None.
         """
         follower, scopes = client.with_credentials(None), authorized_scopes
 
@@ -273,10 +271,7 @@ class ClaimedRun:
     def apply(self, event: ClaimEvent, why: str = "", reason: LossReason = LossReason.OTHER) -> bool:
         """Apply an event; return whether it changed the state.
 
-        Args:
-            event: The event.
-            why: The cause in words, for an event that loses the claim.
-            reason: The cause as metrics count it.
+        If it loses the claim, `why` is the cause in words, and `reason` the cause as metrics count it.
         """
         with self._lock:
             before, self.state = self.state, _NEXT.get((self.state, event), self.state)

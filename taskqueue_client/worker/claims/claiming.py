@@ -123,12 +123,9 @@ class Claiming:
     """Claims work in a loop, until `stop`.
 
     Args:
-        context: The arguments that the source was made with.
         free: The number of free slots at first.
         claimable: How many runs may be claimed in all; None: no limit.
         granted: Called with the claims that each call of the source returns.
-        events: Is told about failures.
-        tracing: Makes the spans of claims.
 
     Attributes:
         has_claimed: The Queue has responded to a claim request, with or without work.
@@ -363,11 +360,7 @@ class SeveralTaskQueues:
 
     One claim request is open at a time, so that no more is claimed than there is room for. While it waits for
     work, the pending tasks of the other task queues are counted, and it is aborted for one that has some.
-    Requests begin with the preferred task queue after each claim, and otherwise take turns.
-
-    Args:
-        task_queue_ids: The task queues; those before are preferred.
-        context: The worker's client, identity and clock.
+    Requests begin with the preferred task queue, the first one, after each claim, and otherwise take turns.
     """
 
     def __init__(self, task_queue_ids: Sequence[str], context: SourceContext) -> None:

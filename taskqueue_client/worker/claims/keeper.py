@@ -30,11 +30,7 @@ TIME_TO_STOP = 5.0
 class Keeper:
     """Claims and reclaims runs. Its methods may be called from any thread.
 
-    Args:
-        make_queue: Makes the keeper's client, in the keeper's loop.
-        events: Is told about claims and reclaims.
-        make_source: Makes the task source, in the keeper's loop.
-        tracing: Makes the spans of claims and runs.
+    `make_queue` and `make_source` are called in the keeper's loop.
 
     Attributes:
         claiming: The loop of claim requests. Only its `has_claimed` and `seconds_without_response` may be

@@ -52,15 +52,13 @@ class TaskLog:
     it in the file. After `remove`, everything is dropped. A file that is there before is replaced.
 
     Args:
-        path: The file.
-        secrets: Texts to mask.
         kept_in_memory: Bytes up to which there is no file.
         before_file: Called before the file is created; may raise an OSError.
 
     Attributes:
         error: Why bytes are missing; None if no bytes are.
         lost: The number of missing bytes.
-        secrets: Texts to mask from now on, besides those that it was made with; see `Secrets.add`.
+        secrets: Texts to mask, which are those that it was made with and more; see `Secrets.add`.
         has_progress: Whether there are lines with several states, such as those of progress bars.
     """
 

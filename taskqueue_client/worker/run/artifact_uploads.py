@@ -44,7 +44,6 @@ class ArtifactUploads:
     """The uploads of one run.
 
     Args:
-        resources: The run's log and declared artifacts.
         budget: How long uploads are retried.
         chain: The run's chain of trust; None: the run gets none.
 
@@ -95,14 +94,7 @@ class ArtifactUploads:
             log.warning("the log of run %s is not streamed: %s", self._resources.run, error)
 
     async def checkpoint(self, view: LogView) -> None:
-        """Upload the log so far, with its link unless the log is streamed.
-
-        Args:
-            view: The log as gzip.
-
-        Raises:
-            Exception: It was not uploaded.
-        """
+        """Upload the log so far, as gzip, with its link unless the log is streamed. Raises any error."""
         put = self._put_log if self._is_streamed else self._upload_log
         await put(self.queue, _source(view, is_gzip=True), is_final=False)
 

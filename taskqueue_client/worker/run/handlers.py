@@ -45,7 +45,6 @@ class Handlers:
     """Calls a worker's handler, which is a plain or a coroutine function. An async context manager.
 
     Args:
-        run_task: The handler.
         queue: The client of coroutine handlers, closed in their loop.
         calls: Calls to the loop of the runs.
         capture_logging: Whether what a handler logs goes to the task's log as well.

@@ -199,11 +199,7 @@ class LogCheckpoints:
         self._task = asyncio.create_task(self.run(interval))
 
     async def run(self, interval: float) -> None:
-        """Upload checkpoints, the first one now, until canceled.
-
-        Args:
-            interval: Seconds until the second one.
-        """
+        """Upload checkpoints until canceled: the first one now, the second one after `interval` seconds."""
         compressed, longest = self._compressed(), interval * SLOWEST
         await self._checkpoint(compressed)
         while not compressed.is_broken:

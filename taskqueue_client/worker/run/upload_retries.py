@@ -62,10 +62,9 @@ class RetryClock:
         self.now, self.monotonic, self.sleep = clock.now, clock.monotonic, clock.sleep
 
     def hurry(self, left: float) -> None:
-        """End all waits now, in this clock's loop; each later one takes at most a third of the time left.
+        """End all waits now, in this clock's loop: the worker ends in `left` seconds.
 
-        Args:
-            left: Seconds until the end of the worker.
+        Each later wait takes at most a third of the time that is left then.
         """
         self._ends = self.monotonic() + left
         self._hurried.set()
@@ -93,7 +92,6 @@ class RetryBudget:
 
     Args:
         run: The run's name in the log.
-        timeout: Seconds.
         until_deadline: The time from now to the task's deadline; uploads are given up a little earlier.
     """
 
