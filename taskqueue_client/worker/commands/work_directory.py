@@ -153,16 +153,13 @@ class WorkDirectories:
         if self._lock < 0:
             return
         try:
-            self._remove_own()
+            if not self._keep:
+                remove_tree(self.path)
+            elif not any(self.path.iterdir()):
+                self.path.rmdir()
         except OSError as error:
             log.error("cannot remove all of %s: %s", self.path, error)  # noqa: TRY400 - the error says it all
         self.forget()
-
-    def _remove_own(self) -> None:
-        if not self._keep:
-            remove_tree(self.path)
-        elif not any(self.path.iterdir()):
-            self.path.rmdir()
 
     def __enter__(self) -> Self:
         return self
