@@ -8,11 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 import taskqueue_client
+from taskqueue_client.testing import run_handler
+from taskqueue_client.worker.loop import WorkerLoop
 from taskqueue_client.worker.outcomes import InternalError, TaskFailed
 from taskqueue_client.worker.run.task_run import TaskRun
 from taskqueue_client.worker.threads import DaemonThreads
@@ -82,6 +85,39 @@ def test_a_machine_that_starts_no_more_threads_is_named_in_the_task_log_and_ends
     log = log_of(world, next(each for each in created if world.status(each).state == "exception"))
     assert "InternalError: the worker cannot start a thread: raise the limit of processes" in log
     assert "Traceback" not in log
+
+
+class Awaiting(WorkerLoop):
+    """Runs a command, which takes a thread."""
+
+    async def run_task(self, task: TaskRun) -> None:
+        await task.run_command_async(["true"])
+
+
+class Proxying(WorkerLoop):
+    """Runs a command with a proxy, which takes a thread."""
+
+    def run_task(self, task: TaskRun) -> None:
+        task.run_command(["true"], proxy=True)
+
+
+@pytest.mark.parametrize(("kind", "thread"), [(Awaiting, "command true"), (Proxying, "task proxy")])
+def test_a_command_for_which_no_thread_can_be_started_names_the_limit(
+    monkeypatch: pytest.MonkeyPatch, kind: type[WorkerLoop], thread: str
+) -> None:
+    start = threading.Thread.start
+
+    def start_others(self: threading.Thread) -> None:
+        if self.name == thread:
+            message = "can't start new thread"
+            raise RuntimeError(message)
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start_others)
+    result = run_handler(kind, {})
+    assert result.outcome == "internal-error"
+    assert "InternalError: the worker cannot start a thread: raise the limit of processes" in result.log
+    assert "Traceback" not in result.log
 
 
 def test_claimed_runs_may_end(world: World) -> None:

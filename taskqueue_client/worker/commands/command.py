@@ -23,7 +23,7 @@ from typing import Literal, TypedDict, Unpack
 from taskqueue_client._arguments import check_kind, check_path, encoded, one_of, seconds
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Span, Tracing
-from taskqueue_client.worker.outcomes import Canceled, InternalError, TaskFailed
+from taskqueue_client.worker.outcomes import Canceled, InternalError, TaskFailed, thread_refused
 from taskqueue_client.worker.threads import fulfill
 
 from .command_process import CommandProcess, Ended
@@ -239,7 +239,10 @@ def _start(run: _Run) -> asyncio.Future[CommandResult]:
     future: Future[CommandResult] = Future()
     name = f"command {run.program}"
     work = (fulfill, future, run.result)
-    threading.Thread(target=copy_context().run, args=work, name=name, daemon=True).start()
+    try:
+        threading.Thread(target=copy_context().run, args=work, name=name, daemon=True).start()
+    except RuntimeError as error:
+        raise thread_refused() from error
     return asyncio.wrap_future(future)
 
 

@@ -32,6 +32,7 @@ from taskqueue_client._transport.network import WANTS_USER, NetworkSettings
 from taskqueue_client._version import __version__
 from taskqueue_client.credentials import Credentials, certificate_of, checked
 from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.worker.outcomes import thread_refused
 from taskqueue_client.worker.threads import EventThread
 from taskqueue_client.worker.worker_log import log
 
@@ -110,7 +111,10 @@ class TaskProxy:
         self._network = NetworkSettings()
         self._is_closed = False
         self.use_credentials(credentials)
-        self._thread = EventThread("task proxy")
+        try:
+            self._thread = EventThread("task proxy")
+        except RuntimeError as error:
+            raise thread_refused() from error
         self.url: Final = self._thread.begin(self._start())
 
     def use_credentials(self, credentials: Credentials) -> None:
