@@ -11,9 +11,6 @@ Outcome (TaskQueueError)
 
 A handler that returns has completed its task; any other exception is an internal error, unless it refuses a
 value of the payload (`payload.outcome_of`). The rules are those of the Queue's interaction document.
-
-To add an exception reason: its class here, its line in `RESOLUTIONS`, and its value in
-`models.ReasonResolved`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Claiming: a loop that asks a task source for as many runs as there are free slots, and the task sources.
-
-The default source calls the Queue's `claimWork`. `SeveralTaskQueues` does so for several task queues.
-"""
+"""Claiming: a loop that asks a task source for as many runs as there are free slots, and the task sources."""
 
 from __future__ import annotations
 

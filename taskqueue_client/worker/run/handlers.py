@@ -1,8 +1,4 @@
-"""Calls of a worker's handler: plain functions in a thread each, coroutines in one loop in another thread.
-
-`Attempts` makes the calls for one run: within its time limit, and again if the task asks for a retry.
-`LoggingCapture` writes what handlers, and the libraries that they use, log to the logs of their tasks.
-"""
+"""Calls of a worker's handler: plain functions in a thread each, coroutines in one loop in another thread."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One run from its claim to its end: handler, uploads and report, in the order that the outcome asks for.
-
-`LiveRuns` has the runs of a worker that have not ended.
-"""
+"""One run from its claim to its end, in the order that its outcome asks for; and all runs of a worker."""
 
 from __future__ import annotations
 
