@@ -79,6 +79,7 @@ class CommandOptions(TypedDict, total=False):
 
 
 _OPTIONS = sorted(CommandOptions.__optional_keys__)
+_TRUTH_VALUES = {"check", "keep_children", "pass_credentials", "shell"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +264,7 @@ class _Run:
         self._check = options.get("check", True)
         self._keep_children = options.get("keep_children", False)
         self._env = self._environment(options)
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, Output] = {}
         self.program = self._args[0]
         self.abandoned = threading.Event()
 
@@ -307,7 +308,7 @@ class _Run:
         context = self._context
         with ExitStack() as stack:
             for name in ("stdout", "stderr") if self._captured else ("stdout",):
-                stream = _Stream(context.log, is_captured=name in self._captured)
+                stream = Output(context.log, CAPTURE_LIMIT if name in self._captured else None)
                 self._streams[name] = stack.enter_context(stream)
             with self._process() as process:
                 span.set("process.pid", process.pid)
@@ -373,33 +374,12 @@ class _Run:
             raise CommandFailed(self.program, result)
 
 
-class _Stream(Output):
-    """The output of a command on one of its streams: it goes to the log, and to memory if it is captured."""
-
-    def __init__(self, task_log: TaskLog, *, is_captured: bool) -> None:
-        super().__init__(task_log)
-        self._content = bytearray() if is_captured else None
-        self.is_too_large = False
-
-    def write(self, chunk: bytes) -> None:
-        super().write(chunk)
-        if self._content is not None and not self.is_too_large:
-            self._content += chunk
-            self.is_too_large = len(self._content) > CAPTURE_LIMIT
-
-    def text(self) -> str | None:
-        return None if self._content is None else self._content.decode(errors="surrogateescape")
-
-
 def _check_options(options: Mapping[str, object]) -> None:
     """Refuse options that do not exist, as a mistyped `timeout` is no time limit, and text for truth."""
-    for name in options:
+    for name, value in options.items():
         one_of("options", name, _OPTIONS)
-    for name in options.keys() & _TRUTH_VALUES:
-        check_kind(name, options[name], bool)
-
-
-_TRUTH_VALUES = {"check", "keep_children", "pass_credentials", "shell"}
+        if name in _TRUTH_VALUES:
+            check_kind(name, value, bool)
 
 
 def _captured(capture: object) -> tuple[str, ...]:
@@ -442,7 +422,7 @@ def _arguments(command: Command, *, shell: bool) -> list[str]:
     return args
 
 
-def _result(ended: Ended, streams: Mapping[str, _Stream]) -> CommandResult:
+def _result(ended: Ended, streams: Mapping[str, Output]) -> CommandResult:
     texts = {name: stream.text() for name, stream in streams.items()}
     return CommandResult(
         exit_code=ended.code if ended.code >= 0 else None,

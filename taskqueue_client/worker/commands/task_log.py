@@ -283,15 +283,32 @@ def _file_with(path: Path, content: bytes) -> io.FileIO:
 
 
 class Output:
-    """The output of one command, on its way to the log. Used by one thread at a time."""
+    """The output of one command, on its way to the log, and to memory. Used by one thread at a time.
 
-    def __init__(self, task_log: TaskLog) -> None:
+    Args:
+        captured: Bytes to keep in memory at most; None: the output goes only to the log.
+
+    Attributes:
+        is_too_large: Whether there were more bytes to keep.
+    """
+
+    def __init__(self, task_log: TaskLog, captured: int | None = None) -> None:
         self._log = task_log
         self._masking = Masking(task_log.secrets)
+        self._most = captured
+        self._content = bytearray()
+        self.is_too_large = False
 
     def write(self, chunk: bytes) -> None:
         """Write a chunk, which may be cut anywhere."""
         self._log.append(self, self._masking.feed(chunk))
+        if self._most is not None and not self.is_too_large:
+            self._content += chunk
+            self.is_too_large = len(self._content) > self._most
+
+    def text(self) -> str | None:
+        """Return what was kept, with bytes that are not UTF-8 as `os.fsdecode` keeps them."""
+        return None if self._most is None else self._content.decode(errors="surrogateescape")
 
     def close(self) -> None:
         """Write what was held back as the possible beginning of a secret."""
