@@ -14,7 +14,7 @@ from tests.worker.worker_world import artifact_names, log_of
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 WORKER = """
-import logging, os, signal, socket, sys
+import logging, os, signal, socket, sys, threading
 from taskqueue_client import Credentials, InternalError, TaskRun, WorkerLoop
 
 def exit_code(child):
@@ -79,6 +79,33 @@ def test_a_child_cannot_declare_artifacts_or_run_commands_and_the_handler_can(wo
     assert outcome == "completed", printed
     assert {"public/b", "public/c"} < artifact_names(world, task_id)
     assert "public/a" not in artifact_names(world, task_id)
+
+
+FORKED_MEANWHILE = """
+    def run_task(self, task):
+        starting, forked, create_server = threading.Event(), threading.Event(), socket.create_server
+        def wait_and_create(*args):
+            starting.set()
+            forked.wait()
+            return create_server(*args)
+        socket.create_server = wait_and_create
+        command = threading.Thread(target=lambda: task.run_command(["true"], proxy=True))
+        command.start()
+        starting.wait()
+        if (child := os.fork()) == 0:
+            signal.alarm(20)
+            task.queue.status(task.task_id)
+            os._exit(0)
+        code = exit_code(child)
+        forked.set()
+        command.join()
+        assert code == 0, code
+"""
+
+
+def test_a_child_can_make_calls_that_is_forked_while_a_proxy_starts(world: World) -> None:
+    _, outcome, printed = ended(world, FORKED_MEANWHILE)
+    assert outcome == "completed", printed
 
 
 WAYS_OUT = {"return": 1, "raise OSError('on the way out')": 1, "sys.exit(3)": 3, "sys.exit()": 0}

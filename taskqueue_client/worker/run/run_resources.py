@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -267,7 +268,7 @@ class RunResources:
     @property
     def queue(self) -> Queue:
         """A client with the scopes of the task."""
-        with self._lock:
+        with self._lock if os.getpid() == self._process else nullcontext():  # a forked child may never get it
             if self._queue is None:
                 self._queue = self.run.client(self.shared.queue, self._allowed)
             return self._queue
