@@ -233,6 +233,14 @@ def test_a_task_that_creates_a_reserved_artifact_by_itself_fails(world: World) -
     assert "reserved for its chain of trust" in log_of(world, task_id)
 
 
+def test_a_conflict_of_a_proxy_is_not_taken_for_a_reserved_artifact_of_the_task(world: World) -> None:
+    world.local.faults.add(Delay("queue.createArtifact", seconds=0, times=2))  # the log and its link
+    world.local.faults.add(Respond("queue.createArtifact", status=409, html=True))
+    task_id = signed(world, lambda _: None, upload_timeout=0)
+    assert world.run(task_id).reason_resolved == "resource-unavailable"
+    assert "reserved for its chain of trust" not in log_of(world, task_id)
+
+
 def test_a_missing_file_makes_the_run_fail_and_is_not_among_the_signed_artifacts(world: World) -> None:
     def handler(task: TaskRun) -> None:
         make_artifacts(task)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from taskqueue_client._dates import timestamp
 from taskqueue_client._protocol.conversation import converse_async
+from taskqueue_client._protocol.retry import is_conflict
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
 from taskqueue_client.artifacts.naming import LOG_LINK, LOG_NAME
@@ -166,13 +167,12 @@ class ArtifactUploads:
             signature = self._chain.sign(document)
             await self._upload_part(CHAIN_NAME, document, self._on_s3("application/json", compress=False))
             await self._upload_part(SIGNATURE_NAME, signature, self._on_s3("application/octet-stream"))
-        except RequestConflict as error:
-            self._failed(CHAIN_NAME, error)
-            return TaskFailed(
-                f"the task has created an artifact that is reserved for its chain of trust: {error}"
-            )
         except Exception as error:  # noqa: BLE001 - a run without its signature does not end as if all were well
-            return self._failed(CHAIN_NAME, error)
+            outcome = self._failed(CHAIN_NAME, error)
+            if is_conflict(error):
+                reserved = "the task has created an artifact that is reserved for its chain of trust"
+                return TaskFailed(f"{reserved}: {error}")
+            return outcome
         return None
 
     def _on_s3(
