@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from hashlib import sha256
@@ -56,7 +56,7 @@ class RunProcesses:
         self.variable = {MARK: mark}
         self._marked = f"{MARK}={mark}"
         self._guardian = guardian
-        self._group: ControlGroup | None = None
+        self._groups: list[ControlGroup] = []  # one, or none where this process may not create it
         self._is_watched = False
         self._has_ended = False
         self._lock = threading.Lock()
@@ -73,7 +73,8 @@ class RunProcesses:
             if not self._is_watched:
                 self._first_look = linux.listing.looks + 1
                 self._guardian.begin_run(self._marked)
-                self._group = ControlGroup.create(f"{self._guardian.control_groups}{time.monotonic_ns()}")
+                group = ControlGroup.create(f"{self._guardian.control_groups}{time.monotonic_ns()}")
+                self._groups = [] if group is None else [group]
                 self._is_watched = True
 
     def adopt(self, pid: int) -> None:
@@ -84,8 +85,8 @@ class RunProcesses:
         """
         with self._lock:
             self._check_open()
-            if self._group is not None:
-                self._group.add(pid)
+            for each in self._groups:
+                each.add(pid)
 
     def _check_open(self) -> None:
         if self._has_ended:
@@ -103,30 +104,28 @@ class RunProcesses:
             self._has_ended = True
         if not self._is_watched:
             return 0
-        count = end_processes(self._living, grace, partial(time.sleep, TICK))
-        if self._group is not None:
-            self._group.remove()
+        count = _end(self._marked, self._groups, grace, self._first_look)
         self._guardian.end_run(self._marked)
         self._is_watched = False
         return count
 
-    def _living(self) -> list[int]:
-        found = set(_marked(self._marked, self._first_look))
-        if self._group is not None:
-            found.update(self._group.processes())
-        return sorted(found)
-
 
 def kill_marked(mark: str) -> None:
     """Kill the processes that a guardian with this mark has left, as it was killed as well."""
-    groups = ControlGroup.existing(_control_groups(mark))
+    _end(f"{MARK}={mark}", ControlGroup.existing(_control_groups(mark)), 0)
+
+
+def _end(marked: str, groups: Sequence[ControlGroup], grace: float, first_look: int = 0) -> int:
+    """End the processes that `_marked` finds and those in the groups; return how many there were."""
 
     def living() -> list[int]:
-        return sorted({*_marked(f"{MARK}={mark}"), *(pid for group in groups for pid in group.processes())})
+        in_groups = (pid for group in groups for pid in group.processes())
+        return sorted({*_marked(marked, first_look), *in_groups})
 
-    end_processes(living, 0, partial(time.sleep, TICK))
+    count = end_processes(living, grace, partial(time.sleep, TICK))
     for group in groups:
         group.remove()
+    return count
 
 
 def _control_groups(mark: str) -> str:
