@@ -278,10 +278,11 @@ def _in_order(tasks: Mapping[str, Mapping[str, Any]], problems: list[Problem]) -
     try:
         return list(TopologicalSorter(edges).static_order())
     except CycleError as error:
-        circle: list[str] = error.args[1]
-    arrows = " → ".join(reversed(circle))
-    path = f"$.tasks.{circle[-1]}.dependencies"
-    problems.append(Problem(path, edges[circle[-1]], "", f"dependency cycle: {arrows}"))
+        circle: list[str] = error.args[1][::-1]
+    path, given = f"$.tasks.{circle[0]}.dependencies", edges[circle[0]]
+    if len(circle) > _FEW:
+        circle[_FEW // 2 : -_FEW // 2] = [f"({len(circle) - _FEW:,} more)"]
+    problems.append(Problem(path, given, "", f"dependency cycle: {' → '.join(circle)}"))
     return list(tasks)
 
 

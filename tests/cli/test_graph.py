@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -262,6 +263,14 @@ def test_a_dependency_cycle_is_shown_as_a_path() -> None:
     way = problem.finding.removeprefix("dependency cycle: ").split(" → ")
     assert way[0] == way[-1]
     assert " ".join(way) in "a b c a b c a"
+
+
+def test_of_a_long_dependency_cycle_only_the_ends_are_shown() -> None:
+    tasks = {f"t{number}": {"dependencies": [f"t{(number + 1) % 10_000}"]} for number in range(10_000)}
+    with pytest.raises(InvalidDefinition) as caught:
+        plan_graph(document(**tasks))
+    finding = caught.value.problems[0].finding
+    assert re.fullmatch(r"dependency cycle: (t\d+ → ){10}\(9,981 more\)( → t\d+){10}", finding)
 
 
 def test_a_task_that_depends_on_itself_waits_until_it_is_scheduled(queue: Queue) -> None:
