@@ -14,11 +14,14 @@ from tests.worker.worker_world import artifact_names, log_of
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 WORKER = """
-import logging, os, signal, socket, sys, threading
+import asyncio, logging, os, signal, socket, sys, threading
 from taskqueue_client import Credentials, InternalError, TaskRun, WorkerLoop
 
 def exit_code(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+async def task_status(task):
+    return await task.async_queue.status(task.task_id)
 
 class Worker(WorkerLoop):
 {handler}
@@ -95,7 +98,8 @@ FORKED_MEANWHILE = """
         if (child := os.fork()) == 0:
             signal.alarm(20)
             task.queue.status(task.task_id)
-            os._exit(0)
+            asyncio.run(task_status(task))
+            os._exit(int(task.canceled.is_set()))
         code = exit_code(child)
         forked.set()
         command.join()

@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,6 +184,11 @@ class RunResources:
                 f"for run {self.run}; let the handler do it, or upload with task.queue"
             )
 
+    @property
+    def _own_lock(self) -> AbstractContextManager[object]:
+        """The lock; in a forked child no lock, as a thread of the parent may have held it at the fork."""
+        return self._lock if os.getpid() == self._process else nullcontext()
+
     def check_attempt(self, attempt: int) -> None:
         """Refuse to what a call of the handler has left behind what belongs to the next call.
 
@@ -214,9 +219,7 @@ class RunResources:
     @property
     def canceled(self) -> Canceled:
         """Set when its handler should stop."""
-        if self._canceled is not None:  # a forked child may never get the lock
-            return self._canceled
-        with self._lock:
+        with self._own_lock:
             if self._canceled is None:
                 self._canceled = Canceled()
             return self._canceled
@@ -268,7 +271,7 @@ class RunResources:
     @property
     def queue(self) -> Queue:
         """A client with the scopes of the task."""
-        with self._lock if os.getpid() == self._process else nullcontext():  # a forked child may never get it
+        with self._own_lock:
             if self._queue is None:
                 self._queue = self.run.client(self.shared.queue, self._allowed)
             return self._queue
@@ -281,7 +284,7 @@ class RunResources:
         the worker would belong to that loop, and later runs could not use them.
         """
         loop = _running_loop()
-        with self._lock:
+        with self._own_lock:
             if loop not in self._async_queues:
                 shared = self.shared.async_queue
                 client = shared if loop is not None and loop is shared.loop else shared.beside()
