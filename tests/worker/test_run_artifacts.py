@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -493,6 +494,53 @@ def test_what_an_attempt_has_left_behind_cannot_use_what_belongs_to_the_next_one
     assert artifact_names(world, task_id) == {*LOG, "public/x"}
     assert artifact(world, task_id, "public/x") == "of the second attempt"
     assert len(refused) == 1
+
+
+def _run_true(task: TaskRun) -> None:
+    task.run_command(["true"])
+
+
+@pytest.mark.parametrize(
+    ("replaced", "call"),
+    [
+        ("socket.create_server", TaskRun.proxy),
+        ("taskqueue_client.worker.run.run_resources.protect_process", _run_true),
+    ],
+)
+def test_a_proxy_or_command_that_an_attempt_has_left_behind_in_its_start_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch, replaced: str, call: Callable[[TaskRun], object]
+) -> None:
+    task_id = world.create()
+    is_starting, next_has_begun = threading.Event(), threading.Event()
+    start: Callable[..., object] = pkgutil.resolve_name(replaced)
+    refused: list[InternalError] = []
+
+    def wait_and_start(*args: object) -> object:
+        is_starting.set()
+        next_has_begun.wait(30)
+        return start(*args)
+
+    def call_too_late(task: TaskRun) -> None:
+        try:
+            call(task)
+        except InternalError as error:
+            refused.append(error)
+
+    def handler(task: TaskRun) -> None:
+        if not left_behind:
+            left_behind.append(threading.Thread(target=call_too_late, args=[task]))
+            left_behind[0].start()
+            is_starting.wait(30)
+            raise IntermittentTask
+        assert task.work_directory.is_dir()
+        next_has_begun.set()
+        left_behind[0].join()
+
+    left_behind: list[threading.Thread] = []
+    monkeypatch.setattr(replaced, wait_and_start)
+    work(world, handler, intermittent_attempts=2)
+    assert reasons(world, task_id) == ["completed"]
+    assert [str(error).partition(" of run")[0] for error in refused] == ["attempt 1"]
 
 
 def test_a_prefix_that_no_artifact_may_have_is_refused(world: World) -> None:

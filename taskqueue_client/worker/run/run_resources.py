@@ -190,10 +190,10 @@ class RunResources:
         return self._lock if os.getpid() == self._process else nullcontext()
 
     def check_attempt(self, attempt: int) -> None:
-        """Refuse to what a call of the handler has left behind what belongs to the next call.
+        """Check that no later call of the handler has begun, for code that may be left from an earlier one.
 
         Raises:
-            InternalError: The next call has begun.
+            InternalError: A later call has begun.
         """
         if attempt != self.attempt:
             raise InternalError(
@@ -322,17 +322,18 @@ class RunResources:
             except OSError as error:
                 log.warning("cannot remove all of %s: %s", path, error)
 
-    def proxy(self, *, plain: bool = False) -> TaskProxy:
-        """Start a proxy that signs with the run's current credentials, until it is closed or the run ends.
+    def proxy(self, attempt: int, *, plain: bool = False) -> TaskProxy:
+        """Start a proxy that signs with the run's current credentials until it is closed or the attempt ends.
 
         Raises:
-            InternalError: The run has ended: a thread that its handler has left behind asks for it; or this
-                is a forked child.
+            InternalError: The attempt or the run has ended: a thread that its handler has left behind asks
+                for it; or this is a forked child.
         """
         from taskqueue_client.worker.features.proxy import TaskProxy  # noqa: PLC0415 - few runs need it
 
         self._check_process()
         check_kind("plain", plain, bool)
+        self.check_attempt(attempt)
         run = self.run
         proxy = TaskProxy(
             self.shared.queue.root_url,
@@ -342,22 +343,23 @@ class RunResources:
             plain=plain,
         )
         with self._lock:
-            has_ended = self._has_ended
-            if not has_ended:
+            is_late = self._has_ended or attempt != self.attempt
+            if not is_late:
                 self._proxies.append(proxy)
-        if has_ended:  # so nobody else would close it
+        if is_late:  # so nobody else would close it
             proxy.close()
+            self.check_attempt(attempt)
             raise InternalError(f"run {run} has ended, and its proxies are closed")
         if proxy.path:
             self.log.secrets.add(proxy.path[1:])  # without the slash, which programs encode or remove
         run.watch_credentials(proxy.use_credentials)
         return proxy
 
-    def _proxy_variables(self) -> dict[str, str]:
+    def _proxy_variables(self, attempt: int) -> dict[str, str]:
         """Return the variables that lead a command to the proxy that all commands of the run share."""
         with self._lock:
             if self._command_proxy is None:
-                self._command_proxy = self.proxy()
+                self._command_proxy = self.proxy(attempt)
             return {"TASKCLUSTER_PROXY_URL": self._command_proxy.url}
 
     def _close_proxies(self) -> None:
@@ -366,14 +368,15 @@ class RunResources:
         for each in proxies:
             each.close()
 
-    def command_context(self, *, proxy: bool = False) -> CommandContext:
+    def command_context(self, attempt: int, *, proxy: bool = False) -> CommandContext:
         """Return what a command needs of the run.
 
         Raises:
-            InternalError: This is a forked child, or the run has ended.
+            InternalError: This is a forked child, or the attempt or the run has ended.
         """
         self._check_process()
         check_kind("proxy", proxy, bool)
+        self.check_attempt(attempt)
         protect_process()
         variables = {
             "TASK_ID": self.run.task_id,
@@ -381,20 +384,22 @@ class RunResources:
             "TASK_GROUP_ID": self.run.claim.status.task_group_id,
             "TASKCLUSTER_ROOT_URL": self.shared.queue.root_url,
             "TASK_WORKDIR": str(self.work_directory),
-            **(self._proxy_variables() if proxy else {}),
+            **(self._proxy_variables(attempt) if proxy else {}),
         }
         with self._lock:
-            if self._work_directory is None:  # since then, the run has ended, or its next attempt has begun
+            self.check_attempt(attempt)
+            if self._work_directory is None:  # since then, the run has ended
                 raise InternalError(f"the handler of run {self.run} has ended: no more commands can be run")
             if self.processes is None:
                 mark = f"{self.shared.directories.path}/{self.run}/"
                 self.processes = RunProcesses(mark, self.shared.guardian)
+            directory, processes = self._work_directory, self.processes  # `start_over` replaces both
         return CommandContext(
             log=self.log,
             canceled=self.canceled,
             guardian=self.shared.guardian,
-            processes=self.processes,
-            work_directory=self.work_directory,
+            processes=processes,
+            work_directory=directory,
             environment=self.shared.environment,
             variables=variables,
             grace=self.shared.config.termination_grace,

@@ -50,7 +50,7 @@ from taskqueue_client.worker.features.upstream import (
 )
 from taskqueue_client.worker.outcomes import Canceled
 
-from .declared_artifacts import ArtifactOptions
+from .declared_artifacts import ArtifactOptions, DeclaredArtifacts
 from .run_resources import RunResources
 
 P = ParamSpec("P")
@@ -138,10 +138,11 @@ class TaskRun:
         return call
 
     @property
-    def _current(self) -> RunResources:
-        """The resources, unless the next call of the handler uses them."""
-        self._resources.check_attempt(self._attempt)
-        return self._resources
+    def _artifacts(self) -> DeclaredArtifacts:
+        """The artifacts that this call of the handler declares."""
+        artifacts = self._resources.artifacts
+        self._resources.check_attempt(self._attempt)  # afterwards: the next one may begin at any time
+        return artifacts
 
     @property
     def _claim(self) -> TaskClaim:
@@ -222,7 +223,9 @@ class TaskRun:
     @property
     def work_directory(self) -> Path:
         """The run's directory, removed after the run."""
-        return self._current.work_directory
+        directory = self._resources.work_directory
+        self._resources.check_attempt(self._attempt)  # afterwards: the next one may begin at any time
+        return directory
 
     def register_secret(self, secret: str) -> None:
         """Mask a text, and each of its lines of 8 characters and more, in the task's log from now on.
@@ -267,7 +270,7 @@ class TaskRun:
             InternalError: The handler has ended: a thread that it has left behind declares the artifact.
         """
         content = _one_of(source, text)
-        self._current.artifacts.declare(name, content, lambda: self.work_directory, options)
+        self._artifacts.declare(name, content, lambda: self.work_directory, options)
 
     @_noting_unawaited
     async def upload_artifact_async(
@@ -284,7 +287,7 @@ class TaskRun:
         """
         content = _one_of(source, text)
         if isinstance(content, AsyncIterable):
-            await self._current.artifacts.declare_async(name, content, options)
+            await self._artifacts.declare_async(name, content, options)
         else:
             await asyncio.to_thread(self.upload_artifact, name, content, **options)
 
@@ -315,7 +318,7 @@ class TaskRun:
             OSError: A directory cannot be read for a reason that lies with the machine, such as too many
                 open files.
         """
-        return self._current.artifacts.declare_directory(prefix, directory, self.work_directory, options)
+        return self._artifacts.declare_directory(prefix, directory, self.work_directory, options)
 
     def download_artifact(
         self, task_id: str, name: str, **options: Unpack[DownloadOptions]
@@ -416,7 +419,7 @@ class TaskRun:
             plain: Make the URL `http://127.0.0.1:PORT`, for programs that cannot keep a path in a root URL.
                 Every process of the machine can then make calls on behalf of the task.
         """
-        return self._current.proxy(plain=plain)
+        return self._resources.proxy(self._attempt, plain=plain)
 
     def run_command(
         self, command: Command, *, proxy: bool = False, **options: Unpack[CommandOptions]
@@ -446,14 +449,16 @@ class TaskRun:
                 its children.
             InvalidArgument: The command or an option is not valid, or `env` contains credentials.
         """
-        return run_command(command, self._current.command_context(proxy=proxy), **options)
+        context = self._resources.command_context(self._attempt, proxy=proxy)
+        return run_command(command, context, **options)
 
     @_noting_unawaited
     async def run_command_async(
         self, command: Command, *, proxy: bool = False, **options: Unpack[CommandOptions]
     ) -> CommandResult:
         """Run a command as `run_command` does, without blocking the event loop."""
-        return await run_command_async(command, self._current.command_context(proxy=proxy), **options)
+        context = self._resources.command_context(self._attempt, proxy=proxy)
+        return await run_command_async(command, context, **options)
 
     def __repr__(self) -> str:
         return f"<TaskRun {self._resources.run}>"
