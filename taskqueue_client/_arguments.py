@@ -78,19 +78,20 @@ def _encoded(part: str | int) -> str:
 
 
 def text(argument: str, given: object, pattern: re.Pattern[str], allowed: str) -> str:
-    """Return text that matches a pattern."""
+    """Return a str that matches a pattern. One of a subclass, such as of `str, Enum`, becomes a plain str."""
     if not isinstance(given, str) or not pattern.fullmatch(given):
         raise InvalidArgument(argument, given, allowed)
-    return given
+    return str.__str__(given)  # `str` of a member of an enumeration is the member's name
 
 
 def json_value(given: object) -> str | float:
-    """Return a text or number of a subclass as what JSON has; msgspec's encoders call it for others.
+    """Return a str, int or float of a subclass as a plain one: the `enc_hook` of msgspec's encoders.
 
-    Libraries for YAML, TOML and templates make such texts, and numpy such numbers.
+    The encoders call the hook for each object that they cannot encode. Libraries for YAML, TOML and templates
+    have subclasses of str; `numpy.float64` is a subclass of float.
 
     Raises:
-        TypeError: It is neither a text nor a number.
+        TypeError: The object is not a str, int or float.
     """
     if isinstance(given, str):
         return str.__str__(given)
@@ -139,7 +140,7 @@ def slugid(argument: str, given: object) -> str:
 def number(argument: str, given: object, *, least: int = 0, most: int | None = None) -> int:
     """Return a run id, limit or count."""
     if isinstance(given, int) and not isinstance(given, bool) and least <= given <= (most or given):
-        return given
+        return int(given)
     limits = f"{least} or more" if most is None else f"{least} to {most}"
     raise InvalidArgument(argument, given, f"a whole number, {limits}")
 
@@ -209,7 +210,7 @@ def one_of(argument: str, given: str, allowed: Collection[str]) -> str:
     """Return a value of an enumeration."""
     if given not in allowed:
         raise InvalidArgument(argument, given, f"one of {', '.join(allowed)}")
-    return str(given)
+    return str.__str__(given)
 
 
 def mapping(argument: str, given: Mapping[str, T]) -> dict[str, T]:

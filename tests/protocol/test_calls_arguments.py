@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -163,6 +164,25 @@ def test_the_queue_may_refuse_a_limit_but_is_asked() -> None:
 def test_a_list_of_workers_may_exclude_quarantined_ones_or_have_only_them() -> None:
     assert calls.list_workers("p/w", quarantined=True).query == {"quarantined": "true"}
     assert calls.list_workers("p/w", quarantined=False).query == {"quarantined": "false"}
+
+
+class Name(str, Enum):  # noqa: UP042 - `str` of a StrEnum's member is its value, so that nothing can go wrong
+    POOL = "p/w"
+    TASK = SLUGID
+    ARTIFACT = "public/a"
+    PRIORITY = "high"
+
+
+class Run(int, Enum):
+    LAST = 3
+
+
+def test_a_member_of_an_enumeration_is_sent_as_its_value() -> None:
+    assert calls.pending_tasks(Name.POOL).path == "/pending/p%2Fw"
+    artifact = calls.get_artifact(Name.TASK, Run.LAST, Name.ARTIFACT)
+    assert artifact.path == f"/task/{SLUGID}/runs/3/artifacts/public%2Fa"
+    priority: Any = Name.PRIORITY
+    assert calls.change_task_priority(SLUGID, priority).body == {"newPriority": "high"}
 
 
 def test_a_datetime_is_sent_in_utc_to_the_millisecond() -> None:
