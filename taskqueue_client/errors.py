@@ -91,14 +91,14 @@ class InvalidArgument(TaskQueueError, ValueError):
         return f"{type(self).__name__}({str(self)!r})"  # without the value, which may be secret or long
 
     def __reduce__(self) -> tuple[type[Self], tuple[object, ...], dict[str, Any]]:
-        """Return what is pickled; a process pool would raise another error if the value could not be."""
+        """Replace a value that cannot be pickled: a process pool would raise the error of pickle instead."""
         given = _pickled(self.given)
         args = tuple(given if each is self.given else each for each in self.args)
         return type(self), args, {**vars(self), "given": given}
 
 
 class _Shown:
-    """What stands for a value that cannot be pickled, such as an open file, in the error's copy."""
+    """Stands for a value that cannot be pickled, such as an open file, in the unpickled error."""
 
     def __init__(self, text: str) -> None:
         self._text = text

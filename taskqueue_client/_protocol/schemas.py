@@ -181,9 +181,9 @@ def definition_problems(path: str, definition: TaskDefinition) -> Iterator[Probl
 
 
 def expiry_problems(tasks: Mapping[str, tuple[str, TaskDefinition]]) -> Iterator[Problem]:
-    """Yield the deadlines of a graph's tasks after the expiry of a dependency, one for each task.
+    """Yield a problem for each task of a graph whose deadline is after the expiry of a dependency.
 
-    The Queue refuses such a task when it has created the dependency.
+    The Queue would refuse such a task, after it has created the dependency.
 
     Args:
         tasks: The name and the definition of each task, by task id.

@@ -375,7 +375,7 @@ class _Run:
 
 
 def _check_options(options: Mapping[str, object]) -> None:
-    """Refuse options that do not exist, as a mistyped `timeout` is no time limit, and text for truth."""
+    """Refuse unknown options, such as a mistyped `timeout`, and switches that are not True or False."""
     for name, value in options.items():
         one_of("options", name, _OPTIONS)
         if name in _TRUTH_VALUES:

@@ -289,7 +289,7 @@ class Output:
         captured: Bytes to keep in memory at most; None: the output goes only to the log.
 
     Attributes:
-        is_too_large: Whether there were more bytes to keep.
+        is_too_large: Whether there were more bytes than that.
     """
 
     def __init__(self, task_log: TaskLog, captured: int | None = None) -> None:
