@@ -379,7 +379,7 @@ def _matching(field: _Field, value: str | int | None) -> str:
         return arguments.slugid(field.name, value)
     if field.name == "run_id":
         return str(arguments.number(field.name, value, most=10**field.size - 1))
-    text = str(value)
+    text = str.__str__(value) if isinstance(value, str) else str(value)  # of an enumeration, not its name
     if not _VALUE.fullmatch(text) or len(text) > field.size:
         raise InvalidArgument(field.name, value, f"1 to {field.size} of a-z A-Z 0-9 - _")
     return text

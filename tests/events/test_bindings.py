@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -13,6 +14,10 @@ from taskqueue_client.models.messages import TaskGroupMessage, TaskMessage
 
 TASK = "Y9IplizWTj-eOJfHEC71Rw"
 PREFIX = "exchange/taskcluster-queue/v1/"
+
+
+class Pool(str, Enum):  # noqa: UP042 - `str` of a StrEnum's member is its value, so that nothing can go wrong
+    LINUX = "linux"
 
 
 @pytest.mark.parametrize(
@@ -40,6 +45,7 @@ def test_a_binding_to_a_task_exchange_matches_the_given_fields_and_any_other_val
     assert exchange(worker_type="linux").routing_key_pattern == "primary.*.*.*.*.*.linux.*.*.#"
     assert exchange(scheduler_id="-").routing_key_pattern == "primary.*.*.*.*.*.*.-.*.#"
     assert exchange(task_group_id=TASK).routing_key_pattern == f"primary.*.*.*.*.*.*.*.{TASK}.#"
+    assert exchange(worker_type=Pool.LINUX).routing_key_pattern == "primary.*.*.*.*.*.linux.*.*.#"
 
 
 @pytest.mark.parametrize(
