@@ -111,7 +111,7 @@ def _pickled(given: object) -> object:
     import pickle  # noqa: PLC0415 - few programs pickle errors, and they have imported it
 
     try:
-        pickle.dumps(given)
+        pickle.loads(pickle.dumps(given))  # noqa: S301 - its own bytes; a process pool breaks if this fails later
     except Exception:  # noqa: BLE001 - whatever the object's class raises
         return _Shown(repr(given))
     return given

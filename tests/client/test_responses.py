@@ -161,6 +161,14 @@ def test_a_redirect_is_a_response_where_the_endpoint_says_so(client: Any, server
     assert len(server.received) == 1
 
 
+class WithTwoArguments(Exception):
+    """Pickled, but not unpickled: pickle calls it with one argument, and a process pool breaks."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first)
+        self.second = second
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -173,6 +181,7 @@ def test_a_redirect_is_a_response_where_the_endpoint_says_so(client: Any, server
         errors.InvalidDefinition([errors.Problem("$.retries", 99, "at most 49")]),
         errors.InvalidArgument("to", threading.Lock(), "a path"),
         errors.InvalidDefinition([errors.Problem("$.payload", threading.Lock(), "an object")]),
+        errors.InvalidArgument("to", WithTwoArguments("one", "two"), "a path"),
     ],
     ids=lambda error: type(error).__name__,
 )
