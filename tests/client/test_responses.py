@@ -13,6 +13,7 @@ import pytest
 from taskqueue_client import errors
 from taskqueue_client._protocol.api_responses import Response, error_of_response
 from taskqueue_client._protocol.conversation import Call
+from taskqueue_client._protocol.retry import is_conflict
 from taskqueue_client.models import TaskStatusResponse
 from tests.client.scripted import Say, ScriptedServer, say
 
@@ -159,6 +160,16 @@ def test_a_redirect_is_a_response_where_the_endpoint_says_so(client: Any, server
     call = Call("getArtifact", "GET", "/x", dict[str, Any], accepts=frozenset({303}))
     assert client.send(call) == {"url": "http://elsewhere"}
     assert len(server.received) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [(b'{"code": "RequestConflict"}', True), (b'{"error": "policy"}', False), (b"<html>", False)],
+)
+def test_only_a_409_with_a_code_is_a_refusal_of_the_queue(body: bytes, *, expected: bool) -> None:
+    error = error_of_response(errors.Attempted("a", "GET", "u"), Response(409, {}, body), 0.0)
+    assert type(error) is errors.RequestConflict
+    assert is_conflict(error) is expected
 
 
 class WithTwoArguments(Exception):
