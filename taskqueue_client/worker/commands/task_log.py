@@ -58,7 +58,7 @@ class TaskLog:
     Attributes:
         error: Why bytes are missing; None if no bytes are.
         lost: The number of missing bytes.
-        secrets: Texts to mask, which are those that it was made with and more; see `Secrets.add`.
+        secrets: The texts to mask; `Secrets.add` adds one.
         has_progress: Whether there are lines with several states, such as those of progress bars.
     """
 

@@ -197,8 +197,8 @@ class RunResources:
         """
         if attempt != self.attempt:
             raise InternalError(
-                f"attempt {attempt} of run {self.run} has ended: its work directory, artifacts, commands and "
-                f"proxies are those of attempt {self.attempt} now"
+                f"attempt {attempt} of run {self.run} has ended: only attempt {self.attempt} can use the "
+                "work directory, declare artifacts, and start commands and proxies now"
             )
 
     @property
