@@ -340,6 +340,12 @@ def test_a_dependency_that_expires_before_the_deadline_is_found_before_anything_
     )
 
 
+def test_a_dependency_may_expire_at_the_deadline_of_its_dependent(queue: Queue) -> None:
+    late = {"dependencies": ["a"], "deadline": "3 hours", "expires": "1 day"}
+    graph = plan_graph(with_defaults(document(a={"expires": "3 hours"}, late=late), deadline="1 hour"))
+    assert submit_graph(queue, graph).keys() == {"a", "late"}
+
+
 def test_all_tasks_are_created_in_one_group(queue: Queue) -> None:
     graph = plan_graph(document(a={}, b={"dependencies": ["a"]}))
     statuses = submit_graph(queue, graph)
