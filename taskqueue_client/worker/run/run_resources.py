@@ -219,6 +219,8 @@ class RunResources:
     @property
     def canceled(self) -> Canceled:
         """Set when its handler should stop."""
+        if self._canceled is not None:  # the loop of all runs must not wait for a proxy to start
+            return self._canceled
         with self._own_lock:
             if self._canceled is None:
                 self._canceled = Canceled()
