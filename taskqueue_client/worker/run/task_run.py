@@ -267,7 +267,8 @@ class TaskRun:
             InvalidArgument: The name cannot be an artifact's, or is reserved for log or chain of trust; the
                 source is a path that leads out of the work directory; or an option is not allowed.
             OSError: The content cannot be read now, or the disk is full.
-            InternalError: The handler has ended: a thread that it has left behind declares the artifact.
+            InternalError: The handler, or this call of it, has ended: a thread that it has left behind
+                declares the artifact.
         """
         content = _one_of(source, text)
         self._artifacts.declare(name, content, lambda: self.work_directory, options)
@@ -418,6 +419,11 @@ class TaskRun:
         Args:
             plain: Make the URL `http://127.0.0.1:PORT`, for programs that cannot keep a path in a root URL.
                 Every process of the machine can then make calls on behalf of the task.
+
+        Raises:
+            InternalError: The handler, or this call of it, has ended: a thread that it has left behind starts
+                the proxy; or the worker cannot start a thread.
+            InvalidArgument: `plain` is not a bool.
         """
         return self._resources.proxy(self._attempt, plain=plain)
 
@@ -445,8 +451,8 @@ class TaskRun:
             CommandNotStarted: The program is missing or not executable, or `cwd` is not a directory.
             Outcome: The run is canceled, and the command was ended.
             InternalError: The command cannot be killed, the worker has no memory, processes or file
-                descriptors left to start it, or no `/dev/null`, or something else in this process waits for
-                its children.
+                descriptors left to start it, or no `/dev/null`, something else in this process waits for its
+                children, or the handler, or this call of it, has ended.
             InvalidArgument: The command or an option is not valid, or `env` contains credentials.
         """
         context = self._resources.command_context(self._attempt, proxy=proxy)
