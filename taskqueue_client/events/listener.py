@@ -134,7 +134,7 @@ class _Consumer(ABC, Generic[HookResult]):
             self._fail(leaving=True)
         elif error is None:
             self._acknowledge()
-        self._stopped = True
+        self._stop()  # also the task or thread that waits for an event
         failure = await self._supervisor.close()
         if failure is not None and error is None:
             raise failure

@@ -270,6 +270,18 @@ async def test_stopping_a_listener_ends_the_iteration_and_requeues_the_remaining
         assert sorted(await take(listener, 3)) == sorted(sent[2:])
 
 
+@pytest.mark.parametrize("seconds", [None, 30])
+async def test_the_end_of_the_block_ends_the_iteration_of_a_task_that_waits(
+    settings: PulseSettings, publisher: Publisher, pool: str, seconds: float | None
+) -> None:
+    del publisher  # has declared the exchanges
+    async with AsyncListener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
+        reader = asyncio.create_task(listener.get(seconds))
+        for _ in range(5):  # until it waits
+            await asyncio.sleep(0)
+    assert await reader is None
+
+
 async def test_get_with_a_timeout_returns_in_time_and_loses_no_event(
     settings: PulseSettings, publisher: Publisher, pool: str
 ) -> None:
