@@ -119,7 +119,7 @@ def _setting(default: T, rule: Rule, meaning: str) -> T:
 
 def _optional(rule: Rule, meaning: str) -> Any:
     """Return a setting that may have the value None, and has it by default."""
-    return _setting(None, Rule(rule.type | None, f"{rule.words}, or none", rule.is_duration), meaning)
+    return _setting(None, Rule(rule.type | None, f"{rule.words}, or no value", rule.is_duration), meaning)
 
 
 def _switch(meaning: str) -> bool:

@@ -190,6 +190,10 @@ def test_an_error_names_the_variable(text: str) -> None:
             "max_idle: 0",
             "max_idle in .*worker.yml: 0 is not valid; expected seconds or text such as .*, more than 0",
         ),
+        (
+            "max_tasks: none",
+            "max_tasks in .*worker.yml: 'none' is not valid; expected a whole number, 1 or more, or no value",
+        ),
         ("concurency: 1", "concurency in .*worker.yml: unknown key; known keys: .*concurrency"),
         ("custom: {cache: /c}", r"custom in .*worker.yml: unknown key; known keys: .*worker\.custom"),
         (
