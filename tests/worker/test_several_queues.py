@@ -14,6 +14,7 @@ import requests
 
 from taskqueue_client import AsyncQueue, Credentials
 from taskqueue_client.clock import MovableClock, SystemClock
+from taskqueue_client.definitions import from_now
 from taskqueue_client.errors import InsufficientScopes, InvalidArgument
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Respond
@@ -234,6 +235,30 @@ def test_a_task_queue_that_refuses_claims_does_not_delay_the_others(world: World
             while not claim.done():
                 world.local.clock.advance(seconds=0.1)
                 await asyncio.sleep(0.01)  # not a wait: lets the claim work
+            assert await claim == []
+
+    asyncio.run(claims())
+
+
+def test_a_worker_in_quarantine_gets_responses_though_all_its_task_queues_have_pending_tasks(
+    world: World,
+) -> None:
+    """Else its health checks would fail, and it would be restarted, with the runs that it still has."""
+    for each in (FIRST, SECOND):
+        world.queue.declare_worker(each, **IDENTITY, expires=from_now("1 day", world.queue.now()))
+        world.queue.quarantine_worker(each, **IDENTITY, quarantine_until=from_now("1 day", world.queue.now()))
+        world.create(taskQueueId=each)
+
+    async def claims() -> None:
+        async with AsyncQueue(world.local.root_url, world.local.credentials) as queue:
+            identity = WorkerIdentity(FIRST, "group", "worker")
+            source = SeveralTaskQueues([FIRST, SECOND], SourceContext(queue, identity, SystemClock()))
+            claim = asyncio.create_task(source.claim(1))
+            for _ in range(500):
+                if not claim.done():
+                    world.local.clock.advance(seconds=0.1)
+                    await asyncio.sleep(0.01)  # not a wait: lets the claim work
+            assert claim.done()
             assert await claim == []
 
     asyncio.run(claims())

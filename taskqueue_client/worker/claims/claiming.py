@@ -370,11 +370,13 @@ class SeveralTaskQueues:
         self._stopping = False
         self._warned: set[str] = set()
         self._failed: set[str] = set()  # those whose last claim request failed
+        self._withheld: set[str] = set()  # those that have not given this claim their pending tasks
 
     async def claim(self, count: int) -> Sequence[TaskClaim]:
         """See `TaskSource.claim`."""
         task_queue_id: str | None = self._ids[self._turn]
         self._turn = (self._turn + 1) % len(self._ids)  # also if the call fails
+        self._withheld.clear()
         claims: Sequence[TaskClaim] = ()
         while task_queue_id is not None and not claims and not self._stopping:
             claims, task_queue_id = await self._claim_from(task_queue_id, count)
@@ -417,15 +419,22 @@ class SeveralTaskQueues:
         """Wait for pending tasks of another task queue.
 
         Before it returns, it waits for `PROMPT`: the Queue looks for tasks each second while a request waits,
-        so the open request has claimed tasks that were created together with these. Task queues whose last
-        claim request failed do not count: aborting the open request for them would be in vain.
+        so the open request has claimed tasks that were created together with these. If its task queue has
+        pending tasks all the time, the worker is in quarantine there, and does not turn to it again in the
+        same claim: two such task queues would end each other's requests for ever. Task queues whose last
+        claim request failed do not count, either: aborting the open request for them would be in vain.
         """
-        others = [each for each in self._ids if each != task_queue_id and each not in self._failed]
+        others = [
+            each for each in self._ids if each != task_queue_id and each not in self._failed | self._withheld
+        ]
         await self._clock.sleep_async(PROMPT)
         while True:
             for each in others:
                 if await self._has_pending(each):
+                    has_own = await self._has_pending(task_queue_id)
                     await self._clock.sleep_async(PROMPT)
+                    if has_own and await self._has_pending(task_queue_id):
+                        self._withheld.add(task_queue_id)
                     return each
             await self._clock.sleep_async(COUNT_INTERVAL)
 
