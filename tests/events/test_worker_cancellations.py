@@ -17,6 +17,7 @@ from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.claims.cancellation import consume_cancellations
 from taskqueue_client.worker.claims.keeper import Keeper
 
+from .messages_published import Publisher, body, task_ids
 from .proxy import Proxy
 
 FUSE = 60  # seconds after which something hangs
@@ -112,6 +113,23 @@ async def test_a_worker_ends_when_its_connection_to_the_broker_is_closed(
     own = [each for each in caplog.records if each.name.startswith("taskqueue_client")]
     lines = [each.getMessage().partition(":")[0] for each in own]
     assert lines[-2:] == ["closed", "the worker has ended"]
+
+
+async def test_a_message_about_a_run_that_its_status_lacks_does_not_end_the_consumer(
+    settings: PulseSettings, publisher: Publisher, pool: str
+) -> None:
+    odd, canceled = (body("task-exception", each, pool=pool) for each in task_ids(2))
+    odd["status"]["runs"] = []
+    hints: asyncio.Queue[str | None] = asyncio.Queue()
+    identity = WorkerIdentity(pool, "wg", "w1")
+    consuming = asyncio.create_task(consume_cancellations(settings, [identity], hints.put_nowait))
+    async with asyncio.timeout(FUSE):
+        assert await hints.get() is None  # consuming has begun
+        for each in (odd, canceled):
+            await publisher.publish("task-exception", each)
+        assert await hints.get() == canceled["status"]["taskId"]
+    consuming.cancel()
+    await asyncio.wait([consuming])
 
 
 async def test_a_broker_that_refuses_the_worker_is_one_line_of_its_log_with_the_reason(

@@ -16,7 +16,7 @@ from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.errors import CallFailed, InsufficientScopes, TaskQueueError
-from taskqueue_client.models import ReasonResolved, RunState, TaskStatus
+from taskqueue_client.models import ReasonResolved, Run, RunState, TaskStatus
 from taskqueue_client.models.messages import TaskExceptionMessage
 from taskqueue_client.worker.config import WorkerIdentity
 from taskqueue_client.worker.outcomes import LossReason
@@ -99,8 +99,12 @@ class CancellationWatch:
             )
 
 
+def _run_in(status: TaskStatus, run_id: int) -> Run | None:
+    return next((each for each in status.runs if each.run_id == run_id), None)
+
+
 def _compare(run: ClaimedRun, status: TaskStatus) -> None:
-    found = next((each for each in status.runs if each.run_id == run.run_id), None)
+    found = _run_in(status, run.run_id)
     if found is not None and found.state is not RunState.RUNNING:
         resolved = found.reason_resolved
         why = f"the Queue has resolved the run as {found.state}, {resolved}"
@@ -144,5 +148,6 @@ def _canceled_task(event: Event) -> str | None:
     message = event.message
     if not isinstance(message, TaskExceptionMessage) or message.run_id is None:
         return None
-    run = message.status.runs[message.run_id]
-    return message.status.task_id if run.reason_resolved is ReasonResolved.CANCELED else None
+    run = _run_in(message.status, message.run_id)
+    is_canceled = run is not None and run.reason_resolved is ReasonResolved.CANCELED
+    return message.status.task_id if is_canceled else None
