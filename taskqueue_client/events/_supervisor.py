@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from taskqueue_client._protocol.threads_and_tasks import end_tasks
+from taskqueue_client._protocol.threads_and_tasks import end_tasks, is_canceled
 from taskqueue_client.clock import Clock
 from taskqueue_client.errors import BrokerLost, BrokerRefused, InvalidArgument, QueueDeleted, ReconcileFailed
 
@@ -197,7 +197,9 @@ class Supervisor:
             await self._reconcile(gap)
         except WrongFunction:
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and is_canceled():
+                raise
             _LOG.exception("the reconcile hook failed")
             raise ReconcileFailed(f"the reconcile hook failed: {error!r}") from error
 

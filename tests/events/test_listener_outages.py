@@ -382,8 +382,15 @@ async def test_an_event_whose_handler_is_canceled_is_handled_again_although_the_
         assert (task_of(event), event.redeliveries) == (sent, 1)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("the Queue is away, too"),
+        asyncio.CancelledError("a task of the hook"),  # which nobody has asked the listener to end for
+    ],
+)
 async def test_reconcile_is_called_with_the_gap_and_retried_until_it_succeeds(
-    through_wire: PulseSettings, wire: Proxy, pool: str, states: States
+    through_wire: PulseSettings, wire: Proxy, pool: str, states: States, error: BaseException
 ) -> None:
     clock = WatchedClock()
     gaps: list[Gap] = []
@@ -391,8 +398,7 @@ async def test_reconcile_is_called_with_the_gap_and_retried_until_it_succeeds(
     async def reconcile(gap: Gap) -> None:
         gaps.append(gap)
         if len(gaps) == 1:
-            message = "the Queue is away, too"
-            raise OSError(message)
+            raise error
 
     binding = events.task_completed(task_queue_id=pool)
     async with AsyncListener(
@@ -406,9 +412,7 @@ async def test_reconcile_is_called_with_the_gap_and_retried_until_it_succeeds(
             await clock.move_a_sleeper(states.changes[-1].retry_in or 0)
         await states.until(lambda names: names.count(State.LISTENING) == 2)
     failed = [change.reason for change in states.changes if isinstance(change.reason, ReconcileFailed)]
-    assert [str(error) for error in failed] == [
-        "the reconcile hook failed: OSError('the Queue is away, too')"
-    ]
+    assert [str(each) for each in failed] == [f"the reconcile hook failed: {error!r}"]
     assert [gap.began for gap in gaps] == pytest.approx([cut_at, cut_at])
     assert gaps[1].ended - gaps[0].ended >= 8  # the second wait: 16, shortened by up to half
 
