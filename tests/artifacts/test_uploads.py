@@ -362,6 +362,21 @@ async def test_all_progress_is_reported_before_an_asynchronous_upload_returns(
         assert seen[-1] == (size, size)
 
 
+async def test_an_asynchronous_upload_goes_on_after_an_error_of_progress_which_asyncio_logs(
+    local: LocalQueue, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    def progress(done: int, total: int | None) -> None:
+        message = f"at {done} of {total}"
+        raise ValueError(message)
+
+    async with AsyncQueue(local.root_url, local.credentials, clock=local.clock) as queue:
+        await queue.upload_artifact(
+            run.task_id, run.run_id, "x", BYTES[:10], expires=run.expires, progress=progress
+        )
+        assert (await queue.download_artifact(run.task_id, "x")).content == BYTES[:10]
+    assert "ValueError: at 10 of 10" in caplog.text
+
+
 @pytest.mark.parametrize("name", ["", "a\nb", "ä", "a\x7f", "a/../b", "..", "./a", "x" * 1025])
 def test_a_bad_name_is_refused_before_anything_happens(
     client: EitherClient, local: LocalQueue, name: str
