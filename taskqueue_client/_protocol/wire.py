@@ -122,6 +122,7 @@ class Signer:
 
     def __init__(self, credentials: Credentials) -> None:
         self.credentials = credentials
+        self._client_id = str.__str__(credentials.client_id)  # not the name of a member of an enumeration
         self._hmac = hmac.new(credentials.access_token.encode(), digestmod=sha256)
 
     @cached_property
@@ -159,7 +160,7 @@ class Signer:
         hash_part = f'hash="{hashed}", ' if hashed else ""
         ext_part = f', ext="{ext}"' if ext else ""
         header = (
-            f'Hawk mac="{mac}", {hash_part}id="{self.credentials.client_id}", '
+            f'Hawk mac="{mac}", {hash_part}id="{self._client_id}", '
             f'ts="{timestamp}", nonce="{nonce}"{ext_part}'
         )
         if len(header) > LONGEST:

@@ -191,7 +191,7 @@ def for_route(
     """
     allowed = f"words joined by dots, at most {LONGEST_KEY - len('route.')} bytes"
     arguments.check_kind("route", route, str, allowed)
-    key = f"route.{route}"
+    key = f"route.{_as_text(route)}"
     if "" in route.split(".") or len(key.encode()) > LONGEST_KEY:
         raise InvalidArgument("route", route, allowed)
     return tuple(Binding(exchange.full_name, key) for exchange in exchanges)
@@ -379,7 +379,7 @@ def _matching(field: _Field, value: str | int | None) -> str:
         return arguments.slugid(field.name, value)
     if field.name == "run_id":
         return str(arguments.number(field.name, value, most=10**field.size - 1))
-    text = str.__str__(value) if isinstance(value, str) else str(value)  # of an enumeration, not its name
+    text = _as_text(value)
     if not _VALUE.fullmatch(text) or len(text) > field.size:
         raise InvalidArgument(field.name, value, f"1 to {field.size} of a-z A-Z 0-9 - _")
     return text
@@ -387,7 +387,14 @@ def _matching(field: _Field, value: str | int | None) -> str:
 
 def _word(field: _Field, value: str | int | None) -> str:
     """Return the value for a key. The reserved field is not checked: newer Queues may extend it."""
-    word = MISSING if value is None else str(value)
+    word = MISSING if value is None else _as_text(value)
     if not field.several_words and (not 0 < len(word) <= field.size or set(word) & set(".*#")):
         raise InvalidArgument(field.name, word, f"1 to {field.size} characters other than . * #")
     return word
+
+
+def _as_text(value: object) -> str:
+    """Return a value as text. `str` of a member of an enumeration would be the member's name."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    return str(int(value) if isinstance(value, int) else value)

@@ -203,8 +203,8 @@ def _check_text(argument: str, given: object, pattern: re.Pattern[str], allowed:
 
 def _full_name(user: str, queue: str) -> str:
     """Return `queue/<user>/<queue>`: Pulse permits a user only queues with this prefix."""
-    full_name = f"queue/{user}/{queue}"
     arguments.check_kind("queue", queue, str, "a str, or None")
+    full_name = f"queue/{user}/{str.__str__(queue)}"  # not the name of a member of an enumeration
     if (
         not _QUEUE_NAME.fullmatch(queue)
         or queue.startswith("queue/")

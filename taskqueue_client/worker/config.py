@@ -262,6 +262,8 @@ class WorkerConfig:
             object.__setattr__(self, "task_queue_id", _several(given))
         for each in self.task_queue_ids:
             calls.claim_work(each, worker_group=self.worker_group, worker_id=self.worker_id)
+        for name in ("task_queue_id", "worker_group", "worker_id"):
+            object.__setattr__(self, name, _plain(getattr(self, name)))
         for name, rule in RULES.items():
             object.__setattr__(self, name, rule.checked(name, getattr(self, name)))
 
@@ -293,6 +295,11 @@ def without_effect(config: WorkerConfig) -> Iterator[tuple[str, str]]:
         is_off = getattr(config, needed) is _DEFAULTS[needed]
         if is_off and getattr(config, name) != _DEFAULTS[name]:
             yield name, needed
+
+
+def _plain(given: str | Sequence[str]) -> str | tuple[str, ...]:
+    """Return text without the class of an enumeration, whose members are logged as their names."""
+    return str.__str__(given) if isinstance(given, str) else tuple(map(str.__str__, given))
 
 
 def _several(given: object) -> str | tuple[str, ...]:

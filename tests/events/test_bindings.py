@@ -18,6 +18,7 @@ PREFIX = "exchange/taskcluster-queue/v1/"
 
 class Pool(str, Enum):  # noqa: UP042 - `str` of a StrEnum's member is its value, so that nothing can go wrong
     LINUX = "linux"
+    ROUTE = "index.linux.#"
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,16 @@ def test_for_route_binds_to_all_task_exchanges() -> None:
     bindings = events.for_route("index.my.thing.#")
     assert [each.exchange for each in bindings] == [each.full_name for each in events.TASK_EXCHANGES]
     assert {each.routing_key_pattern for each in bindings} == {"route.index.my.thing.#"}
+
+
+def test_for_route_binds_to_the_value_of_a_member_of_an_enumeration() -> None:
+    assert {each.routing_key_pattern for each in events.for_route(Pool.ROUTE)} == {"route.index.linux.#"}
+
+
+def test_a_queue_has_the_name_that_is_the_value_of_a_member_of_an_enumeration() -> None:
+    settings = events.PulseSettings(host="localhost", user="worker", password="secret")
+    listener = events.AsyncListener(settings, [events.task_completed()], queue=Pool.LINUX)
+    assert listener.queue == "queue/worker/linux"
 
 
 def test_for_route_binds_to_the_given_exchanges_only() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,26 @@ def test_any_text_is_parsed_as_a_key_or_raises_invalid_argument(text: str) -> No
         except InvalidArgument:
             continue
         assert kind.parse(key.build()) == key
+
+
+class Place(str, Enum):  # noqa: UP042 - `str` of a StrEnum's member is its value, so that nothing can go wrong
+    LINUX = "linux"
+
+
+class Run(int, Enum):
+    LAST = 3
+
+
+def test_a_member_of_an_enumeration_is_its_value_in_a_key() -> None:
+    key = TaskRoutingKey(
+        task_id="t",
+        run_id=Run.LAST,
+        provisioner_id="p",
+        worker_type=Place.LINUX,
+        scheduler_id="-",
+        task_group_id="g",
+    )
+    assert key.build() == "primary.t.3._._.p.linux.-.g._"
 
 
 def test_recorded_routing_keys_are_parsed_into_the_right_fields() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import string
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from typing import Any
 from urllib.parse import quote
 
@@ -125,6 +126,19 @@ def test_a_signed_url_is_mohawks(credentials: Credentials, path: list[str], quer
     theirs = mohawk.bewit.get_bewit(resource).rstrip("=")
     signed = signer.signed_url(url, expires=1_795_000_000)
     assert signed == f"{url}{'&' if query else '?'}bewit={theirs}"
+
+
+class Account(str, Enum):  # noqa: UP042 - `str` of a StrEnum's member is its value, so that nothing can go wrong
+    TESTER = "static/tester"
+
+
+def test_a_member_of_an_enumeration_signs_as_its_value() -> None:
+    member = Credentials(Account.TESTER, PERMANENT.access_token)
+    headers = [
+        Signer(each).header("GET", Origin("h", "80"), "/", timestamp=1, nonce="n")
+        for each in (member, PERMANENT)
+    ]
+    assert headers[0] == headers[1]
 
 
 def test_a_nonce_is_fresh_each_time() -> None:

@@ -25,6 +25,20 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
+class Place(str, Enum):  # noqa: UP042 - `str` of a StrEnum's member is its value, so that nothing can go wrong
+    LINUX = "proj/linux"
+    MAC = "proj/mac"
+    RACK = "rack1"
+    WORKER = "w1"
+
+
+@pytest.mark.parametrize("task_queues", [Place.LINUX, [Place.LINUX, Place.MAC]])
+def test_a_worker_is_named_by_the_values_of_members_of_an_enumeration(task_queues: Any) -> None:
+    config = WorkerConfig(task_queue_id=task_queues, worker_group=Place.RACK, worker_id=Place.WORKER)
+    identity = config.identities[0]
+    assert f"{identity.task_queue_id} {identity.worker_group} {identity.worker_id}" == "proj/linux rack1 w1"
+
+
 def test_an_argument_goes_before_the_environment_that_before_the_file_and_that_before_the_default(
     tmp_path: Path,
 ) -> None:
