@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -26,6 +26,7 @@ from taskqueue_client.events import (
 )
 from taskqueue_client.slugid import slugid
 from tests.events.messages_published import Publisher, task_ids, task_of
+from tests.worker.queue_world import until
 
 FORKED = """
 import os, signal, sys
@@ -177,6 +178,20 @@ def test_a_synchronous_listener_can_be_stopped_from_another_thread(
         threading.Thread(target=listener.stop).start()
         assert list(listener) == []
     listener.stop()  # once more does no harm
+
+
+@pytest.mark.parametrize("seconds", [None, 30])
+def test_the_end_of_the_block_ends_the_iteration_of_a_thread_that_waits(
+    settings: PulseSettings, publish: Publish, pool: str, seconds: float | None
+) -> None:
+    publish([], pool)
+    with ThreadPoolExecutor() as threads:
+        with Listener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
+            publish(task_ids(1), pool)
+            assert listener.get() is not None
+            reader = threads.submit(listener.get, seconds)
+            until(lambda: listener.counts.acknowledged)  # as its first step, in which it begins to wait
+        assert reader.result(30) is None
 
 
 def test_a_refused_connection_raises_the_error_and_leaves_no_thread(settings: PulseSettings) -> None:
