@@ -112,6 +112,32 @@ def test_a_child_can_make_calls_that_is_forked_while_a_proxy_starts(world: World
     assert outcome == "completed", printed
 
 
+FORKED_AT_A_RECLAIM = """
+    def run_task(self, task):
+        replacing, forked = threading.Event(), threading.Event()
+        def replace(credentials):
+            replacing.set()
+            forked.wait()
+        reclaim = threading.Thread(target=task._resources.run.watch_credentials, args=[replace])
+        reclaim.start()
+        replacing.wait()
+        if (child := os.fork()) == 0:
+            signal.alarm(20)
+            task.queue.status(task.task_id)
+            asyncio.run(task_status(task))
+            os._exit(0)
+        code = exit_code(child)
+        forked.set()
+        reclaim.join()
+        assert code == 0, code
+"""
+
+
+def test_a_child_can_make_calls_that_is_forked_while_the_run_gets_other_credentials(world: World) -> None:
+    _, outcome, printed = ended(world, FORKED_AT_A_RECLAIM)
+    assert outcome == "completed", printed
+
+
 WAYS_OUT = {"return": 1, "raise OSError('on the way out')": 1, "sys.exit(3)": 3, "sys.exit()": 0}
 
 LEAVES = """

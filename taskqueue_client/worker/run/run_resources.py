@@ -22,7 +22,7 @@ from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock
 from taskqueue_client.models._base import decoded
-from taskqueue_client.worker.claims.claimed_run import ClaimedRun
+from taskqueue_client.worker.claims.claimed_run import C, ClaimedRun
 from taskqueue_client.worker.commands.command import CommandContext
 from taskqueue_client.worker.commands.environment import CommandEnvironment, protect_process
 from taskqueue_client.worker.commands.masking import Secrets
@@ -275,7 +275,7 @@ class RunResources:
         """A client with the scopes of the task."""
         with self._own_lock:
             if self._queue is None:
-                self._queue = self.run.client(self.shared.queue, self._allowed)
+                self._queue = self._client(self.shared.queue)
             return self._queue
 
     @property
@@ -290,8 +290,18 @@ class RunResources:
             if loop not in self._async_queues:
                 shared = self.shared.async_queue
                 client = shared if loop is not None and loop is shared.loop else shared.beside()
-                self._async_queues[loop] = self.run.client(client, self._allowed)
+                self._async_queues[loop] = self._client(client)
             return self._async_queues[loop]
+
+    def _client(self, client: C) -> C:
+        """Return a copy of a client that signs with the scopes of `_allowed`.
+
+        In a forked child it keeps the credentials: no thread would replace them, and a thread of the parent
+        may have held the lock for replacing them at the fork.
+        """
+        if os.getpid() == self._process:
+            return self.run.client(client, self._allowed)
+        return client.with_credentials(self.run.credentials.restricted_to(self._allowed))
 
     @property
     def _allowed(self) -> tuple[str, ...]:
