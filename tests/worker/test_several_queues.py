@@ -240,10 +240,12 @@ def test_a_task_queue_that_refuses_claims_does_not_delay_the_others(world: World
     asyncio.run(claims())
 
 
-def test_a_worker_in_quarantine_gets_responses_though_all_its_task_queues_have_pending_tasks(
-    world: World,
+@pytest.mark.parametrize("others", [[], [THIRD]])
+def test_a_worker_in_quarantine_gets_responses_though_the_task_queues_have_pending_tasks(
+    world: World, others: list[str]
 ) -> None:
     """Else its health checks would fail, and it would be restarted, with the runs that it still has."""
+    expected = [world.create(taskQueueId=each) for each in others]
     for each in (FIRST, SECOND):
         world.queue.declare_worker(each, **IDENTITY, expires=from_now("1 day", world.queue.now()))
         world.queue.quarantine_worker(each, **IDENTITY, quarantine_until=from_now("1 day", world.queue.now()))
@@ -252,13 +254,13 @@ def test_a_worker_in_quarantine_gets_responses_though_all_its_task_queues_have_p
     async def claims() -> None:
         async with AsyncQueue(world.local.root_url, world.local.credentials) as queue:
             identity = WorkerIdentity(FIRST, "group", "worker")
-            source = SeveralTaskQueues([FIRST, SECOND], SourceContext(queue, identity, SystemClock()))
-            claim = asyncio.create_task(source.claim(1))
+            context = SourceContext(queue, identity, SystemClock())
+            claim = asyncio.create_task(SeveralTaskQueues([FIRST, SECOND, *others], context).claim(1))
             async with asyncio.timeout(WAIT):
                 while not claim.done():
-                    world.local.clock.advance(seconds=0.1)
+                    world.local.clock.advance(seconds=0 if others else 0.1)
                     await asyncio.sleep(0.01)  # not a wait: lets the claim work
-            assert await claim == []
+            assert [each.status.task_id for each in await claim] == expected
 
     asyncio.run(claims())
 
