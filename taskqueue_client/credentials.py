@@ -198,7 +198,8 @@ def _is_moment(given: object) -> bool:
 def _signature(
     issuer: Credentials, certificate: Mapping[str, object], scopes: Sequence[str], name: str | None
 ) -> str:
-    named = [] if name is None else [f"clientId:{name}", f"issuer:{issuer.client_id}"]
+    # In an f-string, a member of an enumeration would be its name.
+    named = [] if name is None else ["clientId:" + name, "issuer:" + issuer.client_id]
     lines = [
         "version:1",
         *named,

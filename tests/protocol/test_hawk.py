@@ -130,6 +130,7 @@ def test_a_signed_url_is_mohawks(credentials: Credentials, path: list[str], quer
 
 class Account(str, Enum):  # noqa: UP042 - `str` of a StrEnum's member is its value, so that nothing can go wrong
     TESTER = "static/tester"
+    NAMED = "named/one"
 
 
 def test_a_member_of_an_enumeration_signs_as_its_value() -> None:
@@ -187,8 +188,16 @@ def _fits(made: Any, length: int) -> bool:
     return True
 
 
+@pytest.mark.parametrize(
+    ("issuer", "name"),
+    [
+        (PERMANENT, "named/one"),
+        (Credentials(Account.TESTER, PERMANENT.access_token), Account.NAMED),
+    ],
+    ids=["str", "enumeration"],
+)
 def test_an_official_client_makes_the_same_temporary_token_and_signature(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, issuer: Credentials, name: str
 ) -> None:
     start = datetime(2026, 11, 21, tzinfo=UTC)
     slugs = iter(["A" * 22, "B" * 22])
@@ -204,9 +213,7 @@ def test_an_official_client_makes_the_same_temporary_token_and_signature(
         scopes,
         name="named/one",
     )
-    ours = temporary_credentials(
-        PERMANENT, scopes, start=start, lifetime=timedelta(hours=2), name="named/one"
-    )
+    ours = temporary_credentials(issuer, scopes, start=start, lifetime=timedelta(hours=2), name=name)
     assert ours.access_token == theirs["accessToken"].decode()
     assert ours.certificate is not None
     assert msgspec.json.decode(ours.certificate) == msgspec.json.decode(theirs["certificate"])
