@@ -23,6 +23,15 @@ def exit_code(child):
 async def task_status(task):
     return await task.async_queue.status(task.task_id)
 
+def check_calls_of_a_child(task):
+    if (child := os.fork()) == 0:
+        signal.alarm(20)
+        task.queue.status(task.task_id)
+        asyncio.run(task_status(task))
+        os._exit(int(task.canceled.is_set()))
+    code = exit_code(child)
+    assert code == 0, code
+
 class Worker(WorkerLoop):
 {handler}
 
@@ -95,15 +104,11 @@ FORKED_MEANWHILE = """
         command = threading.Thread(target=lambda: task.run_command(["true"], proxy=True))
         command.start()
         starting.wait()
-        if (child := os.fork()) == 0:
-            signal.alarm(20)
-            task.queue.status(task.task_id)
-            asyncio.run(task_status(task))
-            os._exit(int(task.canceled.is_set()))
-        code = exit_code(child)
-        forked.set()
-        command.join()
-        assert code == 0, code
+        try:
+            check_calls_of_a_child(task)
+        finally:
+            forked.set()
+            command.join()
 """
 
 
@@ -121,15 +126,11 @@ FORKED_AT_A_RECLAIM = """
         reclaim = threading.Thread(target=task._resources.run.watch_credentials, args=[replace])
         reclaim.start()
         replacing.wait()
-        if (child := os.fork()) == 0:
-            signal.alarm(20)
-            task.queue.status(task.task_id)
-            asyncio.run(task_status(task))
-            os._exit(0)
-        code = exit_code(child)
-        forked.set()
-        reclaim.join()
-        assert code == 0, code
+        try:
+            check_calls_of_a_child(task)
+        finally:
+            forked.set()
+            reclaim.join()
 """
 
 

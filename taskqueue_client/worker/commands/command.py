@@ -79,7 +79,7 @@ class CommandOptions(TypedDict, total=False):
 
 
 _OPTIONS = sorted(CommandOptions.__optional_keys__)
-_TRUTH_VALUES = {"check", "keep_children", "pass_credentials", "shell"}
+_SWITCHES = {"check", "keep_children", "pass_credentials", "shell"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +378,7 @@ def _check_options(options: Mapping[str, object]) -> None:
     """Refuse unknown options, such as a mistyped `timeout`, and switches that are not True or False."""
     for name, value in options.items():
         one_of("options", name, _OPTIONS)
-        if name in _TRUTH_VALUES:
+        if name in _SWITCHES:
             check_kind(name, value, bool)
 
 
