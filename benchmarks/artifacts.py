@@ -49,7 +49,7 @@ from benchmarks.sink import FAR_FUTURE, SLUGID, running
 from benchmarks.tls_sink import running_tls
 from benchmarks.transfers import OURS, TRANSFERS, client
 from taskqueue_client import Queue
-from taskqueue_client.artifacts.compression import gzipped, gzipped_content
+from taskqueue_client.artifacts.content import gzipped, gzipped_content
 from taskqueue_client.artifacts.sources import BLOCK, Source, open_source
 
 SIZE = 1024**3

@@ -20,9 +20,9 @@ from .artifact_errors import (
     UploadAlreadyBegun,
 )
 from .chain_verification import ChainOfTrust
+from .content import content_type_of, is_compressed
 from .downloading import DownloadResult
 from .many_uploads import UploadOutcome, UploadReport
-from .naming import content_type_of, is_compressed
 from .sources import Content
 from .uploading import UploadResult
 

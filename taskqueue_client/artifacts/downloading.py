@@ -28,7 +28,7 @@ from .artifact_errors import (
     StorageRefused,
     is_expiry,
 )
-from .compression import BadGzip, Gunzip
+from .content import BadGzip, Gunzip
 from .sources import Block, BlockThread, Hashes
 from .storage import MOST_REDIRECTS, VERIFIABLE, Incoming, Progress
 from .transfers import SKIP_CDN, Transfer, TransferClient

@@ -11,7 +11,7 @@ from taskqueue_client._protocol.conversation import Conversation
 from taskqueue_client.definitions import ErrorArtifactRequest, LinkArtifactRequest, ReferenceArtifactRequest
 from taskqueue_client.models import CreateArtifactResponse
 
-from .naming import content_type_of
+from .content import content_type_of
 from .transfers import TransferClient
 
 Reason = Literal[

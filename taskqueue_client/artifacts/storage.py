@@ -30,7 +30,7 @@ from taskqueue_client._transport.network import (
 from taskqueue_client._transport.sync_connections import Cancellation, StorageAttempt, storage_connection
 
 from .artifact_errors import RedirectRefused, StorageFailed, StorageRefused, storage_refused
-from .compression import GZIP
+from .content import GZIP
 from .sources import Block, Hashes, Source, hexdigests
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from base64 import b64encode
 from collections.abc import AsyncIterable, Callable
@@ -24,13 +25,15 @@ from taskqueue_client.definitions import (
 from taskqueue_client.models import ArtifactLocation, CreateArtifactResponse, CreateUploadResponse
 
 from .artifact_errors import NotOffered, StorageRefused, UploadAlreadyBegun
-from .compression import gzipped, gzipped_content
-from .naming import content_type_of, is_compressed, is_text, warn_if_unreadable
+from .content import content_type_of, gzipped, gzipped_content, is_compressed, is_text
 from .sources import Content, Source, Spool, TemporaryFileFailed, hexdigests, open_source
 from .storage import UPLOADED, Progress, PutResponse
 from .transfers import SKIP_CDN, Target, Transfer, TransferClient, putting, reporter
 
 _WORTH_COMPRESSING = 1024  # smaller content is not compressed by default: it fits into a network packet
+
+_UNREADABLE_ON_S3 = re.compile(r"[%\[\]|\\]|//")
+_UNREADABLE_AS_OBJECT = re.compile(r"[^A-Za-z0-9!@/:.+|_-]")
 
 _CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
 
@@ -41,6 +44,9 @@ _INLINE = 8192
 """Content of so many bytes or more is sent to a URL: the service accepts 10926 characters of base64."""
 
 _PERHAPS = "the Queue also responds with this when the object artifact was created before"
+
+
+_log = logging.getLogger("taskqueue_client.artifacts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +195,7 @@ def uploading(
 ) -> Conversation[UploadResult]:
     """Upload one artifact."""
     arguments.new_name(artifact.name)
-    warn_if_unreadable(artifact.name, options.storage)
+    _warn_if_unreadable(artifact.name, options.storage)
     content_type = options.content_type or content_type_of(artifact.name)
     if not isinstance(content, Source):
         content = yield from _opened(transfer, content)
@@ -197,6 +203,23 @@ def uploading(
     if content.content is not None:  # in memory: there is nothing to close
         return (yield from upload.steps())
     return (yield from transfer.releasing(content.close, upload.steps()))
+
+
+def _warn_if_unreadable(name: str, storage: str) -> None:
+    """Log a warning if readers will fail, as measured on the service, though the upload succeeds."""
+    if storage == "s3" and name.startswith("public/") and (found := _UNREADABLE_ON_S3.search(name)):
+        _log.warning(
+            "artifact %r can be uploaded but not downloaded: S3 does not find names that contain %r",
+            name,
+            found[0],
+        )
+    elif storage == "object" and (found := _UNREADABLE_AS_OBJECT.search(name)):
+        _log.warning(
+            "artifact %r can be downloaded by this client only: for names that contain %r, the Queue issues "
+            "invalid credentials for the object service",
+            name,
+            found[0],
+        )
 
 
 def _opened(transfer: Transfer, content: Content) -> Conversation[Source]:

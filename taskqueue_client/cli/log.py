@@ -15,8 +15,7 @@ import click
 from msgspec.structs import replace
 
 from taskqueue_client.artifacts import StorageFailed, StorageRefused, StreamInterrupted
-from taskqueue_client.artifacts.compression import BadGzip, Gunzip
-from taskqueue_client.artifacts.naming import LOG_LINK, LOG_NAME
+from taskqueue_client.artifacts.content import LOG_LINK, LOG_NAME, BadGzip, Gunzip
 from taskqueue_client.artifacts.sources import Block
 from taskqueue_client.artifacts.storage import Incoming
 from taskqueue_client.artifacts.transfers import Transfer

@@ -19,7 +19,7 @@ from taskqueue_client._arguments import check_kind
 from taskqueue_client._dates import timestamp
 from taskqueue_client._protocol.retry import RetryPolicy
 from taskqueue_client._protocol.schemas import check_definition
-from taskqueue_client.artifacts.naming import LOG_NAME
+from taskqueue_client.artifacts.content import LOG_NAME
 from taskqueue_client.client import Queue
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.definitions import (

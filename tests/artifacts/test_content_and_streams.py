@@ -32,8 +32,7 @@ from taskqueue_client.artifacts import (
     is_compressed,
 )
 from taskqueue_client.artifacts.artifact_errors import storage_refused
-from taskqueue_client.artifacts.compression import Gunzip
-from taskqueue_client.artifacts.naming import COMPRESSED_ENDINGS, CONTENT_TYPES
+from taskqueue_client.artifacts.content import COMPRESSED_ENDINGS, CONTENT_TYPES, Gunzip
 from taskqueue_client.artifacts.sources import BLOCK, Block, BlockThread, Hashes, hexdigests, open_source
 from taskqueue_client.artifacts.transfers import Transfer
 from tests.artifacts.conftest import EitherClient

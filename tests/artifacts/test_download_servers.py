@@ -377,7 +377,7 @@ def test_gzip_of_several_members_is_decoded(
     raw_client: EitherClient, server: RawServer, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     if backend == "zlib":
-        monkeypatch.setattr("taskqueue_client.artifacts.compression.isal", no_isal)
+        monkeypatch.setattr("taskqueue_client.artifacts.content.isal", no_isal)
     serve(server, encoded("gzip", gzip.compress(CONTENT) + gzip.compress(b"") + gzip.compress(b"end")))
     assert raw_client.download("x").content == CONTENT + b"end"
 
@@ -404,7 +404,7 @@ def test_content_that_cannot_be_decoded_is_an_error_and_leaves_no_file(
     backend: str,
 ) -> None:
     if backend == "zlib":
-        monkeypatch.setattr("taskqueue_client.artifacts.compression.isal", no_isal)
+        monkeypatch.setattr("taskqueue_client.artifacts.content.isal", no_isal)
     serve(server, encoded(encoding, body))
     with pytest.raises(DownloadCorrupt):
         raw_client.download("x", to=tmp_path / "x")

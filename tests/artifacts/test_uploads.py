@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from taskqueue_client import AsyncQueue, Queue
-from taskqueue_client.artifacts.compression import gzipped
+from taskqueue_client.artifacts.content import gzipped
 from taskqueue_client.artifacts.sources import Source, TemporaryFileFailed, open_source
 from taskqueue_client.definitions import StorageName
 from taskqueue_client.errors import InvalidArgument
@@ -262,7 +262,7 @@ def test_content_of_a_compressed_content_type_is_not_compressed(client: EitherCl
 def test_compression_without_isal_gives_the_same_content(
     client: EitherClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("taskqueue_client.artifacts.compression.isal", no_isal)
+    monkeypatch.setattr("taskqueue_client.artifacts.content.isal", no_isal)
     assert client.upload("public/live.log", BYTES).content_encoding == "gzip"
     assert client.download("public/live.log").content == BYTES
 
@@ -273,7 +273,7 @@ def test_content_is_compressed_with_and_without_isal(
     size: int, monkeypatch: pytest.MonkeyPatch, *, has_isal: bool
 ) -> None:
     if not has_isal:
-        monkeypatch.setattr("taskqueue_client.artifacts.compression.isal", no_isal)
+        monkeypatch.setattr("taskqueue_client.artifacts.content.isal", no_isal)
     content = b"one line of a log\n" * (size // 18)
     with closing(gzipped(open_source(content), list)) as compressed:
         assert gzip.decompress(b"".join(map(bytes, compressed.blocks()))) == content
@@ -285,7 +285,7 @@ def test_content_that_does_not_fit_on_the_disk_when_compressed_raises_an_error_t
     size: int, monkeypatch: pytest.MonkeyPatch, *, has_isal: bool
 ) -> None:
     if not has_isal:
-        monkeypatch.setattr("taskqueue_client.artifacts.compression.isal", no_isal)
+        monkeypatch.setattr("taskqueue_client.artifacts.content.isal", no_isal)
     with file_size_limit(10), pytest.raises(TemporaryFileFailed) as caught:
         gzipped(open_source(os.urandom(size)), list)
     assert str(caught.value) == (

@@ -13,7 +13,7 @@ from typing import Any
 from taskqueue_client import Credentials, calls, errors
 from taskqueue_client._protocol.api_responses import Response, ResponseRefused, TransportFailed, unpacked
 from taskqueue_client._protocol.wire import Wire
-from taskqueue_client.artifacts.compression import BadGzip, Gunzip
+from taskqueue_client.artifacts.content import BadGzip, Gunzip
 from taskqueue_client.cli.documents import read_document
 from taskqueue_client.cli.failures import Failure
 from taskqueue_client.clock import SystemClock

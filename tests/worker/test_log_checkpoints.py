@@ -21,7 +21,7 @@ import requests
 
 from benchmarks.capacity import virtual_time
 from benchmarks.capacity.virtual_time import VirtualClock
-from taskqueue_client.artifacts import compression
+from taskqueue_client.artifacts import content
 from taskqueue_client.clock import Clock, MovableClock, SystemClock
 from taskqueue_client.errors import CallFailed
 from taskqueue_client.local.faults import Respond
@@ -85,7 +85,7 @@ class TestCompressedLog:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_isal: bool
     ) -> None:
         if not has_isal:
-            monkeypatch.setattr(compression, "isal", nothing)
+            monkeypatch.setattr(content, "isal", nothing)
         with log_in(tmp_path) as (log, compressed):
             output, before = Output(log), b""
             for seed in range(5):
@@ -120,7 +120,7 @@ class TestCompressedLog:
         def library(_: str) -> SimpleNamespace:
             return SimpleNamespace(compressobj=Compressor, crc32=zlib.crc32)
 
-        monkeypatch.setattr(compression, "isal", library)
+        monkeypatch.setattr(content, "isal", library)
         with log_in(tmp_path) as (log, compressed):
             for number in range(2):
                 log.say(f"line {number}")

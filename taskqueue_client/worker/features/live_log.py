@@ -18,7 +18,7 @@ from typing import Final
 
 from aiohttp import web
 
-from taskqueue_client.artifacts.naming import LOG_NAME
+from taskqueue_client.artifacts.content import LOG_NAME
 from taskqueue_client.worker.config import cannot_listen
 from taskqueue_client.worker.threads import EventThread
 from taskqueue_client.worker.worker_log import log

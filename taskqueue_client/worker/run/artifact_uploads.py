@@ -12,7 +12,7 @@ from taskqueue_client._protocol.conversation import converse_async
 from taskqueue_client._protocol.retry import is_conflict
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
-from taskqueue_client.artifacts.naming import LOG_LINK, LOG_NAME
+from taskqueue_client.artifacts.content import LOG_LINK, LOG_NAME
 from taskqueue_client.artifacts.records import Reason
 from taskqueue_client.artifacts.sources import Source, open_source
 from taskqueue_client.artifacts.storage import silently

@@ -22,8 +22,8 @@ from taskqueue_client.artifacts.artifact_errors import (
     UploadAlreadyBegun,
 )
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
+from taskqueue_client.artifacts.content import LOG_LINK, LOG_NAME
 from taskqueue_client.artifacts.many_uploads import files_in
-from taskqueue_client.artifacts.naming import LOG_LINK, LOG_NAME
 from taskqueue_client.artifacts.records import Reason
 from taskqueue_client.artifacts.sources import (
     SOURCES,

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import uniform
 from typing import Any
 
-from taskqueue_client.artifacts.compression import fast_zlib
+from taskqueue_client.artifacts.content import fast_zlib
 from taskqueue_client.clock import Clock
 from taskqueue_client.worker.commands.task_log import LogView, TaskLog
 from taskqueue_client.worker.worker_log import log
