@@ -112,7 +112,8 @@ def _provisioner(row: tuple[Any, ...]) -> dict[str, Any]:
 
 
 _COUNT_SCOPES = ("queue:pending-count:<taskQueueId>", "queue:claimed-count:<taskQueueId>")
-_PENDING = " FROM pending WHERE task_queue_id = ? AND expires > ?"
+_PENDING = " FROM pending WHERE task_queue_id = ?"
+_CLAIMABLE = f"{_PENDING} AND expires > ?"
 _CLAIMED = " FROM claims JOIN tasks USING (task_id) WHERE claims.task_queue_id = ?"
 _HELD = f"{_CLAIMED} AND taken_until > ?"
 _LATEST_CLAIMS = (  # of claims at the same time, which a held clock allows, that of the later run
@@ -124,7 +125,7 @@ _LATEST_CLAIMS = (  # of claims at the same time, which a held clock allows, tha
 @queue("GET", "/pending/<taskQueueId>", "queue:pending-count:<taskQueueId>")
 def pending_tasks(core: Core, task_queue_id: str) -> dict[str, Any]:
     """Return the number of pending runs."""
-    return {**queue_names(task_queue_id), "pendingTasks": _count(core, "*", _PENDING, task_queue_id)}
+    return {**queue_names(task_queue_id), "pendingTasks": _count(core, "*", _CLAIMABLE, task_queue_id)}
 
 
 @queue("GET", "/task-queues/<taskQueueId>/counts", {"AllOf": [*_COUNT_SCOPES]})
@@ -150,12 +151,13 @@ def task_queue_counts_batch(core: Core, caller: Caller, body: dict[str, Any]) ->
 def list_pending_tasks(core: Core, task_queue_id: str, token: str | None, limit: int) -> dict[str, Any]:
     """Return a page of the pending runs, the oldest first.
 
-    As in the service, the task that ended the previous page is not listed again, even if it was retried.
+    As in the service, a task past its deadline is among them until a resolver handles it, and the task that
+    ended the previous page is not listed again, even if it was retried.
     """
     inserted, last_id = decode_index(token, tuple[str, str]) or ("", "")
     last_seq = _last_seq(core, task_queue_id, _moment(inserted), last_id)
     sql = f"SELECT task_id, run_id, inserted {_PENDING} AND seq > ? AND task_id <> ? ORDER BY seq LIMIT ?"
-    rows = core.store.rows(sql, task_queue_id, core.now(), last_seq, last_id, limit + 1)
+    rows = core.store.rows(sql, task_queue_id, last_seq, last_id, limit + 1)
     return page_of("tasks", rows, limit, partial(_pending_task, core), _token)
 
 

@@ -255,6 +255,18 @@ def test_a_claim_that_ran_out_is_listed_until_a_resolver_has_seen_it_but_does_no
     assert production.engine.list_claimed_tasks(QUEUE, None, 1000) == {"tasks": []}
 
 
+def test_a_pending_task_past_its_deadline_is_listed_until_a_resolver_has_seen_it_but_does_not_count(
+    production: World,
+) -> None:
+    task_id = production.create(deadline=production.now(HOUR))
+    production.clock.advance(HOUR)
+    (listed,) = production.engine.list_pending_tasks(QUEUE, None, 1000)["tasks"]
+    assert listed["taskId"] == task_id
+    assert production.engine.task_queue_counts(QUEUE)["pendingTasks"] == 0
+    production.clock.advance(65)
+    assert production.engine.list_pending_tasks(QUEUE, None, 1000) == {"tasks": []}
+
+
 def test_production_resolvers_act_at_their_next_look(production: World) -> None:
     required = production.running()
     dependent = production.create(dependencies=[required])
