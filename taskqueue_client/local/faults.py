@@ -233,6 +233,7 @@ _CASES: dict[str, AnyFault] = {
         "queue.get*Artifact", 404, "the method simple"
     ),
     "malformed contentType of an object": _defect("object.createUpload", 400, "contentType must"),
+    "hash of null": _defect("object.*Upload", 400, "must not be null"),
     "finishArtifact after contentLength": Respond("queue.finishArtifact", _ALWAYS, status=500, after=True),
     "limit=0": _defect("queue.list[ACLP]*[kt]s", 200, query="limit=0"),
     "limit=0 of tasks": _defect("queue.[st]*s", 200, query="limit=0"),  # and statuses

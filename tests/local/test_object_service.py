@@ -269,6 +269,30 @@ async def test_a_refused_hash_leaves_no_trace(objects: ObjectService) -> None:
     assert objects.object(NAME)["hashes"] == SHA256
 
 
+async def test_hashes_of_unknown_algorithms_are_kept_as_text(objects: ObjectService) -> None:
+    create(objects, hashes={"crc": 5, "parts": {"b": 1.5, "a": [True]}})
+    create(objects, hashes={"crc": "5"})
+    finish(objects, hashes={"parts": {"a": [True], "b": 1.5}})
+    assert objects.object(NAME)["hashes"] == {"crc": "5", "parts": '{"a": [true], "b": 1.5}'}
+    assert finish(objects, hashes={"crc": "5"}) == {}
+    with refused("RequestConflict", 409, "different hash for algorithm crc"):
+        finish(objects, hashes={"crc": 5})
+
+
+async def test_a_hash_of_null_is_refused_and_nothing_changes(objects: ObjectService) -> None:
+    with refused("InputError", 400, "must not be null"):
+        create(objects, hashes={**SHA256, "crc": None})
+    with refused("ResourceNotFound", 404):
+        finish(objects)
+    create(objects)
+    with refused("InputError", 400, "must not be null"):
+        finish(objects, hashes={**SHA256, "crc": None})
+    assert not objects.is_finished(NAME)
+    finish(objects)
+    with refused("RequestConflict", 409, "without hash algorithm crc"):
+        finish(objects, hashes={"crc": None})
+
+
 async def test_finishing_again_says_nothing_new(objects: ObjectService) -> None:
     create(objects)
     assert finish(objects, hashes=SHA256) == {}

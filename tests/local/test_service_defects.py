@@ -215,6 +215,19 @@ def test_a_malformed_content_type_gets_the_services_500_and_a_good_one_is_accept
         assert wire.json("PUT", "/api/object/v1/upload/x", body, key=wire.root).status == status
 
 
+def test_a_hash_of_null_gets_the_services_500_and_an_upload_without_it_is_finished(
+    local_queue: LocalQueue,
+) -> None:
+    wire = Wire(local_queue)
+    local_queue.faults.add(faults.service_500("hash of null"))
+    terms = {"projectId": "p", "uploadId": slugid()}
+    create: dict[str, Any] = {**terms, "expires": EXPIRES, "proposedUploadMethods": {}}
+    for method, path, body in (("PUT", "upload", create), ("POST", "finish-upload", terms)):
+        for hashes, status in (({"crc": None}, 500), ({"crc": "5"}, 200)):
+            resource = f"/api/object/v1/{path}/x"
+            assert wire.json(method, resource, {**body, "hashes": hashes}, key=wire.root).status == status
+
+
 @pytest.mark.parametrize("case", ["no such case", "finishArtifact of another storage type"])  # is a 400
 def test_an_unknown_case_is_refused_with_those_that_are_known(case: str) -> None:
     with pytest.raises(ValueError, match="reclaim of a pending run"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,7 @@ class _Object(msgspec.Struct):
     project_id: str
     upload_id: str | None
     expires: int
-    hashes: dict[str, Any]
+    hashes: dict[str, str]
 
     @property
     def is_finished(self) -> bool:
@@ -220,10 +221,10 @@ class ObjectService:
         return found
 
     def _add_hashes(self, name: str, hashes: Mapping[str, Any]) -> None:
-        known = self._existing(name).hashes
-        if any(known.get(algorithm, value) != value for (algorithm, value) in hashes.items()):
+        known, new = self._existing(name).hashes, _as_texts(hashes)
+        if any(known.get(algorithm, value) != value for (algorithm, value) in new.items()):
             conflict("Content hash already exists with a different value")
-        merged = msgspec.json.encode({**known, **hashes}).decode()
+        merged = msgspec.json.encode({**known, **new}).decode()
         self._store.change("UPDATE objects SET hashes = ? WHERE name = ?", merged, name)
 
     def _now_ms(self) -> int:
@@ -243,10 +244,20 @@ def _headers(content_type: str) -> dict[str, str]:
     return {"Content-Type": content_type} | ({"Content-Disposition": "attachment"} if is_page else {})
 
 
+def _as_texts(hashes: Mapping[str, Any]) -> dict[str, str]:
+    """Return the hashes as text: the service's database keeps those of unknown algorithms so, of any type."""
+    if None in hashes.values():
+        refuse("InputError", "a hash must not be null")
+    return {
+        algorithm: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+        for algorithm, value in hashes.items()
+    }
+
+
 def _check_finished(found: _Object, hashes: Mapping[str, Any]) -> None:
     """Raise a Refusal (409) if the finished object does not have all `hashes`."""
     for algorithm, value in hashes.items():
-        if found.hashes.get(algorithm) == value:
+        if algorithm in found.hashes and found.hashes[algorithm] == value:
             continue
         but = "with a different hash for" if algorithm in found.hashes else "without hash"
         conflict(f'Object "{found.name}" is already finished, but {but} algorithm {algorithm}')
