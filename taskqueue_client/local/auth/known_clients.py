@@ -121,6 +121,8 @@ class Roles:
         for role_id, scopes in roles.items():
             check_kind("roles", role_id, str)
             check_scopes(scopes, f"role {role_id!r}")
+            if role_id.endswith("*"):
+                _check_parameters(scopes, role_id)
         _check_growth(roles)
         self._roles = {role_id: tuple(scopes) for role_id, scopes in roles.items()}
         self._expand = lru_cache(maxsize=1024)(self._expand_uncached)
@@ -165,6 +167,15 @@ def _fill_in(scope: str, rest: str) -> str:
     if not parameter:
         return scope
     return before + rest if rest.endswith("*") else before + rest + after
+
+
+def _check_parameters(scopes: Iterable[str], role_id: str) -> None:
+    """Raise a ValueError for a scope that the service refuses: `*` before an empty `<..>` gives too much."""
+    for scope in scopes:
+        if scope.count("<..>") > 1 or scope.endswith("*<..>"):
+            raise ValueError(
+                f"role {role_id!r}: scope {scope!r} must have at most one `<..>`, and must not end in `*<..>`"
+            )
 
 
 def _check_growth(roles: Mapping[str, Sequence[str]]) -> None:

@@ -496,6 +496,8 @@ def test_scopes_that_others_satisfy_are_omitted() -> None:
         ({"clients": [Client("a", "t", ["x**"])]}, "must not end in"),
         ({"clients": [Client("local", "t")]}, "two clients"),
         ({"roles": {"r": ["ä"]}}, "role 'r'"),
+        ({"roles": {"a*": ["b*", "b:<..>:<..>"]}}, "role 'a\\*': scope 'b:<..>:<..>' .* at most one"),
+        ({"roles": {"a*": ["b*<..>"]}}, "must not end in `\\*<..>`"),
         ({"roles": {"a*": ["assume:a<..>x"]}}, "longer without end"),
         ({"roles": {"a*": ["assume:aa<..>"]}}, "longer without end"),
         ({"roles": {"a:*": ["assume:b:<..>/x"], "b:*": ["y", "assume:a:<..>"]}}, "longer without end"),
