@@ -68,8 +68,8 @@ def render(expression: ScopeExpression, params: Mapping[str, Any]) -> ScopeExpre
     if isinstance(expression, str):
         return _filled_in(expression, params)
     if "if" in expression:
-        otherwise: ScopeExpression = expression.get("else", {"AllOf": []})
-        return render(expression["then"] if params[expression["if"]] else otherwise, params)
+        rendered = _in_list(expression, params)
+        return rendered[0] if rendered else {"AllOf": []}
     if "for" in expression:
         return {"AllOf": [*_each(expression, params)]}
     (kind, parts) = next(iter(expression.items()))
@@ -88,9 +88,15 @@ def _texts_and_names(scope: str) -> list[str]:
 
 
 def _in_list(part: ScopeExpression, params: Mapping[str, Any]) -> list[ScopeExpression]:
-    """Return what `part` is rendered to in an AllOf or AnyOf: a `for` gives one scope per element."""
+    """Return what `part` is rendered to in an AllOf or AnyOf.
+
+    A `for` gives one scope per element, and an `if` without anything for its condition gives nothing.
+    """
     if isinstance(part, Mapping) and "for" in part:
         return [*_each(part, params)]
+    if isinstance(part, Mapping) and "if" in part:
+        chosen = part["then"] if params[part["if"]] else part.get("else")
+        return [] if chosen is None else _in_list(chosen, params)
     return [render(part, params)]
 
 
