@@ -127,18 +127,18 @@ class SignatureValidator:
         if request.method.upper() not in {"GET", "HEAD"}:
             unauthorized("Invalid method")
         bewit = parse_bewit(found)
-        if bewit.expires <= self.now():
-            unauthorized("Access expired")
         credentials = self._credentials(bewit.client_id, bewit.ext or None)
         _check_mac(
             *("bewit", request, credentials.key, bewit.mac, None),
-            timestamp=str(bewit.expires),
+            timestamp=bewit.expires,
             nonce="",
             method="GET",
             name=bewit.resource,
             ext=bewit.ext,
             app=None,
         )
+        if bewit.is_over(self.now()):
+            unauthorized("Access expired")
         return Identity(bewit.client_id, credentials.scopes, credentials.expires)
 
     def _credentials(self, client_id: str, ext_text: str | None) -> Accepted:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import binascii
 import hashlib
 import hmac
 import json
 import re
-from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -96,10 +95,15 @@ class Bewit:
     """The signature of a signed URL, and the path and query that it was made for."""
 
     client_id: str
-    expires: int
+    expires: str
     mac: str
     ext: str
     resource: str
+
+    def is_over(self, now: float) -> bool:
+        """Return whether the number that `expires` begins with is past; without one a bewit never ends."""
+        digits = _INTEGER.match(self.expires)
+        return digits is not None and int(digits[0]) <= now
 
 
 def find_bewit(resource: str) -> re.Match[str] | None:
@@ -118,9 +122,7 @@ def parse_bewit(found: re.Match[str]) -> Bewit:
     parts = _decode_bewit(found[3]).split("\\")
     if len(parts) != _BEWIT_PARTS:
         bad_request("Invalid bewit structure")
-    client_id, expiry, mac, ext = parts
-    digits = _INTEGER.match(expiry)
-    expires = int(digits[0]) if digits else 0
+    client_id, expires, mac, ext = parts
     if not (client_id and expires and mac):
         bad_request("Missing bewit attributes")
     rest = found[2] + found[4] if found[4] else ""
@@ -131,10 +133,7 @@ def _decode_bewit(text: str) -> str:
     """Return the base64url without padding; bytes are taken as Latin-1, as the service does."""
     if not re.fullmatch(r"[\w-]*", text, re.ASCII):
         bad_request("Invalid bewit encoding")
-    try:
-        return urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("latin-1")
-    except binascii.Error:
-        bad_request("Invalid bewit encoding")
+    return decode_base64(text).decode("latin-1")
 
 
 def parse_ext(ext: str) -> dict[str, Any]:
