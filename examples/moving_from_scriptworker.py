@@ -26,14 +26,18 @@ from taskqueue_client.worker import Outcome
 SCRIPT = [sys.executable, str(Path(__file__).with_name("checksum_script.py"))]
 
 OUTCOMES: dict[int | None, type[Outcome]] = {
-    1: TaskFailed,
     2: WorkerShutdown,
     3: MalformedPayload,
     4: ResourceUnavailable,
     5: InternalError,
     7: IntermittentTask,
+    241: IntermittentTask,
+    245: IntermittentTask,
 }
-"""The meaning of scriptworker's exit codes, except 0 (completed) and 6 (superseded)."""
+"""The exit codes that scriptworker reports as exceptions, except 6 (superseded).
+
+After all others but 0, and after signals, the task has failed.
+"""
 
 PAYLOAD = {
     "type": "object",
@@ -61,7 +65,7 @@ class ScriptWorker(WorkerLoop):
         result = task.run_command([*SCRIPT, str(config)], check=False, timeout=timeout)
         task.upload_artifacts("", "artifacts")
         if result.exit_code != 0:
-            outcome = OUTCOMES.get(result.exit_code, InternalError)
+            outcome = OUTCOMES.get(result.exit_code, TaskFailed)
             raise outcome(result.end)
 
 

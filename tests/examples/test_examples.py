@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from examples import moving_from_scriptworker
 from examples.async_worker import LinkChecker
 from examples.cached_worker import CachedWorker
 from taskqueue_client import Queue, slugid
@@ -104,6 +105,26 @@ def test_a_script_of_scriptworker_runs_unchanged_and_its_exit_codes_are_outcomes
     sums = queue.download_artifact(completed, "public/SHA256SUMS").content.decode()
     assert sums == f"{hashlib.sha256(b'app').hexdigest()}  app.zip\n"
     assert "project:demo:publish:secret is missing" in log_of(queue, without_scope)
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome"),
+    [
+        ("exit 5", "internal-error"),
+        ("exit 9", "failed"),
+        ("kill -SEGV $$", "failed"),
+        ("exit 241", "intermittent-task"),
+        ("exit 245", "intermittent-task"),
+    ],
+)
+def test_exit_codes_mean_what_they_mean_to_scriptworker(
+    monkeypatch: pytest.MonkeyPatch, script: str, outcome: str
+) -> None:
+    monkeypatch.setattr(moving_from_scriptworker, "SCRIPT", ["sh", "-c", script])
+    payload: dict[str, Any] = {"channel": "nightly", "upstreamArtifacts": []}
+    scopes = ["project:demo:publish:*"]
+    result = run_handler(moving_from_scriptworker.ScriptWorker, payload, scopes=scopes)
+    assert result.outcome == outcome
 
 
 def test_the_async_worker_checks_links(
