@@ -97,7 +97,7 @@ def signed(
     world: World, handler: Handler, payload: dict[str, Any] | None = None, **settings: Unpack[WorkerSettings]
 ) -> str:
     """Have a worker with a key run a task; return the task's identifier."""
-    task_id = world.create(payload)
+    task_id = world.create(payload, tags={"worker-implementation": "generic-worker"})
     settings = {"signing_key": KEY.pipe(), **settings}
     work(world, handler, **settings)
     return task_id
@@ -805,7 +805,7 @@ def scriptworker_chain(directory: Path, root_url: str, task_id: str, **config: A
         **config,
     }
     link = verify.LinkOfTrust(context, "build", task_id)
-    link.worker_impl = "generic-worker"
+    link.task = requests.get(f"{root_url}/api/queue/v1/task/{task_id}", timeout=30).json()  # has the tag
     links: dict[str, Any] = {task_id: link}
     return SimpleNamespace(context=context, links=[link], get_link=links.get)
 
